@@ -11,13 +11,13 @@ from ...mesh.kubernetes.resources import Object, rfc3339_s
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One statement about a resource.
+    """One condition of a resource.
 
     Attributes:
-        type: what is stated: "Available".
-        status: whether it is so; None: nobody knows.
-        reason: why, in one word, CamelCase.
-        message: why, in a sentence; empty: the reason says it all.
+        type: its type, such as "Available".
+        status: whether it holds; None: unknown.
+        reason: one word in CamelCase.
+        message: a sentence; empty: the reason suffices.
     """
 
     type: str
@@ -27,19 +27,19 @@ class Condition:
 
 
 def merged(
-    before: Iterable[Mapping[str, Any]], said: Iterable[Condition], generation: int, now: float
+    before: Iterable[Mapping[str, Any]], current: Iterable[Condition], generation: int, now: float
 ) -> list[Object]:
-    """Conditions for a status: those that stay as they were keep the time of their change.
+    """Return the conditions of a status; unchanged ones keep the time of their transition.
 
     Args:
-        before: of the status that was read.
-        said: all that are stated now; others go.
-        generation: of the resource that they were found for.
+        before: conditions of the former status.
+        current: all conditions that apply now.
+        generation: generation of the resource.
         now: seconds since 1970.
     """
     known = {one["type"]: one for one in before}
     found = []
-    for one in said:
+    for one in current:
         status = {True: "True", False: "False", None: "Unknown"}[one.status]
         former = known.get(one.type, {})
         same = former.get("status") == status

@@ -21,7 +21,7 @@ from ...scheduler.leadership import (
     lease_written,
     may_act,
 )
-from .troubles import Troubles
+from .error_log import ErrorLog
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Election:
         self._now = now
         self._sight = LeaseView()
         self._led = False
-        self._troubles = Troubles()
+        self._errors = ErrorLog()
         self._lock = threading.Lock()  # of looking and giving back
         self._beat = Periodic("edl-lease", duration_s * RENEWING, self.look)
 
@@ -107,9 +107,9 @@ class Election:
             except ObjectChanged:
                 log.debug("another operator was faster")
             except EdlError as error:
-                self._troubles.tell(log, self._name, "the lead cannot be kept or sought", error)
+                self._errors.report(log, self._name, "the lead cannot be kept or sought", error)
             else:
-                self._troubles.over(self._name)
+                self._errors.clear(self._name)
         self._note()
 
     def _look(self) -> None:

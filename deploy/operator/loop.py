@@ -1,4 +1,4 @@
-"""The operator's loop: while it leads, one turn after another, sooner when something changes."""
+"""The reconcile loop: while the operator leads, it reconciles periodically, and after changes."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Final, Protocol
 from ...errors import EdlError, LeaseSuperseded
 from ...lifecycle import LOOK_UP_S, Stop
 from ...scheduler.backoff import RandomLike, RetryPause, next_retry_s
+from .error_log import ErrorLog
 from .metrics import OperatorMetrics
-from .troubles import Troubles
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two turns, at least: many changes at once are one turn.
+#: Least seconds between two rounds, so that many changes cause one round.
 _PAUSE_S: Final = 0.1
-#: Bounds of a part's pauses after turns that failed, seconds.
+#: Bounds of the pause of a reconciler after a failure, seconds.
 _BASE_S, _CAP_S = 2.0, 30.0
 
 
-class Part(Protocol):
-    """What a turn consists of."""
+class Reconciler(Protocol):
+    """Reconciles all resources of one kind."""
 
-    def turn(self, now: float) -> None:
-        """Look at everything, decide, and act; `now`: seconds since 1970."""
+    def reconcile(self, now: float) -> None:
+        """Observe everything, decide, and act; `now`: seconds since 1970."""
 
 
-class Wake:
+class WakeUp:
     """Ends the loop's pause early; any thread may call it."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Wake:
         self._event.set()
 
     def wait(self, stop: Stop, seconds: float) -> None:
-        """Wait until it was called, `stop` is requested, or so long."""
+        """Wait until it is called, `stop` is requested, or `seconds` have passed."""
         until = time.monotonic() + seconds
         while not stop.requested and (left := until - time.monotonic()) > 0:
             if self._event.wait(min(left, LOOK_UP_S)):
@@ -48,25 +48,25 @@ class Wake:
         self._event.clear()
 
 
-class Loop:
-    """Turns of all parts; each part's trouble is its own, and so is its rest after it.
+class ReconcileLoop:
+    """Runs all reconcilers; a failure of one delays only that one.
 
     Args:
-        parts: by name, in their order.
-        leads: whether this operator may act.
-        interval_s: between two turns, where nothing wakes it.
+        parts: reconcilers by name, in order.
+        leads: returns whether this operator may act.
+        interval_s: seconds between two rounds without changes.
         wake: ends a pause.
-        metrics: told of each turn.
-        rng: spreads the pauses after failures.
-        clock: seconds that do not go back.
+        metrics: counts rounds.
+        rng: jitters the pauses after failures.
+        clock: returns seconds that do not go back.
     """
 
     def __init__(
         self,
-        parts: Mapping[str, Part],
+        parts: Mapping[str, Reconciler],
         leads: Callable[[], bool],
         interval_s: float,
-        wake: Wake,
+        wake: WakeUp,
         metrics: OperatorMetrics,
         rng: RandomLike = random,
         clock: Callable[[], float] = time.monotonic,
@@ -77,51 +77,51 @@ class Loop:
         self._wake = wake
         self._metrics = metrics
         self._rng, self._clock = rng, clock
-        self._rests = dict.fromkeys(parts, RetryPause())
-        self._troubles = Troubles()
+        self._pauses = dict.fromkeys(parts, RetryPause())
+        self._errors = ErrorLog()
 
     def run(self, stop: Stop) -> None:
-        """Go on until `stop` is requested."""
+        """Run until `stop` is requested."""
         while not stop.requested:
             pause_s = self._interval_s
             if self._leads():
-                pause_s = self.turn(time.time())
-            else:  # as one that begins, when it leads again
-                self._rests = dict.fromkeys(self._parts, RetryPause())
+                pause_s = self.round(time.time())
+            else:  # start without pauses when it leads again
+                self._pauses = dict.fromkeys(self._parts, RetryPause())
             if stop.wait(_PAUSE_S):
                 break
             self._wake.wait(stop, pause_s - _PAUSE_S)
 
-    def turn(self, now: float) -> float:
-        """One turn of the parts that do not rest: what changes makes those no better that do.
+    def round(self, now: float) -> float:
+        """Run the reconcilers that do not pause after a failure.
 
         Returns:
-            Seconds until the next turn, where nothing wakes the loop before.
+            Seconds until the next round, unless something wakes the loop before.
         """
         for name, part in self._parts.items():
-            rest = self._rests[name]
-            if rest.until_s > self._clock():
+            pause = self._pauses[name]
+            if pause.until_s > self._clock():
                 continue
             began_s = time.perf_counter()
             well = self._part(name, part, now)
-            self._metrics.turned(name, well, time.perf_counter() - began_s)
-            self._rests[name] = (
-                RetryPause() if well else rest.failed(self._clock(), self._rng, _BASE_S, _CAP_S)
+            self._metrics.reconciled(name, well, time.perf_counter() - began_s)
+            self._pauses[name] = (
+                RetryPause() if well else pause.failed(self._clock(), self._rng, _BASE_S, _CAP_S)
             )
-        return next_retry_s(self._rests.values(), self._clock(), self._interval_s)
+        return next_retry_s(self._pauses.values(), self._clock(), self._interval_s)
 
-    def _part(self, name: str, part: Part, now: float) -> bool:
+    def _part(self, name: str, part: Reconciler, now: float) -> bool:
         try:
-            part.turn(now)
+            part.reconcile(now)
         except LeaseSuperseded as error:
             log.info("%s", error)
-            return True  # it is another one's turn
+            return True  # another operator leads
         except EdlError as error:
-            self._troubles.tell(log, name, f"{name} wait", error)
+            self._errors.report(log, name, f"{name} wait", error)
             return False
-        except Exception:  # a resource that nobody has thought of must not stop all others for good
+        except Exception:  # an unexpected resource must not stop the operator
             log.exception("%s failed; they are tried again", name)
             return False
-        if self._troubles.over(name):
+        if self._errors.clear(name):
             log.info("%s go on", name)
         return True

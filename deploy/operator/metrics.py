@@ -1,4 +1,4 @@
-"""What the operator shows Prometheus of itself."""
+"""Prometheus metrics of the operator."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class OperatorMetrics:
     """Metrics of one operator.
 
     Args:
-        leads: whether it leads now.
+        leads: returns whether it leads now.
 
     Attributes:
-        registry: what is served.
+        registry: holds the metrics.
     """
 
     def __init__(self, leads: Callable[[], bool] = lambda: False) -> None:
@@ -37,7 +37,7 @@ class OperatorMetrics:
             buckets=(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0),
         )
 
-    def turned(self, part: str, well: bool, seconds: float) -> None:
-        """One part of a turn is over."""
+    def reconciled(self, part: str, well: bool, seconds: float) -> None:
+        """Count one run of a reconciler."""
         self._turns.labels(part, "done" if well else "failed").inc()
         self._seconds.labels(part).observe(seconds)

@@ -1,4 +1,4 @@
-"""An operator, put together: its clients, the lead, the loop, what wakes it, its metrics."""
+"""Assembles an operator: clients, election, reconcilers, watcher and metrics."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ...mesh.kubernetes.client import Client, Connection
 from ...metrics import MetricsServer
 from .config import OperatorConfig
 from .election import Election
-from .jobs.turning import DistillJobs
-from .loop import Loop, Part, Wake
+from .jobs.reconciler import DistillJobReconciler
+from .loop import ReconcileLoop, Reconciler, WakeUp
 from .metrics import OperatorMetrics
-from .teachers.numbers import Numbers
-from .teachers.turning import TeacherServices
+from .teachers.coordinator_counts import CoordinatorCounts
+from .teachers.reconciler import TeacherServiceReconciler
 
 if TYPE_CHECKING:
     from ...proto.security import ClientSecurity
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEASE: Final = "edl-operator"
-#: For an answer of the API server, seconds: an operator that is told to end waits for one at most.
+#: Seconds to wait for the API server; also bounds the time that an operator takes to end.
 _ANSWER_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """What one operator process is told beside how it works.
+    """Settings of an operator process.
 
     Attributes:
-        operator: how it works.
-        lease_s: after so long without a sign of life another operator takes over; 0: there is no
-            other one, and it leads at once.
-        metrics_listen: where metrics and health are served; None: nowhere.
-        insecure: they may be read from other machines.
-        security: how to call coordinators.
+        operator: settings of its reconcilers.
+        lease_s: another operator takes over after so many seconds without a heartbeat; 0: there is
+            no other one.
+        metrics_listen: address of metrics and health; None: not served.
+        insecure: allow reading them from other machines without credentials.
+        security: credentials for coordinators.
     """
 
     operator: OperatorConfig
@@ -54,25 +54,25 @@ class RunConfig:
 
 
 def run(connection: Connection, config: RunConfig, stop: Stop) -> None:
-    """Make resources true until `stop` is requested; then give the lead back.
+    """Reconcile resources until `stop` is requested; then release the lease.
 
-    What the resources have made goes on: an operator that is away changes nothing.
+    Deployments and pods keep running without an operator.
 
     Args:
         connection: to the cluster; the lease is in its namespace.
-        config: see there.
+        config: the settings.
         stop: ends it.
 
     Raises:
-        UsageError, AddressInUse: metrics cannot be served so.
+        UsageError, AddressInUse: metrics cannot be served.
     """
-    wake = Wake()
+    wake = WakeUp()
     with ExitStack() as undo:
         election = _election(connection, config, wake, undo)
         leads = (lambda: True) if election is None else election.leads
 
         def check(method: str, path: str) -> None:
-            if stop.requested:  # what was begun is the next one's: it finds it as it stands
+            if stop.requested:  # the next operator continues
                 raise LeaseSuperseded(f"this operator ends: {method} {path} is not sent")
             if election is not None:
                 election.check(method, path)
@@ -85,28 +85,28 @@ def run(connection: Connection, config: RunConfig, stop: Stop) -> None:
             undo.callback(server.close)
             log.info("metrics and health at http://%s", server.address)
         client = undo.enter_context(Client(connection, timeout_s=_ANSWER_S, hook=check))
-        numbers = Numbers(config.security)
+        numbers = CoordinatorCounts(config.security)
         undo.callback(numbers.stop)
-        jobs = DistillJobs(client, config.operator)
+        jobs = DistillJobReconciler(client, config.operator)
         undo.callback(jobs.close)
-        parts: dict[str, Part] = {
-            "teachers": TeacherServices(client, config.operator, numbers),
+        parts: dict[str, Reconciler] = {
+            "teachers": TeacherServiceReconciler(client, config.operator, numbers),
             "jobs": jobs,
         }
-        from .watching import Watching
+        from .watcher import ResourceWatcher
 
-        watching = Watching(connection, config.operator.namespace, wake)
-        undo.callback(watching.stop)
-        watching.start()
-        loop = Loop(parts, leads, config.operator.interval_s, wake, metrics)
+        watcher = ResourceWatcher(connection, config.operator.namespace, wake)
+        undo.callback(watcher.stop)
+        watcher.start()
+        loop = ReconcileLoop(parts, leads, config.operator.interval_s, wake, metrics)
         log.info("the operator has begun")
         loop.run(stop)
         if election is not None:
-            election.stop()  # first of all, so that another one need not wait for the rest
+            election.stop()  # first, so that another operator can take over at once
 
 
 def _election(
-    connection: Connection, config: RunConfig, wake: Wake, undo: ExitStack
+    connection: Connection, config: RunConfig, wake: WakeUp, undo: ExitStack
 ) -> Election | None:
     if not config.lease_s:
         return None
@@ -120,6 +120,6 @@ def _election(
 
 
 def identity() -> str:
-    """This process's own name among operators; another one with each start."""
+    """Return a unique name for this process."""
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:64]
     return f"{host}_{os.getpid()}_{uuid.uuid4().hex[:8]}"

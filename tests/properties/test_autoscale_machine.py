@@ -9,7 +9,7 @@ from math import ceil, floor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl.deploy.operator.teachers.count import Wish, count_of, room_for
+from edl.deploy.operator.teachers.replica_count import ReplicaBounds, count_of, room_for
 from edl.scheduler.autoscale import AutoscaleConfig, AutoscaleMemory, ServiceLoad, decide
 from edl.scheduler.elastic_values import Pool
 
@@ -199,14 +199,14 @@ maybe = st.none() | numbers
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> Wish:
+def wishes(draw: st.DrawFn) -> ReplicaBounds:
     least = draw(numbers)
-    return Wish(draw(maybe), least, least + draw(numbers), draw(st.booleans()))
+    return ReplicaBounds(draw(maybe), least, least + draw(numbers), draw(st.booleans()))
 
 
 @given(wishes(), maybe, maybe, maybe)
 def test_it_is_what_was_asked_for_within_what_bounds_it(
-    wish: Wish, desired: int | None, last: int | None, room: int | None
+    wish: ReplicaBounds, desired: int | None, last: int | None, room: int | None
 ) -> None:
     found = count_of(wish, desired, last, room)
     if wish.by_hand is not None:
@@ -228,7 +228,7 @@ def test_it_is_what_was_asked_for_within_what_bounds_it(
 
 @given(wishes(), numbers, numbers, numbers)
 def test_room_keeps_from_growing_and_takes_nothing_away(
-    wish: Wish, desired: int, last: int, room: int
+    wish: ReplicaBounds, desired: int, last: int, room: int
 ) -> None:
     free, bound = count_of(wish, desired, last), count_of(wish, desired, last, room)
     assert bound.count <= free.count

@@ -88,7 +88,7 @@ def die(world: PodWorld, kill_at: int) -> None:
     """Who decides dies before the call of number `kill_at`, or has made fewer."""
     world.calls = 0
     with contextlib.suppress(Killed):
-        world.turn(kill_at)
+        world.reconcile(kill_at)
 
 
 def check(world: PodWorld) -> None:
@@ -110,10 +110,10 @@ def check(world: PodWorld) -> None:
 def test_whatever_happens_jobs_stay_within_limits(world: PodWorld, steps: list[Step]) -> None:
     for step in [("wait", 0, 0), *steps]:
         happen(world, step)
-        world.turn()
+        world.reconcile()
         check(world)
         world.live()
-        world.turn()
+        world.reconcile()
         check(world)
         pods = [pod for of_job in world.pods.values() for pod in of_job.values()]
         if any(pod.going and pod.machine == "none" for pod in pods):
@@ -122,7 +122,7 @@ def test_whatever_happens_jobs_stay_within_limits(world: PodWorld, steps: list[S
         assert [one.job for one in again] == list(world.wanted)
         for one in again:
             # What was told to leave is still there, and its room is nobody else's yet.
-            assert (one.start, one.leave, one.happenings) == ((), (), ())
+            assert (one.start, one.leave, one.notices) == ((), (), ())
             assert one.ledger == world.ledgers[one.job]
 
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_placed_keeps_nobody_from_running(
     }
     seconds_run = dict.fromkeys(world.wanted, 0)
     for _ in range(240):
-        world.turn()
+        world.reconcile()
         for name, wanted in world.wanted.items():
             staying = [pod for pod in world.pods[name].values() if pod.stays]
             if sum(pod.runs for pod in staying) >= wanted.least:
@@ -178,14 +178,14 @@ def test_what_cannot_be_placed_keeps_nobody_from_running(
 @FEW
 @given(PROMPT_WORLDS, st.lists(st.integers(0, 100), max_size=6))
 def test_while_specs_are_wrong_nothing_is_done(world: PodWorld, pauses: list[int]) -> None:
-    world.turn()
+    world.reconcile()
     world.live()
     for name in world.wanted:
         world.ask(name, wrong="no such template")
-    world.turn()
+    world.reconcile()
     calls, told = world.calls, list(world.said)
     for pause_s in pauses:
         world.live(pause_s)
-        world.turn()
+        world.reconcile()
     assert world.calls == calls
     assert world.said == told

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.deploy.operator.capacity import Machine, pool_of
-from edl.deploy.operator.teachers.count import Promise, room_for
+from edl.deploy.operator.teachers.replica_count import RoomPromise, room_for
 from edl.scheduler.autoscale import (
     AutoscaleConfig,
     AutoscaleMemory,
@@ -144,7 +144,15 @@ class TestTeacherCount:
         pool = Pool({"cpu": 8.0, "gpu": 2.0}, {"cpu": 1.0})
         need = {"cpu": 1.0}
         assert room_for(pool, need, 1.0) == 7
-        assert room_for(pool, need, 1.0, [Promise(3, 1, {"cpu": 2.0, "tape drives": 1.0})]) == 3
-        assert room_for(pool, need, 1.0, [Promise(3, 1, {"cpu": 2.0}), Promise(1, 0, need)]) == 2
-        assert room_for(pool, need, 1.0, [Promise(1, 4, {"cpu": 2.0})]) == 7, "3 still leave"
-        assert room_for(pool, need, 1.0, [Promise(9, 0, {"cpu": 9.0})]) == 0
+        assert room_for(pool, need, 1.0, [RoomPromise(3, 1, {"cpu": 2.0, "tape drives": 1.0})]) == 3
+        assert (
+            room_for(
+                pool,
+                need,
+                1.0,
+                [RoomPromise(3, 1, {"cpu": 2.0}), RoomPromise(1, 0, need)],
+            )
+            == 2
+        )
+        assert room_for(pool, need, 1.0, [RoomPromise(1, 4, {"cpu": 2.0})]) == 7, "3 still leave"
+        assert room_for(pool, need, 1.0, [RoomPromise(9, 0, {"cpu": 9.0})]) == 0

@@ -10,7 +10,7 @@ import pytest
 
 from edl.benchmarks.elastic_simulation import SimulatedJob, SimulatedPool
 from edl.deploy.operator.jobs.ledger import PodsConfig
-from edl.deploy.operator.teachers.count import Wish
+from edl.deploy.operator.teachers.replica_count import ReplicaBounds
 from edl.errors import UsageError
 from edl.scheduler.admission import HealthCheckSettings, RateLimit
 from edl.scheduler.autoscale import AutoscaleConfig
@@ -109,7 +109,7 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
             "in the order",
         ),
         (WindowConfig, (3, 2), "least"),
-        (Wish, (None, 3, 2), "least <= most"),
+        (ReplicaBounds, (None, 3, 2), "least <= most"),
     ],
 )
 def test_invalid_settings_are_refused(

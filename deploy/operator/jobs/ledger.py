@@ -1,7 +1,7 @@
-"""What is seen of elastic jobs and their pods, and what of it has to outlive who looks at them.
+"""The observed state of elastic jobs and their pods, and the ledger that outlives an operator.
 
-Note is taken of pods that have ended, each once; of those that are refused, or have no place.
-Nothing here asks the cluster.
+The ledger records each pod that ended, once, and pods that were refused or cannot be placed. No
+I/O.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from ..capacity import Machine
 
 
 @dataclass(frozen=True, slots=True)
-class PodSeen:
-    """One node of a job, as the cluster shows it.
+class NodePod:
+    """The pod of one node of a job.
 
     Attributes:
-        number: of this job's nodes; each start has one of its own.
-        going: it was told to leave, by whoever.
+        number: number of the node, unique within the job.
+        going: it is being deleted.
         ended: its program has ended, or will never run.
-        code: the exit code of its program; None: it runs, or the cluster ended it (evicted, its
-            machine was lost): that is no fault of the job.
+        code: exit code of its program; None: it runs, or the cluster ended it (evicted, machine
+            lost), which is not the job's fault.
         runs: its program runs.
-        ready: and works.
-        machine: that it has.
-        unplaced_since_s: since when the cluster has said that it can place it nowhere, or not
-            begin its program; None: it has not said so.
-        said: of an ended one what it printed last, of another one what it waits for.
-        lingers: its program has ended, and others beside it in the pod go on.
+        ready: its program runs and is ready.
+        machine: state of its machine.
+        unplaced_since_s: since when the cluster reports that it cannot place it, or cannot start
+            its program; None: it does not.
+        said: the last lines of an ended one; what another one waits for.
+        lingers: its program has ended, but other containers of the pod run.
     """
 
     number: int
@@ -48,30 +48,30 @@ class PodSeen:
 
     @property
     def stays(self) -> bool:
-        """Whether it is a node that its job has."""
+        """Whether it counts as a node of its job."""
         return not (self.ended or self.going)
 
     @property
     def leaves(self) -> bool:
-        """Whether it was told to leave and is still there; of a silent machine nobody knows."""
+        """Whether it is leaving; unknown, so False, on a silent machine."""
         return self.going and not self.ended and self.machine != "silent"
 
 
 @dataclass(frozen=True, slots=True)
-class JobWanted:
-    """What is asked of a job.
+class DesiredJob:
+    """The desired state of a job.
 
     Attributes:
-        least: with fewer nodes it does not run (>= 1).
-        most: more are of no use to it (>= least).
-        needs: what one node asks of each kind of resource.
-        asked: run with so many at most, by hand; None: nobody has said so.
-        priority: higher goes first.
-        retries: nodes that may end badly before the job has failed.
-        stop: it shall not run (any more).
-        trains: its nodes are `edl student train`, whose exit codes are known.
-        submitted_s: when it came, on the clock of `now`.
-        wrong: why nothing can be started as it says; "": it can.
+        least: it does not run with fewer nodes (>= 1).
+        most: it never has more nodes (>= least).
+        needs: resources of one node.
+        asked: number of nodes set by a user; None: automatic.
+        priority: higher priorities get nodes first.
+        retries: the job fails after so many failed nodes.
+        stop: it should not run (any more).
+        trains: its nodes run `edl student train`, whose exit codes are known.
+        submitted_s: time of submission, by the clock of `now`.
+        wrong: why its spec is invalid; empty: it is valid.
     """
 
     least: int = 1
@@ -88,26 +88,27 @@ class JobWanted:
 
 @dataclass(frozen=True, slots=True)
 class PodLedger:
-    """What of a job has to outlive whoever decides about it: kept with the job itself.
+    """State of a job that outlives an operator; stored in the status of the job.
 
     Attributes:
-        target: nodes that it was last ordered to have.
-        next_number: of its next node; all below are used up.
-        failures: nodes that ended badly.
-        done: a node has ended well by itself.
-        hopeless: a node has failed as the next one would.
-        counted: numbers of ended nodes, still seen, of which note was taken.
-        changed_s: when it was last ordered another number of nodes.
-        waiting_since_s: since when it has been waiting without nodes.
-        started_s: when it had its fewest nodes for the first time.
+        target: number of nodes decided last.
+        next_number: number of its next node; lower ones are used up.
+        failures: number of failed nodes.
+        done: a node has succeeded.
+        hopeless: a node has failed in a way that a retry cannot change.
+        counted: numbers of ended pods that were recorded and still exist.
+        changed_s: time of the latest change of `target`.
+        waiting_since_s: since when it waits without nodes.
+        started_s: when it first had its least number of nodes.
         ended_s: when it ended.
         retry_s: no node is started before; None: at once.
-        fits: so many nodes had a place when the cluster could not place all; None: no limit.
-        fits_until_s: until then that is believed.
-        unplaced_since_s: since when its fewest nodes have had no place; None: they have run since,
-            or the cluster has never failed to place them.
-        why: of the last node that ended badly, was ended, or had no place: what happened.
-        end: how it ended for good; "": it has not.
+        fits: number of nodes that the cluster could place, when it could not place all; None: no
+            limit.
+        fits_until_s: until when `fits` applies.
+        unplaced_since_s: since when its least number of nodes cannot be placed; None: they have run
+            since, or could always be placed.
+        why: what happened to the latest node that failed, was ended, or could not be placed.
+        end: how it ended for good; empty: it has not.
     """
 
     target: int = 0
@@ -129,12 +130,12 @@ class PodLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a training is, where that is known.
+class ObservedProgress:
+    """Progress of a training.
 
     Attributes:
-        share: of its work that is done, 0..1; None: not known.
-        steady: all of its nodes are in a world that has made a step.
+        share: share of its work that is done, 0 to 1; None: unknown.
+        steady: its nodes form one world, which has completed a step.
     """
 
     share: float | None = None
@@ -142,29 +143,29 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class JobSeen:
-    """One job: its name (unique), what is asked of it, its ledger, its pods, how far it is."""
+class ObservedJob:
+    """One job with its unique name, desired state, ledger, pods and progress."""
 
     name: str
-    wanted: JobWanted
+    wanted: DesiredJob
     ledger: PodLedger = PodLedger()
-    pods: tuple[PodSeen, ...] = ()
-    progress: Progress = Progress()
+    pods: tuple[NodePod, ...] = ()
+    progress: ObservedProgress = ObservedProgress()
 
     @property
-    def staying(self) -> list[PodSeen]:
-        """Nodes that it has, oldest first."""
+    def staying(self) -> list[NodePod]:
+        """Its nodes, oldest first."""
         return sorted((pod for pod in self.pods if pod.stays), key=lambda pod: pod.number)
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """Something to tell people of, once.
+class JobNotice:
+    """An event of a job to report once.
 
     Attributes:
-        word: what it is, in CamelCase.
-        message: in a sentence.
-        warns: it is not as it should be.
+        word: its reason, in CamelCase.
+        message: a sentence.
+        warns: it is a warning.
     """
 
     word: str
@@ -173,22 +174,22 @@ class Happening:
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
-    """What is done about one job now: `ledger` is kept first, then pods are touched.
+class JobActions:
+    """What to do about one job now: write `ledger` first, then create and delete pods.
 
     Attributes:
         job: its name.
-        ledger: as it is from now on.
-        state: of the job, as its pods were seen.
-        reason: why it is so, and has so many nodes: one sentence.
-        nodes: that it has, without those that leave.
-        ready: of them, those that work.
-        leaving: that were told to leave before, and have not ended.
-        degraded: what is not as it should be; "": nothing.
-        start: numbers of pods to make, all new.
-        leave: numbers of pods that are told to leave, at a safe point.
-        forget: numbers of ended pods that are not kept (any longer).
-        happenings: to tell.
+        ledger: its ledger from now on.
+        state: its state, as its pods were observed.
+        reason: a sentence about its state and number of nodes.
+        nodes: number of its nodes without leaving ones.
+        ready: number of ready nodes.
+        leaving: number of nodes that were told to leave before and have not ended.
+        degraded: reason of condition Degraded; empty: it is not.
+        start: numbers of pods to create.
+        leave: numbers of pods to delete, which end at a safe point.
+        forget: numbers of ended pods to delete.
+        notices: events to report.
     """
 
     job: str
@@ -202,7 +203,7 @@ class Orders:
     start: tuple[int, ...] = ()
     leave: tuple[int, ...] = ()
     forget: tuple[int, ...] = ()
-    happenings: tuple[Happening, ...] = ()
+    notices: tuple[JobNotice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,14 +211,14 @@ class PodsConfig:
     """How jobs share a cluster.
 
     Attributes:
-        elastic: of the rule that divides it.
-        place_within_s: a node that the cluster has been unable to place for so long is given up.
-        place_again_s: after that it is asked for again. A job whose fewest nodes had no place
-            waits at least as long as it has waited since, up to an hour: each time it asks, jobs of
-            lower priority that run leave for it.
-        lost_pause_s: before another node is started for one that the cluster ended; twice as long
-            for each that was ended before it, with none running since.
-        ended_kept: pods that have ended are kept, so many of a job, for their logs.
+        elastic: settings of `scheduler.elastic`.
+        place_within_s: a node that cannot be placed for so long is given up.
+        place_again_s: the job asks for it again after so long. A job whose least number of nodes
+            cannot be placed waits at least as long as it has waited before, up to an hour, as jobs
+            of lower priority make room each time.
+        lost_pause_s: pause after a node that the cluster ended; doubled for each further one while
+            none runs.
+        ended_kept: number of ended pods per job that are kept for their logs.
     """
 
     elastic: ElasticConfig = field(default_factory=ElasticConfig)
@@ -233,55 +234,55 @@ class PodsConfig:
 
 
 _WHY_CHARS = 600
-#: Between the end of a node and the start of another one, at most, seconds.
+#: Longest pause in seconds after the end of a node.
 _LONGEST_PAUSE_S = 60.0
-#: Before a job whose fewest nodes had no place asks for them again, at most, seconds.
+#: Longest pause in seconds before a job asks again for nodes that could not be placed.
 _LONGEST_WAIT_S = 3600.0
 
 
-def life_of(job: JobSeen, ledger: PodLedger) -> NodeEndings:
-    """What has become of a job's nodes."""
+def endings_of(job: ObservedJob, ledger: PodLedger) -> NodeEndings:
+    """Return how the nodes of a job have ended."""
     return NodeEndings(job.wanted.retries, ledger.failures, ledger.done, ledger.hopeless)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One job in the midst of a decision.
+class JobCase:
+    """One job during a decision.
 
     Attributes:
-        job: as it was seen.
-        ledger: with all that has happened to its pods.
-        told: of that.
-        held: the cluster cannot place its fewest nodes: it waits, and takes no room.
+        job: the observed job.
+        ledger: its ledger with all ends of its pods.
+        told: notices about these.
+        held: its least number of nodes cannot be placed, so it waits and takes no room.
     """
 
-    job: JobSeen
+    job: ObservedJob
     ledger: PodLedger
-    told: tuple[Happening, ...]
+    told: tuple[JobNotice, ...]
     held: bool
 
     @property
-    def life(self) -> NodeEndings:
-        """What has become of its nodes."""
-        return life_of(self.job, self.ledger)
+    def endings(self) -> NodeEndings:
+        """How its nodes have ended."""
+        return endings_of(self.job, self.ledger)
 
 
-def case_of(job: JobSeen, now: float, config: PodsConfig) -> Case:
-    """A job, once note was taken of what has happened to its pods."""
+def case_of(job: ObservedJob, now: float, config: PodsConfig) -> JobCase:
+    """Record what has happened to the pods of a job."""
     job = replace(job, ledger=_by_our_clock(job.ledger, now, config))
     ledger, told = _note_ends(job, now, config)
     ledger, more = _note_unplaced(job, ledger, now, config)
     held = ledger.fits is not None and ledger.fits < job.wanted.least
-    held = held and life_of(job, ledger).grows and not job.wanted.wrong
+    held = held and endings_of(job, ledger).grows and not job.wanted.wrong
     if held and ledger.unplaced_since_s is None:
         ledger = replace(ledger, unplaced_since_s=now)
     elif sum(pod.runs for pod in job.staying) >= job.wanted.least:
         ledger = replace(ledger, unplaced_since_s=None)
-    return Case(job, ledger, (*told, *more), held)
+    return JobCase(job, ledger, (*told, *more), held)
 
 
 def _by_our_clock(ledger: PodLedger, now: float, config: PodsConfig) -> PodLedger:
-    """Without times that lie further ahead than they can: a clock ahead of ours wrote them."""
+    """Clip times too far in the future, which an operator with a fast clock wrote."""
 
     def within(at_s: float | None, ahead_s: float) -> float | None:
         return None if at_s is None else min(at_s, now + ahead_s)
@@ -297,10 +298,12 @@ def _by_our_clock(ledger: PodLedger, now: float, config: PodsConfig) -> PodLedge
     return replace(ledger, fits_until_s=min(ledger.fits_until_s, latest_s))
 
 
-def _note_ends(job: JobSeen, now: float, config: PodsConfig) -> tuple[PodLedger, list[Happening]]:
+def _note_ends(
+    job: ObservedJob, now: float, config: PodsConfig
+) -> tuple[PodLedger, list[JobNotice]]:
     pods = {pod.number: pod for pod in job.pods}
-    told: list[Happening] = []
-    # Numbers of pods that are gone are forgotten: a number never comes again.
+    told: list[JobNotice] = []
+    # Forget numbers of pods that are gone: numbers are never reused.
     ledger = replace(job.ledger, counted=frozenset(n for n in job.ledger.counted if n in pods))
     if ledger.retry_s is not None and now >= ledger.retry_s:
         ledger = replace(ledger, retry_s=None)
@@ -312,28 +315,29 @@ def _note_ends(job: JobSeen, now: float, config: PodsConfig) -> tuple[PodLedger,
         if pod.code is None:
             if not pod.going:
                 why = f"node {number} was ended: {pod.said or 'nobody says why'}"[:_WHY_CHARS]
-                told.append(Happening("NodeLost", why))
+                told.append(JobNotice("NodeLost", why))
                 ledger = replace(ledger, retry_s=_later(ledger, now + _pause_s(job, config)))
-                ledger = ledger if life_of(job, ledger).broken else replace(ledger, why=why)
+                ledger = ledger if endings_of(job, ledger).broken else replace(ledger, why=why)
             continue
         ending = ending_of(pod.code, pod.going, job.wanted.trains)
-        life = life_of(job, ledger).after(ending, pausing=ledger.retry_s is not None)
-        ledger = replace(ledger, failures=life.failures, done=life.done, hopeless=life.hopeless)
+        endings = endings_of(job, ledger).after(ending, pausing=ledger.retry_s is not None)
+        ledger = replace(
+            ledger, failures=endings.failures, done=endings.done, hopeless=endings.hopeless
+        )
         if ending in ("failed", "hopeless"):
             last = f"its last lines: {pod.said}" if pod.said else "it said nothing"
             why = f"node {number} ended with exit code {pod.code}; {last}"[:_WHY_CHARS]
-            ledger = replace(ledger, why=why, retry_s=_later(ledger, now + life.delay_s))
-            told.append(Happening("NodeFailed", why, warns=True))
+            ledger = replace(ledger, why=why, retry_s=_later(ledger, now + endings.delay_s))
+            told.append(JobNotice("NodeFailed", why, warns=True))
         elif ending == "done":
-            told.append(Happening("NodeDone", f"node {number} has ended well"))
+            told.append(JobNotice("NodeDone", f"node {number} has ended well"))
     return ledger, told
 
 
-def _pause_s(job: JobSeen, config: PodsConfig) -> float:
-    """Before another node is started for one that the cluster ended.
+def _pause_s(job: ObservedJob, config: PodsConfig) -> float:
+    """Return the pause in seconds after a node that the cluster ended.
 
-    Longer where those before it were ended too, and none has come to run since: a machine that
-    takes pods and refuses them would be sent one after another.
+    It grows while nodes are ended and none runs, as a broken machine may accept pods and end them.
     """
     newest = max((pod.number for pod in job.staying if pod.runs), default=0)
     before = sum(
@@ -352,37 +356,39 @@ def _later(ledger: PodLedger, at_s: float) -> float:
 def refused(
     ledger: PodLedger, nodes: int, why: str, now: float, config: PodsConfig, *, never: bool
 ) -> PodLedger:
-    """The ledger of a job of which the cluster has refused a pod.
+    """Return the ledger of a job after the cluster has refused a pod.
 
     Args:
-        ledger: as it was kept before.
-        nodes: that the job has.
-        why: it was refused.
+        ledger: the stored ledger.
+        nodes: number of nodes that the job has.
+        why: reason of the refusal.
         now: seconds.
-        config: of all jobs.
-        never: such a pod is never taken: it counts as a node that failed. Else it has no place, so
-            that its room is others' until it is asked for again.
+        config: how jobs share the cluster.
+        never: such a pod will never be accepted: it counts as a failed node. Else it could not be
+            placed, and others may use its room until it is asked for again.
     """
     ledger = replace(ledger, why=why[:_WHY_CHARS])
     if never:
-        life = NodeEndings(failures=ledger.failures).after("failed")
-        return replace(ledger, failures=life.failures, retry_s=_later(ledger, now + life.delay_s))
+        endings = NodeEndings(failures=ledger.failures).after("failed")
+        return replace(
+            ledger, failures=endings.failures, retry_s=_later(ledger, now + endings.delay_s)
+        )
     return replace(ledger, fits=nodes, fits_until_s=now + _place_again_s(ledger, now, config))
 
 
 def _place_again_s(ledger: PodLedger, now: float, config: PodsConfig) -> float:
-    """How long a job does with what could be placed before it asks for more."""
+    """Return the seconds before a job asks again for nodes that could not be placed."""
     if ledger.unplaced_since_s is None:
         return config.place_again_s
     return max(config.place_again_s, min(now - ledger.unplaced_since_s, _LONGEST_WAIT_S))
 
 
 def _note_unplaced(
-    job: JobSeen, ledger: PodLedger, now: float, config: PodsConfig
-) -> tuple[PodLedger, list[Happening]]:
-    """After a patience a job has to do with what could be placed; later more is asked for again."""
-    if not life_of(job, ledger).grows or job.wanted.wrong:
-        return ledger, []  # what runs, or waits, of a wrong spec is left alone
+    job: ObservedJob, ledger: PodLedger, now: float, config: PodsConfig
+) -> tuple[PodLedger, list[JobNotice]]:
+    """Limit a job to the nodes that could be placed, for a while."""
+    if not endings_of(job, ledger).grows or job.wanted.wrong:
+        return ledger, []  # pods of an invalid spec are left alone
     unplaced = [pod for pod in job.staying if pod.unplaced_since_s is not None]
     if not any(now - (pod.unplaced_since_s or 0.0) >= config.place_within_s for pod in unplaced):
         if ledger.fits is not None and now >= ledger.fits_until_s:
@@ -391,7 +397,7 @@ def _note_unplaced(
     fits = len(job.staying) - len(unplaced)
     why = f"node {unplaced[0].number} has no place: {unplaced[0].said}"[:_WHY_CHARS]
     again_s = _place_again_s(ledger, now, config)
-    told = Happening(
+    told = JobNotice(
         "Unplaceable", f"{why}; it does with {fits} nodes for {again_s:.0f} s", warns=True
     )
     return replace(ledger, fits=fits, fits_until_s=now + again_s, why=why), [told]

@@ -1,4 +1,4 @@
-"""What the cluster shows of DistillJobs, machines and pods, as the rules look at it."""
+"""Observes DistillJobs, machines and pods as the rules see them."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from ....mesh.kubernetes.resources import (
 from ....scheduler.elastic_values import Pool
 from ..capacity import NOT_ENDED, Machines, unbounded
 from ..config import OperatorConfig
-from .ledger import JobSeen, JobWanted, PodLedger, PodSeen, Progress
+from .ledger import DesiredJob, NodePod, ObservedJob, ObservedProgress, PodLedger
+from .node_pods import job_of, node_pod_of, number_of
 from .pods import needs_of, spec_of, tolerations_of
-from .seeing import job_of, number_of, seen
 from .status import has_ended, ledger_of
 
-#: How far a training is: asked with the URL of its Redis, its name, and how many nodes it has.
-Look = Callable[[str, str, int], Progress]
+#: Returns the progress of a training: (Redis URL, name, number of nodes) -> progress.
+Look = Callable[[str, str, int], ObservedProgress]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class ClusterSnapshot:
     """The cluster at one moment.
 
     Attributes:
-        resources: DistillJobs as they were read, by the names that the rules know them by.
-        jobs: the same, as the rules look at them; without those that are being deleted.
-        pods: of each job, by number, as they were read.
-        pool: what jobs share.
+        resources: DistillJobs as they were read, by the names that the rules use.
+        jobs: the same for the rules, without those that are being deleted.
+        pods: pods of each job by number, as they were read.
+        pool: resources that jobs share.
     """
 
     resources: dict[str, Object]
-    jobs: tuple[JobSeen, ...]
+    jobs: tuple[ObservedJob, ...]
     pods: dict[str, dict[int, Object]]
     pool: Pool
 
 
-class Surroundings:
-    """Machines and others' pods, in all namespaces: much to read, so it is read now and then.
+class ClusterReader:
+    """Reads machines and pods that are no nodes, in all namespaces; cached, as they are many.
 
     Args:
         client: of the cluster.
-        every_s: seconds for which what was read is good enough.
+        every_s: seconds between two reads.
         coordinator: Redis URL of jobs that name none.
     """
 
@@ -67,12 +67,11 @@ class Surroundings:
         self._pods: list[Object] = []
 
     def look(self, now: float, jobs: Iterable[Object]) -> tuple[Machines, list[Object]]:
-        """Machines, and pods that are no node of a job.
+        """Return machines, and pods that are no nodes of a job.
 
         Args:
             now: seconds.
-            jobs: DistillJobs that may have nodes yet; when they are others than before, or other
-                things are asked of them, all is read anew.
+            jobs: DistillJobs that have not ended; if they have changed, everything is read again.
         """
         resources = list(jobs)
         metas = [one["metadata"] for one in resources]
@@ -87,47 +86,49 @@ class Surroundings:
 
 
 def observe(
-    client: Client, config: OperatorConfig, surroundings: Surroundings, look: Look, now: float
-) -> Scene:
-    """Look at everything.
+    client: Client, config: OperatorConfig, reader: ClusterReader, look: Look, now: float
+) -> ClusterSnapshot:
+    """Observe everything.
 
-    Jobs are listed before their pods: so none is missing that a job's status tells of.
+    Jobs are listed before their pods, so that no pod is missing that a job's status mentions.
 
     Args:
         client: of the cluster.
-        config: of the operator.
-        surroundings: of its jobs.
-        look: how far trainings are.
+        config: settings of the operator.
+        reader: reads the rest of the cluster.
+        look: returns the progress of a training.
         now: seconds.
 
     Raises:
         EdlError: see `Client`.
     """
     named = _named(client.list(DISTILL_JOB, namespace=config.namespace))
-    if not named:  # pods of those that were deleted are ended by the cluster
-        return Scene({}, (), {}, Pool({}))
+    if not named:  # the cluster ends pods of deleted jobs
+        return ClusterSnapshot({}, (), {}, Pool({}))
     pods = client.list(POD, NODES_SELECTOR, ALL_NAMESPACES)
     open_jobs = [one for one in named.values() if not has_ended(one)]
-    machines, others = surroundings.look(now, open_jobs)
+    machines, others = reader.look(now, open_jobs)
     own = _pods_of(named, pods)
     jobs = tuple(
-        _seen(name, resource, [seen(pod, machines) for pod in own[name].values()], config, look)
+        _observed(
+            name, resource, [node_pod_of(pod, machines) for pod in own[name].values()], config, look
+        )
         for name, resource in named.items()
     )
     if config.growing_cluster:
         pool = unbounded({kind for job in jobs for kind in job.wanted.needs})
     else:
-        # What runs of a spec that is wrong is not decided about: it holds room as others' pods do.
+        # Pods of an invalid spec are not decided about: they take room like other pods.
         sharing = [own[job.name] for job in jobs if not job.wanted.wrong]
         mine = {pod["metadata"]["uid"] for of_job in sharing for pod in of_job.values()}
         pool = machines.pool([*others, *pods], lambda pod: pod["metadata"]["uid"] in mine)
-    return Scene(named, jobs, own, pool)
+    return ClusterSnapshot(named, jobs, own, pool)
 
 
 def _named(listed: Iterable[Object]) -> dict[str, Object]:
-    """By name, with the namespace where two have one; those that are being deleted are left out.
+    """Return jobs by name, with the namespace if it is ambiguous, without those being deleted.
 
-    Their pods are ended by the cluster, and until then hold room as others' do.
+    The cluster ends the pods of those; until then they take room like other pods.
     """
     alive = [one for one in listed if "deletionTimestamp" not in one["metadata"]]
     times = Counter(one["metadata"]["name"] for one in alive)
@@ -139,7 +140,7 @@ def _named(listed: Iterable[Object]) -> dict[str, Object]:
 
 
 def _pods_of(named: dict[str, Object], pods: Iterable[Object]) -> dict[str, dict[int, Object]]:
-    """The pods of each job by number; of one before it of the same name they are others'."""
+    """Return the pods of each job by number, without those of a former job of the same name."""
     labelled = defaultdict(list)
     for pod in pods:
         labelled[pod["metadata"]["namespace"], job_of(pod)].append(pod)
@@ -154,29 +155,29 @@ def _pods_of(named: dict[str, Object], pods: Iterable[Object]) -> dict[str, dict
     return found
 
 
-def _seen(
-    name: str, resource: Object, pods: Sequence[PodSeen], config: OperatorConfig, look: Look
-) -> JobSeen:
+def _observed(
+    name: str, resource: Object, pods: Sequence[NodePod], config: OperatorConfig, look: Look
+) -> ObservedJob:
     wanted = wanted_of(resource, config.coordinator)
     staying = sum(pod.stays for pod in pods)
     url = resource.get("spec", {}).get("coordinator") or config.coordinator
-    progress = Progress()
+    progress = ObservedProgress()
     if wanted.trains and staying and url:
         progress = look(url, resource["metadata"]["name"], staying)
     try:
         ledger = ledger_of(resource)
-    except UsageError as error:  # its pods still say which numbers are used up
+    except UsageError as error:  # its pods still have the used numbers
         log.warning("%s", error)
         ledger = PodLedger()
-    return JobSeen(name, wanted, ledger, tuple(pods), progress)
+    return ObservedJob(name, wanted, ledger, tuple(pods), progress)
 
 
-def wanted_of(resource: Object, coordinator: str | None) -> JobWanted:
-    """What a DistillJob asks for.
+def wanted_of(resource: Object, coordinator: str | None) -> DesiredJob:
+    """Return the desired state of a DistillJob.
 
     Args:
-        resource: it.
-        coordinator: Redis URL of those that name none.
+        resource: the DistillJob.
+        coordinator: Redis URL of jobs that name none.
     """
     spec, meta = resource.get("spec", {}), resource["metadata"]
     needs, wrong = {}, ""
@@ -186,7 +187,7 @@ def wanted_of(resource: Object, coordinator: str | None) -> JobWanted:
     except UsageError as error:
         wrong = str(error)
     least = max(1, spec.get("minNodes", 1))
-    return JobWanted(
+    return DesiredJob(
         least,
         max(least, spec.get("maxNodes", 1)),
         needs,

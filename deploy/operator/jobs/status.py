@@ -16,7 +16,7 @@ from ....mesh.kubernetes.resources import (
     selector,
 )
 from ..conditions import Condition, merged
-from .ledger import Orders, PodLedger
+from .ledger import JobActions, PodLedger
 
 #: Of a ledger -> of a status, for plain values and for times.
 _VALUES: Final = {
@@ -85,7 +85,7 @@ def ledger_fields(ledger: PodLedger) -> Object:
     return {**fields, "counted": sorted(ledger.counted)}
 
 
-def status_of(job: Object, orders: Orders, now: float) -> Object:
+def status_of(job: Object, orders: JobActions, now: float) -> Object:
     """The status that says all of it; None for what it does not have.
 
     Args:
@@ -123,7 +123,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Object:
     return {key: value for key, value in told.items() if before.get(key) != value}
 
 
-def _conditions(orders: Orders, reason: str) -> list[Condition]:
+def _conditions(orders: JobActions, reason: str) -> list[Condition]:
     word = orders.state.capitalize()
     whole = orders.state == "running" and orders.ready == orders.nodes
     return [

@@ -1,4 +1,4 @@
-"""What a pod has that may run on machines which their owners take back."""
+"""Fields of pods that may run on spot machines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from ....mesh.kubernetes.resources import Object
 
-#: Taints by which clouds keep others from machines that they take back, and labels of these.
+#: Taints and labels of spot machines.
 _SPOT_TAINTS: Final = (
     ("cloud.google.com/gke-spot", "true"),
     ("kubernetes.azure.com/scalesetpriority", "spot"),
@@ -18,12 +18,12 @@ _SPOT_LABELS: Final = (
     ("eks.amazonaws.com/capacityType", "SPOT"),
     ("karpenter.sh/capacity-type", "spot"),
 )
-#: From a machine of which nothing is heard, pods are moved after so long, seconds.
+#: Pods are moved from an unreachable machine after so many seconds.
 _SILENCE_S: Final = 10
 
 
 def spot_fields() -> Object:
-    """Fields of its spec: taints that it tolerates, machines that it prefers."""
+    """Return tolerations and affinity of a pod spec."""
     tolerations: list[Object] = [
         {"key": key, "operator": "Exists", "effect": "NoSchedule"}
         if value is None

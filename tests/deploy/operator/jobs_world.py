@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from edl.deploy.operator.config import OperatorConfig
-from edl.deploy.operator.jobs.ledger import PodsConfig, Progress
-from edl.deploy.operator.jobs.trainings import Trainings
-from edl.deploy.operator.jobs.turning import DistillJobs
+from edl.deploy.operator.jobs.ledger import ObservedProgress, PodsConfig
+from edl.deploy.operator.jobs.progress import ProgressReader
+from edl.deploy.operator.jobs.reconciler import DistillJobReconciler
 from edl.errors import EdlError
 from edl.mesh.kubernetes.client import Client
 from edl.mesh.kubernetes.resources import DISTILL_JOB, JOB_LABEL, POD, Object
@@ -20,10 +20,10 @@ REDIS = "redis://head:6379"
 AT_ONCE = PodsConfig(ElasticConfig(freeze_s=0), lost_pause_s=0)
 
 
-class FakeTrainings(Trainings):
-    progress = Progress()
+class FakeTrainings(ProgressReader):
+    progress = ObservedProgress()
 
-    def look(self, url: str, job: str, nodes: int) -> Progress:
+    def look(self, url: str, job: str, nodes: int) -> ObservedProgress:
         return self.progress
 
 
@@ -39,8 +39,8 @@ class JobsWorld:
         self.now = time.time()
         self.jobs = self.operator(cluster.client)
 
-    def operator(self, client: Client, cluster_s: float = 0.0) -> DistillJobs:
-        return DistillJobs(client, self.config, AT_ONCE, self.trainings, cluster_s)
+    def operator(self, client: Client, cluster_s: float = 0.0) -> DistillJobReconciler:
+        return DistillJobReconciler(client, self.config, AT_ONCE, self.trainings, cluster_s)
 
     def submit(self, name: str, least: int, most: int, cpu: str = "1", **more: Any) -> None:
         program = {} if "train" in more else {"command": "work --hard"}
@@ -51,15 +51,15 @@ class JobsWorld:
     def ask(self, name: str, **spec: Any) -> None:
         self.cluster.client.patch(DISTILL_JOB, name, {"spec": spec})
 
-    def turn(self) -> None:
+    def reconcile(self) -> None:
         self.now += 1
-        self.jobs.turn(self.now)
+        self.jobs.reconcile(self.now)
         self.cluster.play()
 
     def rest(self) -> None:
         before, quiet = self._versions(), 0
         for _ in range(40):
-            self.turn()
+            self.reconcile()
             after = self._versions()
             before, quiet = after, quiet + 1 if after == before else 0
             if quiet == 2:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from edl.deploy.operator.jobs.decisions import decide_pods
 from edl.deploy.operator.jobs.ledger import (
-    JobSeen,
-    JobWanted,
-    Orders,
+    DesiredJob,
+    JobActions,
+    NodePod,
+    ObservedJob,
     PodLedger,
     PodsConfig,
-    PodSeen,
 )
-from edl.deploy.operator.jobs.orders import decide_pods
 from edl.scheduler.elastic_values import ElasticConfig, Pool
 
 #: Everything at once: nothing is frozen, nobody waits.
@@ -37,17 +37,17 @@ class PodWorld:
     reserved: float = 0.0
     placeable: int | None = None
     now: float = 1000.0
-    wanted: dict[str, JobWanted] = field(default_factory=dict)
+    wanted: dict[str, DesiredJob] = field(default_factory=dict)
     ledgers: dict[str, PodLedger] = field(default_factory=dict)
-    pods: dict[str, dict[int, PodSeen]] = field(default_factory=dict)
+    pods: dict[str, dict[int, NodePod]] = field(default_factory=dict)
     made: dict[str, list[int]] = field(default_factory=dict)
-    orders: dict[str, Orders] = field(default_factory=dict)
+    orders: dict[str, JobActions] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
     calls: int = 0
 
     def submit(self, name: str, least: int, most: int, **more: object) -> None:
         needs = more.pop("needs", {"cpu": 1.0})
-        self.wanted[name] = JobWanted(
+        self.wanted[name] = DesiredJob(
             least,
             most,
             needs,  # type: ignore[arg-type]
@@ -70,16 +70,16 @@ class PodWorld:
             if wanted.wrong and not pod.ended and pod.machine == "counted"
         )
 
-    def decide(self) -> tuple[Orders, ...]:
+    def decide(self) -> tuple[JobActions, ...]:
         jobs = []
         for name, wanted in self.wanted.items():
             needs = {} if wanted.wrong else wanted.needs  # of such a spec they are not known
             pods = tuple(self.pods[name].values())
-            jobs.append(JobSeen(name, replace(wanted, needs=needs), self.ledgers[name], pods))
+            jobs.append(ObservedJob(name, replace(wanted, needs=needs), self.ledgers[name], pods))
         pool = Pool({"cpu": self.room}, {"cpu": self.held})
         return decide_pods(pool, jobs, self.now, self.config)
 
-    def turn(self, kill_at: int | None = None) -> None:
+    def reconcile(self, kill_at: int | None = None) -> None:
         """Look, decide, and carry it out, call by call; die before the call of number `kill_at`."""
         for one in self.decide():
             pods = self.pods[one.job]
@@ -97,8 +97,8 @@ class PodWorld:
                 self._call(kill_at)
                 assert number not in self.made[one.job], "a number is used twice"
                 self.made[one.job].append(number)
-                pods[number] = PodSeen(number)
-            self.said += [f"{one.job}: {told.word}" for told in one.happenings]
+                pods[number] = NodePod(number)
+            self.said += [f"{one.job}: {told.word}" for told in one.notices]
 
     def _call(self, kill_at: int | None) -> None:
         self.calls += 1
@@ -117,7 +117,7 @@ class PodWorld:
                     continue
                 if self.placeable is None or placed < self.placeable:
                     placed += 1
-                    pods[number] = PodSeen(number, machine="counted", runs=True, ready=True)
+                    pods[number] = NodePod(number, machine="counted", runs=True, ready=True)
                 elif pod.unplaced_since_s is None:
                     waits = {"unplaced_since_s": self.now, "said": "0/3 nodes are available"}
                     pods[number] = replace(pod, **waits)  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ class PodWorld:
         quiet = 0
         for _ in range(60):
             calls = self.calls
-            self.turn()
+            self.reconcile()
             pods = {name: dict(pods) for name, pods in self.pods.items()}
             self.live(seconds)
             quiet = quiet + 1 if self.calls == calls and pods == self.pods else 0

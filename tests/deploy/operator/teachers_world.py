@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from edl.deploy.operator.config import OperatorConfig
-from edl.deploy.operator.teachers.turning import TeacherServices
+from edl.deploy.operator.teachers.reconciler import TeacherServiceReconciler
 from edl.mesh.kubernetes.client import Client
 from edl.mesh.kubernetes.resources import DEPLOYMENT, POD, SERVICE, TEACHER_SERVICE, Object
 from edl.tests.deploy.kube_api.cluster import Cluster
@@ -45,15 +45,17 @@ class Operator:
         self.config = OperatorConfig(cluster.namespace, REDIS, **config)
         self.now = 1_900_000_000.0
 
-    def turn(self, client: Client | None = None) -> None:
+    def reconcile(self, client: Client | None = None) -> None:
         self.now += 1
-        TeacherServices(client or self.cluster.client, self.config, self.said).turn(self.now)
+        TeacherServiceReconciler(client or self.cluster.client, self.config, self.said).reconcile(
+            self.now
+        )
 
     def settle(self, name: str = NAME) -> Object:
         """Turns, and the cluster's own work, until nothing changes; the service then."""
         before = None
         for _ in range(20):
-            self.turn()
+            self.reconcile()
             self.cluster.play()
             found = state(self.cluster, name)
             if found == before:

@@ -9,8 +9,8 @@ import pytest
 
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.deploy.operator.jobs.ledger import Progress
-from edl.deploy.operator.jobs.trainings import Trainings
+from edl.deploy.operator.jobs.ledger import ObservedProgress
+from edl.deploy.operator.jobs.progress import ProgressReader
 from edl.errors import ManifestRefused, RegistryUnavailable
 from edl.mesh.kubernetes.resources import (
     DEPLOYMENT,
@@ -37,7 +37,7 @@ def test_jobs_share_the_cluster_by_need_and_priority(cluster: Cluster) -> None:
     conditions = {one["type"]: one["status"] for one in status["conditions"]}
     assert conditions == {"Ready": "True", "Progressing": "False", "Degraded": "False"}
     world.submit("b", 2, 4)
-    world.turn()
+    world.reconcile()
     assert world.nodes("a") == [1, 2]
     assert world.status("a")["reason"] == "gives 2 nodes to make room for b"
     assert world.status("b")["reason"] == "waits for nodes that are leaving to make room"
@@ -84,7 +84,7 @@ def test_a_job_recreated_under_its_name_gets_new_pods(cluster: Cluster) -> None:
     cluster.client.delete(DISTILL_JOB, "a")
     world.submit("a", 1, 2)
     for _ in range(2):
-        world.turn()
+        world.reconcile()
     own = cluster.client.get(DISTILL_JOB, "a")["metadata"]["uid"]
     cluster.collect_garbage()
     world.rest()
@@ -166,14 +166,14 @@ def test_running_nodes_of_a_spec_that_became_invalid_keep_their_room(cluster: Cl
 
 def test_how_far_a_training_is_comes_from_its_board() -> None:
     board = JobBoard(MemoryStore())
-    trainings = Trainings(lambda _: board)
-    assert trainings.look(REDIS, "ctr", 1) == Progress(None, steady=False)
+    trainings = ProgressReader(lambda _: board)
+    assert trainings.look(REDIS, "ctr", 1) == ObservedProgress(None, steady=False)
     board.join("ctr", "n1", {}, 10)
     assert board.lead("ctr", "n1", 10)
     assert board.publish("ctr", of_job(board, "ctr", "n1"), 1, {"nodes": ["n1"]})
     assert board.report("ctr", 1, 0, {"step": 30, "steps": 120})
-    assert trainings.look(REDIS, "ctr", 1) == Progress(0.25, steady=True)
-    assert trainings.look(REDIS, "ctr", 2) == Progress(0.25, steady=False)
+    assert trainings.look(REDIS, "ctr", 1) == ObservedProgress(0.25, steady=True)
+    assert trainings.look(REDIS, "ctr", 2) == ObservedProgress(0.25, steady=False)
     trainings.close()
 
 
@@ -184,9 +184,9 @@ def test_a_silent_redis_is_not_asked_again_for_a_while(caplog: pytest.LogCapture
         asked.append(url)
         raise RegistryUnavailable("Redis does not answer")
 
-    trainings = Trainings(opened, lambda: now[0])
+    trainings = ProgressReader(opened, lambda: now[0])
     with caplog.at_level(logging.WARNING):
-        assert trainings.look(REDIS, "a", 1) == trainings.look(REDIS, "b", 1) == Progress()
+        assert trainings.look(REDIS, "a", 1) == trainings.look(REDIS, "b", 1) == ObservedProgress()
         assert asked == [REDIS]
         now[0] = 31.0
         trainings.look(REDIS, "a", 1)
@@ -198,7 +198,11 @@ def test_a_silent_redis_is_not_asked_again_for_a_while(caplog: pytest.LogCapture
 def test_a_training_that_forms_its_world_or_is_nearly_done_does_not_grow(cluster: Cluster) -> None:
     world = running(cluster, 1, 3, cpu="1", train="job.py", checkpoint="shared")
     cluster.node("m2", cpu="2")
-    forming, nearly_done, halfway = Progress(0.1, steady=False), Progress(0.97), Progress(0.5)
+    forming, nearly_done, halfway = (
+        ObservedProgress(0.1, steady=False),
+        ObservedProgress(0.97),
+        ObservedProgress(0.5),
+    )
     for progress, nodes in ((forming, [1]), (nearly_done, [1]), (halfway, [1, 2, 3])):
         world.trainings.progress = progress
         world.rest()
@@ -212,8 +216,8 @@ def test_jobs_make_room_for_teachers_and_grow_when_these_go(cluster: Cluster) ->
     for number, ready, nodes in ((2, 2, 2), (8, 4, 0), (1, 1, 3)):
         said.numbers["resnet101"] = number
         for _ in range(4):
-            teachers.turn()
-            world.turn()
+            teachers.reconcile()
+            world.reconcile()
         world.rest()
         status = cluster.client.get(DEPLOYMENT, NAME)["status"]
         assert (status["readyReplicas"], len(world.nodes("a"))) == (ready, nodes)

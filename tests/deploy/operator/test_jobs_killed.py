@@ -20,10 +20,10 @@ class MortalWorld(JobsWorld):
 
     pods_seen: frozenset[tuple[str, str]] = frozenset()
 
-    def turn(self) -> None:
+    def reconcile(self) -> None:
         self.now += 1
         try:
-            self.jobs.turn(self.now)
+            self.jobs.reconcile(self.now)
         except Killed:
             self.jobs = self.operator(self.cluster.client)
         metas = [pod["metadata"] for pod in self.cluster.pods()]
@@ -81,7 +81,7 @@ def test_a_job_that_is_changed_meanwhile_is_looked_at_again(cluster: Cluster) ->
             world.ask("a", nodes=2)
 
     with cluster.calling(change) as client:
-        world.operator(client).turn(world.now)
+        world.operator(client).reconcile(world.now)
     assert world.nodes("a") == [1, 2]
     assert len(changed) == 1
 
@@ -95,7 +95,7 @@ def test_a_node_that_ends_while_it_is_deleted_counts_as_done(cluster: Cluster) -
             cluster.end("a-2", 0)
 
     with cluster.calling(end) as client:
-        world.operator(client).turn(world.now)
+        world.operator(client).reconcile(world.now)
     world.rest()
     assert world.status("a")["done"] is True
     assert world.nodes("a") == [1]
@@ -122,8 +122,8 @@ def test_a_quota_delays_a_node_and_is_no_failure(cluster: Cluster) -> None:
     quota = refusing("POST", "/pods", Forbidden("exceeded quota: pods"))
     with cluster.calling(quota) as client:
         world.jobs = world.operator(client)
-        world.turn()
-        world.turn()
+        world.reconcile()
+        world.reconcile()
         assert "exceeded quota" in world.status("a")["reason"]
         world.now += 300
         world.rest()
@@ -146,7 +146,7 @@ def test_a_reconcile_without_an_api_server_fails_and_the_next_continues(cluster:
             raise KubernetesUnavailable("nobody answers")
 
     with cluster.calling(away) as client, pytest.raises(KubernetesUnavailable):
-        world.operator(client).turn(world.now)
+        world.operator(client).reconcile(world.now)
     assert world.nodes("a") == [1]
     world.rest()
     assert world.nodes("a") == [1, 3], "the number that was given out is used up"
@@ -160,7 +160,7 @@ def test_jobs_of_one_name_in_two_namespaces_are_two(cluster: Cluster) -> None:
     cluster.client.create(NAMESPACE, {"metadata": {"name": other}})
     spec = {"image": "x", "command": "work", "maxNodes": 2}
     cluster.client.create(DISTILL_JOB, {"metadata": {"name": "a"}, "spec": spec}, other)
-    world.turn()
+    world.reconcile()
     assert world.nodes("a") == [1, 2]
     pods = cluster.client.list(POD, namespace=other)
     assert [one["metadata"]["name"] for one in pods] == ["a-1", "a-2"]
@@ -183,18 +183,18 @@ def test_a_cluster_that_grows_gets_pods_that_wait_and_a_patience(cluster: Cluste
 def test_jobs_are_read_each_time_and_other_objects_at_intervals(cluster: Cluster) -> None:
     world = submitted(cluster, 1, 2, cpu="1")
     jobs = world.operator(cluster.client, cluster_s=5.0)
-    jobs.turn(world.now)
+    jobs.reconcile(world.now)
     cluster.play()
     cluster.node("m2", cpu="1")
-    jobs.turn(world.now + 4)
+    jobs.reconcile(world.now + 4)
     assert world.nodes("a") == [1]
     assert world.status("a")["ready"] == 1
-    jobs.turn(world.now + 5)
+    jobs.reconcile(world.now + 5)
     assert world.nodes("a") == [1, 2]
     cluster.play()
     cluster.node("m3", cpu="1")
     world.ask("a", maxNodes=3)
-    jobs.turn(world.now + 6)
+    jobs.reconcile(world.now + 6)
     assert world.nodes("a") == [1, 2, 3], "a changed spec is decided on a fresh look"
     jobs.close()
 
@@ -203,7 +203,7 @@ def test_without_jobs_nothing_else_is_read(cluster: Cluster) -> None:
     world, asked = running(cluster, 1, 1), list[str]()
     cluster.client.delete(DISTILL_JOB, "a")
     with cluster.calling(lambda method, path: asked.append(path.rpartition("/")[2])) as client:
-        world.operator(client).turn(world.now)
+        world.operator(client).reconcile(world.now)
     assert asked == ["distilljobs"]
     cluster.collect_garbage()
 
@@ -217,9 +217,9 @@ def test_an_error_of_one_job_is_logged_once_and_does_not_block_others(
     with cluster.calling(hook) as client, caplog.at_level(logging.WARNING):
         world.jobs = world.operator(client)
         for _ in range(3):
-            world.turn()
+            world.reconcile()
         assert [one.getMessage() for one in caplog.records] == ["job a: no right"]
         assert world.nodes("b") == [1]
         cluster.client.delete(DISTILL_JOB, "b")
         with pytest.raises(Forbidden):  # a reconcile in which every job failed
-            world.turn()
+            world.reconcile()

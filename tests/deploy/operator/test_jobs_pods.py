@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 
 from edl.deploy.operator.capacity import Machines
-from edl.deploy.operator.jobs.ledger import JobSeen, Orders, PodLedger, PodsConfig
+from edl.deploy.operator.jobs.decisions import decide_pods
+from edl.deploy.operator.jobs.ledger import JobActions, ObservedJob, PodLedger, PodsConfig
+from edl.deploy.operator.jobs.node_pods import node_pod_of
 from edl.deploy.operator.jobs.observe import wanted_of
-from edl.deploy.operator.jobs.orders import decide_pods
 from edl.deploy.operator.jobs.pods import needs_of, pod_of, tolerations_of
-from edl.deploy.operator.jobs.seeing import seen
 from edl.deploy.operator.jobs.status import ledger_of, status_of
 from edl.deploy.operator.teachers.manifests import deployment_of
 from edl.errors import UsageError
@@ -157,7 +157,7 @@ def test_any_template_can_be_scheduled_or_is_refused(
     node = {"metadata": {"name": "m"}, "spec": {"taints": [machine]}, "status": READY}
     machines = Machines.of([node], [tolerations_of(resource, REDIS)])
     pool = machines.pool([], lambda _: False)
-    decide_pods(pool, [JobSeen("ctr", wanted_of(resource, REDIS))], 0.0, PodsConfig())
+    decide_pods(pool, [ObservedJob("ctr", wanted_of(resource, REDIS))], 0.0, PodsConfig())
 
 
 def test_a_training_needs_a_coordinator() -> None:
@@ -222,7 +222,7 @@ DISRUPTED = [{"type": "DisruptionTarget", "status": "True"}]
     ],
 )
 def test_how_a_pod_has_ended(pod: Object, code: int | None, said: str) -> None:
-    found = seen(pod, MACHINES)
+    found = node_pod_of(pod, MACHINES)
     assert (found.number, found.ended, found.code, found.said) == (4, True, code, said)
     assert not found.stays
 
@@ -235,14 +235,14 @@ PULLS = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
 
 def test_what_a_pod_does() -> None:
     ready = [{"type": "Ready", "status": "True"}]
-    runs = seen(shown("Running", {"running": {}}, conditions=ready), MACHINES)
+    runs = node_pod_of(shown("Running", {"running": {}}, conditions=ready), MACHINES)
     assert (runs.runs, runs.ready, runs.machine, runs.stays) == (True, True, "counted", True)
-    waits = seen(shown("Pending", PULLS, CREATED), MACHINES)
+    waits = node_pod_of(shown("Pending", PULLS, CREATED), MACHINES)
     assert (waits.runs, waits.said) == (False, "ImagePullBackOff: no such image")
-    begins = seen(shown("Pending", STARTS, CREATED), MACHINES)
+    begins = node_pod_of(shown("Pending", STARTS, CREATED), MACHINES)
     assert (begins.said, begins.unplaced_since_s) == ("", None)
     told = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
-    leaves = seen(shown("Running", {"running": {}}, told), MACHINES)
+    leaves = node_pod_of(shown("Running", {"running": {}}, told), MACHINES)
     assert (leaves.leaves, leaves.stays) == (True, False)
 
 
@@ -263,19 +263,19 @@ def test_a_container_waits_since_its_pod_was_placed(
     state: Object, placing: dict[str, str], since_s: float | None
 ) -> None:
     pod = shown("Pending", state, CREATED, conditions=[{"type": "PodScheduled", **placing}])
-    assert seen(pod, MACHINES).unplaced_since_s == since_s
+    assert node_pod_of(pod, MACHINES).unplaced_since_s == since_s
 
 
 def test_what_a_template_has_run_before_may_fail_or_not_begin() -> None:
     pod = shown("Failed", {"waiting": {"reason": "PodInitializing"}})
-    assert seen(pod, MACHINES).code is None
+    assert node_pod_of(pod, MACHINES).code is None
     failed = {"name": "fetch", "state": {"terminated": {"exitCode": 2, "message": "no data"}}}
     pod["status"]["initContainerStatuses"] = [failed]
-    found = seen(pod, MACHINES)
+    found = node_pod_of(pod, MACHINES)
     assert (found.code, found.said) == (1, "no data"), "2 would be a word of our own program"
     pod = shown("Pending", {"waiting": {"reason": "PodInitializing"}}, CREATED)
     pod["status"]["initContainerStatuses"] = [{"name": "fetch", "state": PULLS}]
-    found = seen(pod, MACHINES)
+    found = node_pod_of(pod, MACHINES)
     assert found.said == "ImagePullBackOff: no such image"
     assert found.unplaced_since_s == CREATED_S
 
@@ -283,10 +283,10 @@ def test_what_a_template_has_run_before_may_fail_or_not_begin() -> None:
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_node_has_ended_with_its_own_program(code: int) -> None:
     pod = shown("Running", {"terminated": {"exitCode": code}})
-    assert not seen(pod, MACHINES).ended, "the pod is about to end"
+    assert not node_pod_of(pod, MACHINES).ended, "the pod is about to end"
     beside = {"name": "beside", "state": {"running": {}}}
     pod["status"]["containerStatuses"].append(beside)
-    found = seen(pod, MACHINES)
+    found = node_pod_of(pod, MACHINES)
     assert (found.ended, found.code, found.lingers) == (True, code, True)
 
 
@@ -297,11 +297,11 @@ def test_a_ledger_comes_back_as_it_was_written() -> None:
         retry_s=1700000002.25, fits=2, fits_until_s=1700000300.0,
         unplaced_since_s=1700000001.0, why="node 2 ...",
     )  # fmt: skip
-    orders = Orders("ctr", ledger, "running", "grows in 29 s", nodes=3, ready=2)
+    orders = JobActions("ctr", ledger, "running", "grows in 29 s", nodes=3, ready=2)
     status = status_of(job(), orders, 1700000003.0)
     resource = {**job(), "status": {k: v for k, v in status.items() if v is not None}}
     assert ledger_of(resource) == ledger
-    later = Orders("ctr", ledger, "running", "grows in 28 s", nodes=3, ready=2)
+    later = JobActions("ctr", ledger, "running", "grows in 28 s", nodes=3, ready=2)
     assert status_of(resource, later, 1700000004.0) == status, "seconds that pass are not written"
     ended = {**resource, "status": {**resource["status"], "state": "failed"}}
     assert ledger_of(ended).end == "failed"

@@ -14,9 +14,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from edl.deploy.operator.loop import Loop, Wake
+from edl.deploy.operator.loop import ReconcileLoop, WakeUp
 from edl.deploy.operator.metrics import OperatorMetrics
-from edl.deploy.operator.watching import Watching
+from edl.deploy.operator.watcher import ResourceWatcher
 from edl.errors import KubernetesUnavailable, LeaseSuperseded
 from edl.mesh.kubernetes.resources import (
     DEPLOYMENT,
@@ -42,14 +42,14 @@ class World:
 
     def __init__(self, errors: Iterable[Exception], leads: bool = True) -> None:
         self.now_s = 1000.0
-        self.lead, self.wake = Mock(return_value=leads), Wake()
+        self.lead, self.wake = Mock(return_value=leads), WakeUp()
         self.ill, self.well, rests = Mock(), Mock(), Mock()
-        self.ill.turn.side_effect = itertools.chain(errors, itertools.repeat(None))
+        self.ill.reconcile.side_effect = itertools.chain(errors, itertools.repeat(None))
         rests.random.return_value = 1.0  # each rest is the longest
         self.metrics = OperatorMetrics(lambda: True)
         parts = {"ill": self.ill, "well": self.well}
         known = (self.lead, INTERVAL_S, self.wake, self.metrics, rests, lambda: self.now_s)
-        self.loop = Loop(parts, *known)
+        self.loop = ReconcileLoop(parts, *known)
 
     def until(self, called: Mock) -> None:
         """Report changes until it was called once more."""
@@ -64,12 +64,12 @@ class World:
 
 def test_a_failing_part_does_not_stop_the_others() -> None:
     world = World([AWAY, ValueError("never thought of"), LeaseSuperseded("not we")])
-    assert world.loop.turn(0.0) == 2.0, "seconds until the one that failed has rested"
+    assert world.loop.round(0.0) == 2.0, "seconds until the one that failed has rested"
     world.now_s += 2
-    assert world.loop.turn(1.0) == 4.0
+    assert world.loop.round(1.0) == 4.0
     world.now_s += 4
-    assert world.loop.turn(2.0) == INTERVAL_S, "a lead that was lost is no failure"
-    assert world.ill.turn.call_count == world.well.turn.call_count == 3
+    assert world.loop.round(2.0) == INTERVAL_S, "a lead that was lost is no failure"
+    assert world.ill.reconcile.call_count == world.well.reconcile.call_count == 3
     sample = world.metrics.registry.get_sample_value
     assert sample("edl_operator_turns_total", {"part": "ill", "result": "failed"}) == 2
     assert sample("edl_operator_turns_total", {"part": "well", "result": "done"}) == 3
@@ -80,25 +80,25 @@ def test_while_one_part_fails_the_other_sees_changes_at_once() -> None:
     world = World(itertools.repeat(AWAY))
     with in_thread(world.loop.run):
         for _ in range(4):
-            world.until(world.well.turn)
-        assert world.ill.turn.call_count == 1, "by the loop's clock no time has passed"
+            world.until(world.well.reconcile)
+        assert world.ill.reconcile.call_count == 1, "by the loop's clock no time has passed"
         world.now_s += 2
-        world.until(world.ill.turn)
+        world.until(world.ill.reconcile)
         world.now_s += 2
         for _ in range(2):
-            world.until(world.well.turn)
-        assert world.ill.turn.call_count == 2, "it rests longer each time"
+            world.until(world.well.reconcile)
+        assert world.ill.reconcile.call_count == 2, "it rests longer each time"
         world.now_s += 2
-        world.until(world.ill.turn)
+        world.until(world.ill.reconcile)
 
 
 def test_a_failed_part_is_retried_without_a_wake_up() -> None:
     ill, rests = Mock(), Mock()
-    ill.turn.side_effect = [AWAY, AWAY, None]
+    ill.reconcile.side_effect = [AWAY, AWAY, None]
     rests.random.return_value = 0.001
-    loop = Loop({"ill": ill}, lambda: True, INTERVAL_S, Wake(), OperatorMetrics(), rests)
+    loop = ReconcileLoop({"ill": ill}, lambda: True, INTERVAL_S, WakeUp(), OperatorMetrics(), rests)
     with in_thread(loop.run):
-        wait_until(lambda: ill.turn.call_count == 3)
+        wait_until(lambda: ill.reconcile.call_count == 3)
 
 
 def test_without_the_lead_it_rests_and_with_it_begins_anew() -> None:
@@ -106,21 +106,21 @@ def test_without_the_lead_it_rests_and_with_it_begins_anew() -> None:
     with in_thread(world.loop.run):
         for _ in range(3):
             world.until(world.lead)
-        assert world.ill.turn.call_count == 0
+        assert world.ill.reconcile.call_count == 0
         world.lead.return_value = True
-        world.until(world.ill.turn)
+        world.until(world.ill.reconcile)
         world.lead.return_value = False
         for _ in range(2):  # by the second time the loop has acted on the first answer
             world.until(world.lead)
         world.lead.return_value = True
-        world.until(world.ill.turn)
+        world.until(world.ill.reconcile)
 
 
 def test_a_lasting_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     world = World([AWAY, AWAY, KubernetesUnavailable("still")])
     with caplog.at_level(logging.INFO):
         for _ in range(5):
-            world.loop.turn(0.0)
+            world.loop.round(0.0)
             world.now_s += 30
     said = [one.getMessage() for one in caplog.records]
     assert said == ["ill wait: away", "ill wait: still", "ill go on"]
@@ -137,7 +137,7 @@ def test_definitions_that_are_created_later_are_watched(tmp_path: Path) -> None:
             return {path.rpartition("/")[2] for path in paths if "/namespaces/" in path}
 
         woken = threading.Event()
-        watching = Watching(cluster.connection, cluster.namespace, woken.set, again_s=0.05)
+        watching = ResourceWatcher(cluster.connection, cluster.namespace, woken.set, again_s=0.05)
         watching.start()
         try:
             wait_until(asked)

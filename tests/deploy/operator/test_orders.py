@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from edl.deploy.operator.jobs.decisions import decide_pods
 from edl.deploy.operator.jobs.ledger import (
-    JobSeen,
-    JobWanted,
+    DesiredJob,
+    NodePod,
+    ObservedJob,
     PodLedger,
     PodsConfig,
-    PodSeen,
     refused,
 )
-from edl.deploy.operator.jobs.orders import decide_pods
 from edl.scheduler.elastic_values import Pool
 
 from .pod_world import AT_ONCE, PodWorld, world_of
@@ -31,7 +31,7 @@ class TestPods:
     def test_stopped_job_may_start_again(self) -> None:
         world = at_rest(2, ("a", 1, 2))
         world.ask("a", stop=True)
-        world.turn()
+        world.reconcile()
         assert world.state("a") == "scaling"
         world.end("a", 1, 0)
         world.rest()
@@ -63,14 +63,14 @@ class TestPods:
         world.rest()
         for number, pause_s in ((1, 0.5), (2, 1.0)):
             world.end("a", number, 3, "no such file")
-            world.turn()
+            world.reconcile()
             assert world.staying("a") == []
             assert "no such file" in world.orders["a"].reason
             world.now += pause_s - 0.1
-            world.turn()
+            world.reconcile()
             assert world.staying("a") == []
             world.live(0.1)
-            world.turn()
+            world.reconcile()
             world.live(0)
             assert world.staying("a") == [number + 1]
         world.end("a", 3, 1)
@@ -84,7 +84,7 @@ class TestPods:
         world.rest()
         for number in world.staying("a"):
             world.end("a", number, 1)
-        world.turn()
+        world.reconcile()
         assert (world.ledgers["a"].failures, world.state("a")) == (1, "creating")
 
     def test_hopeless_job_fails_at_once(self) -> None:
@@ -92,7 +92,7 @@ class TestPods:
         world.submit("a", 1, 2, trains=True, retries=9)
         world.rest()
         world.end("a", 2, 2, "no such job file")
-        world.turn()
+        world.reconcile()
         assert world.state("a") == "scaling"
         world.rest()
         assert world.state("a") == "failed"
@@ -111,7 +111,7 @@ class TestPods:
         assert world.ledgers["a"].failures == 8
 
     def test_invalid_input_is_refused(self) -> None:
-        jobs = [JobSeen("a", JobWanted()), JobSeen("a", JobWanted())]
+        jobs = [ObservedJob("a", DesiredJob()), ObservedJob("a", DesiredJob())]
         with pytest.raises(ValueError, match="two jobs have one name"):
             decide_pods(Pool({}), jobs, 0.0, AT_ONCE)
 
@@ -120,7 +120,7 @@ class TestFailures:
     def test_refusing_machine_gets_few_pods(self) -> None:
         world = world_of(1, ("a", 1, 1), config=replace(AT_ONCE, lost_pause_s=2))
         for _ in range(1800):
-            world.turn()
+            world.reconcile()
             for number in world.staying("a"):
                 world.end("a", number, None, "OutOfcpu")
             world.now += 1
@@ -131,9 +131,9 @@ class TestFailures:
         assert world.state("a") == "running"
         made = len(world.made["a"])
         world.end("a", world.staying("a")[0], None, "Evicted")
-        world.turn()
+        world.reconcile()
         world.live(60)
-        world.turn()
+        world.reconcile()
         assert len(world.made["a"]) == made + 1
 
     def test_clock_that_was_ahead(self) -> None:
@@ -143,7 +143,7 @@ class TestFailures:
         world.ledgers["a"] = replace(world.ledgers["a"], **ahead)  # type: ignore[arg-type]
         world.end("a", 4, None)
         world.live(301)
-        world.turn()
+        world.reconcile()
         world.live(301)
         world.rest()
         assert world.counts() == {"a": 4}
@@ -153,22 +153,22 @@ class TestFailures:
         world.pods["a"][1] = replace(world.pods["a"][1], machine="closed")
         world.pods["a"][2] = replace(world.pods["a"][2], machine="silent")
         world.room = 2
-        world.turn()
+        world.reconcile()
         assert world.orders["a"].leave == (1, 2)
 
     def test_silent_machine_does_not_block_the_end(self) -> None:
         world = at_rest(2, ("a", 1, 1))
         world.pods["a"][1] = replace(world.pods["a"][1], machine="silent", going=True)
         world.ask("a", stop=True)
-        world.turn()
+        world.reconcile()
         assert world.state("a") == "stopped"
 
     def test_unplaceable_nodes_are_given_up_for_a_while(self) -> None:
         world = world_of(4, ("a", 1, 4))
         world.placeable = 2
-        world.turn()
+        world.reconcile()
         world.live()
-        world.turn()
+        world.reconcile()
         assert world.orders["a"].degraded == "NodeWaits"
         assert world.counts() == {"a": 4}
         world.live(60)
@@ -199,8 +199,8 @@ class TestFailures:
 
     def test_unplaced_node_leaves_before_newer_running_ones(self) -> None:
         world = at_rest(3, ("a", 1, 3))
-        world.pods["a"][1] = PodSeen(1, unplaced_since_s=world.now - 60, said="no such image")
-        world.turn()
+        world.pods["a"][1] = NodePod(1, unplaced_since_s=world.now - 60, said="no such image")
+        world.reconcile()
         assert world.orders["a"].leave == (1,)
         assert world.ledgers["a"].why == "node 1 has no place: no such image"
 
@@ -208,7 +208,7 @@ class TestFailures:
         world = at_rest(1, ("a", 1, 1))
         world.end("a", 1, 0)
         world.pods["a"][1] = replace(world.pods["a"][1], lingers=True)
-        world.turn()
+        world.reconcile()
         assert world.state("a") == "succeeded"
         assert world.pods["a"] == {}
         world.rest()

@@ -9,8 +9,8 @@ import pytest
 
 from edl.coordinator.manager.overview import ADMITTED
 from edl.deploy.operator.config import OperatorConfig
-from edl.deploy.operator.teachers.numbers import Numbers
-from edl.deploy.operator.teachers.turning import TeacherServices
+from edl.deploy.operator.teachers.coordinator_counts import CoordinatorCounts
+from edl.deploy.operator.teachers.reconciler import TeacherServiceReconciler
 from edl.errors import ManifestRefused
 from edl.mesh.kubernetes.resources import DEPLOYMENT, POD, SERVICE, TEACHER_SERVICE, Object
 from edl.proto import coordinator_pb2 as pb
@@ -64,11 +64,11 @@ def test_a_service_becomes_a_deployment_that_a_cluster_takes(cluster: Cluster) -
     assert len(cluster.client.list(POD, service["status"]["selector"])) == 2
     asked: list[str] = []
     with cluster.calling(lambda method, _: asked.append(method)) as client:
-        operator.turn(client)
+        operator.reconcile(client)
     assert asked == ["GET"] * 3, "services, what was made of them; no look at machines"
     cluster.client.delete(TEACHER_SERVICE, NAME)
     cluster.collect_garbage()
-    operator.turn()
+    operator.reconcile()
     assert cluster.client.list(DEPLOYMENT) == cluster.client.list(SERVICE) == []
 
 
@@ -115,7 +115,7 @@ def test_teachers_are_limited_by_the_room_of_the_cluster(cluster: Cluster) -> No
     careful = Operator(cluster, operator.said, elastic=ElasticConfig(max_load=0.5))
     assert careful.settle()["status"]["desired"] == 4, "running teachers stay"
     growing = Operator(cluster, operator.said, growing_cluster=True)
-    growing.turn()
+    growing.reconcile()
     assert growing.service()["status"]["desired"] == 6
 
 
@@ -161,7 +161,7 @@ def test_a_changed_spec_is_applied_and_removed_fields_go(cluster: Cluster) -> No
     assert mounts == ["/tmp", "/var/lib/edl", "/models"]
     assert deployment(cluster)["spec"]["template"]["metadata"]["annotations"]["a"] == "1"
     operator.ask(env=None, podTemplate=None, image="edl-dist:2")
-    operator.turn()
+    operator.reconcile()
     spec, volumes, mounts = made()
     assert "nodeSelector" not in spec
     assert (volumes, mounts) == (["tmp", "state"], ["/tmp", "/var/lib/edl"])
@@ -177,7 +177,7 @@ def test_a_change_is_progressing_until_its_rollout_is_complete(cluster: Cluster)
     def progress(**status: int) -> tuple[str, str]:
         if status:
             cluster.patch_status(DEPLOYMENT, NAME, **status)
-        operator.turn()
+        operator.reconcile()
         return conditions(operator.service())["Progressing"]
 
     assert progress() == ("False", "Settled")
@@ -260,7 +260,7 @@ def test_two_services_are_not_promised_the_same_room(cluster: Cluster) -> None:
         return [operator.service(name)["status"]["desired"] for name in ("one", "two")]
 
     for _ in range(2):  # no pod is there yet
-        operator.turn()
+        operator.reconcile()
         assert desired() == [3, 1]
     assert conditions(operator.settle("two"))["ScalingActive"] == ("True", "NoRoom")
     operator.said.numbers["one"] = 1
@@ -273,9 +273,9 @@ def test_a_fleet_of_pods_follows_a_coordinator_and_its_silence(cluster: Cluster)
     cluster.node("m1", cpu="32", memory="64Gi")
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     with served() as mesh:
-        numbers = Numbers()
+        numbers = CoordinatorCounts()
         config = OperatorConfig(cluster.namespace, mesh.url)
-        operator = TeacherServices(cluster.client, config, numbers)
+        operator = TeacherServiceReconciler(cluster.client, config, numbers)
 
         def tell(desired: int, *others: str) -> None:
             teachers = [pb.Teacher(teacher_id=one, admission=ADMITTED) for one in others]
@@ -283,11 +283,11 @@ def test_a_fleet_of_pods_follows_a_coordinator_and_its_silence(cluster: Cluster)
             mesh.manager.mesh = pb.MeshStatus(services=[status])
 
         def follows(expected: int) -> bool:
-            operator.turn(1_900_000_000.0)
+            operator.reconcile(1_900_000_000.0)
             return replicas(cluster) == expected
 
         def silent() -> bool:
-            operator.turn(1_900_000_000.0)
+            operator.reconcile(1_900_000_000.0)
             service = cluster.client.get(TEACHER_SERVICE, NAME)
             return conditions(service)["ScalingActive"] == ("False", "NoNumber")
 

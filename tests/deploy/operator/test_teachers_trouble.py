@@ -12,7 +12,7 @@ from hypothesis import example, given
 
 from edl.deploy.operator.capacity import checked_requests_of
 from edl.deploy.operator.teachers.manifests import deployment_of, pod_spec_of
-from edl.deploy.operator.teachers.turning import TeacherServices
+from edl.deploy.operator.teachers.reconciler import TeacherServiceReconciler
 from edl.deploy.operator.templates import covers, marked
 from edl.errors import Forbidden, ManifestRefused, ObjectChanged, UsageError
 from edl.mesh.kubernetes.resources import DEPLOYMENT, TEACHER_SERVICE, Object
@@ -52,9 +52,9 @@ def test_killed_between_any_two_calls_it_comes_to_the_same_end(cluster: Cluster)
                 if change:
                     operator.ask(**change)
                 try:
-                    operator.turn(None if kill.died else client)
+                    operator.reconcile(None if kill.died else client)
                 except Killed:
-                    operator.turn()  # the next process
+                    operator.reconcile()  # the next process
         operator.settle()
         found = state(cluster)
         cluster.client.delete(TEACHER_SERVICE, NAME)
@@ -90,10 +90,10 @@ def test_a_quota_is_reported_and_does_not_block_other_services(
     hook = refusing("PATCH", f"/deployments/{NAME}", Forbidden("exceeded quota"))
     cluster.node("m1", cpu="4")  # no more than the first of them wants
     with cluster.calling(hook) as client:
-        both.turn(client)
+        both.reconcile(client)
     assert "exceeded quota" in both.service()["status"]["reason"]
     assert other_replicas(cluster) == 1
-    both.turn()
+    both.reconcile()
     assert "InvalidSpec" not in conditions(both.service())
     assert deployment(cluster)["spec"]["replicas"] == 4
 
@@ -109,10 +109,10 @@ def test_an_error_of_one_service_is_logged_once_and_does_not_block_others(
             raise Forbidden("nodes is forbidden")
 
     with cluster.calling(refuse) as client, caplog.at_level(logging.WARNING):
-        services = TeacherServices(client, both.config, both.said)
+        services = TeacherServiceReconciler(client, both.config, both.said)
         for number in (1, 2, 3):
             both.said.numbers.update(resnet101=number, other=number)
-            services.turn(both.now + number)
+            services.reconcile(both.now + number)
         assert [one.getMessage() for one in caplog.records] == [
             "how much room there is may not be known: nodes is forbidden",
             f"service {NAME}: {error}",
@@ -122,13 +122,13 @@ def test_an_error_of_one_service_is_logged_once_and_does_not_block_others(
         assert other_replicas(cluster) == 3, "without the right to read nodes there is room for all"
         cluster.client.delete(TEACHER_SERVICE, "xother")
         with pytest.raises(type(error)):  # a reconcile in which every service failed
-            services.turn(both.now + 4)
+            services.reconcile(both.now + 4)
 
 
 def test_a_former_leader_does_not_overwrite_its_successor(cluster: Cluster) -> None:
     operator = Operator(cluster, CoordinatorNumbers(resnet101=1), growing_cluster=True)
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
-    operator.turn()
+    operator.reconcile()
     slept = False
 
     def hook(method: str, path: str) -> None:
@@ -136,11 +136,11 @@ def test_a_former_leader_does_not_overwrite_its_successor(cluster: Cluster) -> N
         if path.endswith("/status") and not slept:  # its successor works meanwhile
             slept = True
             operator.said.numbers["resnet101"] = 4
-            operator.turn()
+            operator.reconcile()
 
     operator.said.numbers["resnet101"] = 2
     with cluster.calling(hook) as client:
-        operator.turn(client)
+        operator.reconcile(client)
     assert slept
     assert operator.service()["status"]["desired"] == 4
     assert deployment(cluster)["spec"]["replicas"] == 4
@@ -151,21 +151,21 @@ def test_no_event_is_sent_for_a_status_that_was_not_written(cluster: Cluster) ->
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
     hook = refusing("PATCH", "/status", ObjectChanged("it has been changed"))
     with cluster.calling(hook) as client:
-        operator.turn(client)
+        operator.reconcile(client)
     assert cluster.events() == []
-    operator.turn()
+    operator.reconcile()
     assert [reason for reason, _ in cluster.events()] == ["Scaled"]
 
 
 def test_a_service_that_never_was_valid_is_not_available(cluster: Cluster) -> None:
     operator = Operator(cluster, CoordinatorNumbers(resnet101=0), growing_cluster=True)
     cluster.create(TEACHER_SERVICE, NAME, {**SPEC, "args": []})
-    operator.turn()
+    operator.reconcile()
     assert conditions(operator.service())["Available"] == ("False", "InvalidSpec")
     operator.ask(args=["--insecure"])
     assert conditions(operator.settle())["Available"] == ("True", "ScaledToZero")
     operator.ask(args=[])
-    operator.turn()
+    operator.reconcile()
     assert conditions(operator.service())["Available"] == ("True", "ScaledToZero"), "as before"
 
 

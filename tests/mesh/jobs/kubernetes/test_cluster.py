@@ -17,7 +17,7 @@ import yaml
 
 import edl
 from edl.deploy.operator.config import OperatorConfig
-from edl.deploy.operator.jobs.turning import DistillJobs
+from edl.deploy.operator.jobs.reconciler import DistillJobReconciler
 from edl.errors import Forbidden, KubernetesUnavailable, ManifestRefused, ObjectMissing, UsageError
 from edl.mesh.jobs.backend import JobLocation
 from edl.mesh.jobs.cli import app
@@ -189,13 +189,13 @@ def test_the_operator_carries_out_the_commands(
 ) -> None:
     cluster.node("m", cpu="2")
     config = OperatorConfig(cluster.namespace, elastic=ElasticConfig(freeze_s=0.0))
-    operator, now = DistillJobs(cluster.client, config), time.time()
+    operator, now = DistillJobReconciler(cluster.client, config), time.time()
 
     def becomes(**jobs: tuple[str, int]) -> None:
         nonlocal now
         for _ in range(4):
             now += 40.0
-            operator.turn(now)
+            operator.reconcile(now)
             cluster.play()
         listed: list[dict[str, Any]] = json.loads(edl_job("list", "--json"))["jobs"]
         assert {one["name"]: (one["state"], one["running"]) for one in listed} == jobs

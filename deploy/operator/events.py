@@ -1,4 +1,4 @@
-"""What has happened to a resource, as Events of Kubernetes: `kubectl describe` shows them."""
+"""Events of Kubernetes about resources, which `kubectl describe` shows."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ...mesh.kubernetes.resources import EVENT, OPERATOR, Object, rfc3339_s
 
 log = logging.getLogger(__name__)
 
-#: What the API takes as the text of an event.
+#: Most characters of the text of an event.
 _LONGEST: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """One thing that has happened.
+class ResourceEvent:
+    """One event.
 
     Attributes:
-        regarding: the resource that it has happened to, as it was read.
-        reason: in one word, CamelCase: "Scaled".
-        message: in a sentence.
-        severity: "Warning" for what a user should look at.
+        regarding: its resource, as it was read.
+        reason: one word in CamelCase, such as "Scaled".
+        message: a sentence.
+        severity: "Warning" if a user should look at it.
     """
 
     regarding: Object
@@ -35,20 +35,20 @@ class Happening:
     severity: Literal["Normal", "Warning"] = "Normal"
 
 
-def post(client: Client, happenings: Iterable[Happening], now: float) -> None:
-    """Write them down; what cannot be written is logged alone, for nothing depends on it.
+def post_events(client: Client, events: Iterable[ResourceEvent], now: float) -> None:
+    """Log events and write them to the cluster; one that cannot be written is only logged.
 
-    The same happening again, with the same words, is counted in the same event.
+    A repeated event with the same text is counted in the existing one.
 
     Args:
         client: of the cluster.
-        happenings: in their order.
+        events: in their order.
         now: seconds since 1970.
 
     Raises:
-        LeaseSuperseded: from the client's own hook, when this operator leads no more.
+        LeaseSuperseded: from the client's hook: this operator leads no more.
     """
-    for one in happenings:
+    for one in events:
         meta = one.regarding["metadata"]
         level = logging.WARNING if one.severity == "Warning" else logging.INFO
         kind = one.regarding["kind"]
@@ -64,7 +64,7 @@ def post(client: Client, happenings: Iterable[Happening], now: float) -> None:
             log.warning("an event could not be written: %s", error)
 
 
-def _write(client: Client, one: Happening, now: float) -> None:
+def _write(client: Client, one: ResourceEvent, now: float) -> None:
     event = manifest(one, now)
     namespace = event["metadata"]["namespace"]
     try:
@@ -77,8 +77,8 @@ def _write(client: Client, one: Happening, now: float) -> None:
         )
 
 
-def manifest(one: Happening, now: float) -> Object:
-    """The event; its name is that of all events with these words about this resource."""
+def manifest(one: ResourceEvent, now: float) -> Object:
+    """Return the object; equal events of a resource have the same name."""
     about = one.regarding
     meta = about["metadata"]
     words = f"{meta['uid']} {one.severity} {one.reason} {one.message}"

@@ -1,4 +1,4 @@
-"""One turn of all TeacherServices: look, decide, tell, act."""
+"""Reconciles all TeacherServices: observe, decide, write the status, act."""
 
 from __future__ import annotations
 
@@ -30,58 +30,58 @@ from ....mesh.kubernetes.resources import (
 )
 from ..capacity import checked_requests_of
 from ..config import OperatorConfig
-from ..happenings import post
+from ..error_log import ErrorLog
+from ..events import post_events
 from ..templates import covers, made_from, marked
-from ..troubles import Troubles
-from .count import Count, Wish, count_of
+from .capacity_left import TeacherRoom
 from .manifests import deployment_of, pod_spec_of, service_manifest_of, service_of
-from .room import Room
-from .telling import happenings_of, refusal_of, status_of
+from .replica_count import ReplicaBounds, ReplicaCount, count_of
+from .status import events_of, refusal_of, status_of
 
 log = logging.getLogger(__name__)
 
-#: Of the Deployments and Services that are made here.
+#: Selects Deployments and Services of the operator.
 _MADE: Final = selector(labels_of("teacher"))
 
 
-class Desires(Protocol):
-    """Who says how many teachers are desired: `Numbers`, or a test."""
+class DesiredTeachers(Protocol):
+    """The number of teachers that coordinators want: `CoordinatorCounts`, or a test."""
 
     def of(self, url: str, service: str) -> int | None:
-        """Teachers; None: nobody says it now."""
+        """Return the number of teachers; None: unknown."""
 
     def keep(self, wanted: set[tuple[str, str]]) -> None:
-        """Nobody else is asked for any more."""
+        """Poll these services only."""
 
 
-class TeacherServices:
-    """See the package. Used by one thread, of the operator that leads.
+class TeacherServiceReconciler:
+    """A `Reconciler`; use it from one thread.
 
     Args:
         client: of the cluster.
-        config: how the operator works.
-        numbers: who says how many teachers are desired.
+        config: settings of the operator.
+        numbers: the numbers of teachers that coordinators want.
     """
 
-    def __init__(self, client: Client, config: OperatorConfig, numbers: Desires) -> None:
+    def __init__(self, client: Client, config: OperatorConfig, numbers: DesiredTeachers) -> None:
         self._client, self._config, self._numbers = client, config, numbers
-        self._troubles, self._blind = Troubles(), Troubles()
+        self._errors, self._room_errors = ErrorLog(), ErrorLog()
 
-    def turn(self, now: float) -> None:
-        """Bring all services nearer to what they shall be.
+    def reconcile(self, now: float) -> None:
+        """Bring all services nearer to their desired state.
 
         Args:
             now: seconds since 1970.
 
         Raises:
             LeaseSuperseded: this operator leads no more.
-            EdlError: the cluster does not answer, or does not allow what is needed.
-            Exception: no service could be seen to, for this or the like.
+            EdlError: the cluster does not answer, or denies access.
+            Exception: every service failed; this is the first error.
         """
         where = self._config.namespace
         listed = self._client.list(TEACHER_SERVICE, namespace=where)
         alive = [one for one in listed if "deletionTimestamp" not in one["metadata"]]
-        self._troubles.keep({one["metadata"]["uid"] for one in alive})
+        self._errors.retain({one["metadata"]["uid"] for one in alive})
         self._numbers.keep({pair for one in alive if (pair := self._asked(one)) is not None})
         if not alive:
             return
@@ -89,29 +89,29 @@ class TeacherServices:
             kind: {key_of(one): one for one in self._client.list(kind, _MADE, where)}
             for kind in (DEPLOYMENT, SERVICE)
         }
-        room = Room(self._client, self._config, self._blind, made[DEPLOYMENT].values())
+        room = TeacherRoom(self._client, self._config, self._room_errors, made[DEPLOYMENT].values())
         failed: list[Exception] = []
         for resource in alive:
             meta = resource["metadata"]
             try:
                 self._one(resource, made, room, now)
-                self._troubles.over(meta["uid"])
+                self._errors.clear(meta["uid"])
             except (LeaseSuperseded, UnavailableError, Unauthenticated):
                 raise
             except ObjectMissing as error:
                 log.info("%s has gone meanwhile: %s", meta["name"], error)
-            except ObjectChanged as error:  # which wakes the next turn
+            except ObjectChanged as error:  # the change wakes the loop
                 log.debug("%s has changed meanwhile: %s", meta["name"], error)
-            except Exception as error:  # this one's trouble is not the others'
-                odd = not isinstance(error, EdlError)  # nobody has thought of it: where is it from?
+            except Exception as error:  # must not affect other services
+                odd = not isinstance(error, EdlError)
                 what = f"service {meta['name']}"
-                self._troubles.tell(log, meta["uid"], what, error, traceback=odd)
+                self._errors.report(log, meta["uid"], what, error, traceback=odd)
                 failed.append(error)
-        if len(failed) == len(alive):  # that is hardly the trouble of each
+        if len(failed) == len(alive):  # so the cause is not in the services
             raise failed[0]
 
     def _asked(self, resource: Object) -> tuple[str, str] | None:
-        """Whom its number is asked of; None: nobody."""
+        """Return coordinator and service whose number it follows; None: it follows none."""
         url = resource["spec"].get("coordinator") or self._config.coordinator
         if url is None or resource["spec"].get("replicas") is not None:
             return None
@@ -121,7 +121,7 @@ class TeacherServices:
         self,
         resource: Object,
         made: dict[Kind, dict[tuple[str, str], Object]],
-        room: Room,
+        room: TeacherRoom,
         now: float,
     ) -> None:
         deployment = made[DEPLOYMENT].get(key_of(resource))
@@ -130,35 +130,35 @@ class TeacherServices:
             deployment = self._found(DEPLOYMENT, resource, made)
             count, manifest = self._wanted(resource, deployment, room)
         except UsageError as error:
-            self._tell(resource, refusal_of(resource, deployment, str(error), now), now)
+            self._write_status(resource, refusal_of(resource, deployment, str(error), now), now)
             return
         applied = deployment is not None and made_from(deployment) == made_from(marked(manifest))
         status = status_of(resource, deployment, count, now, applied=applied)
-        # What was decided is written down before it is done: whoever goes on from here finds it.
-        # Only what was refused before has to be taken first.
+        # A decision is written before it is applied, so that the next operator finds it. Only
+        # after a refusal it has to be accepted first.
         refused = _is_invalid(resource.get("status") or {})
         if not refused:
-            self._tell(resource, status, now)
+            self._write_status(resource, status, now)
         try:
-            self._have(SERVICE, resource, service, service_manifest_of(resource))
-            self._have(DEPLOYMENT, resource, deployment, manifest)
+            self._ensure(SERVICE, resource, service, service_manifest_of(resource))
+            self._ensure(DEPLOYMENT, resource, deployment, manifest)
             room.promise(manifest)
         except (ManifestRefused, Forbidden) as error:  # a quota forbids, too
             why = f"the cluster refuses what would be made of it: {error}"
             status = refusal_of(resource, deployment, why, now)
-        self._tell(resource, status, now)
+        self._write_status(resource, status, now)
 
     def _found(
         self, kind: Kind, resource: Object, made: dict[Kind, dict[tuple[str, str], Object]]
     ) -> Object | None:
-        """What there is of this name.
+        """Return the existing object of this name.
 
         Raises:
-            UsageError: it is somebody else's.
+            UsageError: it does not belong to this resource.
         """
         meta = resource["metadata"]
         found = made[kind].get(key_of(resource))
-        if found is None:  # it may have lost its labels, too
+        if found is None:  # its labels may have been removed
             found = self._client.find(kind, meta["name"], meta["namespace"])
         if found is not None and not is_controlled_by(found, meta["uid"]):
             raise UsageError(
@@ -168,17 +168,17 @@ class TeacherServices:
         return found
 
     def _wanted(
-        self, resource: Object, deployment: Object | None, room: Room
-    ) -> tuple[Count, Object]:
-        """How many teachers, and their Deployment.
+        self, resource: Object, deployment: Object | None, room: TeacherRoom
+    ) -> tuple[ReplicaCount, Object]:
+        """Return the number of teachers, and their Deployment.
 
         Raises:
-            UsageError: it cannot be had so.
+            UsageError: the spec is invalid.
         """
         spec = resource["spec"]
         manifest = deployment_of(resource, 0, self._config.coordinator)
         checked_requests_of(pod_spec_of(manifest))
-        wish = Wish(
+        wish = ReplicaBounds(
             spec.get("replicas"), spec["minReplicas"], spec["maxReplicas"], spec["scaleToZero"]
         )
         last = (resource.get("status") or {}).get("desired")
@@ -190,12 +190,12 @@ class TeacherServices:
         manifest["spec"]["replicas"] = count.count
         return count, manifest
 
-    def _tell(self, resource: Object, status: Object, now: float) -> None:
-        """Write a status if it says something new, and what has happened."""
+    def _write_status(self, resource: Object, status: Object, now: float) -> None:
+        """Write a changed status, and its events."""
         before = resource.get("status") or {}
         if status == before:
             return
-        told = happenings_of(resource, status)
+        events = events_of(resource, status)
         gone = {key: None for key in before if key not in status}
         meta = resource["metadata"]
         done = self._client.patch(
@@ -204,17 +204,17 @@ class TeacherServices:
             {"status": {**status, **gone}},
             meta["namespace"],
             subresource="status",
-            resource_version=meta["resourceVersion"],  # who leads no more has read an older one
+            resource_version=meta["resourceVersion"],  # refuses a deposed leader
         )
         meta["resourceVersion"] = done["metadata"]["resourceVersion"]
         resource["status"] = status
-        post(self._client, told, now)  # of what stands there now: it may have been refused
+        post_events(self._client, events, now)  # after the write, which may be refused
 
-    def _have(self, kind: Kind, resource: Object, found: Object | None, manifest: Object) -> None:
-        """Let an object be as it is wanted: made, or those fields of it put right that are ours."""
+    def _ensure(self, kind: Kind, resource: Object, found: Object | None, manifest: Object) -> None:
+        """Create an object, or correct those of its fields that are ours."""
         wanted = marked(manifest)
         if found is not None and "deletionTimestamp" in found["metadata"]:
-            return  # it is made anew when it has gone
+            return  # it is created again once it is gone
         if found is None or not covers(found, wanted):
             self._client.apply(kind, wanted, resource["metadata"]["namespace"])
 

@@ -1,9 +1,8 @@
-"""All jobs of a cluster at one moment: who gets how many nodes, which pods come and go for that.
+"""Decides for all jobs of a cluster which pods to create and delete. No I/O.
 
-`decide_pods` asks `scheduler.elastic` how many nodes each job gets, and says what that comes to:
-its pods to make and to end, its state, what is told. Whoever carries it out writes a job's ledger
-down first, and only then touches pods: so it may be killed between any two calls. Nothing here asks
-the cluster.
+`decide_pods` asks `scheduler.elastic` for the number of nodes of each job, and derives pods, states
+and notices. The caller writes a job's ledger before it touches pods, so it may be killed between
+any two calls.
 """
 
 from __future__ import annotations
@@ -14,19 +13,28 @@ from dataclasses import replace
 from ....scheduler.elastic import decide
 from ....scheduler.elastic_values import ElasticJob, ElasticMemory, Pool, Target
 from ....scheduler.job_states import ElasticJobState, limits_of, state_of
-from .ledger import Case, Happening, JobSeen, Orders, PodLedger, PodsConfig, PodSeen, case_of
+from .ledger import (
+    JobActions,
+    JobCase,
+    JobNotice,
+    NodePod,
+    ObservedJob,
+    PodLedger,
+    PodsConfig,
+    case_of,
+)
 
 _REASON_CHARS = 600
 
 
-def orders_of(case: Case, target: Target | None, now: float, config: PodsConfig) -> Orders:
-    """The orders for one job.
+def actions_of(case: JobCase, target: Target | None, now: float, config: PodsConfig) -> JobActions:
+    """Return the actions for one job.
 
     Args:
-        case: the job; `ledger.target` is what it shall have from now on.
-        target: what the rule said; None: it was not asked.
+        case: the job; `ledger.target` is its new number of nodes.
+        target: decision of `scheduler.elastic`; None: it was not asked.
         now: seconds.
-        config: of all jobs.
+        config: how jobs share the cluster.
     """
     job = case.job
     leave = _leave(case, None if target is None else target.nodes)
@@ -41,7 +49,7 @@ def orders_of(case: Case, target: Target | None, now: float, config: PodsConfig)
     state = _state(case, ledger, least, len(runs))
     ledger = _ended(ledger, state, now)
     reason = _reason(case, target, state, now)[:_REASON_CHARS]
-    return Orders(
+    return JobActions(
         job.name,
         ledger,
         state,
@@ -53,59 +61,64 @@ def orders_of(case: Case, target: Target | None, now: float, config: PodsConfig)
         start=start,
         leave=leave,
         forget=_forget(case, config),
-        happenings=(*case.told, *_happenings(case, target, state, reason)),
+        notices=(*case.told, *_notices(case, target, state, reason)),
     )
 
 
-def _start(case: Case) -> tuple[int, ...]:
+def _start(case: JobCase) -> tuple[int, ...]:
     ledger = case.ledger
     missing = ledger.target - len(case.job.staying)
-    if missing <= 0 or ledger.retry_s is not None or not case.life.grows or case.job.wanted.wrong:
+    if (
+        missing <= 0
+        or ledger.retry_s is not None
+        or not case.endings.grows
+        or case.job.wanted.wrong
+    ):
         return ()
-    # Beyond what is written down too: a pod of a job of this name that was deleted may be there.
+    # Skip existing pods, too: they may belong to a deleted job of this name.
     first = max([ledger.next_number, *(pod.number + 1 for pod in case.job.pods)])
     return tuple(range(first, first + missing))
 
 
-def _leave(case: Case, target: int | None) -> tuple[int, ...]:
-    """Those on machines that are lost or closed go first, then who has no place, does not run yet.
+def _leave(case: JobCase, target: int | None) -> tuple[int, ...]:
+    """Choose nodes to remove: first on lost or closed machines, then unplaced, then not running.
 
-    Of those that are alike the newest go.
+    Among equal ones the newest are chosen.
     """
     staying = case.job.staying
     count = len(staying) - (target or 0)
 
-    def least_missed(pod: PodSeen) -> tuple[bool, bool, bool, int]:
+    def rank(pod: NodePod) -> tuple[bool, bool, bool, int]:
         stays_put = pod.machine in ("counted", "none")
         return stays_put, pod.unplaced_since_s is None, pod.runs, -pod.number
 
-    leaving = sorted(staying, key=least_missed)[: max(0, count)]
+    leaving = sorted(staying, key=rank)[: max(0, count)]
     return tuple(sorted(pod.number for pod in leaving))
 
 
-def _forget(case: Case, config: PodsConfig) -> tuple[int, ...]:
+def _forget(case: JobCase, config: PodsConfig) -> tuple[int, ...]:
     ended = sorted((p for p in case.job.pods if p.ended and not p.going), key=lambda p: p.number)
     old = max(0, len(ended) - config.ended_kept)
     return tuple(p.number for place, p in enumerate(ended) if place < old or p.lingers)
 
 
-def _least(case: Case) -> int:
+def _least(case: JobCase) -> int:
     wanted = case.job.wanted
     staying = len(case.job.staying)
-    return limits_of(case.life, wanted.least, wanted.most, asked=wanted.asked, nodes=staying)[0]
+    return limits_of(case.endings, wanted.least, wanted.most, asked=wanted.asked, nodes=staying)[0]
 
 
-def _state(case: Case, ledger: PodLedger, least: int, runs: int) -> ElasticJobState:
+def _state(case: JobCase, ledger: PodLedger, least: int, runs: int) -> ElasticJobState:
     if ledger.end:
         return ledger.end
-    job, life = case.job, case.life
+    job, endings = case.job, case.endings
     leaving = sum(pod.leaves for pod in job.pods)
     begun = ledger.started_s is not None
-    if runs + leaving == 0 and job.staying:  # pods that do not run yet: not an end
-        over = job.wanted.stop or not life.grows
+    if runs + leaving == 0 and job.staying:  # its pods do not run yet
+        over = job.wanted.stop or not endings.grows
         return "scaling" if begun or over else "creating"
     return state_of(
-        life,
+        endings,
         stop=job.wanted.stop,
         target=ledger.target,
         least=least,
@@ -124,20 +137,20 @@ def _ended(ledger: PodLedger, state: ElasticJobState, now: float) -> PodLedger:
     return replace(ledger, end=end, ended_s=ended_s, retry_s=None)
 
 
-def _reason(case: Case, target: Target | None, state: ElasticJobState, now: float) -> str:
-    wanted, ledger, life = case.job.wanted, case.ledger, case.life
+def _reason(case: JobCase, target: Target | None, state: ElasticJobState, now: float) -> str:
+    wanted, ledger, endings = case.job.wanted, case.ledger, case.endings
     match state:
         case "succeeded":
             return "a node has ended well, and no other is left"
         case "stopped":
             return "it was asked to stop"
         case "failed":
-            again = "" if life.hopeless else f"{life.failures} nodes ended badly: "
+            again = "" if endings.hopeless else f"{endings.failures} nodes ended badly: "
             return f"{again}{ledger.why}"
-    if wanted.stop or life.broken:
+    if wanted.stop or endings.broken:
         why = "it was asked to stop" if wanted.stop else ledger.why
         return f"its nodes are leaving: {why}"
-    if not life.grows:
+    if not endings.grows:
         return "a node has ended well; the last ones are waited for"
     if wanted.wrong:
         return f"nothing can be started as it says: {wanted.wrong}"
@@ -159,21 +172,21 @@ def _reason(case: Case, target: Target | None, state: ElasticJobState, now: floa
     return target.reason if target is not None else ""
 
 
-def _pauses(case: Case) -> bool:
-    """Whether a node is missing, and is not started yet after what happened to one before it."""
+def _pauses(case: JobCase) -> bool:
+    """Whether a node is missing that is not started yet, after another one ended."""
     return case.ledger.retry_s is not None and len(case.job.staying) < case.ledger.target
 
 
-def _blocked(case: Case) -> str:
-    """What a node says that is not placed, or cannot begin."""
+def _blocked(case: JobCase) -> str:
+    """Return why a node is not placed or cannot start; empty: all run."""
     for pod in case.job.staying:
         if pod.said and not pod.runs:
             return f"node {pod.number} waits: {pod.said}"
     return ""
 
 
-def _degraded(case: Case, state: ElasticJobState) -> str:
-    if state == "failed" or (state not in ("succeeded", "stopped") and case.life.broken):
+def _degraded(case: JobCase, state: ElasticJobState) -> str:
+    if state == "failed" or (state not in ("succeeded", "stopped") and case.endings.broken):
         return "Failed"
     if state in ("succeeded", "stopped"):
         return ""
@@ -188,42 +201,42 @@ def _degraded(case: Case, state: ElasticJobState) -> str:
     return ""
 
 
-def _happenings(
-    case: Case, target: Target | None, state: ElasticJobState, reason: str
-) -> list[Happening]:
+def _notices(
+    case: JobCase, target: Target | None, state: ElasticJobState, reason: str
+) -> list[JobNotice]:
     job, was, now = case.job, case.job.ledger.target, case.ledger.target
     found = []
     if target is not None and was != now:
-        found.append(Happening("Scaled", f"{was} -> {now} nodes: {target.reason}"))
+        found.append(JobNotice("Scaled", f"{was} -> {now} nodes: {target.reason}"))
     elif was and not now and not job.ledger.end:
-        found.append(Happening("Scaled", f"{was} -> 0 nodes: {reason}"))
+        found.append(JobNotice("Scaled", f"{was} -> 0 nodes: {reason}"))
     if state in ("succeeded", "failed", "stopped") and job.ledger.ended_s is None:
-        found.append(Happening(state.capitalize(), reason, warns=state == "failed"))
+        found.append(JobNotice(state.capitalize(), reason, warns=state == "failed"))
     return found
 
 
-#: A kind of resource that no pool has: a job that needs it is never given a node.
+#: A resource that no pool has.
 _NEVER = "(nothing has it)"
 
 
 def decide_pods(
-    pool: Pool, jobs: Sequence[JobSeen], now: float, config: PodsConfig
-) -> tuple[Orders, ...]:
-    """What is done about each job now.
+    pool: Pool, jobs: Sequence[ObservedJob], now: float, config: PodsConfig
+) -> tuple[JobActions, ...]:
+    """Decide what to do about each job now.
 
     Args:
-        pool: what the cluster has, and what of it is others'.
-        jobs: all of them, those that have ended too; names are unique.
-        now: seconds, on the clock of the ledgers.
-        config: how they share.
+        pool: capacity of the cluster, and what others use of it.
+        jobs: all jobs, also ended ones; names are unique.
+        now: seconds by the clock of the ledgers.
+        config: how jobs share the cluster.
 
     Returns:
-        Orders for each, in the order of `jobs`. Once they are carried out, and if nothing else
-        happens, the next decision orders nothing; but pods that leave without ever having had a
-        machine free their room at once, which the next decision may give to other jobs.
+        Actions in the order of `jobs`. Once they are done, and if nothing else happens, the next
+        decision has none; except that leaving pods that never had a machine free their room at
+        once, which the next decision may give to other jobs.
 
     Raises:
-        ValueError: two jobs have one name.
+        ValueError: two jobs share a name.
     """
     if len({job.name for job in jobs}) < len(jobs):
         raise ValueError(f"two jobs have one name: {sorted(job.name for job in jobs)}")
@@ -248,25 +261,27 @@ def decide_pods(
     for case in cases:
         target = by_name.get(case.job.name)
         ledger = _remembered(case, target, memory, now)
-        found.append(orders_of(replace(case, ledger=ledger), target, now, config))
+        found.append(actions_of(replace(case, ledger=ledger), target, now, config))
     return tuple(found)
 
 
-def _view(case: Case) -> ElasticJob | None:
-    """What the rule of sharing sees; None: there is nothing to decide."""
-    job, ledger, life, wanted = case.job, case.ledger, case.life, case.job.wanted
+def _view(case: JobCase) -> ElasticJob | None:
+    """Return the input of `scheduler.elastic`; None: there is nothing to decide."""
+    job, ledger, endings, wanted = case.job, case.ledger, case.endings, case.job.wanted
     staying = len(job.staying)
-    if wanted.stop or life.broken or ledger.end or case.held:
+    if wanted.stop or endings.broken or ledger.end or case.held:
         return None
-    if not staying and (not life.grows or wanted.wrong):
+    if not staying and (not endings.grows or wanted.wrong):
         return None
-    if wanted.wrong:  # what runs was started as it said before: it is left alone
+    if wanted.wrong:  # its nodes run by the former spec and are left alone
         least = most = nodes = staying
     else:
-        least, most = limits_of(life, wanted.least, wanted.most, asked=wanted.asked, nodes=staying)
-        if ledger.fits is not None and life.grows:
+        least, most = limits_of(
+            endings, wanted.least, wanted.most, asked=wanted.asked, nodes=staying
+        )
+        if ledger.fits is not None and endings.grows:
             most = max(least, min(most, ledger.fits))
-        nodes = ledger.target if life.grows else min(ledger.target, staying)
+        nodes = ledger.target if endings.grows else min(ledger.target, staying)
     return ElasticJob(
         job.name,
         least,
@@ -281,23 +296,25 @@ def _view(case: Case) -> ElasticJob | None:
     )
 
 
-def _leaving(job: JobSeen) -> int:
-    """Nodes on their way out, as far as they hold what the pool has."""
+def _leaving(job: ObservedJob) -> int:
+    """Return the number of leaving nodes that still use the pool."""
     return sum(pod.going and not pod.ended and pod.machine == "counted" for pod in job.pods)
 
 
-def _ghost(case: Case, name: str) -> ElasticJob:
-    """Stands for the pods of a job that is not decided about: they hold room until they are gone.
+def _ghost(case: JobCase, name: str) -> ElasticJob:
+    """Return a placeholder for a job that is not decided about, whose pods still use room.
 
-    It can have no node, so that nothing is kept for it.
+    It needs a resource that no pool has, so it never gets a node.
     """
     held = sum(not pod.ended and pod.machine in ("counted", "none") for pod in case.job.pods)
     needs = {**case.job.wanted.needs, _NEVER: 1.0}
     return ElasticJob(name, 1, 1, 0, held, needs, submitted_s=float("inf"), priority=-(10**9))
 
 
-def _remembered(case: Case, target: Target | None, memory: ElasticMemory, now: float) -> PodLedger:
-    """The ledger with what was decided."""
+def _remembered(
+    case: JobCase, target: Target | None, memory: ElasticMemory, now: float
+) -> PodLedger:
+    """Return the ledger after the decision."""
     name, ledger = case.job.name, case.ledger
     if target is not None:
         return replace(

@@ -1,8 +1,8 @@
-"""Carries out what was decided about one job: first its status is written, then pods come and go.
+"""Acts on one job: writes its status, then deletes and creates pods.
 
-Whoever does it may die between any two calls. What was written is what the next one goes on from:
-numbers of nodes that were given out are used up, whether their pods were made or not, and a pod
-that was to leave is found to be one too many.
+An operator may die between any two calls. The next one continues from what was written: numbers of
+nodes that were given out are used up, whether their pods exist or not, and a pod that should have
+left is found to be one too many.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from ....errors import (
 )
 from ....mesh.kubernetes.client import Client
 from ....mesh.kubernetes.resources import DISTILL_JOB, POD, Object
-from ..happenings import Happening, post
-from .ledger import Happening as Told
-from .ledger import Orders, PodLedger, PodsConfig, refused
+from ..events import ResourceEvent, post_events
+from .ledger import JobActions, JobNotice, PodLedger, PodsConfig, refused
 from .pods import pod_of
 from .status import changes, ledger_fields, status_of
 
@@ -31,41 +30,41 @@ log = logging.getLogger(__name__)
 _NUMBERS: Final = re.compile(r"\d+")
 
 
-def carry_out(
+def apply_actions(
     client: Client,
     resource: Object,
     pods: dict[int, Object],
-    orders: Orders,
+    actions: JobActions,
     config: PodsConfig,
     coordinator: str | None,
     now: float,
 ) -> bool:
-    """Do what is to be done about one job.
+    """Apply the actions for one job.
 
     Args:
         client: of the cluster.
         resource: the DistillJob as it was read.
         pods: its pods as they were read, by number.
-        orders: for it.
-        config: of all jobs.
+        actions: the actions.
+        config: how jobs share the cluster.
         coordinator: Redis URL of jobs that name none.
         now: seconds since 1970.
 
     Returns:
-        False: somebody has changed the job since it was read; nothing was done, look again.
+        False: the job was changed since it was read, and nothing was done; observe it again.
 
     Raises:
         EdlError: see `Client`.
     """
     meta = resource["metadata"]
     name, namespace = meta["name"], meta["namespace"]
-    told = changes(resource.get("status") or {}, status_of(resource, orders, now))
-    if told:
+    changed = changes(resource.get("status") or {}, status_of(resource, actions, now))
+    if changed:
         try:
             resource = client.patch(
                 DISTILL_JOB,
                 name,
-                {"status": told},
+                {"status": changed},
                 namespace,
                 subresource="status",
                 resource_version=meta["resourceVersion"],
@@ -73,18 +72,18 @@ def carry_out(
         except (ObjectChanged, ObjectMissing) as error:
             log.debug("job %s is looked at again: %s", name, error)
             return False
-    for number in (*orders.leave, *orders.forget):
+    for number in (*actions.leave, *actions.forget):
         own = pods[number]["metadata"]
-        # One that has ended in the meantime is not told to leave: how it ended has to be noted.
+        # The version excludes a pod that has ended meanwhile: its end has to be recorded.
         client.delete(
             POD, own["name"], namespace, uid=own["uid"], resource_version=own["resourceVersion"]
         )
-    told_of = [*orders.happenings, *_start(client, resource, orders, config, coordinator, now)]
-    post(
+    notices = [*actions.notices, *_start(client, resource, actions, config, coordinator, now)]
+    post_events(
         client,
         [
-            Happening(resource, one.word, one.message, "Warning" if one.warns else "Normal")
-            for one in told_of
+            ResourceEvent(resource, one.word, one.message, "Warning" if one.warns else "Normal")
+            for one in notices
         ],
         now,
     )
@@ -94,29 +93,29 @@ def carry_out(
 def _start(
     client: Client,
     resource: Object,
-    orders: Orders,
+    actions: JobActions,
     config: PodsConfig,
     coordinator: str | None,
     now: float,
-) -> list[Told]:
+) -> list[JobNotice]:
     made = 0
-    for number in orders.start:
+    for number in actions.start:
         try:
             client.create(POD, pod_of(resource, number, coordinator))
             made += 1
-        except ObjectExists as error:  # of a job of this name that was deleted: the next number
+        except ObjectExists as error:  # pod of a deleted job of this name: use the next number
             log.info("node %d is not started: %s", number, error)
         except (Forbidden, ManifestRefused) as error:
             why = f"node {number} cannot be started: {error}"
             never = isinstance(error, ManifestRefused)
-            there = orders.nodes + made
-            after = refused(orders.ledger, there, why, now, config, never=never)
-            return _keep(client, resource, orders.ledger, after)
+            there = actions.nodes + made
+            after = refused(actions.ledger, there, why, now, config, never=never)
+            return _keep(client, resource, actions.ledger, after)
     return []
 
 
-def _keep(client: Client, resource: Object, before: PodLedger, after: PodLedger) -> list[Told]:
-    """Write down what follows from a pod that was refused; what there is to tell of it."""
+def _keep(client: Client, resource: Object, before: PodLedger, after: PodLedger) -> list[JobNotice]:
+    """Record a refused pod in the ledger; return what to report."""
     meta = resource["metadata"]
     try:
         client.patch(
@@ -129,6 +128,6 @@ def _keep(client: Client, resource: Object, before: PodLedger, after: PodLedger)
         )
     except (ObjectChanged, ObjectMissing) as changed:
         log.debug("it is tried again at once: %s", changed)
-    # The same again, but for numbers, is not told again.
-    told = _NUMBERS.sub("", after.why) == _NUMBERS.sub("", before.why)
-    return [] if told else [Told("NodeRefused", after.why, warns=True)]
+    # A message that differs only in numbers is not repeated.
+    is_known = _NUMBERS.sub("", after.why) == _NUMBERS.sub("", before.why)
+    return [] if is_known else [JobNotice("NodeRefused", after.why, warns=True)]

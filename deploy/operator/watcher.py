@@ -1,7 +1,7 @@
-"""What wakes the operator: changes of its resources, their Deployments and pods, seen by kopf.
+"""Wakes the operator when its resources, their Deployments or pods change, through kopf.
 
-kopf watches, reconnects and ends; what follows from a change is the loop's. So nothing is lost when
-a change is missed: the next turn looks at everything.
+kopf watches and reconnects; the loop reconciles. A missed change loses nothing, as each round looks
+at everything.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from ...mesh.kubernetes.resources import (
     TEACHER_SERVICE,
     Kind,
 )
-from .troubles import Troubles
+from .error_log import ErrorLog
 
 if TYPE_CHECKING:
     import kopf
 
 log = logging.getLogger(__name__)
 
-#: Of our definitions every change counts, of the others those of what the operator has made.
+#: Resources of which all are watched, and those of which only the operator's own are.
 _OURS: Final = (TEACHER_SERVICE, DISTILL_JOB)
 _MADE: Final = (POD, DEPLOYMENT)
-#: A watch is asked for anew after so long: one that broke without a word is noticed by then.
+#: Seconds after which a watch is renewed, as it may have broken silently.
 _WATCH_S: Final = 300
 _END_S: Final = 10.0
 
 
-class Watching:
-    """Watches in a thread of its own, and calls `wake` with each change.
+class ResourceWatcher:
+    """Watches in a thread, and calls `wake` after each change.
 
     Args:
         connection: to the cluster.
-        namespace: in which; "": in all.
-        wake: called from that thread.
-        again_s: until it is tried again, where there is nothing to watch yet or kopf has given up.
+        namespace: namespace to watch; empty: all.
+        wake: called in that thread.
+        again_s: seconds before a retry, if nothing can be watched yet or kopf has given up.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Watching:
         self._wake = wake
         self._again_s = again_s
         self._stopping = threading.Event()
-        self._troubles = Troubles()
+        self._errors = ErrorLog()
         self._thread = threading.Thread(target=self._run, name="edl-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin; once only."""
+        """Start the thread; call it once."""
         self._thread.start()
 
     @property
@@ -73,7 +73,7 @@ class Watching:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """End, within seconds."""
+        """Stop the thread, within seconds."""
         self._stopping.set()
         self._thread.join(_END_S)
         if self._thread.is_alive():
@@ -86,17 +86,17 @@ class Watching:
                 self._find()
                 asyncio.run(self._watch())
             except Exception as error:
-                if time.monotonic() - began_s > self._again_s:  # it went well for a while
-                    self._troubles.over(self._namespace)
+                if time.monotonic() - began_s > self._again_s:  # it worked for a while
+                    self._errors.clear(self._namespace)
                 what = "changes are not seen, only looked for"
-                self._troubles.tell(log, self._namespace, what, error)
+                self._errors.report(log, self._namespace, what, error)
             self._stopping.wait(self._again_s)
 
     def _find(self) -> None:
-        """Look for our definitions: kopf does so once, and never watches what it has not found.
+        """Check that our resource definitions exist, as kopf looks for them only once.
 
         Raises:
-            EdlError: they are not there yet, or cannot be seen.
+            EdlError: they do not exist yet, or may not be read.
         """
         with Client(self._connection, timeout_s=_END_S / 2) as client:
             for kind in _OURS:
@@ -139,7 +139,7 @@ class Watching:
 
 
 def connection_info(connection: Connection) -> kopf.ConnectionInfo:
-    """Where kopf finds the API server, and who it is there: as our own client."""
+    """Return address and credentials of our own client for kopf."""
     import kopf
 
     found = connection.configuration

@@ -1,4 +1,4 @@
-"""What a TeacherService's status says, and which of its changes are events."""
+"""The status of a TeacherService, and the events of its changes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from ....mesh.kubernetes.resources import Object, selector
 from ..conditions import Condition, merged
-from ..happenings import Happening
-from .count import Cause, Count
+from ..events import ResourceEvent
 from .manifests import selector_of
+from .replica_count import Cause, ReplicaCount
 
-#: Why a number is or is not followed, as condition ScalingActive.
+#: Status and reason of condition ScalingActive.
 _SCALING: Final[dict[Cause, tuple[bool, str]]] = {
     "by-hand": (False, "ByHand"),
     "desired": (True, "FollowsCoordinator"),
@@ -20,16 +20,16 @@ _SCALING: Final[dict[Cause, tuple[bool, str]]] = {
 
 
 def status_of(
-    resource: Object, deployment: Object | None, count: Count, now: float, *, applied: bool
+    resource: Object, deployment: Object | None, count: ReplicaCount, now: float, *, applied: bool
 ) -> Object:
-    """The status of a service that can be had.
+    """Return the status of a service with a valid spec.
 
     Args:
         resource: the TeacherService as it was read.
-        deployment: as it was read; None: there is none yet.
-        count: how many teachers there are to be from now on.
+        deployment: its Deployment as it was read; None: there is none yet.
+        count: number of teachers from now on.
         now: seconds since 1970.
-        applied: the Deployment is already as it is to be.
+        applied: the Deployment needs no change.
     """
     there = _count(deployment, "replicas")
     ready = _count(deployment, "readyReplicas")
@@ -49,7 +49,7 @@ def status_of(
 
 
 def refusal_of(resource: Object, deployment: Object | None, why: str, now: float) -> Object:
-    """The status of a service that cannot be had as its spec says: what runs goes on."""
+    """Return the status of a service with an invalid spec; its teachers keep running."""
     before = resource.get("status") or {}
     there, ready = _count(deployment, "replicas"), _count(deployment, "readyReplicas")
     never = Condition("Available", False, "InvalidSpec", "there has been no valid spec yet")
@@ -68,8 +68,8 @@ def refusal_of(resource: Object, deployment: Object | None, why: str, now: float
     }
 
 
-def happenings_of(resource: Object, status: Object) -> list[Happening]:
-    """What is new in a status, for who reads `kubectl describe`."""
+def events_of(resource: Object, status: Object) -> list[ResourceEvent]:
+    """Return the events of a changed status."""
     before = resource.get("status") or {}
     was, now = _by_type(before), _by_type(status)
     found = []
@@ -78,20 +78,20 @@ def happenings_of(resource: Object, status: Object) -> list[Happening]:
         text = f"{_teachers(status['desired'])}: {status['reason']}"
         if not first:
             text = f"{_teachers(status['desired'])}, not {before['desired']}: {status['reason']}"
-        found.append(Happening(resource, "Scaled", text))
+        found.append(ResourceEvent(resource, "Scaled", text))
     invalid, former = now.get("InvalidSpec"), was.get("InvalidSpec")
     if invalid is not None and (former is None or former["message"] != invalid["message"]):
-        found.append(Happening(resource, "InvalidSpec", invalid["message"], "Warning"))
+        found.append(ResourceEvent(resource, "InvalidSpec", invalid["message"], "Warning"))
     stuck, former = now["Progressing"], was.get("Progressing", {})
     if stuck["reason"] == "Stuck" and former.get("message") != stuck["message"]:
-        found.append(Happening(resource, "Stuck", stuck["message"], "Warning"))
+        found.append(ResourceEvent(resource, "Stuck", stuck["message"], "Warning"))
     silent = now["ScalingActive"]["reason"] == "NoNumber"
     if silent and was.get("ScalingActive", {}).get("reason") == "FollowsCoordinator":
         text = "the coordinator says no number: the last one stays"
-        found.append(Happening(resource, "NoNumber", text, "Warning"))
+        found.append(ResourceEvent(resource, "NoNumber", text, "Warning"))
     settled = status.get("desired", 0) > 0 and now["Available"]["reason"] == "AllReady"
     if settled and was.get("Available", {}).get("reason") != "AllReady":
-        found.append(Happening(resource, "Ready", f"{_teachers(status['desired'])} serving"))
+        found.append(ResourceEvent(resource, "Ready", f"{_teachers(status['desired'])} serving"))
     return found
 
 
@@ -120,7 +120,7 @@ def _progressing(
     if deployment is None:
         return Condition("Progressing", True, "Creating", "the Deployment is made")
     if not applied or _count(deployment, "observedGeneration") < _generation(deployment):
-        # what it says of its pods is about what it was before
+        # its status is about the former spec
         return Condition("Progressing", True, "Updating", "the Deployment is changed")
     for one in deployment.get("status", {}).get("conditions", ()):
         failed = one["type"] == "ReplicaFailure" and one["status"] == "True"

@@ -1,4 +1,4 @@
-"""How far the trainings of DistillJobs are, as their ranks tell it on the job board in Redis."""
+"""Reads the progress of the trainings of DistillJobs, which their ranks report in Redis."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Final
 from ....coordinator.jobs import JobBoard, open_board
 from ....errors import EdlError
 from ....mesh.jobs.job_run import read_progress
-from .ledger import Progress
+from .ledger import ObservedProgress
 
 log = logging.getLogger(__name__)
 
-#: A Redis that did not answer is not asked for so long, seconds: others wait meanwhile.
+#: Seconds before a Redis that did not answer is asked again, as other jobs wait meanwhile.
 _PAUSE_S: Final = 30.0
 
 
-class Trainings:
-    """Looks; keeps connections. Used by one thread.
+class ProgressReader:
+    """Reads progress; keeps connections. Use it from one thread.
 
-    Where Redis cannot be reached nothing is known: jobs are shared as if they were steady.
+    Without Redis the progress is unknown, and a job counts as steady.
 
     Args:
-        opening: gives the job board at a Redis URL.
-        clock: seconds that do not go back.
+        opening: opens the job board at a Redis URL.
+        clock: returns seconds that do not go back.
     """
 
     def __init__(
@@ -38,30 +38,30 @@ class Trainings:
         self._boards: dict[str, JobBoard] = {}
         self._silent: dict[str, float] = {}
 
-    def look(self, url: str, job: str, nodes: int) -> Progress:
-        """One training.
+    def look(self, url: str, job: str, nodes: int) -> ObservedProgress:
+        """Return the progress of one training.
 
         Args:
-            url: of the Redis in which its nodes meet.
+            url: URL of its Redis.
             job: its name.
-            nodes: that it has.
+            nodes: number of its nodes.
         """
         if self._silent.get(url, float("-inf")) > self._clock():
-            return Progress()
+            return ObservedProgress()
         try:
             if url not in self._boards:
                 self._boards[url] = self._open(url)
-            sight = read_progress(self._boards[url], job, nodes)
+            found = read_progress(self._boards[url], job, nodes)
         except EdlError as error:
             level = logging.DEBUG if url in self._silent else logging.WARNING  # said once
             log.log(level, "how far trainings are is not known: %s", error)
             self._silent[url] = self._clock() + _PAUSE_S
-            return Progress()
+            return ObservedProgress()
         self._silent.pop(url, None)
-        return Progress(sight.progress, sight.steady)
+        return ObservedProgress(found.progress, found.steady)
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for board in self._boards.values():
             with contextlib.suppress(EdlError):
                 board.close()

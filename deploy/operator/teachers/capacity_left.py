@@ -1,4 +1,4 @@
-"""For how many teachers of a service the cluster has room."""
+"""How many teachers of a service the cluster has room for."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from ....mesh.kubernetes.client import ALL_NAMESPACES, Client
 from ....mesh.kubernetes.resources import NODE, POD, Object, is_node, key_of
 from ..capacity import NOT_ENDED, Machines, requests_of
 from ..config import OperatorConfig
-from ..troubles import Troubles
-from .count import Promise, room_for
+from ..error_log import ErrorLog
 from .manifests import pod_spec_of, service_key_of
+from .replica_count import RoomPromise, room_for
 
 log = logging.getLogger(__name__)
 
 
-class Room:
-    """Machines and pods are looked at once in a turn, if at all.
+class TeacherRoom:
+    """Computes room for teachers; it reads machines and pods once, when it is first asked.
 
     Args:
         client: of the cluster.
-        config: how the operator works.
-        troubles: of looking.
-        deployments: of all services, as they were read.
+        config: settings of the operator.
+        errors: logs errors of reading.
+        deployments: Deployments of all services, as they were read.
     """
 
     def __init__(
         self,
         client: Client,
         config: OperatorConfig,
-        troubles: Troubles,
+        errors: ErrorLog,
         deployments: Iterable[Object],
     ) -> None:
-        self._client, self._config, self._troubles = client, config, troubles
+        self._client, self._config, self._errors = client, config, errors
         self._decided = {key_of(one): one for one in deployments}
         self._seen: tuple[Machines, list[Object]] | None = None
         self._there: Counter[tuple[str, str] | None] = Counter()
         self._closed = config.growing_cluster
 
     def promise(self, deployment: Object) -> None:
-        """A service is to have these teachers: what they take is no room for others."""
+        """Reserve room for the teachers of this Deployment."""
         self._decided[key_of(deployment)] = deployment
 
     def of(self, deployment: Object) -> int | None:
-        """Teachers of this service; None: any number, as far as can be known.
+        """Return how many teachers of this service fit; None: no limit is known.
 
-        Nodes of elastic jobs get out of the way of teachers, so they leave room for them.
+        Nodes of elastic jobs yield to teachers, so they do not count.
         """
         if self._seen is None and not self._closed:
             self._look()
@@ -58,7 +58,9 @@ class Room:
         own = key_of(deployment)
         pool = machines.pool(pods, lambda pod: is_node(pod) or service_key_of(pod) == own)
         promises = [
-            Promise(one["spec"].get("replicas", 1), self._there[key], requests_of(pod_spec_of(one)))
+            RoomPromise(
+                one["spec"].get("replicas", 1), self._there[key], requests_of(pod_spec_of(one))
+            )
             for key, one in self._decided.items()
             if key != own
         ]
@@ -70,10 +72,10 @@ class Room:
             machines = Machines.of(self._client.list(NODE))
             pods = self._client.list(POD, namespace=ALL_NAMESPACES, fields=NOT_ENDED)
         except Forbidden as error:
-            self._troubles.tell(log, NODE, "how much room there is may not be known", error)
+            self._errors.report(log, NODE, "how much room there is may not be known", error)
             self._closed = True
             return
-        self._troubles.over(NODE)
+        self._errors.clear(NODE)
         self._seen = machines, pods
         staying = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
         self._there = Counter(map(service_key_of, staying))

@@ -1,4 +1,4 @@
-"""What the pod of a node is seen to do."""
+"""What the state of a pod says about a node of a job."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Any, Final
 
 from ....mesh.kubernetes.resources import JOB_LABEL, NODE_CONTAINER, NODE_LABEL, Object, seconds_of
 from ..capacity import ENDED_PHASES, Machines
-from .ledger import PodSeen
+from .ledger import NodePod
 
-#: Reasons of a container that is about to start.
+#: Reasons for which a container waits before it starts.
 _USUAL: Final = frozenset({"ContainerCreating", "PodInitializing"})
-#: Reasons of a pod that its machine has ended.
+#: Reasons of pods that the cluster has ended.
 _TAKEN: Final = frozenset({"Evicted", "Preempting", "Terminated", "NodeShutdown", "NodeLost"})
 _LAST_LINES: Final = 3
 
 
 def number_of(pod: Object) -> int | None:
-    """Which node of its job a pod is; None: it is none."""
+    """Return the number of the node in its job; None: the pod is no node."""
     text = (pod["metadata"].get("labels") or {}).get(NODE_LABEL, "")
     return int(text) if text.isdecimal() else None
 
 
 def job_of(pod: Object) -> str | None:
-    """The name of the job that a pod says to be of."""
+    """Return the name of the job in a pod's labels."""
     name = (pod["metadata"].get("labels") or {}).get(JOB_LABEL)
     return None if name is None else str(name)
 
 
-def seen(pod: Object, machines: Machines) -> PodSeen:
-    """A pod of a job, as the rules look at it."""
+def node_pod_of(pod: Object, machines: Machines) -> NodePod:
+    """Return a pod of a job as the rules see it."""
     status = pod.get("status", {})
     state = _container_state(status)
     lingers = "terminated" in state and _others_run(status)
@@ -40,7 +40,7 @@ def seen(pod: Object, machines: Machines) -> PodSeen:
     unplaced = placing if fails else {}
     runs = not ended and "running" in state
     waits = {} if runs or ended else _hindrance(status)
-    return PodSeen(
+    return NodePod(
         number_of(pod) or 0,
         going="deletionTimestamp" in pod["metadata"],
         ended=ended,
@@ -62,7 +62,7 @@ def _container_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _others_run(status: Mapping[str, Any]) -> bool:
-    """Whether containers of a template run, beside ours: a pod ends with the last of them."""
+    """Whether other containers of the pod still run."""
     return any(
         "running" in (one.get("state") or {})
         for one in _containers(status, "")
@@ -73,7 +73,7 @@ def _others_run(status: Mapping[str, Any]) -> bool:
 def _code(
     status: Mapping[str, Any], state: Mapping[str, Any], conditions: Mapping[str, Any]
 ) -> int | None:
-    """The exit code of its program; None: the cluster ended it, or it never ran."""
+    """Return the exit code of its program; None: the cluster ended it, or it never ran."""
     if status.get("phase") == "Succeeded":
         return 0
     disrupted = conditions.get("DisruptionTarget", {}).get("status") == "True"
@@ -85,28 +85,28 @@ def _code(
 
 
 def _failed_before(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """How a container of a template, that runs before ours, has failed; empty: none has."""
+    """Return the end of an init container that failed; empty: none has."""
     ends = [(one.get("state") or {}).get("terminated") for one in _containers(status, "init")]
     return next((end for end in ends if end and end.get("exitCode")), {})
 
 
 def _containers(status: Mapping[str, Any], *which: str) -> list[Mapping[str, Any]]:
-    """Statuses of containers, of these: those that run before, "init", and the others, ""."""
+    """Return the statuses of init containers ("init") and of others ("")."""
     keys = {"init": "initContainerStatuses", "": "containerStatuses"}
     return [one for kind in which for one in status.get(keys[kind]) or ()]
 
 
 def _since_s(pod: Object, placing: Mapping[str, Any]) -> float:
-    """Since when a pod has had no place, or has had the one where it cannot begin.
+    """Return since when a pod is unplaced, or placed where it cannot start.
 
-    Nobody says since when a container is hindered: it counts from when the pod was placed.
+    The API does not tell since when a container cannot start, so it is the time of placement.
     """
     text = placing.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
     return seconds_of(text) if text else 0.0
 
 
 def _hindrance(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Why a container cannot begin, no image, no such Secret; empty: none is hindered."""
+    """Return why a container cannot start, such as a missing image or Secret; empty: all can."""
     waits = [(one.get("state") or {}).get("waiting") for one in _containers(status, "init", "")]
     return next((one for one in waits if one and one.get("reason") not in (None, *_USUAL)), {})
 

@@ -1,0 +1,102 @@
+"""Reconciles all DistillJobs: observe, decide, act."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from ....errors import EdlError, LeaseSuperseded, Unauthenticated, UnavailableError
+from ....mesh.kubernetes.client import Client
+from ..config import OperatorConfig
+from ..error_log import ErrorLog
+from .actions import apply_actions
+from .decisions import decide_pods
+from .ledger import PodsConfig
+from .observe import ClusterReader, observe
+from .progress import ProgressReader
+
+log = logging.getLogger(__name__)
+
+#: Attempts if a job was changed meanwhile.
+_LOOKS: Final = 3
+
+
+class DistillJobReconciler:
+    """A `Reconciler`; use it from one thread.
+
+    Args:
+        client: of the cluster.
+        config: settings of the operator.
+        pods: how jobs share the cluster; None: from `config`, and the defaults.
+        trainings: reads the progress of trainings; None: from Redis.
+        cluster_s: seconds between two reads of machines and other pods.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        config: OperatorConfig,
+        pods: PodsConfig | None = None,
+        trainings: ProgressReader | None = None,
+        cluster_s: float = 2.0,
+    ) -> None:
+        self._client, self._config = client, config
+        self._pods = (
+            pods
+            if pods is not None
+            else PodsConfig(config.elastic, place_within_s=config.place_within_s)
+        )
+        self._trainings = trainings if trainings is not None else ProgressReader()
+        self._errors = ErrorLog()
+        self._reader = ClusterReader(client, cluster_s, config.coordinator)
+
+    def reconcile(self, now: float) -> None:
+        """Bring all jobs nearer to their desired state.
+
+        Args:
+            now: seconds since 1970, the clock of the ledgers.
+
+        Raises:
+            LeaseSuperseded: this operator leads no more.
+            EdlError: the cluster does not answer, or denies access.
+            Exception: every job failed; this is the first error.
+        """
+        for _ in range(_LOOKS):
+            if self._once(now):
+                return
+
+    def close(self) -> None:
+        """Close the connections to Redis, not the client."""
+        self._trainings.close()
+
+    def _once(self, now: float) -> bool:
+        """Observe and act once; return whether all actions were done."""
+        snapshot = observe(self._client, self._config, self._reader, self._trainings.look, now)
+        decided = decide_pods(snapshot.pool, snapshot.jobs, now, self._pods)
+        self._errors.retain({one["metadata"]["uid"] for one in snapshot.resources.values()})
+        done, failed = True, list[Exception]()
+        # First jobs that shrink, so that their resources are free sooner.
+        for one in sorted(decided, key=lambda actions: not actions.leave):
+            resource = snapshot.resources[one.job]
+            uid = resource["metadata"]["uid"]
+            try:
+                done &= apply_actions(
+                    self._client,
+                    resource,
+                    snapshot.pods[one.job],
+                    one,
+                    self._pods,
+                    self._config.coordinator,
+                    now,
+                )
+                self._errors.clear(uid)
+            except (LeaseSuperseded, UnavailableError, Unauthenticated):
+                raise
+            except Exception as error:  # must not affect other jobs
+                odd = not isinstance(error, EdlError)
+                what = f"job {one.job}"
+                self._errors.report(log, uid, what, error, traceback=odd)
+                failed.append(error)
+        if failed and len(failed) == len(decided):  # so the cause is not in the jobs
+            raise failed[0]
+        return done

@@ -1,0 +1,122 @@
+"""How many teachers a service gets in a cluster, and how many the cluster has room for.
+
+No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import floor
+from typing import Literal
+
+from ....scheduler.elastic_values import Pool
+from ....scheduler.fleet import fleet_size
+
+#: by-hand: the spec sets it; desired: the coordinator wants it; unknown: the coordinator does not
+#: answer, so it stays; no-room: the coordinator wants more than fit into the cluster.
+Cause = Literal["by-hand", "desired", "unknown", "no-room"]
+#: Rounding error of sums of decimal fractions.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaBounds:
+    """Bounds in the spec of a service.
+
+    Attributes:
+        by_hand: fixed number; None: the coordinator decides.
+        least: least number, unless none is wanted.
+        most: greatest number.
+        to_zero: no teachers if none is wanted; False: `least`.
+    """
+
+    by_hand: int | None = None
+    least: int = 0
+    most: int = 1
+    to_zero: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= self.most or (self.by_hand or 0) < 0:
+            raise ValueError(f"expects 0 <= least <= most, and by_hand of 0 or more: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCount:
+    """A number of teachers, with its cause and a sentence."""
+
+    count: int
+    cause: Cause
+    reason: str
+
+
+def count_of(
+    bounds: ReplicaBounds, desired: int | None, last: int | None, room: int | None = None
+) -> ReplicaCount:
+    """Decide the number of teachers of a service.
+
+    Args:
+        bounds: bounds of its spec.
+        desired: number that the coordinator wants; None: unknown.
+        last: number decided before; None: none.
+        room: number that fits into the cluster; None: no limit. It limits growth only.
+    """
+    if bounds.by_hand is not None:
+        return ReplicaCount(bounds.by_hand, "by-hand", "by hand")
+    if desired is None:
+        fewest = bounds.least if last is None or last > 0 or not bounds.to_zero else 0
+        kept = min(max(last or 0, fewest), bounds.most)
+        return ReplicaCount(kept, "unknown", "nobody says how many are desired: as before")
+    count = max(
+        fleet_size(desired, bounds.least, bounds.most), 0 if bounds.to_zero else bounds.least
+    )
+    reason = f"{desired} desired"
+    if count > desired:
+        reason += f"; min is {bounds.least}"
+    elif count < desired:
+        reason += f"; max is {bounds.most}"
+    bound = max(room, last or 0) if room is not None else count
+    if count > bound:
+        return ReplicaCount(bound, "no-room", f"{reason}; the cluster has room for {room}")
+    return ReplicaCount(count, "desired", reason)
+
+
+@dataclass(frozen=True, slots=True)
+class RoomPromise:
+    """Room that another service needs.
+
+    Attributes:
+        decided: number of teachers that was decided.
+        there: number of these that have pods.
+        needs: resources of one teacher.
+    """
+
+    decided: int
+    there: int
+    needs: Mapping[str, float]
+
+
+def room_for(
+    pool: Pool,
+    needs: Mapping[str, float],
+    max_load: float,
+    promises: Iterable[RoomPromise] = (),
+) -> int | None:
+    """Return how many teachers of a service fit into a cluster; None: they need no resources.
+
+    Args:
+        pool: capacity, and what others hold except these teachers and elastic jobs, which yield.
+        needs: resources of one teacher.
+        max_load: share of each resource that may be used.
+        promises: other services; their teachers without pods are not counted in `pool`.
+    """
+    promised = list(promises)
+    found = []
+    for kind, amount in needs.items():
+        if amount > 0:
+            held = pool.reserved.get(kind, 0.0) + sum(
+                one.needs.get(kind, 0.0) * max(0, one.decided - one.there) for one in promised
+            )
+            room = pool.capacity.get(kind, 0.0) * max_load - held
+            found.append(max(0, floor(room / amount + _ROUNDING)))
+    return min(found, default=None)
