@@ -194,7 +194,7 @@ class Mesh:
         """Those of a service; every host is this one, every port another one."""
         found = {k: self.text(v) for k, v in environment(SERVICES[name]).items()}
         ours = {"EDL_HOST": "127.0.0.1", "EDL_ADVERTISE": "localhost", "EDL_HTTP": "0"}
-        for key in ("EDL_PORT", "EDL_METRICS_LISTEN"):
+        for key in ("EDL_PORT", "EDL_TRANSPORT_PORT", "EDL_METRICS_LISTEN"):
             ours[key] = str(self.undo.enter_context(held_port()))
         home = {"HOME": f"{self.folder}/home"}  # as the image has one of its own
         return {**home, **found, **{key: value for key, value in ours.items() if key in found}}
@@ -263,7 +263,6 @@ def test_certificates_users_and_probes_fit_together(mesh: Mesh) -> None:
         assert teacher.wait(DEADLINE_S) == 0
 
 
-@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_the_student_learns_from_both_teachers(mesh: Mesh) -> None:
     model = SERVICES["model"]
