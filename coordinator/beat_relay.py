@@ -1,8 +1,8 @@
-"""One beat message for all teachers of a host: the agents' relay, and the registry that uses it.
+"""One heartbeat message for all teachers of a host: the relay, and the registry that uses it.
 
-The teachers of a host beat at the same moments, as they share its monotonic clock. They hand their
-beats to the relay over a Unix socket, and it sends what has come together in one message. A teacher
-that gets no answer in time sends its beat itself, so no lease depends on the relay.
+The teachers of a host send heartbeats at the same times, as they share its monotonic clock. They
+send them to the relay over a Unix socket, which forwards them in one message. A teacher that gets
+no reply in time sends its heartbeat itself, so no lease depends on the relay.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ log = logging.getLogger(__name__)
 _GATHER_S: Final = 0.05
 #: Seconds between two attempts to become the relay of the host.
 _RETRY_S: Final = 1.0
-#: Of a TTL, how long a teacher waits for the relay; and most seconds of it.
+#: Share of the TTL that a teacher waits for the relay, and the limit in seconds.
 _WAIT_TTLS, _MOST_WAIT_S = 0.1, 1.0
-_LONGEST_PATH: Final = 100  # of a Unix socket, in bytes: Linux takes 107
+_LONGEST_PATH: Final = 100  # bytes; the limit of Linux for Unix sockets is 107
 
 
 class RelayedRegistry(Registry):
-    """A registry whose teachers' beats go through the relay of this host while it answers.
+    """A registry that sends heartbeats of teachers through the relay of this host, if it replies.
 
     Args:
-        store: as of `Registry`.
-        path: of the relay's socket.
-        wait_s: for an answer of it; None: a tenth of the TTL, at most a second.
+        store: as for `Registry`.
+        path: socket of the relay.
+        wait_s: seconds to wait for a reply; None: a tenth of the TTL, at most a second.
     """
 
     gathers_beats = True
@@ -56,7 +56,7 @@ class RelayedRegistry(Registry):
         self._relay: socket.socket | None = None
 
     def send_beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> Beat:
-        # What managers are to hear waits for nobody.
+        # News for managers is not delayed.
         routine = kind == "teachers" and not beat.noted
         answer = self._ask(service, beat, ttl_s) if routine else None
         return super().send_beat(kind, service, beat, ttl_s) if answer is None else answer
@@ -83,7 +83,7 @@ class RelayedRegistry(Registry):
                     return Beat(int(answer))
             except (OSError, ValueError) as error:
                 log.debug("the relay of this host does not answer: %s", error)
-            self._hang_up()  # a late answer must not be taken for that of the next beat
+            self._hang_up()  # a late reply must not be taken for that of the next heartbeat
             return None
 
     def _hang_up(self) -> None:
@@ -96,18 +96,18 @@ class RelayedRegistry(Registry):
 class _Waiting:
     service: str
     ttl_s: float
-    until_s: float  # by the host's monotonic clock; then its teacher sends it
+    until_s: float  # by the host's monotonic clock; later its teacher sends it
     beat: MemberBeat
     answer: queue.SimpleQueue[Beat | None] = field(default_factory=queue.SimpleQueue)
 
 
 class BeatRelay:
-    """Sends the beats of a host's teachers. Of several with the same path, one does it at a time.
+    """Forwards heartbeats of a host's teachers. Of several with the same path, one is active.
 
     Args:
-        registry: where they are sent; stays the caller's to close.
-        path: of the socket, in a folder of ours alone.
-        pause: lets other beats come, for so many seconds.
+        registry: sends them; the caller closes it.
+        path: its socket, in a private folder.
+        pause: waits so many seconds for further heartbeats.
     """
 
     def __init__(
@@ -125,11 +125,11 @@ class BeatRelay:
 
     @property
     def waiting(self) -> int:
-        """How many beats have come that are not being sent yet."""
+        """Number of heartbeats that wait to be sent."""
         return self._waiting.qsize()
 
     def start(self) -> None:
-        """Begin; once only. Where no socket can be, teachers send their beats themselves."""
+        """Start; call it once. Without a socket, teachers send heartbeats themselves."""
         try:
             if len(str(self._path).encode()) > _LONGEST_PATH:
                 raise OSError("its path is too long for a socket")
@@ -141,7 +141,7 @@ class BeatRelay:
             thread.start()
 
     def stop(self) -> None:
-        """End, and leave it to another one. Idempotent."""
+        """Stop, so that another relay takes over. Idempotent."""
         self._stopping.set()
         self._waiting.put(None)
         for thread in self._threads:
@@ -164,7 +164,7 @@ class BeatRelay:
             made.unlink(missing_ok=True)
             server = stack.enter_context(_Server(str(made), _Teacher, self._taken))
             made.chmod(0o600)
-            made.rename(self._path)  # whoever finds it is answered
+            made.rename(self._path)  # once it has this name it is served
             serving = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
             serving.start()
             self._stopping.wait()
@@ -172,7 +172,7 @@ class BeatRelay:
             server.shutdown()
 
     def _taken(self, line: bytes) -> Beat | None:
-        """One beat, once it is sent; None: it could not be."""
+        """Return the reply to one heartbeat; None: it could not be sent."""
         try:
             message = json.loads(line)
             beat = MemberBeat(**message["beat"])
@@ -180,7 +180,7 @@ class BeatRelay:
             service, ttl_s = check_service(message["service"]), float(message["ttl_s"])
             taken = _Waiting(service, ttl_s, float(message["until_s"]), beat)
         except (ValueError, TypeError, KeyError, EdlError) as error:
-            log.warning("a beat cannot be understood: %s", error)
+            log.warning("an invalid heartbeat: %s", error)
             return None
         if self._stopping.is_set():
             return None
@@ -200,7 +200,7 @@ class BeatRelay:
             with suppress(queue.Empty):
                 while (one := self._waiting.get_nowait()) is not None:
                     gathered.append(one)
-            now = time.monotonic()  # a late one could undo what its teacher has sent since
+            now = time.monotonic()  # a late one could overwrite newer facts of its teacher
             timely = [one for one in gathered if now < one.until_s]
             for ttl_s in dict.fromkeys(one.ttl_s for one in timely):
                 self._send([one for one in timely if one.ttl_s == ttl_s], ttl_s)
@@ -216,7 +216,7 @@ class BeatRelay:
         except EdlError as error:
             log.debug("beats of this host's teachers could not be sent: %s", error)
         except Exception:
-            log.exception("beats of this host's teachers were not sent, by our own mistake")
+            log.exception("a bug: heartbeats of this host's teachers were not sent")
         for one, answer in zip(together, answers, strict=True):
             one.answer.put(answer)
 

@@ -1,8 +1,8 @@
-"""The state of one service at its leader: what the registry says goes in, writes come out. No I/O.
+"""The state of one service at its leader: takes facts of the registry, returns writes. No I/O.
 
-A state lives for one term. The term begins with a recovery: for one TTL and one beat sets may only
-grow, seeded by the old table and by what readers say that they hold, so that nobody is stripped
-while others register again.
+A state exists for one term. A term starts with a recovery: for one TTL and one heartbeat, sets may
+only grow. They start from the old table and from what readers report, so that no student loses a
+teacher while members register again.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from . import stored_records as stored
 from .rosters import ProbeAnswer, StudentRoster, TeacherRoster
 from .views import LeaderView
 
-#: Entries of the log, and admissions, in one write: Redis serves nobody else meanwhile.
+#: Most log entries and admissions in one write, as Redis serves nobody else meanwhile.
 _AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSnapshot:
-    """What the registry has of a service when a term begins.
+    """Data of a service in the registry when a term starts.
 
     Attributes:
-        time_ms: the registry's clock.
+        time_ms: time of the registry's clock.
         table: all rows.
-        teachers, students: a full reading of each.
-        admitted: teacher id -> incarnation that was probed well.
-        plan: which content the service is meant to serve.
+        teachers, students: all members.
+        admitted: incarnations that passed a probe, by teacher id.
+        plan: the content that the service should serve.
     """
 
     time_ms: int
@@ -46,13 +46,13 @@ class ServiceSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ServiceEvents:
-    """What has happened since the last step; None: that was not looked at.
+    """Events since the last step; None: not read.
 
     Attributes:
-        teachers, students: what has changed.
-        names: the ids of all teachers, and of all students.
-        plan: as it stands.
-        answers: to probes.
+        teachers, students: changed members.
+        names: ids of all teachers, and of all students.
+        plan: current plan.
+        answers: results of probes.
     """
 
     teachers: Changes | None = None
@@ -75,13 +75,13 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """What is to be done now, beside `ServiceState.next_write`.
+    """What to do now, in addition to `ServiceState.next_write`.
 
     Attributes:
         probes: teachers to probe.
-        plan: what the plan becomes, and what the log says of it; None: it stays.
-        solved: the assignments were computed.
-        refused: how many teachers were refused.
+        plan: the new plan, and its log entry; None: unchanged.
+        solved: assignments were computed.
+        refused: number of refused teachers.
     """
 
     probes: Sequence[tuple[TeacherIdentity, Member]] = ()
@@ -91,22 +91,22 @@ class Instructions:
 
 
 class ServiceState:
-    """All that a leader knows of its service.
+    """A leader's knowledge of its service.
 
     Args:
-        found: in the registry.
-        former: of the term before, if the same manager led and nobody has led since: it may know
+        found: data in the registry.
+        former: state of this manager's former term, if no other manager has led since: it may know
             more than a registry that was emptied or has failed over.
         now: monotonic seconds, as everywhere below.
-        grace_s: how long the recovery lasts.
-        lost_s: for how long those who died are named.
-        rng: spreads probes; None: nobody is probed, every teacher is admitted.
+        grace_s: duration of the recovery.
+        lost_s: for how long dead teachers are listed.
+        rng: jitters probes; None: teachers are admitted without a probe.
         leader: address of the manager, for the log.
 
     Attributes:
-        term: its number, the first part of the epochs that it writes.
-        epoch: what the table stands at after the last write.
-        plan: the content that the service is meant to serve, whether the registry knows or not.
+        term: number of the term, the first part of the epochs that it writes.
+        epoch: epoch of the table after the latest write.
+        plan: the content that the service should serve, also if the registry has lost it.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class ServiceState:
     # -- the step
 
     def apply(self, events: ServiceEvents, now: float) -> Instructions:
-        """Take in what has happened, and decide what follows."""
+        """Apply events, and decide what to do."""
         if events.plan is not None:
             self._hear_plan(events.plan)
         if events.teachers is not None:
@@ -198,7 +198,7 @@ class ServiceState:
         self._pending.events.append(stored.planned(plan))
 
     def _compare(self, teachers: Set[str], students: Set[str], now: float) -> None:
-        """Who is missing for too long is gone."""
+        """Remove members that are missing for too long."""
         self.teachers.cache.compare(teachers, now)
         self.students.cache.compare(students, now)
         self.teachers.give_up(now)
@@ -210,7 +210,7 @@ class ServiceState:
             self._pending.log("recovery", "", "recovery is over: sets may shrink again")
 
     def _decide(self, now: float) -> bool:
-        """Let the rule work on what has come in; returns whether there was anything."""
+        """Apply pending changes to the assignment; return whether there were any."""
         self.students.pass_time(now)
         pending = self._pending.take()
         if self._due_s is not None and now >= self._due_s:
@@ -233,7 +233,7 @@ class ServiceState:
         return stored.next_plan(self._standing_plan, self.plan, self._assignment, self.recovering)
 
     def planned(self, plan: Plan) -> None:
-        """That change of the plan stands in the registry."""
+        """Record that this change of the plan was written."""
         self.plan = self._standing_plan = replace(plan, version=plan.version + 1)
         self._pending.events.append(stored.planned(self.plan))
 
@@ -241,16 +241,16 @@ class ServiceState:
 
     @property
     def begun(self) -> bool:
-        """Whether the table stands at this term."""
+        """Whether this term has written the table."""
         return self.epoch[0] == self.term
 
     @property
     def _counter(self) -> int:
-        """Of the next write that carries rows."""
+        """Counter of the next write with rows."""
         return self.epoch[1] + 1 if self.begun else 1
 
     def next_write(self) -> Write | None:
-        """What is to be written now; None: nothing. Stays the same until `wrote`."""
+        """Return what to write now; None: nothing. It stays the same until `wrote`."""
         if self.begun and not (self._unwritten or self._entries or self._admitted):
             return None
         moves = bool(self._unwritten) or not self.begun
@@ -263,7 +263,7 @@ class ServiceState:
         )
 
     def wrote(self, write: Write, now: float) -> None:
-        """It stands in the registry."""
+        """Record that this was written."""
         if not self.begun:
             self._begun_s = now
         self.epoch = write.epoch
@@ -272,42 +272,42 @@ class ServiceState:
         for teacher in write.admitted:
             del self._admitted[teacher]
 
-    # -- how it stands
+    # -- read access
 
     @property
     def recovering(self) -> bool:
-        """Whether not everybody may be back that is there: nothing is taken away."""
+        """Whether members may still be missing, so that nothing is taken away."""
         return self._recovering_until_s is not None
 
     def recovery_is_over(self, now: float) -> bool:
-        """Whether the time of recovery has passed, so that all ids are to be compared."""
+        """Whether the recovery has lasted long enough; then all ids have to be compared."""
         return self._recovering_until_s is not None and now >= self._recovering_until_s
 
     def is_void(self, epoch: Epoch, time_ms: int, asked_s: float) -> bool:
-        """Whether the table is not as we left it: emptied, rolled back, or written by another.
+        """Whether the table was emptied, rolled back, or written by another manager.
 
         Args:
-            epoch: of the table.
-            time_ms: the registry's clock.
-            asked_s: when we asked for both.
+            epoch: epoch of the table.
+            time_ms: time of the registry's clock.
+            asked_s: time of the request for both.
         """
         if not self.begun:
             return False
         if asked_s > self._begun_s and epoch[0] != self.term:
             return True
-        # Not more often than this: a reader that lies must not keep us from work.
+        # Limited in rate, as a reader may report wrong epochs.
         settled = asked_s - self._begun_s > self._grace_s
         return settled and leadership.is_ahead(self.students.ahead, self.epoch, time_ms)
 
     def _is_newer_than(self, epoch: Epoch) -> bool:
-        """Whether a table at `epoch` may lack rows of ours.
+        """Whether a table at `epoch` may lack rows that this state has.
 
-        A term that never wrote knows no more than the table that it found.
+        A term that never wrote has only the rows that it found.
         """
         return epoch <= self.epoch if self.begun else epoch < self.epoch
 
     def view(self) -> LeaderView:
-        """How it stands."""
+        """Return its state for metrics and status."""
         taken: set[str] = set()
         for row in self._rows.rows.values():
             taken.update(row.teachers)
@@ -332,6 +332,6 @@ def _next_term(found: ServiceSnapshot, former: ServiceState | None) -> int:
 
 
 def _followed(students: Sequence[Member]) -> Iterator[int]:
-    """Terms that readers say they follow."""
+    """Yield the terms that readers report."""
     terms = (member.facts.get("term", "") for member in students)
     return (int(term) for term in terms if term.isdecimal() and len(term) <= 20)
