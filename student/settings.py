@@ -9,8 +9,8 @@ from typing import Any, Literal, Self
 
 from ..coordinator.queue.keys import is_name
 from ..errors import UsageError
+from ..scheduler.students.fingerprint import FIELDS
 from ..scheduler.students.saving import OVERHEAD
-from ..scheduler.students.world import FIELDS
 
 #: How positions of an epoch reach ranks: shards that are leased, or parts fixed by the step.
 Deal = Literal["dynamic", "static"]

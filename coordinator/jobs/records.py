@@ -8,8 +8,9 @@ from typing import Any, Final, Self
 
 from ...errors import WireError
 from ...scheduler.students.failures import RankFailure
+from ...scheduler.students.fingerprint import Fingerprint
 from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory
-from ...scheduler.students.world import Ending, Fingerprint, LiveNode, Phase, RecallWorld, World
+from ...scheduler.students.world import Ending, LiveNode, Phase, RecallWorld, World
 from ..store.facts import Facts
 
 #: How long what a board holds of a job outlives the last sign of its nodes.

@@ -6,7 +6,7 @@ something outside does not hang. Ranks step together, so one that hangs stops al
 silent ranks, those suspended by the system are to blame, else those that are behind, else all.
 
 A node sees only its own ranks. The leader sees all of them, and so ranks that wait for each other
-(`blocked`).
+(`deadlocked`).
 
 Failed ranks are restarted, or their node is excluded, or the job stops. Restarts help against
 chance: a killed process, a device that dropped off the bus. A node whose rank fails twice in a row,
@@ -85,21 +85,8 @@ def _is_silent(progress: RankProgress, hang_s: float, now_s: float) -> bool:
     return now_s - since_s >= allowed_s(progress, hang_s)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockedWorld:
-    """No further step will come.
-
-    Attributes:
-        ranks: the ranks to blame.
-        why: in words, the same as long as it lasts.
-    """
-
-    ranks: tuple[int, ...]
-    why: str
-
-
-def blocked(peers_s: Mapping[int, float], ranks: int, hang_s: float) -> BlockedWorld | None:
-    """Return the world if all of its ranks wait for each other; None: it may still make a step.
+def deadlocked(peers_s: Mapping[int, float], ranks: int, hang_s: float) -> tuple[int, ...]:
+    """Return all ranks of a world if they wait for each other; empty: it may still make a step.
 
     A rank that does something else is judged by its node (`hung`). One that waits for labels has
     limits of its own, however long the others wait for it.
@@ -111,8 +98,8 @@ def blocked(peers_s: Mapping[int, float], ranks: int, hang_s: float) -> BlockedW
         hang_s: limit in seconds without a step.
     """
     if not peers_s or len(peers_s) < ranks or min(peers_s.values()) < hang_s:
-        return None
-    return BlockedWorld(tuple(sorted(peers_s)), f"all {ranks} ranks waited for each other")
+        return ()
+    return tuple(sorted(peers_s))
 
 
 def straggler(seconds_per_row: Mapping[int, Iterable[float]]) -> int | None:

@@ -6,132 +6,24 @@ its ranks wait for each other. Once all its living nodes have ended their ranks,
 formed, within the limits. It starts from the newest checkpoint: one on disk, or a newer snapshot in
 the memory of a node, which then writes it (the *keeper*). `failures.py` decides what to do about a
 failure.
-
-Nodes need equal *fingerprints*: a mapping of each of `FIELDS` to a JSON value. A node takes it from
-its settings and job file before the world is known, so before `on_scale` changes anything. A field
-that only one side has, as after an upgrade, is not compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Final, Literal
 
 from .failures import (
     REMEMBERED,
-    BlockedWorld,
     ExcludeNode,
     RankFailure,
     StopJob,
     react_to_failures,
 )
+from .fingerprint import Fingerprint, differences
 from .saving import CheckpointEntry
-
-Fingerprint = Mapping[str, Any]
-
-#: Fields of a fingerprint, in the order of reports.
-FIELDS: Final = (
-    "job_file",
-    "modules",
-    "seed",
-    "rows",
-    "sampler",
-    "total_batch",
-    "sharding",
-    "precision",
-    "optimizer",
-    "parameter_groups",
-    "lr_policy",
-    "loss",
-    "service",
-    "feeds",
-    "epochs",
-    "steps",
-)
-#: Fields that a resumed training may change: its length.
-LENGTH: Final = ("epochs", "steps")
-#: Fields that decide which sample a position of an epoch stands for.
-ORDER: Final = ("seed", "rows", "sampler")
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A field with different values in two fingerprints.
-
-    Attributes:
-        field: one of `FIELDS`.
-        before: value of the job, or of the checkpoint.
-        now: value of the node that is compared with it.
-    """
-
-    field: str
-    before: Any
-    now: Any
-
-    def in_words(self, there: str) -> str:
-        """Return text such as "seed is 7 here and 0 in the job"; of mappings only what differs."""
-        if isinstance(self.before, Mapping) and isinstance(self.now, Mapping):
-            parts = [
-                Difference(f"{self.field}.{name}", self.before.get(name), self.now.get(name))
-                for name in sorted({*self.before, *self.now})
-                if self.before.get(name) != self.now.get(name)
-            ]
-            return "; ".join(part.in_words(there) for part in parts)
-        return f"{self.field} is {self.now!r} here and {self.before!r} {there}"
-
-    def to_json(self, step: int) -> dict[str, Any]:
-        """Return an entry for the manifest of a checkpoint: the change was made at `step`."""
-        return {"step": step, "field": self.field, "before": self.before, "after": self.now}
-
-
-def differences(
-    expected: Fingerprint, own: Fingerprint, ignored: Collection[str] = ()
-) -> tuple[Difference, ...]:
-    """Return the fields that both have with different values, in the order of `FIELDS`.
-
-    Args:
-        expected: of the job, or of a checkpoint; empty: unknown, so nothing differs.
-        own: of the node that is compared with it; empty: unknown.
-        ignored: fields that may differ.
-    """
-    return tuple(
-        Difference(name, expected[name], own[name])
-        for name in FIELDS
-        if name in expected and name in own and name not in ignored
-        if expected[name] != own[name]
-    )
-
-
-def since_checkpoint(saved: Fingerprint, own: Fingerprint) -> tuple[Difference, ...]:
-    """Return what has changed since a checkpoint with this fingerprint was written."""
-    return differences(saved, own, LENGTH)
-
-
-def moves_positions(changes: Iterable[Difference]) -> bool:
-    """Whether positions of an epoch stand for other samples after these changes."""
-    return any(change.field in ORDER for change in changes)
-
-
-def data_order(own: Fingerprint, saved: Fingerprint) -> dict[str, Any]:
-    """Return the order of the data of a generation: the fields `ORDER`, and "restarts_epoch".
-
-    The latter: the epoch that the checkpoint was saved in starts anew, as its positions stand for
-    other samples now.
-
-    Args:
-        own: fingerprint of the generation.
-        saved: fingerprint of the checkpoint that it starts from; empty: none, or unknown.
-    """
-    order = {name: own[name] for name in ORDER if name in own}
-    return {**order, "restarts_epoch": moves_positions(since_checkpoint(saved, own))}
-
-
-def differences_in_words(changes: Sequence[Difference], there: str) -> str:
-    """Return each difference with both values."""
-    return "; ".join(change.in_words(there) for change in changes)
-
 
 #: State of a node: it has no ranks yet; its ranks run; it has ended its ranks of `generation`.
 Phase = Literal["waiting", "running", "ended"]
@@ -241,13 +133,13 @@ class WorldProgress:
         stepped: its ranks have reported a step.
         left_s: seconds to the end of the job; None: unknown.
         forming_s: seconds that forming this world took.
-        blocked: whom it waits for in vain; None: nobody.
+        deadlocked: its ranks, if they wait for each other.
     """
 
     stepped: bool = False
     left_s: float | None = None
     forming_s: float = 0.0
-    blocked: BlockedWorld | None = None
+    deadlocked: tuple[int, ...] = ()
 
     @property
     def near_end(self) -> bool:
@@ -329,8 +221,9 @@ def decide(
         return _next(limits, world, members, saved, failures, pace.stepped)
     if failures:
         return RecallWorld(world.number, True, failures[0].in_words())
-    if pace.blocked and settled:
-        return RecallWorld(world.number, True, pace.blocked.why, pace.blocked.ranks)
+    if pace.deadlocked and settled:
+        why = f"all {len(pace.deadlocked)} ranks waited for each other"
+        return RecallWorld(world.number, True, why, pace.deadlocked)
     if forgotten:
         return RecallWorld(world.number, False, "the job board had lost its memory")
     if gone := [one.node for one in own if one.leaving]:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from ...errors import CheckpointDamaged
+from ...scheduler.students.fingerprint import Fingerprint, since_checkpoint
 from ...scheduler.students.saving import CheckpointEntry
-from ...scheduler.students.world import Fingerprint, since_checkpoint
 from .files import Files, Written, generation_of, step_of
 
 MANIFEST: Final = "MANIFEST.json"

@@ -12,18 +12,15 @@ from ...coordinator.jobs import Generation, JobBoard
 from ...errors import CheckpointUnavailable, EdlError, NoTeacherAvailable, UsageError
 from ...lifecycle import Stop
 from ...scheduler.students.failures import RankFailure
-from ...scheduler.students.saving import CheckpointHistory
-from ...scheduler.students.world import (
-    GATHER_S,
+from ...scheduler.students.fingerprint import (
     Fingerprint,
-    WorldLimits,
     data_order,
     differences,
     differences_in_words,
-    expected_fingerprint,
-    has_members,
     since_checkpoint,
 )
+from ...scheduler.students.saving import CheckpointHistory
+from ...scheduler.students.world import GATHER_S, WorldLimits, expected_fingerprint, has_members
 from ..checkpoint import Checkpoint
 from ..launch import free_endpoints
 from ..link import ShardServer

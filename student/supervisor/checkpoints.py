@@ -22,8 +22,8 @@ from typing import Final
 
 from ...coordinator.jobs import Generation, JobBoard
 from ...errors import CheckpointUnavailable, GenerationSuperseded, UsageError
+from ...scheduler.students.fingerprint import Fingerprint
 from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory, expected_digest
-from ...scheduler.students.world import Fingerprint
 from ..checkpoint import Checkpoint, Repository, SnapshotOwner
 from ..checkpoint.checkpoint import Provenance
 from ..checkpoint.persisting import LAST_S, Persister

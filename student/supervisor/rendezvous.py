@@ -20,6 +20,7 @@ from ...coordinator.store import Leads
 from ...errors import CheckpointUnavailable, EdlError, WireError
 from ...scheduler.students import failures
 from ...scheduler.students.failures import StopJob
+from ...scheduler.students.fingerprint import data_order
 from ...scheduler.students.saving import CheckpointHistory
 from ...scheduler.students.world import (
     FinishJob,
@@ -31,7 +32,6 @@ from ...scheduler.students.world import (
     WorldDecision,
     WorldLimits,
     WorldProgress,
-    data_order,
     decide,
     is_over,
 )
@@ -361,15 +361,15 @@ class RendezvousLeader:
             return WorldProgress()
         current = [one for one in view.reports if one.generation == generation.number]
         peers_s = {one.rank: float(one.facts.get("peers_s", 0.0)) for one in current}
-        blocked = failures.blocked(peers_s, len(generation.endpoints), self._limits.hang_s)
+        deadlocked = failures.deadlocked(peers_s, len(generation.endpoints), self._limits.hang_s)
         told = [one.facts for one in current if one.facts.get("step", 0) > 0]
         if not told:
-            return WorldProgress(forming_s=self._forming_s, blocked=blocked)
+            return WorldProgress(forming_s=self._forming_s, deadlocked=deadlocked)
         if self._published_s:
             self._forming_s, self._published_s = now_s - self._published_s, 0.0
             self._note("stepping", generation.number, after_s=round(self._forming_s, 3))
         left = [one["left_s"] for one in told if one.get("left_s") is not None]
-        return WorldProgress(True, min(left, default=None), self._forming_s, blocked)
+        return WorldProgress(True, min(left, default=None), self._forming_s, deadlocked)
 
     def _do(
         self,

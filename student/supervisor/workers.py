@@ -16,7 +16,8 @@ from typing import Any, Final, Protocol, Self
 from ...errors import EdlError, UsageError, WireError
 from ...lifecycle import Stop
 from ...scheduler.students.failures import FailureKind, RankFailure, RankProgress, allowed_s, hung
-from ...scheduler.students.world import Ending, Fingerprint
+from ...scheduler.students.fingerprint import Fingerprint
+from ...scheduler.students.world import Ending
 from ...supervise import Process, describe_exit, python_command, start
 from ..link import RankPort, ShardServer
 from ..messages import (
@@ -432,9 +433,7 @@ class WorkerRun:
     def _failure(self, rank: RankProcess) -> RankFailure | None:
         if rank.killed_for == "hang":
             how = "it was suspended" if rank.suspended else "it did not say why"
-            if self._blocked:
-                waits = "" if rank.peers_s else rank.waiting_for
-                how = self._blocked + (f", and it for {waits}" if waits else "")
+            how = self._blocked or how
             return self._told(rank, "hang", f"no step for {self._hang_s:g} s or more; {how}")
         if rank.killed_for or rank.code == 0 or isinstance(rank.last, Left):
             return None

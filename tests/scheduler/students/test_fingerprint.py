@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edl.scheduler.students.world import (
+from edl.scheduler.students.fingerprint import (
     data_order,
     differences,
     differences_in_words,

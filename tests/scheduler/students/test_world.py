@@ -12,12 +12,11 @@ from edl.scheduler.students.failures import (
     IN_VAIN,
     SAME_STEP,
     START_S,
-    BlockedWorld,
     ExcludeNode,
     RankFailure,
     RankProgress,
     StopJob,
-    blocked,
+    deadlocked,
     hung,
     positions_in_words,
     react_to_failures,
@@ -261,18 +260,17 @@ class TestHangs:
         assert hung([sign(1, suspended=True, waiting_for="the other ranks")], HANG_S, 10.0) == (1,)
         assert hung([sign(0), sign(1, step=4), sign(2)], HANG_S, 10.0) == (1,)
 
-    def test_a_world_whose_ranks_all_wait_for_each_other_is_blocked(self) -> None:
-        found = BlockedWorld((0, 1), "all 2 ranks waited for each other")
-        assert blocked({1: 12.0, 0: 10.0}, 2, HANG_S) == found
-        assert not blocked({0: 9.9, 1: 12.0}, 2, HANG_S), "one has just come"
-        assert not blocked({0: START_S}, 2, HANG_S), "the other one has not started"
-        assert not blocked({0: 300.0, 1: 0.0}, 2, HANG_S), "rank 1 may wait for labels"
-        assert not blocked({}, 0, HANG_S)
+    def test_a_world_whose_ranks_all_wait_for_each_other_is_deadlocked(self) -> None:
+        assert deadlocked({1: 12.0, 0: 10.0}, 2, HANG_S) == (0, 1)
+        assert not deadlocked({0: 9.9, 1: 12.0}, 2, HANG_S), "one has just come"
+        assert not deadlocked({0: START_S}, 2, HANG_S), "the other one has not started"
+        assert not deadlocked({0: 300.0, 1: 0.0}, 2, HANG_S), "rank 1 may wait for labels"
+        assert not deadlocked({}, 0, HANG_S)
 
-    def test_the_leader_recalls_a_blocked_world_at_once(self) -> None:
+    def test_the_leader_recalls_a_deadlocked_world_at_once(self) -> None:
         world, members = World(3, ("a", "b")), running(3, "a", "b")
-        pace = replace(STEPPING, blocked=BlockedWorld((1,), "rank 1 does not come"))
-        recall = RecallWorld(3, True, "rank 1 does not come", (1,))
+        pace = replace(STEPPING, deadlocked=(0, 1))
+        recall = RecallWorld(3, True, "all 2 ranks waited for each other", (0, 1))
         assert decide(ANY, world, members, pace, 0) == recall
         assert decide(ANY, world, members, pace, 0, settled=False) == KeepWorld(), (
             "ranks may have waited for the board"

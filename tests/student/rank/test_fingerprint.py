@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edl.scheduler.students.world import FIELDS, differences
+from edl.scheduler.students.fingerprint import FIELDS, differences
 from edl.student.rank.fingerprint import fingerprint_of
 from edl.student.settings import TrainSettings
 
