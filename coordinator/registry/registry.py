@@ -151,7 +151,7 @@ class Registry:
         facts: Mapping[str, str] | None = None,
         concerns: bool | None = None,
     ) -> Beat:
-        """Renew a lease; `facts` are those that changed.
+        """Renew a lease.
 
         Args:
             kind: which kind of member.
@@ -172,17 +172,17 @@ class Registry:
         return self.send_beat(kind, service, beat, ttl_s)
 
     def send_beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> Beat:
-        """The same as a record."""
+        """Send a heartbeat that is at hand as a record; see `beat`."""
         return _known(self._leases.beat(lease_set(kind, service), beat, ttl_s))
 
     def beat_many(
         self, kind: Kind, beats: Sequence[tuple[str, MemberBeat]], ttl_s: float
     ) -> list[Beat]:
-        """Many beats in few round trips, each one atomic step; their answers in their order.
+        """Send many heartbeats in few round trips, each atomic; return the replies in order.
 
         Args:
             kind: which kind of members.
-            beats: each with the service that it is of.
+            beats: each with its service.
             ttl_s: as they registered.
         """
         sets = [(lease_set(kind, service), beat) for service, beat in beats]
