@@ -224,6 +224,7 @@ class BeatRelay:
 class _Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = socket.SOMAXCONN  # a new relay gets the heartbeats of all teachers at once
 
     def __init__(
         self, path: str, handler: type[_Teacher], taken: Callable[[bytes], Beat | None]
