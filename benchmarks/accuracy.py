@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from ..errors import UsageError
+from ..runtime.errors import UsageError
 from .distilling import reviews, vision
 from .distilling.pairs import Paired
 from .distilling.picture import Panel, draw

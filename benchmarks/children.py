@@ -7,9 +7,9 @@ import os
 from contextlib import ExitStack
 from typing import Any, Final
 
-from ..errors import ProcessFailed
 from ..proto.channel import Channel
-from ..supervise import python_command, start
+from ..runtime.errors import ProcessFailed
+from ..runtime.supervise import python_command, start
 
 #: Stands for no core in particular.
 ANY_CORE: Final = -1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..errors import UsageError
+from ..runtime.errors import UsageError
 from .report import Report
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ..coordinator.calling.client import ask_status
 from ..coordinator.embedded import start_embedded
 from ..coordinator.manager.overview import ADMITTED
-from ..errors import ProcessFailed
-from ..supervise import Process, python_command, start
+from ..runtime.errors import ProcessFailed
+from ..runtime.supervise import Process, python_command, start
 from . import assignment
 from .crowd.beats import SPEEDS
 from .crowd.schedule import READY, TOLD

@@ -23,7 +23,6 @@ from typing import Any, Final
 import numpy as np
 
 from ..distill_reader import DistilReader
-from ..errors import NoTeacherAvailable
 from ..mesh.cores import available_cores, children_on, pin_process
 from ..mesh.demo.cli import PADDLE_ENVIRONMENT, cache_folder, check_installed
 from ..mesh.demo.cpu_cores import CoreAssignment
@@ -35,6 +34,7 @@ from ..mesh.demo.run import usable_cache
 from ..mesh.demo.settings import DemoSettings
 from ..mesh.demo.teacher_model import obtain_teacher
 from ..mesh.local import LocalMesh, TeacherSpec
+from ..runtime.errors import NoTeacherAvailable
 from ..student.losses import DistillLoss
 from ..student.trainer import Trainer
 from .children import Child

@@ -21,12 +21,12 @@ from typing import Final, Literal
 from ..coordinator.embedded import free_port, server_command
 from ..coordinator.jobs import JobBoard, open_board
 from ..coordinator.queue import QueueBoard, QueuedJob, Wish, open_queue
-from ..errors import ProcessFailed, UsageError
 from ..mesh.cores import available_cores, children_on
 from ..mesh.jobs.job_run import progress_of
 from ..mesh.jobs.slots import divide_cores
 from ..mesh.jobs.spec import JobSpec
-from ..supervise import python_command, start
+from ..runtime.errors import ProcessFailed, UsageError
+from ..runtime.supervise import python_command, start
 from .children import Child
 from .report import MIN_ROUNDS, Estimate, Goal, Report, Row
 

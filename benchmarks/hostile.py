@@ -23,12 +23,12 @@ from typing import Final
 import numpy as np
 import psutil
 
-from ..errors import EdlError, UsageError
 from ..mesh.local import TEACHER_READY
 from ..proto.clients import LabelRequest
 from ..proto.clients.oip_grpc import OipGrpcClient
 from ..proto.security import ClientSecurity, TlsFiles
-from ..supervise import python_command, start
+from ..runtime.errors import EdlError, UsageError
+from ..runtime.supervise import python_command, start
 from .attacking import attacks
 from .children import Child
 from .report import Goal, Report, Row

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ..supervise import Command, start
+from ..runtime.supervise import Command, start
 from .report import Estimate, Goal, Report, Row, interleaved
 
 TIMEOUT_S = 60.0

@@ -20,7 +20,7 @@ from typing import Final
 
 from ..coordinator.jobs import JobBoard
 from ..coordinator.store.memory_store import MemoryStore
-from ..errors import ProcessFailed
+from ..runtime.errors import ProcessFailed
 from ..student.link import ShardServer
 from ..student.messages import Order
 from ..student.settings import Deal, TrainSettings

@@ -27,7 +27,7 @@ from ..coordinator.registry import keys
 from ..distill_reader import DistilReader
 from ..mesh.local import TEACHER_READY
 from ..proto.arena import Array
-from ..supervise import python_command, start
+from ..runtime.supervise import python_command, start
 from .children import ANY_CORE, Child, move_to, two_cores
 from .report import Estimate, Goal, Report, Row, interleaved
 from .teaching import on_device

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ..errors import EdlError
+from ..runtime.errors import EdlError
 from .registry import Beat, Kind, MemberBeat, Registry
 from .registry.keys import check_member, check_service
 from .store import Store

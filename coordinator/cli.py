@@ -9,11 +9,11 @@ from typing import Annotated, Final
 
 import typer
 
-from ..lifecycle import open_all_descriptors, run_cli, stop_on_signals
-from ..logs import configure_logging
 from ..proto.security import options as credentials
+from ..runtime.lifecycle import open_all_descriptors, run_cli, stop_on_signals
+from ..runtime.logs import configure_logging
+from ..runtime.supervise import end_with_parent
 from ..scheduler.autoscale import AutoscaleConfig
-from ..supervise import end_with_parent
 from . import options
 from .config import DEFAULT_LEADER_TTL_S, DEFAULT_TTL_S, ManagerConfig, autoscale_config
 from .ops.options import quiet_grpc

@@ -8,7 +8,7 @@ import ipaddress
 import socket
 from dataclasses import dataclass, field
 
-from ..errors import AddressInUse, UsageError
+from ..runtime.errors import AddressInUse, UsageError
 from ..scheduler.autoscale import AutoscaleConfig
 
 #: Where a mesh is looked for when nobody names one.

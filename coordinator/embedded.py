@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from ..errors import AddressInUse, ProcessFailed, UsageError
-from ..extras import install_command
-from ..supervise import Command, Keeper, Process, start
+from ..runtime.errors import AddressInUse, ProcessFailed, UsageError
+from ..runtime.extras import install_command
+from ..runtime.supervise import Command, Keeper, Process, start
 
 _T = TypeVar("_T")
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ..errors import AccessError, LeaseSuperseded, RegistryUnavailable
+from ..runtime.errors import AccessError, LeaseSuperseded, RegistryUnavailable
 from .registry import Beat, Kind, Registry
 from .registry.records import GIVEN_UP, are_volatile, concerns_managers
 from .store.records import PLAIN_TTLS

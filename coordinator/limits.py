@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..errors import RateLimited
+from ..runtime.errors import RateLimited
 from ..scheduler.admission import RateLimit
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from ..errors import RetryableError, UsageError
 from ..proto import coordinator_pb2 as pb
+from ..runtime.errors import RetryableError, UsageError
 from .machines.board import MachineBoard
 from .machines.deployment_fields import is_content, parse_options
 from .machines.records import Deployment

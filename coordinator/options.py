@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..logs import FORMAT_VARIABLE
+from ..runtime.logs import FORMAT_VARIABLE
 
 _LISTENING = "Where it listens"
 _LEASES = "Leases"

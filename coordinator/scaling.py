@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from ..errors import AccessError, UnavailableError, UsageError
+from ..runtime.errors import AccessError, UnavailableError, UsageError
 from ..scheduler.autoscale import AutoscaleConfig
 from .machines import Deployment, MachineBoard
 from .registry import Registry

@@ -11,10 +11,6 @@ from functools import partial
 from typing import Final
 
 from .. import __version__
-from ..errors import AddressInUse, ProcessFailed, StartCancelled, UsageError
-from ..extras import install_command
-from ..lifecycle import Stop
-from ..metrics import MetricsServer, split_listen
 from ..proto import coordinator_pb2 as pb
 from ..proto.security import (
     AccessControl,
@@ -24,6 +20,10 @@ from ..proto.security import (
     is_loopback,
 )
 from ..proto.security.certificates import export_expiry
+from ..runtime.errors import AddressInUse, ProcessFailed, StartCancelled, UsageError
+from ..runtime.extras import install_command
+from ..runtime.lifecycle import Stop
+from ..runtime.metrics import MetricsServer, split_listen
 from . import operations
 from .config import ManagerConfig, check_free, is_wildcard, join_address, named_by_address
 from .embedded import free_port, keep_embedded

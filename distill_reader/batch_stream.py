@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from ..errors import EdlError
 from ..proto.arena import Array, Record
+from ..runtime.errors import EdlError
 from .saved_state import StreamPosition, StreamProgress
 from .sources.source import Mark
 from .structure import BatchParts, put_together

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from ..errors import UsageError
+from ..runtime.errors import UsageError
 
 _K = TypeVar("_K")
 

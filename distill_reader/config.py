@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from ..errors import UsageError
 from ..proto.dataclass_json import from_plain, to_plain
 from ..proto.protocols import check_dialled
 from ..proto.security import ClientSecurity, TlsFiles
+from ..runtime.errors import UsageError
 from ..scheduler.no_teacher import GRACE_S, Policy
 from ..scheduler.students.shards import RankShard, Uneven
 from .checking import check_fields, path

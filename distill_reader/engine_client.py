@@ -17,10 +17,10 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from math import inf
 
-from .. import errors, logs
 from ..proto.arena import Arena, Record
 from ..proto.channel import Channel, Message
-from ..supervise import Process, own_fd, python_command, start
+from ..runtime import errors, logs
+from ..runtime.supervise import Process, own_fd, python_command, start
 from .batch_stream import BatchLabels, BatchStream, RingBatch, StreamSnapshot
 from .config import ReaderConfig
 from .ring import ArrayLeases, Ring

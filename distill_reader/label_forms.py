@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar, get_args
 
-from ..errors import UsageError
 from ..proto.forms import LabelForm, SoftLabelIs
+from ..runtime.errors import UsageError
 from .checking import flag
 
 T = TypeVar("T")

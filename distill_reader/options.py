@@ -8,7 +8,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Final, Literal, ParamSpec, Self, TypeVar
 
-from ..errors import UsageError
+from ..runtime.errors import UsageError
 from ..scheduler.canaries import OTHER_NUMERICS, SAME_NUMERICS, CanaryConfig
 from ..scheduler.no_teacher import GRACE_S, Ensemble
 from .checking import check_fields, number, text, texts

@@ -17,8 +17,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from ..errors import ProcessFailed, UsageError
-from ..standard_streams import hold_standard_fds
+from ..runtime.errors import ProcessFailed, UsageError
+from ..runtime.standard_streams import hold_standard_fds
 from .batch_stream import BatchStream, LabelledBatch
 from .config import ReaderConfig
 from .engine_client import EngineClient

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from ..errors import UsageError
 from ..proto.forms import SoftLabelIs
+from ..runtime.errors import UsageError
 from ..scheduler.students.shards import Uneven
 from .checking import instance_of, path, texts, whole
 from .config import (

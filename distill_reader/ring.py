@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import numpy as np
 
-from ..errors import MemoryRefused
 from ..proto.arena import Arena, Array, Record, dtype_named
 from ..proto.shared_buffer import SharedBuffer
+from ..runtime.errors import MemoryRefused
 
 
 def refused(arena: Arena, error: OSError) -> MemoryRefused:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
-from ..errors import UsageError
+from ..runtime.errors import UsageError
 from ..scheduler.students.shards import RankShard, steps_of_rank, taken_together
 from .config import ReaderConfig
 from .sources.source import Mark, ResumableSource

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
-from ..errors import UsageError
+from ..runtime.errors import UsageError
 
 log = logging.getLogger(__name__)
 

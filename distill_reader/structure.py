@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from ..errors import BatchError, UsageError
 from ..proto.arena import Array
+from ..runtime.errors import BatchError, UsageError
 from .adapters.tensors import PLAIN, TensorKind, array_of
 from .config import FieldKey
 

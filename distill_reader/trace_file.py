@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ..errors import UsageError
+from ..runtime.errors import UsageError
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from ..errors import ProcessFailed, UsageError
-from ..supervise import Command, Process, python_command, start, stop_all
+from ..runtime.errors import ProcessFailed, UsageError
+from ..runtime.supervise import Command, Process, python_command, start, stop_all
 
 COORDINATOR_READY = r"coordinator ready: (\S+) manager (\S+)"
 TEACHER_READY = r"teacher ready: (\S+) (\S+) on (\S+)"

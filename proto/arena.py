@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from ..errors import WireError
+from ..runtime.errors import WireError
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3

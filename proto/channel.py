@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Final, Self
 
-from ..errors import WireError
+from ..runtime.errors import WireError
 
 Message = dict[str, Any]
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ..errors import WireError
+from ..runtime.errors import WireError
 
 _T = TypeVar("_T")
 _hints = lru_cache(get_type_hints)

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 import ml_dtypes
 import numpy as np
 
-from ..errors import UsageError, WireError
+from ..runtime.errors import UsageError, WireError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

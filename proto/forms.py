@@ -39,7 +39,7 @@ from typing import Final, Literal, Self, get_args
 import ml_dtypes
 import numpy as np
 
-from ..errors import RequestRefused, UsageError, WireError
+from ..runtime.errors import RequestRefused, UsageError, WireError
 from .datatypes import MAX_MESSAGE_BYTES, Array, Parameter, datatype_of
 
 Plain = Literal["float32", "bfloat16", "float16"]

@@ -45,7 +45,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from ..errors import EdlError, WireError
+from ..runtime.errors import EdlError, WireError
 from .dataclass_json import from_plain, to_plain
 from .datatypes import Array, Parameter, dtype_of, element_count, to_bytes
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from ..errors import RequestRefused, WireError
+from ..runtime.errors import RequestRefused, WireError
 from .datatypes import (
     MAX_DIMENSIONS,
     Array,

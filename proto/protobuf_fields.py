@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ..errors import WireError
+from ..runtime.errors import WireError
 from .datatypes import Buffer
 
 #: Our messages have a handful of top-level fields. Without a bound, a message of two-byte fields

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import urlsplit
 
-from ..errors import UsageError, VersionMismatch
+from ..runtime.errors import UsageError, VersionMismatch
 
 #: The Open Inference Protocol, which our own teachers speak.
 OIP: Final = "oip"

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 
-from ..errors import WireError
+from ..runtime.errors import WireError
 from .arena import ALIGNMENT, Arena, Layouts, Record
 from .datatypes import Parameter
 

@@ -1,8 +1,8 @@
 """Maps our errors to status codes of gRPC and HTTP, and back.
 
-A server answers an error of `errors.py` with `to_status`; a client turns the status back into an
-error with `from_status`. Codes that only gRPC itself or foreign servers send are in the table too,
-so every code has a meaning.
+A server answers an error of `runtime/errors.py` with `to_status`; a client turns the status back
+into an error with `from_status`. Codes that only gRPC itself or foreign servers send are in the
+table too, so every code has a meaning.
 
 `VersionMismatch` travels as OUT_OF_RANGE, which we use for nothing else: FAILED_PRECONDITION means
 `WrongInstance`, and gRPC itself answers UNIMPLEMENTED for an unknown method.
@@ -15,7 +15,7 @@ from typing import Final
 
 import grpc
 
-from ..errors import (
+from ..runtime.errors import (
     DeadlineExceeded,
     EdlError,
     Forbidden,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from ..errors import WireError
+from ..runtime.errors import WireError
 from . import inference_pb2 as pb
 from .datatypes import (
     MAX_MESSAGE_BYTES,

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ..coordinator.options import LogFormat, Verbose
-from ..lifecycle import stop_on_signals
-from ..logs import configure_logging, is_json, log_as
+from ..runtime.lifecycle import stop_on_signals
+from ..runtime.logs import configure_logging, is_json, log_as
+from ..runtime.supervise import end_with_parent
 from ..scheduler.students.saving import OVERHEAD
-from ..supervise import end_with_parent
 from .launch import CARDS
 from .settings import DEFAULT_HANG_S, DEFAULT_KEEP, Amp, Deal, LrPolicy, TrainSettings
 

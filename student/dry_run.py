@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..errors import UsageError
+from ..runtime.errors import UsageError
 from ..scheduler.students.shards import rows_of_rank, shard_rows
 from ..scheduler.students.world import WorldLimits
 from .checkpoint import Repository

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..distill_reader.sources.map_style import loader_of
-from ..errors import JobError, UsageError
+from ..runtime.errors import JobError, UsageError
 from ..scheduler.students.agreement import PATIENT_FROM_S
 from ..scheduler.students.shards import RankShard
 from .job.assembly import restored

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from ..errors import ModelError, UsageError
+from ..runtime.errors import ModelError, UsageError
 from .job.assembly import restored
 from .job.batches import Parts, first_batch
 from .job.spec import JobSpec

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..coordinator.store.redis_url import parse
-from ..errors import UsageError
+from ..runtime.errors import UsageError
 
 #: Number of this process among all; the first that is set counts.
 _NUMBERS: Final = (

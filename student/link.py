@@ -17,10 +17,10 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Self
 
-from .. import errors
 from ..coordinator.jobs import JobBoard, open_board
-from ..errors import EdlError, GenerationSuperseded, UnavailableError, WireError
 from ..proto.channel import Channel
+from ..runtime import errors
+from ..runtime.errors import EdlError, GenerationSuperseded, UnavailableError, WireError
 from ..scheduler.students.shards import Shard
 from .messages import (
     Answer,

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal, Self
 
-from ..errors import WireError
 from ..proto.channel import Message
+from ..runtime.errors import WireError
 from .settings import TrainSettings
 
 #: Exit code of a rank that left at a safe point, or because a peer or its supervisor is gone:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from ..coordinator.queue.keys import is_name
-from ..errors import UsageError
+from ..runtime.errors import UsageError
 from ..scheduler.students.fingerprint import FIELDS
 from ..scheduler.students.saving import OVERHEAD
 

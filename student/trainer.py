@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError
+from ..runtime.errors import UsageError
 
 if TYPE_CHECKING:
     from paddle import Tensor

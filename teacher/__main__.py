@@ -1,6 +1,6 @@
 """`python -m edl.teacher` is the `edl-teacher` command."""
 
-from ..interrupts import end_at_once
+from ..runtime.interrupts import end_at_once
 
 end_at_once("edl-teacher")
 

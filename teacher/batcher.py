@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol
 
-from ..errors import DeadlineExceeded, EdlError, PredictorCrashed, RetryableError
 from ..proto.arena import Arena
+from ..runtime.errors import DeadlineExceeded, EdlError, PredictorCrashed, RetryableError
 from ..scheduler.batching import BatchRule, DeviceLane, WaitingRequest, decide, promise_s
 from .jobs import PredictorReady, RequestLabels, Results
 from .pool import PredictorPool, PredictorProcess

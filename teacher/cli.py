@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import supervise
 from ..coordinator.options import LogFormat, Verbose
-from ..errors import UsageError
-from ..lifecycle import open_all_descriptors, run_cli, stop_on_signals
-from ..logs import configure_logging, tell
 from ..proto.security import options as credentials
+from ..runtime import supervise
+from ..runtime.errors import UsageError
+from ..runtime.lifecycle import open_all_descriptors, run_cli, stop_on_signals
+from ..runtime.logs import configure_logging, tell
 from . import options
 from .register.cli import REGISTER, register
 
@@ -371,8 +371,8 @@ def _check_reach(
     Raises:
         UsageError: other machines reach it without credentials, and that was not asked for.
     """
-    from ..metrics import split_listen
     from ..proto.security import check_exposure, is_loopback
+    from ..runtime.metrics import split_listen
 
     check_exposure(host, security, insecure, "the teacher")
     if http is not None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from ..coordinator.config import join_address
-from ..errors import UsageError
 from ..proto.datatypes import TensorSpec
 from ..proto.forms import OUTPUT_KINDS, OutputKind
 from ..proto.security import ServerSecurity
+from ..runtime.errors import UsageError
 from ..scheduler.batching import BatchRule
 from .backends import paced
 from .microbatch import parse_micro_batch

@@ -37,10 +37,17 @@ from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from .. import errors
-from ..errors import BadAnswer, DeadlineExceeded, EdlError, RetryableError, TeacherError, UsageError
 from ..proto.arena import Arena, Array, ArrayRef
 from ..proto.dataclass_json import from_plain, to_plain
+from ..runtime import errors
+from ..runtime.errors import (
+    BadAnswer,
+    DeadlineExceeded,
+    EdlError,
+    RetryableError,
+    TeacherError,
+    UsageError,
+)
 from ..scheduler.rates import pooled_t_t
 from .backends import ModelSpec, Submit
 from .request import RequestedOutput, encode_outputs

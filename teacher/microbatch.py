@@ -8,8 +8,8 @@ from statistics import median
 
 import numpy as np
 
-from ..errors import BadAnswer, ModelError, RetryableError, TeacherError, UsageError
 from ..proto.arena import Array
+from ..runtime.errors import BadAnswer, ModelError, RetryableError, TeacherError, UsageError
 from ..scheduler.batching import RUNS, BatchRule, choose, next_size, per_sample_s
 from .backends import Backend, Finish, Submit, at_once, submit_to
 from .backends.tensor_specs import example_batch

@@ -25,12 +25,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from .. import supervise
-from ..errors import EdlError, ModelError, ProcessFailed, TeacherError, UsageError
 from ..proto.arena import Array
 from ..proto.channel import Channel
 from ..proto.dataclass_json import from_plain, to_plain
 from ..proto.tensors import InferRequest
+from ..runtime import supervise
+from ..runtime.errors import EdlError, ModelError, ProcessFailed, TeacherError, UsageError
 from . import jobs
 from .backends import Backend, submit_to
 from .backends.tensor_specs import example_batch, probe_batch

@@ -23,12 +23,12 @@ from functools import partial
 
 import numpy as np
 
-from .. import supervise
-from ..errors import EdlError, ModelError, PredictorCrashed, ProcessFailed, RetryableError
-from ..logs import relay
 from ..proto.arena import Arena, Record
 from ..proto.channel import Channel, Message
 from ..proto.dataclass_json import from_plain, to_plain
+from ..runtime import supervise
+from ..runtime.errors import EdlError, ModelError, PredictorCrashed, ProcessFailed, RetryableError
+from ..runtime.logs import relay
 from ..scheduler.backoff import delay_s
 from ..scheduler.rates import RecentMedian, pooled_t_t
 from . import jobs

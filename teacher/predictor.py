@@ -18,8 +18,11 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
-from .. import supervise
-from ..errors import (
+from ..proto.arena import Arena, tune_allocator
+from ..proto.channel import Channel, Message
+from ..proto.dataclass_json import from_plain, to_plain
+from ..runtime import supervise
+from ..runtime.errors import (
     BadAnswer,
     DeviceOutOfMemory,
     EdlError,
@@ -27,10 +30,7 @@ from ..errors import (
     RequestRefused,
     RetryableError,
 )
-from ..logs import configure_logging
-from ..proto.arena import Arena, tune_allocator
-from ..proto.channel import Channel, Message
-from ..proto.dataclass_json import from_plain, to_plain
+from ..runtime.logs import configure_logging
 from . import jobs
 from .backends import Backend, ModelSpec, queue_of, submit_to
 from .backends.paced import PacedBackend

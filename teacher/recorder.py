@@ -21,10 +21,10 @@ from typing import Final, Self
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import Metric
 
-from ..errors import AccessError, BadAnswer, EdlError, RetryableError
-from ..logs import Fields
 from ..proto import inference_pb2 as pb
 from ..proto.status import to_status
+from ..runtime.errors import AccessError, BadAnswer, EdlError, RetryableError
+from ..runtime.logs import Fields
 from ..scheduler.rates import RecentRate
 from .registration import TeacherView
 from .request import REASONS, reason_of

@@ -13,9 +13,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from ..coordinator.config import is_wildcard, join_address, named_by_address
 from ..coordinator.heartbeat import Heartbeat
 from ..coordinator.registry import Registry, with_patience
-from ..errors import LeaseSuperseded, RequestRefused, UsageError, WrongInstance
-from ..lifecycle import Stop
 from ..proto.security.instance import new_key, prove
+from ..runtime.errors import LeaseSuperseded, RequestRefused, UsageError, WrongInstance
+from ..runtime.lifecycle import Stop
 from .config import TeacherConfig
 
 

@@ -8,7 +8,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..errors import (
+from ..proto.arena import Arena, Array, ArrayRef, Layouts
+from ..proto.datatypes import Parameter, TensorSpec, datatype_of
+from ..proto.forms import LabelForm, check_form, encode
+from ..proto.tensors import InferRequest
+from ..runtime.errors import (
     EdlError,
     Forbidden,
     RateLimited,
@@ -19,10 +23,6 @@ from ..errors import (
     WireError,
     WrongInstance,
 )
-from ..proto.arena import Arena, Array, ArrayRef, Layouts
-from ..proto.datatypes import Parameter, TensorSpec, datatype_of
-from ..proto.forms import LabelForm, check_form, encode
-from ..proto.tensors import InferRequest
 from .backends import ModelSpec
 
 

@@ -19,10 +19,17 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from ..errors import BadAnswer, EdlError, ModelError, RequestRefused, TeacherError, UsageError
 from ..proto.arena import Array
 from ..proto.datatypes import datatype_of, dtype_of
 from ..proto.forms import OutputKind, kind_of
+from ..runtime.errors import (
+    BadAnswer,
+    EdlError,
+    ModelError,
+    RequestRefused,
+    TeacherError,
+    UsageError,
+)
 from .backends import Backend
 from .backends.tensor_specs import probe_batch
 from .microbatch import run_in_micro_batches

@@ -13,12 +13,12 @@ from ..coordinator.config import join_address
 from ..coordinator.heartbeat import Heartbeat
 from ..coordinator.registry import Registry, connect, with_patience
 from ..coordinator.registry.keys import check_member, check_service
-from ..errors import EdlError, ProcessFailed, StartCancelled
-from ..lifecycle import Stop
-from ..logs import log_as
-from ..metrics import MetricsServer
 from ..proto.security import AccessControl
 from ..proto.security.certificates import export_expiry
+from ..runtime.errors import EdlError, ProcessFailed, StartCancelled
+from ..runtime.lifecycle import Stop
+from ..runtime.logs import log_as
+from ..runtime.metrics import MetricsServer
 from .backends.selection import check_model
 from .batcher import Batcher
 from .config import TeacherConfig, check_cores

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console, RenderableType
 from typer.testing import CliRunner, Result
 
-from edl.errors import UsageError
+from edl.runtime.errors import UsageError
 
 
 def run(app: typer.Typer, *arguments: object) -> Result:

@@ -26,7 +26,7 @@ from edl.proto import inference_pb2 as pb
 from edl.proto import inference_pb2_grpc as oip
 from edl.proto.arena import Array
 from edl.proto.clients import MODEL_CONFIGURATION
-from edl.supervise import end_with_parent
+from edl.runtime.supervise import end_with_parent
 from edl.tests.scripted_teacher import CLASSES, SERVICE, logits_of
 
 MODEL = "m"

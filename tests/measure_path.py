@@ -188,7 +188,7 @@ def drive(same_host: bool) -> None:
 
     from edl.distill_reader import DistilReader
     from edl.mesh.local import TEACHER_READY
-    from edl.supervise import python_command, start
+    from edl.runtime.supervise import python_command, start
 
     class Source:
         def __iter__(self):  # type: ignore[no-untyped-def]

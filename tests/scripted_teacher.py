@@ -17,13 +17,13 @@ from typing import Any
 import grpc
 import numpy as np
 
-from edl.errors import EdlError
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.arena import Array
 from edl.proto.security import AccessControl, ServerSecurity, listen
 from edl.proto.status import to_metadata, to_status
-from edl.supervise import end_with_parent
+from edl.runtime.errors import EdlError
+from edl.runtime.supervise import end_with_parent
 
 SERVICE = "inference.GRPCInferenceService"
 CLASSES = 10

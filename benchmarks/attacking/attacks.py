@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ...lifecycle import open_all_descriptors
 from ...proto.channel import Channel
-from ...supervise import end_with_parent
+from ...runtime.lifecycle import open_all_descriptors
+from ...runtime.supervise import end_with_parent
 
 #: Behind every other process, so that it is the attack which costs, not the attacker.
 _NICE: Final = 19

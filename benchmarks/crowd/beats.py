@@ -17,7 +17,7 @@ from ...coordinator.store.redis_leases import (
     register_call,
     whole_beat,
 )
-from ...errors import EdlError, RegistryUnavailable
+from ...runtime.errors import EdlError, RegistryUnavailable
 from .probed import INCARNATION, KEY
 from .resp import Connection, OnReply, command, integers, text
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self
 
-from ...errors import RegistryUnavailable
+from ...runtime.errors import RegistryUnavailable
 
 #: Takes a reply as it is on the wire, or why there is none.
 OnReply = Callable[[bytes | RegistryUnavailable], None]

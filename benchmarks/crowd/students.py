@@ -23,7 +23,7 @@ from ...coordinator.calling.discovery import CHANNEL_OPTIONS, live_managers
 from ...coordinator.registry import connect
 from ...proto import coordinator_pb2 as pb
 from ...proto.protocols import PROTOCOL_VERSION
-from ...supervise import end_with_parent
+from ...runtime.supervise import end_with_parent
 from . import schedule
 
 #: Streams share connections: what a manager spends on one does not depend on it.

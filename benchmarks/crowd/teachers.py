@@ -22,7 +22,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ...coordinator.heartbeat import BEATS_PER_TTL
-from ...supervise import end_with_parent
+from ...runtime.supervise import end_with_parent
 from . import schedule
 from .beats import Wire
 from .probed import ProbedServer

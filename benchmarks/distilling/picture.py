@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from .ways import WAYS, Outcome, Way
 
 COLOURS: dict[Way, str] = {

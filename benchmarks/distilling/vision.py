@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import UsageError
 from ...mesh.demo.digits import CLASSES, DigitDataset, augment, load_digits
 from ...mesh.demo.models import grey_scale
 from ...mesh.demo.settings import DemoSettings
+from ...runtime.errors import UsageError
 from .task import BASE, Task, find
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import select
 
-from ...errors import EdlError, ProcessFailed
 from ...proto.arena import Array
 from ...proto.clients import LabelRequest
 from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.clients.transport import TransportConnection
 from ...proto.security import TlsFiles
 from ...proto.shared_buffer import GENERATION_BYTES, BufferLocation, SharedBuffer
+from ...runtime.errors import EdlError, ProcessFailed
 from . import IN_FLIGHT, Ask
 from .codec import TIMEOUT_S, client_of, serve
 

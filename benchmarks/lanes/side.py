@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ...proto.channel import Channel, Message
-from ...supervise import end_with_parent
+from ...runtime.supervise import end_with_parent
 from ..children import stay_on
 from . import IN_FLIGHT, Ask, batch_of, lane
 from .certificate import tls_files

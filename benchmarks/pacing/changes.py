@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from typing import Final
 
 from ...distill_reader import DistilReader
-from ...errors import ProcessFailed
 from ...mesh.local import LocalMesh, TeacherSpec
+from ...runtime.errors import ProcessFailed
 from ..report import MIN_ROUNDS, Estimate
 from . import FOR_EVER, ROWS, SERVICE, Repeated, batch
 from .streams import Share, windows_s

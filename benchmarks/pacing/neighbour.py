@@ -15,7 +15,7 @@ from ...mesh.demo.digits import BatchSource, load_digits
 from ...mesh.demo.models import Predictor
 from ...mesh.demo.settings import DemoSettings
 from ...proto.channel import Channel
-from ...supervise import end_with_parent
+from ...runtime.supervise import end_with_parent
 from ..children import stay_on
 
 

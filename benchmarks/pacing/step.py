@@ -19,9 +19,9 @@ import numpy as np
 
 from ...distill_reader import DistilReader
 from ...proto.channel import Channel
+from ...runtime.supervise import end_with_parent
 from ...student.losses import DistillLoss
 from ...student.trainer import Trainer
-from ...supervise import end_with_parent
 from ...teacher.backends.paddle import import_paddle
 from ..children import ANY_CORE, move_to
 from . import SERVICE, Repeated

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from ...mesh.local import TEACHER_READY
-from ...supervise import Process, python_command, start
+from ...runtime.supervise import Process, python_command, start
 from . import ROWS, SERVICE
 
 #: Takes 64 numbers of a sample.

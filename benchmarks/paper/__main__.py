@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ...errors import EdlError, UsageError
+from ...runtime.errors import EdlError, UsageError
 from . import page, picture
 from .running import experiments, simulated
 

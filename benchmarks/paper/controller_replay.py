@@ -17,9 +17,9 @@ from typing import Final, Literal
 
 from ...coordinator.embedded import server_command
 from ...coordinator.queue import QueueBoard, Wish, open_queue
-from ...errors import ProcessFailed
 from ...mesh.jobs.spec import JobSpec
-from ...supervise import python_command, start
+from ...runtime.errors import ProcessFailed
+from ...runtime.supervise import python_command, start
 from ..report import Goal, Report
 
 MOST: Final = 4

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 
 COLOURS: Final = ("#2f6fb0", "#d98c3f", "#c0392b", "#2e8b57", "#7b5ea7", "#8c8c8c")
 USES: Final = {

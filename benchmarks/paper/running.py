@@ -7,7 +7,7 @@ import inspect
 from pathlib import Path
 from types import ModuleType
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ..report import Report
 from .tables import Reproduced, compare
 

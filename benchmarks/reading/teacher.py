@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from ...proto.channel import Channel
-from ...supervise import end_with_parent
+from ...runtime.supervise import end_with_parent
 from ..children import stay_on
 from ..lanes.codec import serve
 from . import SHAPE

@@ -16,7 +16,7 @@ import psutil
 
 from ...distill_reader import DistilReader
 from ...proto.channel import Channel, Message
-from ...supervise import end_with_parent
+from ...runtime.supervise import end_with_parent
 from ..children import stay_on
 from ..lanes.codec import MODEL
 from ..pacing import Repeated

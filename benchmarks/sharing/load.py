@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 from ...proto.channel import Channel
-from ...supervise import end_with_parent
+from ...runtime.supervise import end_with_parent
 
 _TIMEOUT_S: Final = 30.0
 _WARM: Final = 20

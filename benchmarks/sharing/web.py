@@ -6,8 +6,8 @@ import hashlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-from ...lifecycle import stop_on_signals
-from ...supervise import end_with_parent
+from ...runtime.lifecycle import stop_on_signals
+from ...runtime.supervise import end_with_parent
 
 #: Rounds of a key derivation: a few milliseconds of a core.
 _ROUNDS: Final = 8_000

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from ...proto.channel import Channel
-from ...supervise import end_with_parent
+from ...runtime.supervise import end_with_parent
 from ...teacher.backends.selection import open_backend
 from ...teacher.backends.tensor_specs import example_batch
 from ...teacher.microbatch import run_in_micro_batches

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ...proto.channel import Channel
-from ...supervise import end_with_parent
+from ...runtime.supervise import end_with_parent
 from .networks import picture
 
 #: Batches that choose kernels and grow memory.

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...errors import UsageError
 from ...proto.arena import Array
+from ...runtime.errors import UsageError
 
 #: Height, width and classes.
 SIZE: Final = 224

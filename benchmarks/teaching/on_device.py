@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from ...distill_reader import DistilReader
-from ...errors import ModelError
+from ...runtime.errors import ModelError
 from ...teacher.backends.onnx import has_cuda
 from ..children import Child
 from ..pacing import SERVICE, Repeated

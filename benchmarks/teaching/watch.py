@@ -21,7 +21,7 @@ from ...coordinator.heartbeat import BEATS_PER_TTL
 from ...proto import inference_pb2 as pb
 from ...proto import inference_pb2_grpc as oip
 from ...proto.channel import Channel
-from ...supervise import end_with_parent
+from ...runtime.supervise import end_with_parent
 from ..children import ANY_CORE
 
 #: Seconds between two calls.

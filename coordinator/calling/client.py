@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
-from ...errors import CoordinatorUnavailable, RequestRefused, UsageError
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import ClientSecurity, open_channel
+from ...runtime.errors import CoordinatorUnavailable, RequestRefused, UsageError
 from ..registry import connect
 from .discovery import CHANNEL_OPTIONS, call_error, live_managers, stub
 

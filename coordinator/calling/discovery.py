@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import CoordinatorUnavailable, EdlError, RequestRefused
 from ...proto.status import from_status
+from ...runtime.errors import CoordinatorUnavailable, EdlError, RequestRefused
 from ..registry import Registry
 
 if TYPE_CHECKING:

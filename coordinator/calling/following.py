@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import grpc
 
-from ...errors import AccessError, CoordinatorUnavailable, UnavailableError
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import ClientSecurity, open_channel
+from ...runtime.errors import AccessError, CoordinatorUnavailable, UnavailableError
 from ...scheduler.backoff import delay_s
 from ..registry import connect
 from ..store.records import log_position

@@ -13,10 +13,10 @@ from typing import Any, Final, Self
 
 import grpc
 
-from ...errors import AccessError, EdlError, UnavailableError
 from ...proto import coordinator_pb2 as pb
 from ...proto.protocols import PROTOCOL_VERSION, check_version
 from ...proto.security import ClientSecurity, open_channel
+from ...runtime.errors import AccessError, EdlError, UnavailableError
 from ...scheduler.backoff import delay_s
 from ...scheduler.leadership import rank_servers
 from ..registry import Registry, connect

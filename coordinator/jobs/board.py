@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ...errors import GenerationSuperseded, RegistryUnavailable, UsageError
+from ...runtime.errors import GenerationSuperseded, RegistryUnavailable, UsageError
 from ...scheduler.students.shards import Shard
 from ..store import (
     AddRanked,

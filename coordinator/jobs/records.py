@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Self
 
-from ...errors import WireError
+from ...runtime.errors import WireError
 from ...scheduler.students.failures import RankFailure
 from ...scheduler.students.fingerprint import Fingerprint
 from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from ...errors import LeaseSuperseded
+from ...runtime.errors import LeaseSuperseded
 from ..registry import keys as registry_keys
 from ..store import (
     Append,

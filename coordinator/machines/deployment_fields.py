@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 
 #: Protocols of fsspec that read one place and nothing else. Chained ones (`zip://...::https://...`)
 #: unpack archives or keep files elsewhere, and some run commands on other machines.

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ...errors import AccessError, UnavailableError
-from ...lifecycle import Periodic
+from ...runtime.errors import AccessError, UnavailableError
+from ...runtime.lifecycle import Periodic
 from ..registry import Leads, LogEntry, Registry
 from .board import MachineBoard, fence_of
 from .placement import FRESH_S, Change, Place, Wish, desired_of, place, wish_of

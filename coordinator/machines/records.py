@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal, Self
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ..registry import keys as registry_keys
 from .deployment_fields import check_content, check_options, check_url
 

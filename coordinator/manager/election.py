@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...errors import AccessError, EdlError, UnavailableError
+from ...runtime.errors import AccessError, EdlError, UnavailableError
 from ...scheduler import leadership as rule
 from ..heartbeat import BEATS_PER_TTL
 from ..registry import Registry, ServiceLeadership, SweepPermit

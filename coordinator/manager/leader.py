@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ...errors import AccessError, UnavailableError
+from ...runtime.errors import AccessError, UnavailableError
 from ...scheduler import leadership as rule
 from ...scheduler.admission import TeacherIdentity
 from ...scheduler.autoscale import AutoscaleConfig

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ...errors import AccessError, UnavailableError
 from ...proto import coordinator_pb2 as pb
+from ...runtime.errors import AccessError, UnavailableError
 from ...scheduler.autoscale import AutoscaleConfig
 from ..config import ManagerConfig
 from ..heartbeat import BEATS_PER_TTL

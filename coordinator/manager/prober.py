@@ -17,9 +17,9 @@ from typing import Any, Final, Literal, Protocol
 
 import grpc
 
-from ...errors import AccessError, BadAnswer, EdlError, UsageError
 from ...proto import inference_pb2 as pb
 from ...proto.security import ClientSecurity, instance, open_channel
+from ...runtime.errors import AccessError, BadAnswer, EdlError, UsageError
 from ...scheduler.admission import identity_address
 from ..registry import Member
 

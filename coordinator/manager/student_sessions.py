@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from ...errors import EdlError, Forbidden, LeaseSuperseded
 from ...proto import coordinator_pb2 as pb
 from ...proto.protocols import PROTOCOL_VERSION
+from ...runtime.errors import EdlError, Forbidden, LeaseSuperseded
 from ..registry import Beat, Epoch, Member, MemberBeat, Registry, Row
 from ..registry.records import concerns_managers
 from .messages import MANAGER, report_facts, teacher_from

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ...errors import AccessError, RetryableError, UnavailableError
 from ...proto import coordinator_pb2 as pb
+from ...runtime.errors import AccessError, RetryableError, UnavailableError
 from ...scheduler import leadership as rule
 from ..heartbeat import BEATS_PER_TTL
 from ..registry import FACTS_TTLS, Epoch, Member, Registry, Row

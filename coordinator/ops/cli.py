@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from ...errors import UsageError
 from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
-from ...standard_streams import visible
+from ...runtime.errors import UsageError
+from ...runtime.standard_streams import visible
 from ..config import DEFAULT_URL
 from .options import Coordinator, Json, Service, console, quiet_grpc
 

@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from ... import __version__
-from ...errors import (
+from ...proto import coordinator_pb2 as pb
+from ...proto.security import ClientSecurity, is_loopback
+from ...proto.security.certificates import SOON_DAYS, days_until, expiry_of, handshake_hint
+from ...runtime.errors import (
     AccessError,
     EdlError,
     Forbidden,
@@ -18,9 +21,6 @@ from ...errors import (
     UnavailableError,
     UsageError,
 )
-from ...proto import coordinator_pb2 as pb
-from ...proto.security import ClientSecurity, is_loopback
-from ...proto.security.certificates import SOON_DAYS, days_until, expiry_of, handshake_hint
 from ..calling.client import ask_status
 from ..calling.subscription import try_subscribing
 from ..registry import Member, Registry, connect

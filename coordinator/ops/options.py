@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...standard_streams import visible
+from ...runtime.standard_streams import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,12 +6,12 @@ import socket
 import ssl
 from contextlib import closing
 
-from ...errors import AccessError, EdlError
 from ...proto import coordinator_pb2 as pb
 from ...proto.clients import open_client
 from ...proto.protocols import host_and_port
 from ...proto.security import ClientSecurity
 from ...proto.security.client_connections import HttpConnector
+from ...runtime.errors import AccessError, EdlError
 
 _TIMEOUT_S = 2.0
 

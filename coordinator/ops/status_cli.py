@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ...errors import UsageError
 from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
+from ...runtime.errors import UsageError
 from ..config import DEFAULT_URL
 from .options import Coordinator, Service, console, quiet_grpc
 
@@ -87,8 +87,8 @@ class _Seen:
 
 def _look(fetch: Callable[[], pb.MeshStatus], url: str, service: str, queue: str) -> _Seen:
     """Raises CoordinatorUnavailable where no manager answers and nothing trains either."""
-    from ...errors import CoordinatorUnavailable
     from ...proto import coordinator_pb2 as pb
+    from ...runtime.errors import CoordinatorUnavailable
 
     try:
         mesh = fetch()
@@ -112,7 +112,7 @@ def _found(seen: _Seen, service: str) -> _Seen:
 
 
 def _jobs(url: str) -> Sequence[JobState]:
-    from ...errors import AccessError
+    from ...runtime.errors import AccessError
     from ..jobs import open_board
     from .jobs_view import read_jobs
 
@@ -126,7 +126,7 @@ def _jobs(url: str) -> Sequence[JobState]:
 
 
 def _machines(url: str) -> MachinesState | None:
-    from ...errors import AccessError
+    from ...runtime.errors import AccessError
     from ..machines import open_machines
     from .machines_view import read_machines
 
@@ -140,7 +140,7 @@ def _machines(url: str) -> MachinesState | None:
 
 
 def _queue(url: str, queue: str) -> QueueState | None:
-    from ...errors import AccessError
+    from ...runtime.errors import AccessError
     from ..queue import open_queue
     from .queue_view import read_queue
 
@@ -197,7 +197,7 @@ def _watch(ask: Callable[[], _Seen], service: str, most: int) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from ...errors import UnavailableError
+    from ...runtime.errors import UnavailableError
 
     def look() -> RenderableType:
         try:

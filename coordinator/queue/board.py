@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ...errors import RegistryUnavailable
+from ...runtime.errors import RegistryUnavailable
 from ..store import (
     Append,
     Change,

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ..store import LeaseSet
 
 #: Of one fleet.

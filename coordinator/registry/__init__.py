@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ...errors import RegistryUnavailable, StartCancelled
+from ...runtime.errors import RegistryUnavailable, StartCancelled
 from ..store import FACTS_TTLS, Beat, Changes, Leads, Member, MemberBeat, SweepPermit, open_store
 from .records import (
     DesiredCount,
@@ -21,7 +21,7 @@ from .records import (
 from .registry import Registry
 
 if TYPE_CHECKING:
-    from ...lifecycle import Stop
+    from ...runtime.lifecycle import Stop
 
 _T = TypeVar("_T")
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Sized
 from typing import Final
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ..store import records
 from .records import Epoch, Kind
 

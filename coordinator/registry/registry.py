@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from ...errors import LeaseSuperseded
+from ...runtime.errors import LeaseSuperseded
 from ..store import (
     Append,
     Beat,

@@ -9,9 +9,9 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from ...errors import AccessError, RegistryUnavailable, UsageError, WireError
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import Caller
+from ...runtime.errors import AccessError, RegistryUnavailable, UsageError, WireError
 from .. import operations
 from ..limits import Limits, Places
 from ..machines import MachineBoard

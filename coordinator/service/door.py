@@ -10,7 +10,9 @@ from typing import Any, Final, NoReturn, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from ...errors import (
+from ...proto.security import AccessControl, Caller
+from ...proto.status import to_status
+from ...runtime.errors import (
     AccessError,
     EdlError,
     Forbidden,
@@ -20,8 +22,6 @@ from ...errors import (
     VersionMismatch,
     WireError,
 )
-from ...proto.security import AccessControl, Caller
-from ...proto.status import to_status
 from ..limits import Limits, Overloaded, TooLarge
 
 log = logging.getLogger(__name__)

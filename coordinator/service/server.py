@@ -12,10 +12,10 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from ...errors import EdlError, ProcessFailed, UnavailableError
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import AccessControl, ServerSecurity, listen
 from ...proto.security.servers import aio_server
+from ...runtime.errors import EdlError, ProcessFailed, UnavailableError
 from ..config import check_free, join_address
 from ..limits import Limits
 from ..machines import MachineBoard

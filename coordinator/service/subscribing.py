@@ -19,7 +19,10 @@ from typing import Any, Final, Protocol
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from ...errors import (
+from ...proto import coordinator_pb2 as pb
+from ...proto.protocols import check_version
+from ...proto.security import Caller
+from ...runtime.errors import (
     AccessError,
     EdlError,
     RateLimited,
@@ -27,9 +30,6 @@ from ...errors import (
     UnavailableError,
     WireError,
 )
-from ...proto import coordinator_pb2 as pb
-from ...proto.protocols import check_version
-from ...proto.security import Caller
 from ...scheduler.admission import full_bucket, take_tokens
 from ...scheduler.circuit_breakers import IN_WORDS
 from ..calling.discovery import BEAT_METADATA, SECRET_METADATA

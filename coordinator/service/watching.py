@@ -8,9 +8,15 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ...errors import RateLimited, RegistryUnavailable, RetryableError, UnavailableError, WireError
 from ...proto import coordinator_pb2 as pb
 from ...proto.protocols import PROTOCOL_VERSION
+from ...runtime.errors import (
+    RateLimited,
+    RegistryUnavailable,
+    RetryableError,
+    UnavailableError,
+    WireError,
+)
 from ..calling.discovery import VERSION_METADATA
 from ..limits import Limits, Places
 from ..manager.messages import event_message

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from .records import (
     FACTS_TTLS,
     AddRanked,

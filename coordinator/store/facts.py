@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 
 #: What travels as JSON: texts, numbers, lists, dicts, None.
 Facts = Mapping[str, Any]

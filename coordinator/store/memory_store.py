@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from ...errors import RegistryUnavailable
+from ...runtime.errors import RegistryUnavailable
 from .memory_leases import MemoryLeases
 from .records import (
     AddRanked,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Literal
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 
 #: Facts outlive the deadline by this factor of the TTL, so that the dead can be named.
 FACTS_TTLS: Final = 5

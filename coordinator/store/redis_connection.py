@@ -12,8 +12,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final
 
-from ...errors import Forbidden, RegistryUnavailable, Unauthenticated
 from ...proto.security.certificates import handshake_hint
+from ...runtime.errors import Forbidden, RegistryUnavailable, Unauthenticated
 from . import redis_url
 
 #: Of an answer in which a key holds another type than ours.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ...errors import RegistryUnavailable, UsageError
+from ...runtime.errors import RegistryUnavailable, UsageError
 
 if TYPE_CHECKING:
     import redis

@@ -18,7 +18,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ...errors import (
+from ...proto.security import AccessControl, Caller
+from ...runtime.errors import (
     AccessError,
     EdlError,
     Forbidden,
@@ -28,7 +29,6 @@ from ...errors import (
     Unauthenticated,
     UsageError,
 )
-from ...proto.security import AccessControl, Caller
 from .feed import Feed, Source
 from .guard import Guard
 

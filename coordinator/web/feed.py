@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
-from ...errors import EdlError, RateLimited
 from ...proto import coordinator_pb2 as pb
+from ...runtime.errors import EdlError, RateLimited
 from .picture import Document, Picture
 
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ...errors import UsageError
-from ...metrics import split_listen
 from ...proto.security import Acceptor, AccessControl, TlsFiles, is_loopback, reloading_context
+from ...runtime.errors import UsageError
+from ...runtime.metrics import split_listen
 from ..config import bound, join_address
 from .app import Access, make_app
 from .feed import MAX_VIEWERS, Feed, Source

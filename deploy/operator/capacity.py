@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from ...errors import UsageError
 from ...mesh.kubernetes.resources import (
     APP,
     COMPONENT_LABEL,
@@ -19,6 +18,7 @@ from ...mesh.kubernetes.resources import (
     Object,
     quantity,
 )
+from ...runtime.errors import UsageError
 from ...scheduler.elastic_values import Pool
 
 _GIB: Final = 2.0**30

@@ -53,9 +53,9 @@ def run(
     they have made goes on without them.
     """
     from ...coordinator.ops.options import quiet_grpc
-    from ...lifecycle import stop_on_signals
-    from ...logs import configure_logging
     from ...mesh.kubernetes.client import ALL_NAMESPACES, connect
+    from ...runtime.lifecycle import stop_on_signals
+    from ...runtime.logs import configure_logging
     from .run import RunConfig
     from .run import run as run_operator
 
@@ -86,7 +86,7 @@ def run(
 
 
 def _sharing(max_load: float, freeze_s: float) -> ElasticConfig:
-    from ...errors import UsageError
+    from ...runtime.errors import UsageError
 
     try:
         return ElasticConfig(max_load=max_load, freeze_s=freeze_s)

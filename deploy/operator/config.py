@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ...scheduler.elastic_values import ElasticConfig
 
 

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from ...errors import EdlError, LeaseSuperseded, ObjectChanged, ObjectMissing
-from ...lifecycle import Periodic
 from ...mesh.kubernetes.client import Client
 from ...mesh.kubernetes.resources import APP, LEASE, PART_OF_LABEL, Object, rfc3339
+from ...runtime.errors import EdlError, LeaseSuperseded, ObjectChanged, ObjectMissing
+from ...runtime.lifecycle import Periodic
 from ...scheduler.leadership import (
     RENEWING,
     Lease,

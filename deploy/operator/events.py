@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ...errors import EdlError, LeaseSuperseded, ObjectExists
 from ...mesh.kubernetes.client import Client
 from ...mesh.kubernetes.resources import EVENT, OPERATOR, Object, rfc3339_s
+from ...runtime.errors import EdlError, LeaseSuperseded, ObjectExists
 
 log = logging.getLogger(__name__)
 

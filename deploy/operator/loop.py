@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from ...errors import EdlError, LeaseSuperseded
-from ...lifecycle import LOOK_UP_S, Stop
+from ...runtime.errors import EdlError, LeaseSuperseded
+from ...runtime.lifecycle import LOOK_UP_S, Stop
 from ...scheduler.backoff import RandomLike, RetryPause, next_retry_s
 from .error_log import ErrorLog
 from .metrics import OperatorMetrics

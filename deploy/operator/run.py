@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ...errors import LeaseSuperseded
-from ...lifecycle import Stop
 from ...mesh.kubernetes.client import Client, Connection
-from ...metrics import MetricsServer
+from ...runtime.errors import LeaseSuperseded
+from ...runtime.lifecycle import Stop
+from ...runtime.metrics import MetricsServer
 from .config import OperatorConfig
 from .election import Election
 from .jobs.reconciler import DistillJobReconciler

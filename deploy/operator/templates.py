@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ...coordinator.store.redis_url import holds_password
-from ...errors import UsageError
 from ...mesh.kubernetes.resources import GROUP, Object, quantity
+from ...runtime.errors import UsageError
 
 #: The user of our images.
 USER: Final = 65532

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import UsageError
 from ...proto.arena import Array
+from ...runtime.errors import UsageError
 from ..reader import DistilReader
 from ..saved_state import State
 

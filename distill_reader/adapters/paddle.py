@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ..reader import DistilReader
 from ..structure import map_leaves
 from .loader import Loader, numbers_of

@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from ...errors import BatchError
 from ...proto.arena import Array, dtype_named
+from ...runtime.errors import BatchError
 
 
 class TensorKind(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ..reader import DistilReader
 from ..structure import map_leaves
 from .loader import Loader, numbers_of

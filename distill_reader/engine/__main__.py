@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from ...supervise import end_with_parent
+from ...runtime.supervise import end_with_parent
 
 #: After the trainer's death, the engine has so much time to release its teachers.
 ORPHAN_GRACE_S = 4.0
@@ -22,10 +22,10 @@ GC_THRESHOLD = 20_000
 def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
     end_with_parent(ORPHAN_GRACE_S)
     # After that: these take a second to load, during which the trainer may die.
-    from ...logs import configure_logging, log_as
     from ...proto.arena import Arena, tune_allocator
     from ...proto.channel import Channel
     from ...proto.shared_buffer import SharedBuffer
+    from ...runtime.logs import configure_logging, log_as
     from ..config import ReaderConfig
     from .engine import Engine
 

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...errors import BadAnswer, RequestRefused, UsageError, WrongInstance
 from ...proto.arena import Array, dtype_named
 from ...proto.clients import LabelResponse
 from ...proto.datatypes import FREE, Input, Parameter, TensorSpec, datatype_of, pieces_of
 from ...proto.forms import LabelForm, check_parts, decode, encode
+from ...runtime.errors import BadAnswer, RequestRefused, UsageError, WrongInstance
 from ..label_forms import AS_GIVEN, LabelForms
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ...errors import EdlError, UsageError
 from ...proto.arena import Arena, Array, Record
 from ...proto.channel import Channel
 from ...proto.forms import kind_of, softmax
+from ...runtime.errors import EdlError, UsageError
 from ...scheduler.no_teacher import Mixture
 from ...scheduler.reader_core import instructions as do
 from ...scheduler.reader_core.delivery import Delivery

@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from ... import errors
 from ...proto.arena import Arena
 from ...proto.channel import Channel, Message
 from ...proto.shared_buffer import SharedBuffer
+from ...runtime import errors
 from ...scheduler.reader_core import instructions as do
 from ...scheduler.reader_core.events import EngineResumed, HandoffState, LoopWaiting, SourceEnded
 from ..config import ReaderConfig

@@ -15,9 +15,9 @@ from functools import partial
 from math import inf
 from typing import Final
 
-from ... import errors
 from ...proto.arena import Arena, Array
 from ...proto.shared_buffer import SharedBuffer
+from ...runtime import errors
 from ...scheduler.flow import FlowConfig
 from ...scheduler.reader_core import CoreConfig, ReaderCore
 from ...scheduler.reader_core import events as ev

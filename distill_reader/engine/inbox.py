@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-from ...errors import WireError
 from ...proto.channel import Channel, Message
+from ...runtime.errors import WireError
 
 Call = Callable[[], None]
 #: Maximum number of calls before the next decision; they take some milliseconds.

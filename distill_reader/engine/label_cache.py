@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ...errors import EdlError, UsageError
 from ...proto.arena import Array
 from ...proto.shared_buffer import SharedBuffer
+from ...runtime.errors import EdlError, UsageError
 from ...scheduler import label_cache
 from ...scheduler.ledger.events import Span
 from ...scheduler.reader_core.events import Peer

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from ...errors import EdlError, RequestRefused, UsageError
 from ...proto.arena import Array
 from ...proto.clients import LabelResponse
 from ...proto.datatypes import Parameter
 from ...proto.forms import CLASSES, LabelForm
+from ...runtime.errors import EdlError, RequestRefused, UsageError
 from ..label_forms import LabelForms
 from ..store import LabelStore
 from ..store.rows import (

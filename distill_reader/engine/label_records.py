@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ...errors import BadAnswer
 from ...proto.arena import Arena, Array, Record
+from ...runtime.errors import BadAnswer
 from ...scheduler.ledger.events import Span
 from ..ring import refused
 from .answers import joined

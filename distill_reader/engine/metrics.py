@@ -376,7 +376,7 @@ class Exporter:
     def __init__(self, config: ReaderConfig) -> None:
         from prometheus_client import CollectorRegistry, Histogram
 
-        from ...metrics import MetricsServer
+        from ...runtime.metrics import MetricsServer
 
         self._config = config
         self._times: dict[EnsembleMember, TeacherTimes] = defaultdict(TeacherTimes)

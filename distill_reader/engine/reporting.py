@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from ... import errors
 from ...proto import coordinator_pb2 as pb
 from ...proto.channel import Channel
 from ...proto.protocols import PROTOCOL_VERSION
+from ...runtime import errors
 from ...scheduler.flow import FlowState
 from ..config import ReaderConfig
 from .batch_delivery import BatchDelivery

@@ -12,12 +12,12 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from ...errors import UsageError
 from ...proto.arena import Array, ArrayRef
 from ...proto.channel import Message
 from ...proto.clients import input_mismatch
 from ...proto.datatypes import Input, StackedArray, pieces_of
 from ...proto.shared_buffer import GENERATION_BYTES, BufferLocation, SharedBuffer
+from ...runtime.errors import UsageError
 from ...scheduler.ledger.events import Span
 from ...scheduler.reader_core.instructions import SendRequest
 from ...scheduler.reader_core.links import TeacherLinks

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from ...errors import EdlError
 from ...proto import coordinator_pb2 as pb
+from ...runtime.errors import EdlError
 from ...scheduler.reader_core.events import Advice, Assigned, Peer
 from ..config import ReaderConfig
 

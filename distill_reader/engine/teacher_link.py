@@ -15,16 +15,6 @@ from math import inf
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from ...errors import (
-    AccessError,
-    BadAnswer,
-    DeadlineExceeded,
-    EdlError,
-    RateLimited,
-    RequestRefused,
-    RetryableError,
-    WireError,
-)
 from ...proto.clients import (
     LabelRequest,
     LabelResponse,
@@ -37,6 +27,16 @@ from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.clients.transport import TransportConnection
 from ...proto.security import ClientSecurity
 from ...proto.shared_buffer import SharedBuffer
+from ...runtime.errors import (
+    AccessError,
+    BadAnswer,
+    DeadlineExceeded,
+    EdlError,
+    RateLimited,
+    RequestRefused,
+    RetryableError,
+    WireError,
+)
 from ...scheduler import reachability
 from ...scheduler.reader_core.events import Peer
 from ..store.rows import Content, LabelRow

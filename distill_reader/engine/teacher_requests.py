@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from ... import errors
-from ...errors import EdlError, RequestRefused
 from ...proto.arena import Array
 from ...proto.clients import LabelRequest, ModelDescription
 from ...proto.datatypes import FREE, Input, TensorSpec
 from ...proto.forms import FITTING_KINDS, LabelForm, SoftLabelIs, check_form
 from ...proto.shared_buffer import BufferLocation
+from ...runtime import errors
+from ...runtime.errors import EdlError, RequestRefused
 from ...scheduler.ledger.events import Span
 from ...scheduler.reader_core.events import FailureCause, Peer, PublishedKind
 from ..config import ReaderConfig

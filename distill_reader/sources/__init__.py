@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ...scheduler.students.shards import RankShard
 from .batched import Batched
 from .iterables import PlainSource, StatefulSource

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import BatchError, UsageError
+from ...runtime.errors import BatchError, UsageError
 from .source import tell_epoch
 
 Collate = Callable[[list[Any]], Any]

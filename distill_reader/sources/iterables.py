@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ...errors import UsageError
 from ...proto.arena import Array
+from ...runtime.errors import UsageError
 from ..structure import take_apart
 from .source import Mark, close_iterator, tell_epoch
 

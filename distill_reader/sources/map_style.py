@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...errors import UsageError
 from ...proto.arena import Array
+from ...runtime.errors import UsageError
 from ...scheduler.students.shards import RankShard, batches_of_rank, steps_of_rank
 from .batched import Batched
 from .source import Mark, close_iterator, tell_epoch

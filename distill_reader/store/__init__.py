@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from ...errors import UsageError
-from ...extras import install_command
+from ...runtime.errors import UsageError
+from ...runtime.extras import install_command
 
 __all__ = ["LabelStore"]
 

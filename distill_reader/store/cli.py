@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...errors import StoreUnavailable
+from ...runtime.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from .exporting import Inventory

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from ...errors import StoreDamaged, StoreUnavailable, UsageError
+from ...runtime.errors import StoreDamaged, StoreUnavailable, UsageError
 
 log = logging.getLogger(__name__)
 

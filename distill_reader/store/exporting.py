@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import RequestRefused, StoreDamaged, StoreUnavailable, UsageError
 from ...proto.datatypes import Array
 from ...proto.forms import LabelForm, decode
+from ...runtime.errors import RequestRefused, StoreDamaged, StoreUnavailable, UsageError
 from .database import Database
 from .rows import Content, LabelRow, Layout, covers, derived, unpack
 from .table import LabelTable

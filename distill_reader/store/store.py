@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple, Self
 
-from ...errors import EdlError, StoreDamaged, StoreUnavailable
+from ...runtime.errors import EdlError, StoreDamaged, StoreUnavailable
 from ...scheduler import label_cache
 from . import LabelStore
 from .database import PAGE_BYTES, TRANSACTION_BYTES, Database

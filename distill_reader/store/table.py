@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
-from ...errors import EdlError
+from ...runtime.errors import EdlError
 from ...scheduler.label_cache import StoredRow
 from .database import PAGE_BYTES, Database
 from .rows import Content, LabelRow, Layout, ServiceModel

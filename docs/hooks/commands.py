@@ -58,7 +58,7 @@ def walk() -> Iterator[Command]:
     """Every command of `edl`, groups before what they hold."""
     import typer
 
-    from edl.commands import command_line
+    from edl.cli import command_line
 
     yield from _walk(typer.main.get_command(command_line()), "edl", None)
 

@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / "build" / "reference" / "edl"
 PARTS = (
     "__init__.py",
-    "errors.py",
     "coordinator",
     "distill_reader",
     "mesh",
+    "runtime",
     "scheduler",
     "student",
 )

@@ -14,8 +14,8 @@ from ... import __version__
 from ...coordinator.beat_relay import BeatRelay
 from ...coordinator.machines import Deployment, MachineBoard, Order, Report, open_machines
 from ...coordinator.registry import connect
-from ...errors import AccessError, LeaseSuperseded, UnavailableError
-from ...lifecycle import Stop
+from ...runtime.errors import AccessError, LeaseSuperseded, UnavailableError
+from ...runtime.lifecycle import Stop
 from .agent_directory import AgentDirectory
 from .hardware import OtherLoad, memory_bytes
 from .lending import LendingDecision, LendingMemory, lend

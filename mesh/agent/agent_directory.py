@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from ...errors import ProcessFailed, UsageError
+from ...runtime.errors import ProcessFailed, UsageError
 
 _POLL_S: Final = 0.05
 

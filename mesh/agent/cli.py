@@ -12,11 +12,11 @@ import typer
 
 from ...coordinator.config import DEFAULT_URL
 from ...coordinator.options import LogFormat, Verbose
-from ...errors import UsageError
-from ...lifecycle import stop_on_signals
-from ...logs import configure_logging
 from ...proto.security.options import TlsCa, TlsCert, TlsKey, Tokens
-from ...supervise import end_with_parent
+from ...runtime.errors import UsageError
+from ...runtime.lifecycle import stop_on_signals
+from ...runtime.logs import configure_logging
+from ...runtime.supervise import end_with_parent
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from ...coordinator.machines.deployment_fields import check_url
-from ...errors import EdlError, ModelError, ModelUnavailable, UsageError
-from ...extras import install_command
+from ...runtime.errors import EdlError, ModelError, ModelUnavailable, UsageError
+from ...runtime.extras import install_command
 
 _BLOCK_BYTES: Final = 4 << 20
 _MOST_FILES: Final = 10_000

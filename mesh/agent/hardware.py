@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 
 _PROC: Final = Path("/proc")
 _GPUS: Final = Path("driver/nvidia/gpus")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ...coordinator.machines import Deployment
-from ...errors import ContentMismatch, ModelError, ModelUnavailable, UsageError
+from ...runtime.errors import ContentMismatch, ModelError, ModelUnavailable, UsageError
 from .download import download
 
 #: Share of the free disk space that a model may take.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from .lending import LendingConfig
 
 #: Heartbeats per TTL.

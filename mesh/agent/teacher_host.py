@@ -19,9 +19,9 @@ from typing import Final
 from ...coordinator.machines import Deployment
 from ...coordinator.machines.deployment_fields import arguments
 from ...coordinator.machines.records import State, attempt_of
-from ...errors import EdlError, ProcessFailed, UsageError
+from ...runtime.errors import EdlError, ProcessFailed, UsageError
+from ...runtime.supervise import Process, describe_exit, python_command, start
 from ...scheduler.backoff import RetryPause
-from ...supervise import Process, describe_exit, python_command, start
 from ..local import TEACHER_READY
 from .model_cache import ModelCache
 from .settings import AgentSettings

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...supervise import end_with_parent
+from ...runtime.supervise import end_with_parent
 
 if TYPE_CHECKING:
-    from ...lifecycle import Stop
+    from ...runtime.lifecycle import Stop
     from .report import ChaosReport
     from .settings import ChaosSettings
 
@@ -67,7 +67,7 @@ def chaos(
     Exit code 1: an invariant is broken; the report names it and the first example.
     """
     end_with_parent()
-    from ...lifecycle import stop_on_signals
+    from ...runtime.lifecycle import stop_on_signals
     from .report import as_json, report_lines
     from .settings import ChaosSettings
 
@@ -121,7 +121,7 @@ def _run(settings: ChaosSettings, logs: Path | None, stop: Stop) -> ChaosReport:
 def _log_folder(logs: Path | None) -> Path:
     if logs is None:
         return Path(tempfile.mkdtemp(prefix="edl-chaos-"))
-    from ...errors import UsageError
+    from ...runtime.errors import UsageError
 
     try:
         logs.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def _log_folder(logs: Path | None) -> Path:
 def _write(path: Path, report: object) -> None:
     import json
 
-    from ...errors import UsageError
+    from ...runtime.errors import UsageError
 
     try:
         path.write_text(json.dumps(report, indent=2) + "\n")

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ...errors import ProcessFailed
-from ...supervise import Process, python_command, start, stop_all
+from ...runtime.errors import ProcessFailed
+from ...runtime.supervise import Process, python_command, start, stop_all
 from .run_trace import ElasticTrainingResult
 
 JOB_FILE = Path(__file__).with_name("elastic_training_job.py")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Self
 
 from ...coordinator.registry import Registry, connect
-from ...errors import EdlError
-from ...lifecycle import Periodic
+from ...runtime.errors import EdlError
+from ...runtime.lifecycle import Periodic
 from .run_trace import MembershipSnapshot
 
 SNAPSHOT_INTERVAL_S = 0.25

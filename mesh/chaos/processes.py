@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...coordinator.embedded import free_port, server_command
-from ...errors import ProcessFailed
-from ...supervise import Command, Process, python_command, start, stop_all
+from ...runtime.errors import ProcessFailed
+from ...runtime.supervise import Command, Process, python_command, start, stop_all
 from ..local import COORDINATOR_READY, TEACHER_READY, TeacherSpec
 from .proxy import ChaosProxy, ProxyGroup, StreamFilter
 from .response_corruptor import ResponseCorruptor

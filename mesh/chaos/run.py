@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from ...errors import ProcessFailed
-from ...lifecycle import Stop
+from ...runtime.errors import ProcessFailed
+from ...runtime.lifecycle import Stop
 from .elastic_training import ElasticTraining
 from .fault_injector import FaultInjector
 from .fault_plan import KIND_BY_NAME, Fault, make_plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 
 #: A shorter run ends before faults can have an effect.
 MIN_SECONDS = 10.0

@@ -19,11 +19,11 @@ from typing import BinaryIO, Self, TextIO
 import numpy as np
 
 from ...distill_reader import CanaryPolicy, DistilReader
-from ...errors import EdlError
-from ...lifecycle import Periodic, Stop, stop_on_signals
-from ...logs import configure_logging
 from ...proto.arena import Array
-from ...supervise import end_with_parent
+from ...runtime.errors import EdlError
+from ...runtime.lifecycle import Periodic, Stop, stop_on_signals
+from ...runtime.logs import configure_logging
+from ...runtime.supervise import end_with_parent
 from .run_trace import SAMPLE_RECORD, STATS_INTERVAL_S, StudentStats
 from .synthetic_samples import INPUT, OUTPUT, digests_of, samples_of
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import RequestRefused
 from ...proto.arena import Array
+from ...runtime.errors import RequestRefused
 
 #: Values for `edl teacher serve --model`.
 MODEL = f"{__name__}:teacher"

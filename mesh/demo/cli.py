@@ -13,9 +13,9 @@ from typing import Annotated
 import typer
 
 from ...coordinator.embedded import server_program
-from ...errors import UsageError
-from ...extras import install_command
-from ...supervise import end_with_parent
+from ...runtime.errors import UsageError
+from ...runtime.extras import install_command
+from ...runtime.supervise import end_with_parent
 
 #: Environment of Paddle, here and in the mesh: one thread, so that all processes compute the same
 #: labels, and no log of its build.
@@ -51,7 +51,7 @@ def demo(
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it logs its font cache
     from rich.console import Console
 
-    from ...lifecycle import stop_on_signals
+    from ...runtime.lifecycle import stop_on_signals
     from .run import DemoOutputs, run_demo
     from .settings import DemoSettings
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ...distill_reader import DistilReader, ReaderStats, Timeouts
-from ...errors import NoTeacherAvailable
-from ...lifecycle import Periodic
+from ...runtime.errors import NoTeacherAvailable
+from ...runtime.lifecycle import Periodic
 from ..cores import children_on, pin_process
 from ..local import LocalMesh, TeacherSpec
 from .cpu_cores import CoreAssignment, CpuMeter

@@ -13,8 +13,8 @@ import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from ...errors import ProcessFailed
-from ...supervise import describe_exit, end_with_parent, python_command, start
+from ...runtime.errors import ProcessFailed
+from ...runtime.supervise import describe_exit, end_with_parent, python_command, start
 from ..cores import children_on
 from .cpu_cores import CoreAssignment
 from .modes import Mode, ModeResult, OnBatch, StreamSummary

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ...distill_reader import ReaderStats
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ..cores import available_cores, children_on, pin_process
 from ..local import LocalMesh, TeacherSpec
 from . import modes

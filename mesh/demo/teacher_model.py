@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ModelError, UsageError
+from ...runtime.errors import ModelError, UsageError
 from ...student import DistillLoss, Trainer, accuracy
 from .digits import DigitDataset, augment
 from .models import Predictor, load_paddle, teacher_network

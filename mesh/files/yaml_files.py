@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ...scheduler.units import Number
 from . import scalars
 from .yaml_tree import FileLocation, compose, describe_node, load, unknown_key

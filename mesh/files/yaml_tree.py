@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import yaml
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 
 
 class FileLocation:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ...errors import ProcessFailed, UsageError
-from ...lifecycle import Stop
+from ...runtime.errors import ProcessFailed, UsageError
+from ...runtime.lifecycle import Stop
+from ...runtime.supervise import Command, Process, describe_exit, start, stop_all
 from ...scheduler.backoff import RetryPause
 from ...scheduler.fleet import (
     FleetChange,
@@ -22,7 +23,6 @@ from ...scheduler.fleet import (
     fleet_size,
     pause_after_exit,
 )
-from ...supervise import Command, Process, describe_exit, start, stop_all
 from ..local import TEACHER_READY, TeacherSpec
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from ...coordinator.config import DEFAULT_TTL_S, DEFAULT_URL
 from ...coordinator.ops.options import Coordinator, quiet_grpc
 from ...coordinator.options import LogFormat, Verbose
 from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
-from ...supervise import end_with_parent
+from ...runtime.supervise import end_with_parent
 
 
 def local(
@@ -64,8 +64,8 @@ def local(
     from contextlib import ExitStack
 
     from ...coordinator.registry.keys import check_member, check_service
-    from ...lifecycle import open_all_descriptors, stop_on_signals
-    from ...logs import configure_logging
+    from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
+    from ...runtime.logs import configure_logging
     from ..cores import available_cores
     from ..local import TeacherSpec
     from .local import LocalFleet, LocalFleetRunner

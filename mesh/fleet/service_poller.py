@@ -7,10 +7,10 @@ from typing import Final
 
 from ...coordinator.calling.client import fetch_status
 from ...coordinator.manager.overview import state_of
-from ...errors import EdlError
-from ...lifecycle import Periodic
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import ClientSecurity
+from ...runtime.errors import EdlError
+from ...runtime.lifecycle import Periodic
 from ...scheduler.autoscale import left_to_fleets
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ...coordinator.queue import Entry, Progress, QueuedJob
-from ...errors import UnavailableError, UsageError
+from ...runtime.errors import UnavailableError, UsageError
 from .spec import JobSpec
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

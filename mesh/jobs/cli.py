@@ -11,8 +11,8 @@ import typer
 
 from ...coordinator.config import DEFAULT_URL
 from ...coordinator.ops.options import Coordinator, Json, console
-from ...errors import UsageError
-from ...standard_streams import visible
+from ...runtime.errors import UsageError
+from ...runtime.standard_streams import visible
 
 if TYPE_CHECKING:
     from ...coordinator.queue import QueuedJob
@@ -244,7 +244,7 @@ def reserve(
     from contextlib import closing
 
     from ...coordinator.queue import open_queue
-    from ...lifecycle import stop_on_signals
+    from ...runtime.lifecycle import stop_on_signals
     from .backend import JobLocation
     from .reservation import hold_slots
 

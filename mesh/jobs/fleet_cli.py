@@ -13,7 +13,7 @@ import typer
 from ...coordinator.config import DEFAULT_URL
 from ...coordinator.ops.options import Coordinator
 from ...coordinator.options import LogFormat, Verbose
-from ...supervise import end_with_parent
+from ...runtime.supervise import end_with_parent
 from .cli import Queue
 
 
@@ -80,8 +80,8 @@ def jobs(
 
     from ...coordinator.jobs import open_board
     from ...coordinator.queue import open_queue
-    from ...lifecycle import open_all_descriptors, stop_on_signals
-    from ...logs import configure_logging
+    from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
+    from ...runtime.logs import configure_logging
     from ...scheduler.elastic_values import ElasticConfig
     from ..cores import available_cores
     from .runner import FleetRunner

@@ -9,10 +9,10 @@ from typing import Final
 
 from ...coordinator.jobs import JobBoard
 from ...coordinator.queue import Progress, QueuedJob
-from ...errors import EdlError
+from ...runtime.errors import EdlError
+from ...runtime.supervise import describe_exit
 from ...scheduler.elastic_values import ElasticJob, Target
 from ...scheduler.job_states import NodeEndings, ending_of, limits_of, state_of
-from ...supervise import describe_exit
 from .node_group import NodeGroup, NodeProcess
 from .spec import JobSpec
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ...supervise import Command, Process, start, stop_all
+from ...runtime.supervise import Command, Process, start, stop_all
 from ..cores import children_on
 from .spec import JobSpec
 

@@ -8,10 +8,10 @@ from typing import Final
 
 from ...coordinator.jobs import JobBoard
 from ...coordinator.queue import Reservation
-from ...errors import ProcessFailed
+from ...runtime.errors import ProcessFailed
+from ...runtime.supervise import stop_all
 from ...scheduler.elastic import decide
 from ...scheduler.elastic_values import ElasticJob, ElasticMemory, Pool
-from ...supervise import stop_all
 from .job_run import JobRun, progress_of
 from .slots import FleetConfig, Slots
 

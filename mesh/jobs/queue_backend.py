@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 from ...coordinator.ops.queue_view import NOBODY, is_lost
 from ...coordinator.queue import Entry, Progress, QueueBoard, QueuedJob, Wish, open_queue
 from ...coordinator.queue.records import EVENTS_KEPT, PIECES_KEPT
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from .backend import Listing, not_ended
 from .spec import JobSpec
 from .views import fleet_line

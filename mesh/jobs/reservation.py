@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Final
 
 from ...coordinator.queue import QueueBoard
-from ...errors import EdlError, UsageError
-from ...lifecycle import Stop
+from ...runtime.errors import EdlError, UsageError
+from ...runtime.lifecycle import Stop
 
 log = logging.getLogger(__name__)
 

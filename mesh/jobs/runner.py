@@ -13,8 +13,8 @@ from ...coordinator.jobs import JobBoard
 from ...coordinator.queue import QueueBoard, QueuedJob, Reservation
 from ...coordinator.store import Leads
 from ...coordinator.store.facts import Facts
-from ...errors import EdlError, LeaseSuperseded, UsageError
-from ...lifecycle import Periodic, Stop
+from ...runtime.errors import EdlError, LeaseSuperseded, UsageError
+from ...runtime.lifecycle import Periodic, Stop
 from ..cores import pin_process
 from .job_run import JobRun
 from .node_scaler import NodeScaler

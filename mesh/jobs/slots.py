@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...coordinator.queue import Reservation
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ...scheduler.elastic_values import ElasticConfig
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ...scheduler.units import Number
 from ..files import read
 from ..files.program_checks import check_env, check_name, check_program

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Self
 
-from ...errors import KubernetesUnavailable, ObjectChanged, ObjectMissing
+from ...runtime.errors import KubernetesUnavailable, ObjectChanged, ObjectMissing
 from .resources import OPERATOR, POD, Kind, Object, Objects
 from .transport import Connection, Transport, connect
 
@@ -20,7 +20,7 @@ _PAGE: Final = 500
 class Client:
     """Objects of one API server, as plain dicts. Any number of threads may use it.
 
-    Every method raises, of `errors.py`:
+    Every method raises, of `runtime/errors.py`:
 
     - KubernetesUnavailable: the server does not answer, is overloaded or fails: try again later;
     - Unauthenticated, Forbidden: our credentials, or what they allow;

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 
 #: An object of Kubernetes as its API sends it: plain JSON.
 Object = dict[str, Any]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-from ...errors import (
+from ...runtime.errors import (
     EdlError,
     Forbidden,
     KubernetesUnavailable,
@@ -20,7 +20,7 @@ from ...errors import (
     Unauthenticated,
     UsageError,
 )
-from ...extras import install_command
+from ...runtime.extras import install_command
 from .resources import GROUP, Object
 
 if TYPE_CHECKING:

@@ -63,7 +63,7 @@ def plan(
     """
     import json
 
-    from ...errors import UsageError
+    from ...runtime.errors import UsageError
     from ...scheduler.cluster import Cluster
     from ...scheduler.planner import plan as make
     from ..files import read
@@ -127,7 +127,7 @@ def _print(made: MeshPlan, key: str, rows: list[SweepPoint]) -> None:
 
 
 def _write_scenario(path: Path, made: MeshPlan, cluster: Cluster, job: Distillation) -> None:
-    from ...errors import UsageError
+    from ...runtime.errors import UsageError
     from ..files import write
     from .scenario import scenario_of
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ...scheduler.cluster import DeviceRate, Distillation
 from ...scheduler.units import Bytes, Count, Positive, SamplesPerSecond, Seconds
 from ..files import read

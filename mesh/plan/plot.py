@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ...scheduler.planner import MeshPlan
 from ...scheduler.verdicts import Method
 from .sweep import SweepPoint

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ...scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, Distillation
 from ...scheduler.planner import MeshPlan, plan
 from ...scheduler.units import Number

@@ -62,7 +62,7 @@ def profile(
     Times the student alone, then the teacher alone, and writes the rates of both
     to a file; a job description names it under 'profiles'.
     """
-    from ...errors import UsageError
+    from ...runtime.errors import UsageError
     from ..files import write
 
     if job is None and model is None:
@@ -80,7 +80,7 @@ def profile(
 
 
 def _student(job: Path, batch: int | None, steps: int, seconds: float, device: str) -> Any:
-    from ...errors import UsageError
+    from ...runtime.errors import UsageError
     from ...teacher.config import Device, check_cores
     from .step_timings import time_steps_in_child
 

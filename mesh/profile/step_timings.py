@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from ... import supervise
-from ...errors import EdlError, JobError, ProcessFailed, UsageError
 from ...proto.channel import Channel
+from ...runtime import supervise
+from ...runtime.errors import EdlError, JobError, ProcessFailed, UsageError
 from ...student.job.assembly import Assembly, assemble
 from ...student.job.batches import Parts, batches_of
 from ...student.job.spec import is_dataset, load_job

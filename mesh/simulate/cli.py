@@ -53,7 +53,7 @@ def simulate(
     """
     import json
 
-    from ...errors import UsageError
+    from ...runtime.errors import UsageError
     from ...scheduler.simulator.scenario import Scenario
     from ..files import read
     from .progress import simulate_with_progress

@@ -7,8 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from ...errors import UsageError
-from ...extras import install_command
+from ...runtime.errors import UsageError
+from ...runtime.extras import install_command
 from ...scheduler.simulator.result import MeshSample, SimulatedEvent, SimulationResult
 
 #: Kinds of events that are marked by a line, unless there are more than `MAX_MARKS`.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ...scheduler.simulator import simulate
 from ...scheduler.simulator.scenario import Scenario
 from .report import SimulationReport, format_time

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...distill_reader.trace_file import TraceEvent, TraceFile, begin
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ...scheduler.simulator.result import LabelledRequest, MeshSample, SimulationResult, Stepped
 
 #: Groups of tracks, and the track of events in the first.

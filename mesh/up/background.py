@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from ...errors import UsageError
-from ...lifecycle import Stop
-from ...supervise import Background, identity_of, python_command
+from ...runtime.errors import UsageError
+from ...runtime.lifecycle import Stop
+from ...runtime.supervise import Background, identity_of, python_command
 from .foreground import already_up
 from .state_directory import StateDirectory
 

@@ -13,7 +13,7 @@ import typer
 from ...coordinator.options import LogFormat, Verbose
 
 if TYPE_CHECKING:
-    from ...lifecycle import Stop
+    from ...runtime.lifecycle import Stop
     from .foreground import MeshRun
 
 _File = Annotated[
@@ -59,9 +59,9 @@ def up(
     if all succeeded. Ctrl-C stops students at a safe point, then teachers, then the coordinator; a
     second Ctrl-C stops all at once. If this process is killed, all others end, too.
     """
-    from ...lifecycle import open_all_descriptors, stop_on_signals
-    from ...logs import configure_logging
-    from ...supervise import end_with_parent
+    from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
+    from ...runtime.logs import configure_logging
+    from ...runtime.supervise import end_with_parent
     from .plan import command_lines
 
     mesh = _mesh_run(file, logs, keep)
@@ -144,7 +144,7 @@ def _run(mesh: MeshRun, names: list[str] | None, stop: Stop) -> int:
 
 
 def _in_background(mesh: MeshRun, options: list[str]) -> None:
-    from ...lifecycle import stop_on_signals
+    from ...runtime.lifecycle import stop_on_signals
     from .background import run_in_background
     from .state_directory import relative_path
 
@@ -165,7 +165,7 @@ def _write(text: str) -> None:
 
 
 def _base() -> Path:
-    from ...errors import UsageError
+    from ...runtime.errors import UsageError
 
     base = os.environ.get("XDG_CACHE_HOME")
     try:

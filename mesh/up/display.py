@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ...coordinator.store.redis_url import masked
-from ...errors import UsageError
-from ...standard_streams import visible
+from ...runtime.errors import UsageError
+from ...runtime.standard_streams import visible
 from . import messages
 from .mesh_state import ProcessState
 from .runner import MeshView, RunningProcess

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from ...errors import ProcessFailed, UsageError
-from ...supervise import Identity, wait_gone
+from ...runtime.errors import ProcessFailed, UsageError
+from ...runtime.supervise import Identity, wait_gone
 from .state_directory import MeshRecord, StateDirectory, recorded_meshes, relative_path
 
 #: Seconds within which processes end after their `edl up` was killed.

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from ...coordinator.store.redis_url import masked
-from ...errors import ProcessFailed, UsageError
-from ...lifecycle import Stop
+from ...runtime.errors import ProcessFailed, UsageError
+from ...runtime.lifecycle import Stop
+from ...runtime.supervise import identity_of
 from ...scheduler.job_states import USAGE_CODE
-from ...supervise import identity_of
 from . import messages
 from .display import LineDisplay
 from .down import stop_orphans

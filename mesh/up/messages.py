@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ...supervise import describe_exit
+from ...runtime.supervise import describe_exit
 from .mesh_state import ALIVE, MeshState, ProcessState
 
 #: Characters of a line of another program.

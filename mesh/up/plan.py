@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from ...coordinator.store.redis_url import masked
-from ...errors import UsageError
-from ...supervise import Command, python_command
+from ...runtime.errors import UsageError
+from ...runtime.supervise import Command, python_command
 from ..local import COORDINATOR_READY, TEACHER_READY
 from .mesh_state import ProcessSpec
 from .spec import URL, MeshFile, ServiceSpec, StudentSpec, program, search_path

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from ...coordinator.store.redis_url import masked
-from ...errors import ProcessFailed
-from ...lifecycle import Stop
-from ...supervise import Identity, Process, identity_of, start, stop_all
+from ...runtime.errors import ProcessFailed
+from ...runtime.lifecycle import Stop
+from ...runtime.supervise import Identity, Process, identity_of, start, stop_all
 from . import messages
 from .mesh_state import MeshState, decide, ended, initial_state, ready, started, stop
 from .plan import COORDINATOR, LaunchPlan

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from ...coordinator.store.redis_url import parse
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ...scheduler.units import Number
 from ..files import read
 from ..files.program_checks import check_env, check_name, check_program, check_words

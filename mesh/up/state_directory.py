@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
-from ...errors import UsageError
-from ...supervise import Identity
+from ...runtime.errors import UsageError
+from ...runtime.supervise import Identity
 
 _VERSION: Final = 1
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
-from ...errors import InputsOverwritten, UsageError, WireError
+from ...runtime.errors import InputsOverwritten, UsageError, WireError
 from ..datatypes import Array, Input, Parameter, TensorSpec, dtype_of
 from ..protocols import OIP, PADDLE_SERVING, PADDLE_SERVING_CPP, PROTOCOLS, check_dialled
 from ..security import ClientSecurity
@@ -113,8 +113,8 @@ class LabelResponse:
 class TeacherClient(Protocol):
     """A client of one model at one server. Any thread may call it, several at once.
 
-    `open_client` creates it without contacting the server. All methods raise errors of `edl.errors`
-    only.
+    `open_client` creates it without contacting the server. All methods raise only errors of
+    `edl.runtime.errors`.
     """
 
     def probe(self, timeout_s: float) -> ModelDescription:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import grpc
 
-from ...errors import (
+from ...runtime.errors import (
     BadAnswer,
     EdlError,
     RequestRefused,

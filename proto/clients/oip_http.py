@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import grpc
 
-from ...errors import (
+from ...runtime.errors import (
     BadAnswer,
     DeadlineExceeded,
     EdlError,

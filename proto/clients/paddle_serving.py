@@ -28,7 +28,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from ...errors import (
+from ...runtime.errors import (
     BadAnswer,
     EdlError,
     RequestRefused,

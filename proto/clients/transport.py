@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ...errors import AccessError, EdlError, InputsOverwritten, RateLimited, WireError
+from ...runtime.errors import AccessError, EdlError, InputsOverwritten, RateLimited, WireError
 from .. import frames
 from ..datatypes import Parameter, datatype_of, from_bytes, pieces_of, to_bytes
 from ..frames import FramedTensor, FrameHeader, OpenFrame, ResultDescription, TransportOffer

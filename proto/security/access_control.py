@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ...errors import AccessError, Forbidden, Unauthenticated, UsageError
+from ...runtime.errors import AccessError, Forbidden, Unauthenticated, UsageError
 from .certificates import Reloaded
 from .credentials import ServerSecurity
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from .credentials import ClientSecurity, ServerSecurity, TlsFiles
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from .access_control import read_token
 from .certificates import Reloaded, client_context, read_pem
 from .credentials import ClientSecurity, TlsFiles, stays_here

@@ -9,7 +9,7 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from .credentials import ClientSecurity, ServerSecurity, TlsFiles
 
 _PANEL = "Security"

@@ -24,7 +24,7 @@ import grpc.aio
 from grpc._cython import cygrpc
 from grpc.aio import _server as grpc_server
 
-from ...errors import AddressInUse
+from ...runtime.errors import AddressInUse
 from .certificates import PemContents, Reloaded, check_validity, read_pem
 from .credentials import ServerSecurity, TlsFiles
 

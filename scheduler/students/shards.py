@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 
 #: [start, stop)
 Range = tuple[int, int]

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...errors import CheckpointMismatch
 from ...proto.arena import dtype_named
+from ...runtime.errors import CheckpointMismatch
 from .contents import MODEL, OPTIMIZER, Array, Contents
 
 #: Where `capture` puts what are no arrays, within the state.

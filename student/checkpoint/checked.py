@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, Final, Protocol
 
 import numpy as np
 
-from ...errors import CheckpointDamaged, UsageError
 from ...proto.arena import dtype_named
+from ...runtime.errors import CheckpointDamaged, UsageError
 from .checkpoint import Manifest, Provenance
 from .contents import DTYPES, Array, Contents
 from .files import PIECE_BYTES, Draft, Files, Written

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from ...errors import CheckpointDamaged
+from ...runtime.errors import CheckpointDamaged
 from ...scheduler.students.fingerprint import Fingerprint, since_checkpoint
 from ...scheduler.students.saving import CheckpointEntry
 from .files import Files, Written, generation_of, step_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...errors import CheckpointDamaged, UsageError
+from ...runtime.errors import CheckpointDamaged, UsageError
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint

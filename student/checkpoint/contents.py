@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 
 Piece = bytes | memoryview
 

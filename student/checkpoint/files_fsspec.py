@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
-from ...errors import CheckpointUnavailable, EdlError, UsageError
-from ...extras import install_command
+from ...runtime.errors import CheckpointUnavailable, EdlError, UsageError
+from ...runtime.extras import install_command
 from .checkpoint import MANIFEST
 from .files import (
     LEFTOVER_S,

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from ...errors import CheckpointDamaged, CheckpointUnavailable
+from ...runtime.errors import CheckpointDamaged, CheckpointUnavailable
 from .checkpoint import MANIFEST
 from .files import (
     LEFTOVER_S,

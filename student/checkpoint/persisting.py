@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from ...errors import EdlError, GenerationSuperseded
+from ...runtime.errors import EdlError, GenerationSuperseded
 from ...scheduler.backoff import ceiling_s
 from ...scheduler.students.saving import due_beside
 from .checkpoint import Checkpoint

@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from ...errors import CheckpointDamaged, EdlError, UsageError
 from ...proto.shared_buffer import descriptor_of
+from ...runtime.errors import CheckpointDamaged, EdlError, UsageError
 from ...scheduler.students.saving import (
     CheckpointEntry,
     CheckpointHistory,

@@ -33,9 +33,9 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from ...errors import MemoryRefused, UsageError
 from ...proto.arena import ALIGNMENT, dtype_named
 from ...proto.shared_buffer import descriptor_of, key_of
+from ...runtime.errors import MemoryRefused, UsageError
 from .contents import Array, Contents
 
 SLOTS: Final = 2

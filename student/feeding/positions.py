@@ -23,7 +23,7 @@ from ...distill_reader.sources.map_style import (
     with_inner,
 )
 from ...distill_reader.sources.source import tell_epoch
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ...scheduler.students.shards import Ranges, Shard, StaticDeal, cut, shard_rows
 
 

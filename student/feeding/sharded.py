@@ -17,8 +17,8 @@ import numpy as np
 
 from ...distill_reader.sources.map_style import Ids
 from ...distill_reader.sources.source import Mark, close_iterator, leave_garbage_to_the_parent
-from ...errors import UsageError
 from ...proto.arena import Array
+from ...runtime.errors import UsageError
 from ...scheduler.students.agreement import useful
 from ...scheduler.students.shards import Ranges, Shard
 from ..job.batches import with_positions

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...distill_reader.sources.batched import Batched
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ...scheduler.students.shards import rows_of_rank
 from ..job.distill import Distill
 from ..job.spec import is_dataset

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...distill_reader.structure import map_leaves, row_count
-from ...errors import BatchError, UsageError
 from ...proto.arena import Array
+from ...runtime.errors import BatchError, UsageError
 from .spec import JobSpec, Split, is_dataset
 
 #: The field that says where each row stands in the order of its epoch: int64 [rows].

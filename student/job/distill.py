@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ...errors import UsageError
 from ...proto.forms import SoftLabelIs
+from ...runtime.errors import UsageError
 from ...scheduler.no_teacher import GRACE_S
 from ...scheduler.students import weights
 from ...scheduler.students.weights import Weight

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, Literal, get_args
 
-from ...errors import EdlError, JobError
+from ...runtime.errors import EdlError, JobError
 from .distill import Distill
 
 Split = Literal["train", "eval"]

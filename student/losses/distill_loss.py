@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import get_args
 
-from ...errors import UsageError
 from ...proto.forms import SoftLabelIs
+from ...runtime.errors import UsageError
 from .terms import Tensor, check_hard_label, check_logits, cross_entropy, kl_divergence, weighted
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...errors import UsageError
 from ...proto.forms import SoftLabelIs
+from ...runtime.errors import UsageError
 from ...scheduler.students.weights import always_zero, needs_total, weight_at
 from ..job.distill import Distill, Hint, OutputKey
 from .terms import (

@@ -17,8 +17,8 @@ from __future__ import annotations
 import sys
 from typing import Any, Final, TypeAlias
 
-from ...errors import UsageError
 from ...proto.forms import SUM_TOLERANCE, SoftLabelIs
+from ...runtime.errors import UsageError
 
 
 def kl_divergence(

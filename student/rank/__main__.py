@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from ...errors import (
+from ...runtime.errors import (
     EdlError,
     GenerationSuperseded,
     JobError,
@@ -20,8 +20,8 @@ from ...errors import (
     PeerLost,
     UsageError,
 )
-from ...standard_streams import write_whole_lines
-from ...supervise import end_with_parent
+from ...runtime.standard_streams import write_whole_lines
+from ...runtime.supervise import end_with_parent
 from ..job.spec import blamed, told, trace_of
 from ..link import RankLink
 from ..messages import EXIT_AGAIN, Failed, Finished, Inspected, Left, Order, Ready
@@ -155,7 +155,7 @@ class Rank:
 def main(fd: int) -> int:
     end_with_parent(ORPHAN_GRACE_S)
     write_whole_lines()
-    from ...logs import configure_logging, log_as
+    from ...runtime.logs import configure_logging, log_as
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
     configure_logging()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from ...errors import PeerLost, UsageError
+from ...runtime.errors import PeerLost, UsageError
 
 #: Looks into the store while ranks meet: first after so long, then ever less often.
 _LOOK_FIRST_S, _LOOK_LAST_S = 0.001, 0.05

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
 
-from ...errors import PeerLost
+from ...runtime.errors import PeerLost
 from ...scheduler.students.agreement import RowShares, within
 from ..feeding import ShardedSource, UnshardedSource
 from ..job.batches import Parts, split

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ...scheduler.students.weights import BatchPiece, RateScaling, factor, pieces
 from ..job.batches import Parts
 from ..settings import Amp

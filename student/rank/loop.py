@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ...scheduler.students.agreement import StepDecision, Vote, decide
 from ..job.batches import Parts
 from .intake import OVER, Intake, Shares

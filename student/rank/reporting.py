@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from ...errors import EdlError, MemoryRefused
+from ...runtime.errors import EdlError, MemoryRefused
 from ...scheduler.students.saving import SaveSchedule
 from ..checkpoint.capture import Trained, capture
 from ..checkpoint.snapshot import SnapshotWriter

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import UsageError
+from ...runtime.errors import UsageError
 from ...scheduler.students.agreement import RowShares
 from ..checkpoint import open_checkpoint
 from ..checkpoint.capture import Trained, restore

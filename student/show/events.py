@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ...errors import UsageError
-from ...extras import install_command
+from ...runtime.errors import UsageError
+from ...runtime.extras import install_command
 from ..messages import Progress
 from .picture import Picture
 

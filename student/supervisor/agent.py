@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from ...coordinator.jobs import Generation, JobBoard
-from ...errors import CheckpointUnavailable, EdlError, NoTeacherAvailable, UsageError
-from ...lifecycle import Stop
+from ...runtime.errors import CheckpointUnavailable, EdlError, NoTeacherAvailable, UsageError
+from ...runtime.lifecycle import Stop
 from ...scheduler.students.failures import RankFailure
 from ...scheduler.students.fingerprint import (
     Fingerprint,

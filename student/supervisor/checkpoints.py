@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...coordinator.jobs import Generation, JobBoard
-from ...errors import CheckpointUnavailable, GenerationSuperseded, UsageError
+from ...runtime.errors import CheckpointUnavailable, GenerationSuperseded, UsageError
 from ...scheduler.students.fingerprint import Fingerprint
 from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory, expected_digest
 from ..checkpoint import Checkpoint, Repository, SnapshotOwner

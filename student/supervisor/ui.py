@@ -6,10 +6,10 @@ import logging
 from dataclasses import asdict
 from typing import Any
 
-from ... import logs
 from ...coordinator.jobs import Generation
+from ...runtime import logs
+from ...runtime.standard_streams import visible
 from ...scheduler.students.failures import RankFailure
-from ...standard_streams import visible
 from ..messages import Failed, FromRank, Progress, Ready, Scaled
 from ..show import Display
 from .workers import RankProcess

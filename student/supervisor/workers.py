@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, Self
 
-from ...errors import EdlError, UsageError, WireError
-from ...lifecycle import Stop
+from ...runtime.errors import EdlError, UsageError, WireError
+from ...runtime.lifecycle import Stop
+from ...runtime.supervise import Process, describe_exit, python_command, start
 from ...scheduler.students.failures import FailureKind, RankFailure, RankProgress, allowed_s, hung
 from ...scheduler.students.fingerprint import Fingerprint
 from ...scheduler.students.world import Ending
-from ...supervise import Process, describe_exit, python_command, start
 from ..link import RankPort, ShardServer
 from ..messages import (
     EXIT_AGAIN,

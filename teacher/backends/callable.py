@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...errors import ModelError, RequestRefused
 from ...proto.arena import Array
+from ...runtime.errors import ModelError, RequestRefused
 from . import ModelSpec
 from .framework import gpu_of, numerics, translated
 from .model_source import BackendKind, FactoryResult, ModelSettings, hash_of_function

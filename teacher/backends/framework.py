@@ -11,8 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import DeviceOutOfMemory, EdlError, ModelError, RequestRefused, RetryableError
 from ...proto.arena import Array
+from ...runtime.errors import (
+    DeviceOutOfMemory,
+    EdlError,
+    ModelError,
+    RequestRefused,
+    RetryableError,
+)
 from . import Backend
 from .tensor_specs import probe_batch
 

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...errors import ModelError
-from ...extras import EXTRA_BY_PACKAGE, install_command
 from ...proto.arena import Array
 from ...proto.datatypes import TensorSpec
+from ...runtime.errors import ModelError
+from ...runtime.extras import EXTRA_BY_PACKAGE, install_command
 from . import Backend
 
 _FRAMEWORKS: Final = ("paddle", "torch")

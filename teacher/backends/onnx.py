@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ModelError, WireError
-from ...extras import install_command
 from ...proto.arena import Array
 from ...proto.datatypes import FREE, Buffer, TensorSpec, datatype_of
 from ...proto.protobuf_fields import split_bytes_field
+from ...runtime.errors import ModelError, WireError
+from ...runtime.extras import install_command
 from . import Finish, ModelSpec, Submit, at_once
 from .framework import first_line, gpu_of, numerics, translated
 from .model_source import BackendKind, ModelSettings, hash_of_files

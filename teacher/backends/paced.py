@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from ...errors import ModelError, UsageError
 from ...proto.arena import Array
+from ...runtime.errors import ModelError, UsageError
 from . import Backend, ModelSpec
 from .tensor_specs import example_batch
 

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...errors import ModelError
-from ...extras import install_command
 from ...proto.arena import Array
 from ...proto.datatypes import FREE, TensorSpec
+from ...runtime.errors import ModelError
+from ...runtime.extras import install_command
 from . import ModelSpec, framework
 from .framework import check_gpu, gpu_of
 from .model_source import BackendKind, FactoryResult, ModelSettings, hash_of_code, hash_of_files

@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from ...errors import ModelError, RequestRefused, UsageError
 from ...proto.arena import Array
 from ...proto.datatypes import TensorSpec, dtype_of
+from ...runtime.errors import ModelError, RequestRefused, UsageError
 from . import Backend, Submit, queue_of
 from .callable import read_only
 from .framework import translated

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from ...errors import BadAnswer, ModelError, UsageError
 from ...proto.arena import Array
 from ...proto.datatypes import TensorSpec
+from ...runtime.errors import BadAnswer, ModelError, UsageError
 from . import Backend, Finish, Submit, callable, onnx, paced, paddle, queue_of, torch
 from .framework import compared
 from .model_source import (

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import EdlError, ModelError, UsageError, WireError
 from ...proto.arena import Array
 from ...proto.datatypes import FREE, TensorSpec, datatype_of, dtype_of
 from ...proto.forms import FLOATS
+from ...runtime.errors import EdlError, ModelError, UsageError, WireError
 from .model_source import ModelSettings
 
 #: Sizes for a free dimension, and a larger one: the side of an image, the length of a sequence.

@@ -17,18 +17,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from ... import supervise
 from ...coordinator.config import is_wildcard, join_address
 from ...coordinator.embedded import free_port
 from ...coordinator.registry import connect
 from ...coordinator.registry.keys import check_member, check_service
-from ...errors import EdlError, ModelError, ProcessFailed, RequestRefused, UsageError
-from ...lifecycle import Stop
 from ...proto.clients import LabelRequest, TeacherClient, open_client
 from ...proto.clients.paddle_serving import NUMBERS
 from ...proto.datatypes import TensorSpec
 from ...proto.protocols import PADDLE_SERVING
 from ...proto.security import is_loopback
+from ...runtime import supervise
+from ...runtime.errors import EdlError, ModelError, ProcessFailed, RequestRefused, UsageError
+from ...runtime.lifecycle import Stop
 from ..backends.framework import gpu_of
 from ..backends.model_source import find_model, hash_of_files
 from ..backends.paddle import KIND

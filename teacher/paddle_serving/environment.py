@@ -23,8 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from ... import supervise
-from ...errors import EdlError, ProcessFailed, UsageError
+from ...runtime import supervise
+from ...runtime.errors import EdlError, ProcessFailed, UsageError
 
 #: Seconds for one step of pip; Paddle for GPUs has hundreds of megabytes.
 _STEP_S: Final = 1800.0

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ... import supervise
 from ...coordinator.options import LogFormat, Verbose
-from ...lifecycle import stop_on_signals
-from ...logs import configure_logging, tell
 from ...proto.security import options as credentials
+from ...runtime import supervise
+from ...runtime.lifecycle import stop_on_signals
+from ...runtime.logs import configure_logging, tell
 from ..options import option
 
 if TYPE_CHECKING:

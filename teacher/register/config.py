@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...errors import UsageError
 from ...proto.datatypes import FREE, TensorSpec, datatype_of
 from ...proto.protocols import OIP
 from ...proto.security import ClientSecurity, ServerSecurity
+from ...runtime.errors import UsageError
 from ...scheduler.admission import HealthCheckSettings
 from ..self_test import Canary
 

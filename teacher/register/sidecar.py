@@ -23,7 +23,12 @@ from ...coordinator.config import join_address
 from ...coordinator.heartbeat import Heartbeat
 from ...coordinator.registry import Registry, connect
 from ...coordinator.registry.keys import check_member, check_service
-from ...errors import (
+from ...proto import inference_pb2 as pb
+from ...proto.clients import open_client
+from ...proto.protocols import OIP
+from ...proto.security import AccessControl, ServerSecurity, listen
+from ...proto.status import to_status
+from ...runtime.errors import (
     AccessError,
     BadAnswer,
     EdlError,
@@ -33,12 +38,7 @@ from ...errors import (
     UnavailableError,
     UsageError,
 )
-from ...lifecycle import Stop
-from ...proto import inference_pb2 as pb
-from ...proto.clients import open_client
-from ...proto.protocols import OIP
-from ...proto.security import AccessControl, ServerSecurity, listen
-from ...proto.status import to_status
+from ...runtime.lifecycle import Stop
 from ...scheduler.admission import (
     CheckMode,
     CheckResult,

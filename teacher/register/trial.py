@@ -11,11 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from ...errors import BadAnswer, ModelError, RequestRefused, UsageError, WireError, WrongInstance
 from ...proto.arena import Array
 from ...proto.clients import LabelRequest, TeacherClient
 from ...proto.datatypes import TensorSpec
 from ...proto.forms import OutputKind, kind_of
+from ...runtime.errors import (
+    BadAnswer,
+    ModelError,
+    RequestRefused,
+    UsageError,
+    WireError,
+    WrongInstance,
+)
 from ..backends.tensor_specs import probe_batch
 from ..self_test import Canary, check_finite, uninformative_outputs
 from .config import RegisterConfig

@@ -23,8 +23,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
-from ...errors import RateLimited, RetryableError
 from ...proto.security import AccessControl
+from ...runtime.errors import RateLimited, RetryableError
 from ..config import ServerConfig
 from .callers import CallCredentials, CallerIdentity
 

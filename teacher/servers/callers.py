@@ -21,7 +21,7 @@ from urllib.parse import unquote
 import grpc
 
 from ...coordinator.config import join_address
-from ...errors import RequestRefused
+from ...runtime.errors import RequestRefused
 
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED: Final = "01"

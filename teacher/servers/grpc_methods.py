@@ -22,10 +22,10 @@ from typing import Any, Final, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from ...errors import EdlError, RateLimited, TeacherLost, WireError
 from ...proto import inference_pb2 as pb
 from ...proto.protobuf_fields import bytes_field, split_bytes_field
 from ...proto.status import to_metadata, to_status
+from ...runtime.errors import EdlError, RateLimited, TeacherLost, WireError
 from ..recorder import CallRecord
 from ..request import RequestTooLarge
 from .admission import EVICTED, AccessLevel, AdmittedCall, CallTable

@@ -28,7 +28,6 @@ from starlette.types import Message as AsgiMessage
 
 from ...coordinator.config import join_address
 from ...coordinator.web.guard import is_here
-from ...errors import EdlError, RateLimited, RequestRefused, WireError
 from ...proto.json_tensors import (
     HEAD_LENGTH,
     decode_request,
@@ -39,6 +38,7 @@ from ...proto.json_tensors import (
 )
 from ...proto.status import HTTP, STATUS_HEADER, to_metadata, to_status
 from ...proto.tensors import InferRequest, InferResponse, SlowToDecode
+from ...runtime.errors import EdlError, RateLimited, RequestRefused, WireError
 from ..recorder import CallRecord, Recorder
 from ..request import RequestTooLarge
 from .admission import AdmittedCall

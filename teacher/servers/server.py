@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import grpc
 
 from ...coordinator.config import check_free, join_address
-from ...errors import UsageError
-from ...extras import install_command
 from ...proto.security import AccessControl, listen
 from ...proto.security.servers import aio_server
+from ...runtime.errors import UsageError
+from ...runtime.extras import install_command
 from ..config import ServerConfig
 from ..recorder import Recorder
 from .admission import CallAdmission

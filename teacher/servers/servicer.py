@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from google.protobuf.message import Message
 
 from ... import __version__
-from ...errors import EdlError
 from ...proto import inference_pb2 as pb
 from ...proto import tensors
 from ...proto.arena import Array
 from ...proto.datatypes import Parameter
 from ...proto.tensors import InferRequest, InferResponse
+from ...runtime.errors import EdlError
 from ..backends import ModelSpec
 from ..batcher import Labeller
 from ..config import ServerConfig

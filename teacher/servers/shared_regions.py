@@ -39,11 +39,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from ...errors import RateLimited, RequestRefused
 from ...proto.datatypes import Array, Parameter, quoted, to_bytes
 from ...proto.forms import LabelForm
 from ...proto.shared_buffer import BufferRef
 from ...proto.tensors import InferRequest, SlowToDecode
+from ...runtime.errors import RateLimited, RequestRefused
 from .callers import CallerIdentity
 from .shared_segment import SharedSegment, is_reader_memory
 

@@ -21,7 +21,6 @@ from typing import Final
 
 import numpy as np
 
-from ...errors import RequestRefused, RetryableError
 from ...proto.datatypes import quoted
 from ...proto.shared_buffer import (
     GENERATION,
@@ -30,6 +29,7 @@ from ...proto.shared_buffer import (
     SharedBuffer,
     descriptor_of,
 )
+from ...runtime.errors import RequestRefused, RetryableError
 
 #: Prefix of the names of objects that a teacher opens.
 PREFIX: Final = "edl-"

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ...errors import EdlError, RateLimited, WireError
 from ...proto import frames
 from ...proto.frames import FrameHeader
+from ...runtime.errors import EdlError, RateLimited, WireError
 from ..request import InputBuffers, RequestTooLarge
 from .admission import AdmittedCall, Deadline, SendingDeadline
 from .callers import user_behind

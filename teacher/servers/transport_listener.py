@@ -13,9 +13,9 @@ from functools import partial
 from typing import Final
 
 from ...coordinator.config import bound
-from ...errors import AccessError
 from ...proto.frames import OFFER_KEY, TransportOffer
 from ...proto.security import Acceptor, reloading_context
+from ...runtime.errors import AccessError
 from .callers import CallCredentials
 from .servicer import ServerContext
 from .transport_connection import ReaderConnection

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import EdlError, RequestRefused, WireError
 from ...proto import frames
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of, from_bytes, nbytes_of
 from ...proto.frames import FramedTensor, FrameHeader, OpenFrame
 from ...proto.shared_buffer import BufferRef
 from ...proto.tensors import InferRequest, SlowToDecode
+from ...runtime.errors import EdlError, RequestRefused, WireError
 from ..jobs import RequestLabels
 from ..request import InputBuffers, deadline_of
 from .callers import CallCredentials, CallerIdentity

@@ -12,8 +12,8 @@ import pytest
 from edl.benchmarks.paper import page, running, table2
 from edl.benchmarks.paper.claims import Cell, Experiment, Key, Order, Outcome, Use
 from edl.benchmarks.paper.tables import Reproduced, compare, crossings, misplaced, published
-from edl.commands import command_line
-from edl.errors import UsageError
+from edl.cli import command_line
+from edl.runtime.errors import UsageError
 from edl.tests.benchmarks.test_report import shown
 from edl.tests.cli_output import run
 

@@ -28,7 +28,7 @@ from edl.benchmarks.paper import (
 from edl.benchmarks.paper.claims import Outcome
 from edl.benchmarks.paper.elastic_series import Panel, draw_panels
 from edl.benchmarks.paper.tables import Reproduced, compare
-from edl.errors import UsageError
+from edl.runtime.errors import UsageError
 
 pytestmark = pytest.mark.system
 

@@ -39,9 +39,9 @@ from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED
 from edl.benchmarks.report import MIN_ROUNDS, Report
 from edl.benchmarks.sharing.load import ask
 from edl.benchmarks.teaching import on_device
-from edl.errors import ProcessFailed, UsageError
 from edl.mesh.demo.modes import ModeResult, StreamSummary
-from edl.supervise import python_command, start
+from edl.runtime.errors import ProcessFailed, UsageError
+from edl.runtime.supervise import python_command, start
 from edl.tests.examples.data import write_mnist, write_reviews
 
 pytestmark = pytest.mark.system

@@ -18,8 +18,8 @@ from rich.console import Console
 from edl.benchmarks import cli, ledger
 from edl.benchmarks.paper.tables import Reproduced
 from edl.benchmarks.report import Estimate, Goal, Op, Report, interleaved, machine, paired, pinned
-from edl.commands import command_line
-from edl.errors import UsageError
+from edl.cli import command_line
+from edl.runtime.errors import UsageError
 from edl.tests.cli_output import run
 
 EDL = command_line("bench")

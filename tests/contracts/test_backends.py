@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.errors import ModelError, TeacherError
 from edl.proto.arena import Array
 from edl.proto.dataclass_json import from_plain, to_plain
 from edl.proto.datatypes import TensorSpec
+from edl.runtime.errors import ModelError, TeacherError
 from edl.teacher.backends import Backend, ModelSpec
 from edl.teacher.backends.framework import instruction_set
 from edl.teacher.backends.selection import KINDS, content_of, open_backend

@@ -30,7 +30,7 @@ from edl.coordinator.store import (
     Stamp,
     Store,
 )
-from edl.errors import GenerationSuperseded
+from edl.runtime.errors import GenerationSuperseded
 from edl.scheduler.students.saving import CheckpointHistory
 from edl.student.checkpoint import Checkpoint, Repository
 from edl.student.supervisor.checkpoints import HistoryFence

@@ -14,11 +14,11 @@ from redis import Redis
 
 from edl.coordinator.queue import Progress, QueueBoard
 from edl.coordinator.store.redis_store import RedisStore
-from edl.errors import UnavailableError, UsageError
 from edl.mesh.jobs.backend import JobLocation
 from edl.mesh.jobs.cli import app
 from edl.mesh.kubernetes import resources
 from edl.mesh.kubernetes.resources import DISTILL_JOB, rfc3339
+from edl.runtime.errors import UnavailableError, UsageError
 from edl.tests.cli_output import output_of
 from edl.tests.deploy.kube_api.cluster import Emulated, emulated_in
 from edl.tests.waiting import DEADLINE_S

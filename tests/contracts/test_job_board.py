@@ -12,7 +12,7 @@ from redis import Redis
 from edl.coordinator.jobs import JobBoard, open_board
 from edl.coordinator.jobs.records import EVENTS_KEPT, KEEP_S
 from edl.coordinator.store.redis_store import RedisStore
-from edl.errors import GenerationSuperseded, RegistryUnavailable, UsageError
+from edl.runtime.errors import GenerationSuperseded, RegistryUnavailable, UsageError
 from edl.scheduler.students.shards import Ranges, Shard, cut
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds
 from edl.tests.stores import of_job

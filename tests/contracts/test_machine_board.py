@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from edl.coordinator.machines import Deployment, MachineBoard, Order, Report, open_machines
 from edl.coordinator.machines.board import fence_of
 from edl.coordinator.store.redis_store import RedisStore
-from edl.errors import LeaseSuperseded, RegistryUnavailable, UsageError
+from edl.runtime.errors import LeaseSuperseded, RegistryUnavailable, UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds
 from edl.tests.waiting import DEADLINE_S, wait_until
 

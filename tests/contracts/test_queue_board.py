@@ -10,7 +10,7 @@ from redis import Redis
 from edl.coordinator.queue import Progress, QueueBoard, Wish, open_queue
 from edl.coordinator.queue.records import ENDED_KEPT, EVENTS_KEPT, KEEP_S, PIECES_KEPT
 from edl.coordinator.store.redis_store import RedisStore
-from edl.errors import RegistryUnavailable, UsageError
+from edl.runtime.errors import RegistryUnavailable, UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds
 from edl.tests.stores import of_queue
 from edl.tests.waiting import DEADLINE_S

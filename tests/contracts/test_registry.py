@@ -6,7 +6,7 @@ import pytest
 
 from edl.coordinator import Registry
 from edl.coordinator.registry import FACTS_TTLS, Beat, Kind, LogEntry, MemberBeat, SweepPermit
-from edl.errors import LeaseSuperseded, UsageError
+from edl.runtime.errors import LeaseSuperseded, UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Registries
 
 TTL_S = 1.0  # after its end, facts are kept for 4 s

@@ -15,10 +15,10 @@ from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.service import CoordinatorServer
 from edl.coordinator.service.subscribing import Outgoing
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.errors import EdlError
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.protocols import PROTOCOL_VERSION
 from edl.proto.security import ServerSecurity
+from edl.runtime.errors import EdlError
 
 _NUMBER = count(1)
 

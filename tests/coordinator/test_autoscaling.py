@@ -14,8 +14,8 @@ from edl.coordinator import Registry
 from edl.coordinator.machines import Deployment, MachineBoard
 from edl.coordinator.scaling import Settings, bounded, count_of, page
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.errors import RegistryUnavailable, UsageError
-from edl.metrics import MetricsServer
+from edl.runtime.errors import RegistryUnavailable, UsageError
+from edl.runtime.metrics import MetricsServer
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.tests.coordinator.world import GRACE_S, LEADER_TTL_S, SERVICE, World
 from edl.tests.stores import memory

@@ -11,7 +11,6 @@ from typing import Any
 import grpc
 import pytest
 
-from edl import errors
 from edl.coordinator import Registry, Subscription
 from edl.coordinator.calling.discovery import call_error
 from edl.coordinator.registry import connect
@@ -19,6 +18,7 @@ from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.proto.status import from_status
+from edl.runtime import errors
 from edl.scheduler.leadership import rank_servers
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.faults import FaultProxy

@@ -27,8 +27,8 @@ from edl.coordinator.store.redis_url import (
     parse,
     read_password,
 )
-from edl.errors import RegistryUnavailable, UsageError
-from edl.lifecycle import Stop
+from edl.runtime.errors import RegistryUnavailable, UsageError
+from edl.runtime.lifecycle import Stop
 from edl.teacher.config import PredictorConfig, TeacherConfig
 from edl.teacher.serving import serve as serve_teacher
 

@@ -11,7 +11,7 @@ import pytest
 
 from edl.coordinator import connect, embedded
 from edl.coordinator.embedded import free_port, keep_embedded, server_command, start_embedded
-from edl.errors import AddressInUse, RegistryUnavailable, UsageError
+from edl.runtime.errors import AddressInUse, RegistryUnavailable, UsageError
 from edl.tests.waiting import wait_until
 
 from .conftest import held_port

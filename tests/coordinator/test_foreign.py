@@ -15,8 +15,8 @@ from edl.coordinator.manager.messages import report_facts, report_from, teacher_
 from edl.coordinator.manager.overview import Overview
 from edl.coordinator.registry import Leads, LogEntry, Member, MemberBeat, Plan, Registry, Row, keys
 from edl.coordinator.store.redis_store import RedisStore
-from edl.errors import RegistryUnavailable
 from edl.proto import coordinator_pb2 as pb
+from edl.runtime.errors import RegistryUnavailable
 from edl.tests.waiting import DEADLINE_S
 
 

@@ -21,7 +21,7 @@ from edl.coordinator.heartbeat import BEATS_PER_TTL
 from edl.coordinator.registry import Beat, Kind, MemberBeat
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.coordinator.store.redis_store import RedisStore
-from edl.errors import Forbidden, LeaseSuperseded, RegistryUnavailable
+from edl.runtime.errors import Forbidden, LeaseSuperseded, RegistryUnavailable
 from edl.tests.stores import memory
 from edl.tests.waiting import DEADLINE_S, wait_until
 

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from edl.coordinator.registry import FACTS_TTLS
-from edl.errors import LeaseSuperseded, RegistryUnavailable
+from edl.runtime.errors import LeaseSuperseded, RegistryUnavailable
 from edl.tests.stores import memory
 
 from .world import GRACE_S, LEADER_TTL_S, SERVICE, TTL_S, World

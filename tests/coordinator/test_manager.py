@@ -16,8 +16,8 @@ from edl.coordinator.manager.manager import Manager
 from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.manager.subscription_hub import SubscriptionHub
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.errors import RegistryUnavailable
 from edl.proto import coordinator_pb2 as pb
+from edl.runtime.errors import RegistryUnavailable
 from edl.tests.stores import memory
 from edl.tests.waiting import DEADLINE_S, wait_until
 

@@ -13,7 +13,7 @@ from edl.coordinator.manager.student_sessions import OWNER, SECRET, StudentOwner
 from edl.coordinator.manager.watch_cache import WatchCache
 from edl.coordinator.registry import Changes, LogEntry, Member, Plan, Row
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.errors import EdlError, Forbidden, LeaseSuperseded, RegistryUnavailable
+from edl.runtime.errors import EdlError, Forbidden, LeaseSuperseded, RegistryUnavailable
 from edl.tests.stores import memory, of_service
 from edl.tests.waiting import wait_until
 

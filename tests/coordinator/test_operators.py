@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from edl import errors
 from edl.coordinator import Registry
 from edl.coordinator.calling import client
 from edl.coordinator.operations import drain, upgrade
@@ -15,6 +14,7 @@ from edl.coordinator.registry.records import LogEntry, Plan
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity
+from edl.runtime import errors
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.stores import memory

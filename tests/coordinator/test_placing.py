@@ -19,8 +19,8 @@ from edl.coordinator.machines.records import Deployment, Order, Report
 from edl.coordinator.operations import deploy, undeploy
 from edl.coordinator.registry import Registry
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.errors import UsageError
 from edl.proto import coordinator_pb2 as pb
+from edl.runtime.errors import UsageError
 from edl.teacher.backends.preprocess import BUILT_IN_STEPS
 from edl.teacher.cli import app
 from edl.tests.coordinator.scripted_manager import served

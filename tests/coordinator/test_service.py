@@ -12,13 +12,13 @@ from typing import Any
 import grpc
 import pytest
 
-from edl import errors
 from edl.coordinator.limits import Limits
 from edl.coordinator.registry import LogEntry
 from edl.coordinator.service import CoordinatorServer, watching
 from edl.coordinator.service.watching import Listener
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ServerSecurity, TlsFiles
+from edl.runtime import errors
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.faults import FaultProxy
 from edl.tests.proto.security.authority import write_secret

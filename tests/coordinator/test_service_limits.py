@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from edl.coordinator.limits import Limits, Places, TooLarge
-from edl.errors import RateLimited
+from edl.runtime.errors import RateLimited
 from edl.scheduler.admission import RateLimit
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.waiting import wait_until

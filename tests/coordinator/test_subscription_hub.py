@@ -6,7 +6,7 @@ import pytest
 
 from edl.coordinator.manager.messages import MANAGER
 from edl.coordinator.manager.student_sessions import StudentOwner
-from edl.errors import Forbidden, LeaseSuperseded, RetryableError
+from edl.runtime.errors import Forbidden, LeaseSuperseded, RetryableError
 from edl.tests.stores import memory
 
 from .world import GRACE_S, SERVICE, STEP_S, TTL_S, World

@@ -16,8 +16,8 @@ from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.manager.subscription_hub import SubscriptionHub
 from edl.coordinator.registry import LogEntry, Member
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.errors import EdlError
 from edl.proto import coordinator_pb2 as pb
+from edl.runtime.errors import EdlError
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.scheduler.leadership import grace_s
 

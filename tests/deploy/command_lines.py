@@ -17,7 +17,7 @@ from unittest import mock
 
 import typer
 
-from edl.commands import command_line
+from edl.cli import command_line
 from edl.teacher.cli import app as teacher
 
 #: Programs of the package, by the name of their file or of their module.

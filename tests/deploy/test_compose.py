@@ -21,7 +21,7 @@ from cryptography import x509
 
 import edl
 from edl.coordinator.store.redis_url import parse
-from edl.supervise import Process, python_command, start
+from edl.runtime.supervise import Process, python_command, start
 from edl.tests.coordinator.conftest import held_port
 from edl.tests.deploy import compose_file
 from edl.tests.deploy.command_lines import check

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from edl.metrics import MetricsServer
-from edl.supervise import Command, start
+from edl.runtime.metrics import MetricsServer
+from edl.runtime.supervise import Command, start
 from edl.tests.coordinator.conftest import held_port
 from edl.tests.deploy.command_lines import check
 from edl.tests.deploy.container_file import Build, ContainerFile
@@ -78,7 +78,7 @@ def test_an_image_runs_edl_as_nobody_in_particular(file: ContainerFile, image: s
 def test_a_build_sees_the_package_and_nothing_else(file: ContainerFile, tmp_path: Path) -> None:
     """A context like ours, with what a checkout has besides."""
     context = tmp_path / "context"
-    seen = ["deploy/containers/edl-health", "deploy/operator/main.py", "errors.py",
+    seen = ["deploy/containers/edl-health", "deploy/operator/main.py", "cli.py",
             "pyproject.toml", "student/rank/loop.py"]  # fmt: skip
     others = (
         ".git/config", ".venv/bin/python", ".env", "deploy/compose/secrets/ca.pem", "docs/a.md",

@@ -20,8 +20,8 @@ from kubernetes_validate import utils
 import edl
 from edl.coordinator.metrics import CoordinatorMetrics
 from edl.coordinator.store.redis_url import parse
-from edl.metrics import LIVE, READY
-from edl.supervise import start
+from edl.runtime.metrics import LIVE, READY
+from edl.runtime.supervise import start
 from edl.tests.coordinator.test_metrics import VIEW
 from edl.tests.deploy import command_lines
 from edl.tests.deploy.container_file import ContainerFile
@@ -45,7 +45,7 @@ from edl.tests.deploy.kubernetes import (
     printed_secrets,
     selects,
 )
-from edl.tests.ground.programs import python
+from edl.tests.runtime.programs import python
 from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system

@@ -17,7 +17,7 @@ import redis
 from edl.coordinator.embedded import server_program
 from edl.coordinator.registry import connect
 from edl.coordinator.store.redis_url import open_client, parse
-from edl.supervise import Command, Process, start
+from edl.runtime.supervise import Command, Process, start
 from edl.tests.coordinator.conftest import held_port
 from edl.tests.deploy import kubernetes_redis_cli
 from edl.tests.deploy.kubernetes import KUBERNETES, printed_secrets

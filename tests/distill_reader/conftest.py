@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from edl.supervise import python_command, start
+from edl.runtime.supervise import python_command, start
 from edl.tests.scripted_teacher import Behaviour, ScriptedTeacher, label
 
 StartTeacher = Callable[..., ScriptedTeacher]

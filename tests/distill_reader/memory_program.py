@@ -11,8 +11,8 @@ import sys
 import numpy as np
 
 from edl.distill_reader import DistilReader
-from edl.standard_streams import write_whole_lines
-from edl.supervise import end_with_parent
+from edl.runtime.standard_streams import write_whole_lines
+from edl.runtime.supervise import end_with_parent
 from edl.tests.scripted_teacher import logits_of
 
 COUNT = 60

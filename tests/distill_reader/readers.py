@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from edl.distill_reader import Callback, DistilReader, LabelStore
-from edl.errors import RetryableError
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
+from edl.runtime.errors import RetryableError
 from edl.tests.scripted_teacher import ScriptedTeacher, label, logits_of
 
 ROWS = 4

@@ -18,8 +18,8 @@ from typing import Any
 import paddle
 
 from edl.distill_reader import DistilReader
-from edl.standard_streams import write_whole_lines
-from edl.supervise import end_with_parent
+from edl.runtime.standard_streams import write_whole_lines
+from edl.runtime.supervise import end_with_parent
 from edl.tests.distill_reader.readers import Samples
 
 SAMPLES, BATCH = 50, 4

@@ -10,7 +10,7 @@ import paddle
 
 from edl.distill_reader import DistilReader
 from edl.distill_reader.adapters.paddle import PaddleLoader
-from edl.supervise import end_with_parent
+from edl.runtime.supervise import end_with_parent
 from edl.tests.distill_reader.readers import Batches, Samples
 from edl.tests.scripted_teacher import CLASSES, logits_of
 

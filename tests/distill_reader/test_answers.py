@@ -18,10 +18,10 @@ from edl.distill_reader.engine.answers import (
 )
 from edl.distill_reader.engine.teacher_requests import TeacherRequest, expected_of
 from edl.distill_reader.label_forms import LabelForms
-from edl.errors import BadAnswer, RequestRefused, WireError, WrongInstance
 from edl.proto.clients import LabelResponse, ModelDescription
 from edl.proto.datatypes import TensorSpec
 from edl.proto.forms import LabelForm, encode
+from edl.runtime.errors import BadAnswer, RequestRefused, WireError, WrongInstance
 from edl.scheduler.reader_core.events import Peer
 
 EXPECTED = ExpectedResponse("t1", 7, "c", ("logits",))

@@ -18,8 +18,8 @@ from edl.distill_reader.config import ReaderConfig, feed_pairs, rank_of, securit
 from edl.distill_reader.engine.requests import model_inputs
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.options import MOVED, TLS, Limits, Mixing, Timeouts, Trace
-from edl.errors import UsageError
 from edl.proto.forms import LabelForm
+from edl.runtime.errors import UsageError
 from edl.tests.distill_reader.readers import NOBODY, Batches, reader_of
 from edl.tests.proto.security.authority import Authority, write_secret
 

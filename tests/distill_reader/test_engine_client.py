@@ -21,10 +21,10 @@ from edl.distill_reader.engine_client import EngineClient
 from edl.distill_reader.ring import Ring
 from edl.distill_reader.saved_state import StreamPosition
 from edl.distill_reader.structure import take_apart
-from edl.errors import EngineLost
 from edl.proto.arena import Arena
 from edl.proto.channel import Channel
-from edl.supervise import Command
+from edl.runtime.errors import EngineLost
+from edl.runtime.supervise import Command
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 X = np.arange(6.0).reshape(3, 2)

@@ -17,11 +17,11 @@ from edl.distill_reader.engine.requests import InputSlicer, KnownBatches
 from edl.distill_reader.engine.teacher_requests import RequestDone, TeacherRequest
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.structure import row_count
-from edl.errors import BadAnswer, UsageError
 from edl.proto.arena import Arena, Array, Record
 from edl.proto.datatypes import StackedArray, whole
 from edl.proto.forms import softmax
 from edl.proto.shared_buffer import SharedBuffer
+from edl.runtime.errors import BadAnswer, UsageError
 from edl.scheduler.ledger.events import Span
 from edl.tests.buffer_locations import located
 

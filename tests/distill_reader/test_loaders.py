@@ -16,9 +16,9 @@ from edl.distill_reader import DistilReader
 from edl.distill_reader.adapters.paddle import PaddleLoader
 from edl.distill_reader.adapters.torch import TorchLoader
 from edl.distill_reader.structure import put_together, take_apart
-from edl.errors import BatchError, UsageError
 from edl.proto.datatypes import datatype_of
-from edl.supervise import python_command, start
+from edl.runtime.errors import BatchError, UsageError
+from edl.runtime.supervise import python_command, start
 from edl.tests.distill_reader.readers import (
     NOBODY,
     ROWS,

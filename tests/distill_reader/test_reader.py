@@ -16,9 +16,9 @@ import pytest
 
 from edl.distill_reader import Callback, DistilReader, pipeline
 from edl.distill_reader.options import Limits, Timeouts
-from edl.errors import NoTeacherAvailable, PoisonBatch, RequestRefused, UsageError
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
+from edl.runtime.errors import NoTeacherAvailable, PoisonBatch, RequestRefused, UsageError
 from edl.tests.distill_reader.readers import (
     NOBODY,
     ROWS,

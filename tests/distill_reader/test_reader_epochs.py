@@ -21,9 +21,9 @@ from edl.distill_reader import Callback, DistilReader
 from edl.distill_reader.pipeline import TaskThread
 from edl.distill_reader.puller import Puller
 from edl.distill_reader.stats import Callbacks
-from edl.errors import UsageError
 from edl.proto.channel import Channel
-from edl.supervise import Process
+from edl.runtime.errors import UsageError
+from edl.runtime.supervise import Process
 from edl.tests.distill_reader.readers import (
     NOBODY,
     Batches,
@@ -32,7 +32,7 @@ from edl.tests.distill_reader.readers import (
     numbers_of,
     reader_of,
 )
-from edl.tests.ground.programs import wait_gone
+from edl.tests.runtime.programs import wait_gone
 from edl.tests.scripted_teacher import ScriptedTeacher
 from edl.tests.waiting import wait_until
 

@@ -14,10 +14,10 @@ import pytest
 
 from edl.distill_reader import CanaryPolicy, DistilReader, LabelStore
 from edl.distill_reader.options import TLS, Limits, Timeouts
-from edl.errors import NoTeacherAvailable
 from edl.proto.arena import Array
 from edl.proto.security import ServerSecurity
 from edl.proto.tensors import InferRequest
+from edl.runtime.errors import NoTeacherAvailable
 from edl.tests.distill_reader.conftest import StartTeacher
 from edl.tests.distill_reader.readers import (
     NOBODY,
@@ -27,8 +27,8 @@ from edl.tests.distill_reader.readers import (
     numbers_of,
     reader_of,
 )
-from edl.tests.ground.programs import wait_gone
 from edl.tests.proto.security.authority import Authority, write_secret
+from edl.tests.runtime.programs import wait_gone
 from edl.tests.scripted_teacher import ScriptedTeacher, label, logits_of
 from edl.tests.waiting import wait_until
 

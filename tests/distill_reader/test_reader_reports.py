@@ -18,9 +18,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edl.distill_reader import Callback, EnsemblePolicy, LabelStore
-from edl.errors import AddressInUse, UsageError
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
+from edl.runtime.errors import AddressInUse, UsageError
 from edl.tests.distill_reader.readers import ROWS, Batches, answer_nan, check_epoch, fail, reader_of
 from edl.tests.distill_reader.traces import checked_events, events_of, lives, slices, track_names
 from edl.tests.scripted_teacher import ScriptedTeacher, label

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from edl.distill_reader.options import Limits, Timeouts
-from edl.errors import NoTeacherAvailable, PoisonBatch, RateLimited, UsageError
 from edl.proto.arena import Array
 from edl.proto.forms import softmax
 from edl.proto.tensors import InferRequest
+from edl.runtime.errors import NoTeacherAvailable, PoisonBatch, RateLimited, UsageError
 from edl.tests.distill_reader.readers import (
     ROWS,
     Batches,

@@ -15,7 +15,7 @@ from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.label_forms import LabelForms
 from edl.distill_reader.saved_state import StreamProgress, from_state, to_state
 from edl.distill_reader.sources import source_of
-from edl.errors import UsageError
+from edl.runtime.errors import UsageError
 
 
 class Plain:

@@ -16,8 +16,8 @@ from edl.distill_reader.batch_stream import BatchLabels, BatchStream
 from edl.distill_reader.ring import ArrayLeases, Ring
 from edl.distill_reader.saved_state import StreamPosition
 from edl.distill_reader.structure import take_apart
-from edl.errors import EdlError, EngineLost, NoTeacherAvailable, PoisonBatch
 from edl.proto.arena import Arena, Array, Record
+from edl.runtime.errors import EdlError, EngineLost, NoTeacherAvailable, PoisonBatch
 
 X = np.arange(4.0).reshape(2, 2)
 PARTS = take_apart(X)

@@ -10,7 +10,7 @@ import pytest
 
 from edl.distill_reader import structure
 from edl.distill_reader.structure import put_together, take_apart
-from edl.errors import BatchError, UsageError
+from edl.runtime.errors import BatchError, UsageError
 
 IMAGE = np.arange(12, dtype=np.float32).reshape(3, 4)
 LABEL = np.array([1, 2, 3])

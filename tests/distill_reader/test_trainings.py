@@ -14,11 +14,11 @@ import pytest
 
 from edl.distill_reader.store.database import Database
 from edl.distill_reader.store.exporting import verify
-from edl.supervise import Command, python_command, start
+from edl.runtime.supervise import Command, python_command, start
 from edl.tests.distill_reader.memory_program import COUNT
 from edl.tests.distill_reader.trainer_program import EXIT_CODES, SIGNALS, SOURCES
-from edl.tests.ground.programs import python, wait_gone
 from edl.tests.leaks import remove_paddle_segments
+from edl.tests.runtime.programs import python, wait_gone
 from edl.tests.scripted_teacher import ScriptedTeacher
 
 pytestmark = pytest.mark.system
@@ -110,7 +110,7 @@ BEGIN = """
     import os, resource, sys
     import numpy as np
     from edl.distill_reader import DistilReader
-    from edl.errors import EdlError, UsageError
+    from edl.runtime.errors import EdlError, UsageError
     from edl.tests.distill_reader.readers import Batches, check_epoch
 
     source, note = Batches(30), sys.argv[2]
@@ -233,7 +233,9 @@ def test_a_ring_that_may_not_grow_is_an_error_of_the_loop(teacher: str) -> None:
     assert code == 1, said
     assert had == list(range(len(had))), "what was pulled before comes first"
     assert len(had) >= 3
-    assert said[-1].startswith("edl.errors.MemoryRefused: the system gives the reader no more than")
+    assert said[-1].startswith(
+        "edl.runtime.errors.MemoryRefused: the system gives the reader no more than"
+    )
     assert "ulimit -f" in said[-1]
 
 

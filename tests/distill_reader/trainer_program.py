@@ -20,8 +20,8 @@ from typing import Any
 import psutil
 
 from edl.distill_reader import Batched, DistilReader
-from edl.standard_streams import write_whole_lines
-from edl.supervise import end_with_parent
+from edl.runtime.standard_streams import write_whole_lines
+from edl.runtime.supervise import end_with_parent
 from edl.tests.distill_reader.readers import NOBODY, Batches, Samples, all_options, reader_of
 from edl.tests.waiting import wait_until
 

@@ -15,9 +15,9 @@ from typing import Self
 
 import psutil
 
-from edl.errors import ProcessFailed
-from edl.supervise import Command, start
-from edl.supervise.life import LIFE_VARIABLE
+from edl.runtime.errors import ProcessFailed
+from edl.runtime.supervise import Command, start
+from edl.runtime.supervise.life import LIFE_VARIABLE
 from edl.tests.coordinator.conftest import held_port
 from edl.tests.docs.pages import DEADLINE_S, File, Page, Run, missing, put
 

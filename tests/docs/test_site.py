@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import edl.distill_reader
 import edl.student
-from edl.commands import command_line
+from edl.cli import command_line
 from edl.distill_reader import Callback, DistilReader
 from edl.student import Distill, load_job
 from edl.student.job.spec import NEEDED, OPTIONAL

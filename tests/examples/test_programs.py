@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from edl.mesh.local import LocalMesh, TeacherSpec
+from edl.runtime.supervise import Command, start
 from edl.student import load_job
-from edl.supervise import Command, start
 from edl.teacher.backends.paddle import import_paddle
 from edl.tests.examples.test_job_files import EXAMPLES
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from edl.supervise import Process
+from edl.runtime.supervise import Process
 from edl.tests.conftest import TIER
 
 ROWS = 32

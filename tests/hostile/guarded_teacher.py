@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from edl.proto.security import ServerSecurity
-from edl.supervise import end_with_parent
+from edl.runtime.supervise import end_with_parent
 from edl.tests.teacher.bench import Bench
 
 if __name__ == "__main__":

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from edl.errors import WireError
 from edl.proto import coordinator_pb2 as pb
 from edl.proto import tensors
 from edl.proto.protocols import PROTOCOL_VERSION
 from edl.proto.security import open_channel
-from edl.supervise import python_command, start
+from edl.runtime.errors import WireError
+from edl.runtime.supervise import python_command, start
 from edl.tests.coordinator.calls import SERVICE
 from edl.tests.hostile import planes
 from edl.tests.hostile.inputs import CONTROL, DATA, TOO_LARGE, Input

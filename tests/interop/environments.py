@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from edl.errors import EdlError
+from edl.runtime.errors import EdlError
 from edl.teacher.paddle_serving.environment import make, recipe
 
 ROOT = Path(__file__).resolve().parents[2]

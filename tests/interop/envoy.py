@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from edl.supervise import Process
+from edl.runtime.supervise import Process
 from edl.tests.interop.environments import ENVOY
 from edl.tests.interop.running import ASK_S, HOST, Ports, running, status
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 
 from edl.coordinator.embedded import free_port
-from edl.errors import ProcessFailed
-from edl.supervise import Command, Process, start
+from edl.runtime.errors import ProcessFailed
+from edl.runtime.supervise import Command, Process, start
 
 HOST = "127.0.0.1"
 START_S = 90.0

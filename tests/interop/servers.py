@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 
 from edl.proto.clients import LabelRequest, open_client
-from edl.supervise import Process, python_command, start
+from edl.runtime.supervise import Process, python_command, start
 from edl.tests.interop.environments import KSERVE, MLSERVER, TRITON, Environment
 from edl.tests.interop.programs.network import CLASSES, FEATURES, INPUT, MODEL, OUTPUT, labels_of
 from edl.tests.interop.running import HOST, PROGRAMS, Ports, kill, listens, running, status

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from edl.distill_reader import DistilReader
-from edl.errors import PoisonBatch, UsageError
 from edl.mesh.local import LocalMesh
 from edl.proto.clients import LabelRequest, open_client
+from edl.runtime.errors import PoisonBatch, UsageError
 from edl.tests.interop.programs.network import CLASSES, FEATURES, INPUT, MODEL, OUTPUT, labels_of
 from edl.tests.interop.servers import (
     STARTS,

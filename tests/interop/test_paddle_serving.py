@@ -19,16 +19,16 @@ from google.protobuf.descriptor_pool import DescriptorPool
 
 from edl.coordinator.registry import connect
 from edl.distill_reader import DistilReader
-from edl.errors import RequestRefused
 from edl.mesh.local import LocalMesh, TeacherSpec
 from edl.proto.clients import LabelRequest, open_client, paddle_serving
 from edl.proto.paddle_serving import general_model_pb2, pipeline_pb2
 from edl.proto.protocols import PADDLE_SERVING
-from edl.supervise import Command, Process, python_command, start
-from edl.tests.ground.programs import wait_gone
+from edl.runtime.errors import RequestRefused
+from edl.runtime.supervise import Command, Process, python_command, start
 from edl.tests.interop.environments import serving_python
 from edl.tests.interop.running import PROGRAMS
 from edl.tests.proto.test_stubs import fields
+from edl.tests.runtime.programs import wait_gone
 from edl.tests.waiting import DEADLINE_S
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]

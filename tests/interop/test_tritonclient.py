@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edl.supervise import Command, python_command, start
+from edl.runtime.supervise import Command, python_command, start
 from edl.teacher import open_backend, run_in_micro_batches
 from edl.tests.teacher.networks import export
 

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.errors import RetryableError, WireError
 from edl.mesh.chaos.fault_injector import FaultInjector
 from edl.mesh.chaos.fault_plan import KIND_BY_NAME, Fault
 from edl.mesh.chaos.proxy import ChaosProxy
@@ -28,6 +27,7 @@ from edl.proto.arena import Array
 from edl.proto.clients import LabelRequest, LabelResponse
 from edl.proto.clients.transport import TransportConnection
 from edl.proto.frames import REPLY_BYTES, FramedTensor, ResultDescription
+from edl.runtime.errors import RetryableError, WireError
 
 WAIT_S = 60.0
 #: Long enough that something that is to pass would have passed.

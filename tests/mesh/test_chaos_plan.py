@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.errors import UsageError
 from edl.mesh.chaos import synthetic_samples
 from edl.mesh.chaos.fault_plan import (
     FAULT_KINDS,
@@ -39,6 +38,7 @@ from edl.mesh.chaos.student import (
     pss_bytes,
     write_records,
 )
+from edl.runtime.errors import UsageError
 
 seeds = st.integers(0, 1 << 32)
 

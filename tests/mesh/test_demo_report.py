@@ -14,7 +14,6 @@ import pytest
 from rich.console import Console
 
 from edl.distill_reader import ReaderStats
-from edl.errors import UsageError
 from edl.mesh.demo import cli, run
 from edl.mesh.demo.cpu_cores import CoreAssignment
 from edl.mesh.demo.edl_dist import BufferSample, EdlDistResult
@@ -24,6 +23,7 @@ from edl.mesh.demo.report import DemoReport, as_json, results_table, summary_lin
 from edl.mesh.demo.settings import DemoSettings
 from edl.mesh.demo.teacher_churn import TeacherEvent
 from edl.mesh.demo.teacher_model import TeacherModel
+from edl.runtime.errors import UsageError
 from edl.tests.cli_output import printed
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.errors import UsageError
 from edl.mesh.demo import modes, teacher_model
 from edl.mesh.demo.digits import (
     CLASSES,
@@ -24,6 +23,7 @@ from edl.mesh.demo.digits import (
 )
 from edl.mesh.demo.models import Predictor
 from edl.mesh.demo.settings import DemoSettings
+from edl.runtime.errors import UsageError
 from edl.student import DistillLoss
 
 pytestmark = pytest.mark.system

@@ -18,8 +18,8 @@ from edl.mesh.chaos import monitoring
 from edl.mesh.chaos.monitoring import RUN_ID_VARIABLE, LeftoverCheck
 from edl.mesh.cores import available_cores, children_on, pin_process
 from edl.mesh.demo.cpu_cores import CoreAssignment, CpuMeter
-from edl.supervise import start
-from edl.tests.ground.programs import DOCILE, WAIT_S, python
+from edl.runtime.supervise import start
+from edl.tests.runtime.programs import DOCILE, WAIT_S, python
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-from edl.lifecycle import Stop
+from edl.runtime.lifecycle import Stop
 
 T = TypeVar("T")
 

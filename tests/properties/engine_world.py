@@ -30,10 +30,17 @@ from edl.distill_reader.engine.teacher_requests import (
     TeacherRequest,
 )
 from edl.distill_reader.options import EnsemblePolicy, Mixing
-from edl.errors import BadAnswer, EdlError, RateLimited, RequestRefused, RetryableError, TeacherLost
 from edl.proto.arena import Arena, Array, Record
 from edl.proto.channel import Channel
 from edl.proto.shared_buffer import SharedBuffer
+from edl.runtime.errors import (
+    BadAnswer,
+    EdlError,
+    RateLimited,
+    RequestRefused,
+    RetryableError,
+    TeacherLost,
+)
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.reader_core.events import Assigned, Peer
 

@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from edl.errors import EdlError
 from edl.proto.arena import Record
+from edl.runtime.errors import EdlError
 from edl.scheduler.ledger import events as ev
 from edl.tests.distill_reader.engine.bench import tell_ledger
 

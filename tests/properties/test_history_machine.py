@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.errors import GenerationSuperseded
+from edl.runtime.errors import GenerationSuperseded
 from edl.scheduler.students.saving import CheckpointHistory
 from edl.student.checkpoint import Checkpoint
 from edl.student.supervisor.checkpoints import HistoryFence

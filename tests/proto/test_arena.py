@@ -20,10 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from edl.errors import WireError
 from edl.proto.arena import ALIGNMENT, GROWTH_BYTES, Arena, ArrayRef, Record
 from edl.proto.datatypes import Array
 from edl.proto.shared_buffer import SharedBuffer, descriptor_of, key_of
+from edl.runtime.errors import WireError
 
 from .strategies import arrays, same
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.errors import WireError
 from edl.proto.channel import Channel
+from edl.runtime.errors import WireError
 from edl.tests.proto.strategies import JSON
 from edl.tests.waiting import DEADLINE_S
 

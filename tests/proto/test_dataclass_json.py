@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
-from edl.errors import WireError
 from edl.proto.dataclass_json import from_plain, to_plain
+from edl.runtime.errors import WireError
 
 
 class Pair(NamedTuple):

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edl.errors import RequestRefused, UsageError, WireError
 from edl.proto.datatypes import Array
 from edl.proto.forms import LabelForm, check_parts, decode, encode, kind_of, softmax, top_k
+from edl.runtime.errors import RequestRefused, UsageError, WireError
 
 TOP_3 = LabelForm(None, 3)
 

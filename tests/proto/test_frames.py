@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.errors import EdlError, RateLimited, RetryableError, WireError
 from edl.proto import frames
 from edl.proto.frames import (
     OFFER_KEY,
@@ -22,6 +21,7 @@ from edl.proto.frames import (
     ResultDescription,
     TransportOffer,
 )
+from edl.runtime.errors import EdlError, RateLimited, RetryableError, WireError
 
 SHAPES = st.lists(st.integers(0, 5), min_size=1, max_size=4).map(tuple)
 NUMBERS = st.integers(0, (1 << 64) - 1)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edl.errors import WireError
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.datatypes import datatype_of
+from edl.runtime.errors import WireError
 
 from .strategies import EDITS, PARAMETERS, TENSORS, as_parameters, bend, raw_request
 

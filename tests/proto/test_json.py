@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.errors import EdlError, RequestRefused, WireError
 from edl.proto import json_tensors
 from edl.proto.clients import LabelRequest
 from edl.proto.datatypes import Array
 from edl.proto.json_tensors import decode_request, encode_response
 from edl.proto.shared_buffer import BufferRef
 from edl.proto.tensors import InferRequest, InferResponse, SlowToDecode
+from edl.runtime.errors import EdlError, RequestRefused, WireError
 from edl.tests.proto.strategies import JSON, arrays, same
 
 

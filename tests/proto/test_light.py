@@ -8,8 +8,8 @@ from textwrap import dedent
 import pytest
 
 from edl.proto.arena import tune_allocator
-from edl.supervise import start
-from edl.tests.ground.programs import WAIT_S, python
+from edl.runtime.supervise import start
+from edl.tests.runtime.programs import WAIT_S, python
 
 pytestmark = pytest.mark.system
 

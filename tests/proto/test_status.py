@@ -5,10 +5,10 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from edl import errors
-from edl.errors import VersionMismatch
 from edl.proto.protocols import OLDEST_VERSION, PROTOCOL_VERSION, check_version
 from edl.proto.status import PUSHBACK, from_status, to_metadata, to_status
+from edl.runtime import errors
+from edl.runtime.errors import VersionMismatch
 
 Code = grpc.StatusCode
 

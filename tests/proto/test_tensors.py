@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.errors import WireError
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.datatypes import (
@@ -27,6 +26,7 @@ from edl.proto.datatypes import (
     whole,
 )
 from edl.proto.tensors import InferResponse, decode_request
+from edl.runtime.errors import WireError
 
 from .strategies import (
     NAMES,

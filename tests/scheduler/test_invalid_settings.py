@@ -11,7 +11,7 @@ import pytest
 from edl.benchmarks.elastic_simulation import SimulatedJob, SimulatedPool
 from edl.deploy.operator.jobs.ledger import PodsConfig
 from edl.deploy.operator.teachers.replica_count import ReplicaBounds
-from edl.errors import UsageError
+from edl.runtime.errors import UsageError
 from edl.scheduler.admission import HealthCheckSettings, RateLimit
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.scheduler.batching import BatchRule

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.errors import CheckpointMismatch, JobError, ModelError, UsageError
+from edl.runtime.errors import CheckpointMismatch, JobError, ModelError, UsageError
 from edl.student import JobSpec, load_job
 from edl.student.checkpoint import Repository
 from edl.student.checkpoint.capture import Trained, capture

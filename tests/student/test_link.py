@@ -16,8 +16,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from edl.errors import EdlError, GenerationSuperseded, UsageError, WireError
 from edl.proto.channel import Channel
+from edl.runtime.errors import EdlError, GenerationSuperseded, UsageError, WireError
 from edl.student import cli, messages
 from edl.student.link import RankLink, RankPort
 from edl.student.settings import TrainSettings

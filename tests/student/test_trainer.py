@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.errors import UsageError
+from edl.runtime.errors import UsageError
 from edl.student import DistillLoss, StepReport, Trainer, accuracy
 
 pytestmark = pytest.mark.system

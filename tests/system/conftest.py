@@ -17,7 +17,7 @@ from edl.distill_reader import DistilReader
 from edl.mesh.local import LocalMesh, TeacherSpec
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.arena import Array
-from edl.supervise import Process, stop_all
+from edl.runtime.supervise import Process, stop_all
 from edl.tests.system.coordinator_process import Coordinator, Members, ready, serve
 from edl.tests.system.slow_network import FEATURES, MODEL, SECONDS_VARIABLE, labels_of, write_pace
 from edl.tests.system.teacher_process import unique

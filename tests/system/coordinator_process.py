@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from typer.testing import CliRunner
 
-from edl.commands import command_line
+from edl.cli import command_line
 from edl.coordinator import Heartbeat, Subscription, connect
 from edl.proto import coordinator_pb2 as pb
-from edl.supervise import Process, python_command, start
+from edl.runtime.supervise import Process, python_command, start
 
 START_S = 60.0
 #: Of teachers that no test wants to lose, whose beats are threads of its process.

@@ -17,7 +17,7 @@ import redis
 import trustme
 
 from edl.coordinator.embedded import server_program
-from edl.supervise import Command, Process, start
+from edl.runtime.supervise import Command, Process, start
 from edl.tests.coordinator.conftest import held_port
 from edl.tests.waiting import wait_until
 

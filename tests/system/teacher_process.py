@@ -19,7 +19,7 @@ from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.arena import Array
 from edl.proto.security import ClientSecurity, open_channel
-from edl.supervise import Command, Process, python_command, start
+from edl.runtime.supervise import Command, Process, python_command, start
 from edl.tests.proto.strategies import encoded_request
 
 STEERED = "edl.tests.teacher.functions:steered"

@@ -20,9 +20,9 @@ from edl.distill_reader.options import Timeouts
 from edl.mesh.agent.cli import resume
 from edl.mesh.local import LocalMesh
 from edl.proto import coordinator_pb2 as pb
-from edl.supervise import Process, python_command, start, stop_all
+from edl.runtime.supervise import Process, python_command, start, stop_all
 from edl.teacher.backends.selection import content_of
-from edl.tests.ground.programs import wait_gone
+from edl.tests.runtime.programs import wait_gone
 from edl.tests.system.conftest import ROWS, Batches, taken_until
 from edl.tests.system.coordinator_process import edl_output
 from edl.tests.teacher import same_network

@@ -24,13 +24,13 @@ import redis
 from edl import __version__
 from edl.benchmarks.pacing.teachers import CHEAP, paced
 from edl.coordinator import fetch_status
-from edl.errors import ProcessFailed, UsageError
-from edl.interrupts import EXIT_INTERRUPTED
 from edl.mesh.cores import available_cores
 from edl.mesh.local import LocalMesh, TeacherSpec
 from edl.mesh.up.state_directory import relative_path
-from edl.supervise import Process, python_command, start
-from edl.tests.ground.programs import wait_gone
+from edl.runtime.errors import ProcessFailed, UsageError
+from edl.runtime.interrupts import EXIT_INTERRUPTED
+from edl.runtime.supervise import Process, python_command, start
+from edl.tests.runtime.programs import wait_gone
 from edl.tests.system.conftest import Batches, Service, taken_until
 from edl.tests.system.coordinator_process import START_S, edl, edl_output
 from edl.tests.system.redis_servers import redis_server

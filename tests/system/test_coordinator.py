@@ -20,13 +20,13 @@ from edl.coordinator.config import ManagerConfig
 from edl.coordinator.ops.doctor import examine
 from edl.coordinator.serve import ServeConfig
 from edl.coordinator.serve import serve as run
-from edl.errors import AddressInUse, EdlError, Forbidden, RegistryUnavailable, UsageError
-from edl.lifecycle import Stop
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity
-from edl.supervise import python_command, start
-from edl.tests.ground.programs import wait_gone
+from edl.runtime.errors import AddressInUse, EdlError, Forbidden, RegistryUnavailable, UsageError
+from edl.runtime.lifecycle import Stop
+from edl.runtime.supervise import python_command, start
 from edl.tests.proto.security.authority import Authority, write_secret
+from edl.tests.runtime.programs import wait_gone
 from edl.tests.scripted_teacher import ScriptedTeacher
 from edl.tests.system.coordinator_process import (
     START_S,

@@ -22,10 +22,10 @@ from edl.benchmarks.pacing.teachers import CHEAP, paced
 from edl.coordinator import connect
 from edl.coordinator.queue import QueueBoard, QueuedJob, open_queue
 from edl.distill_reader import DistilReader
-from edl.errors import UsageError
-from edl.interrupts import EXIT_INTERRUPTED
-from edl.supervise import Process, python_command, start
-from edl.tests.ground.programs import wait_gone
+from edl.runtime.errors import UsageError
+from edl.runtime.interrupts import EXIT_INTERRUPTED
+from edl.runtime.supervise import Process, python_command, start
+from edl.tests.runtime.programs import wait_gone
 from edl.tests.system.conftest import TTL_S
 from edl.tests.system.coordinator_process import edl_output, ready, serve
 from edl.tests.system.redis_servers import redis_server

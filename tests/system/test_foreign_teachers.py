@@ -14,7 +14,7 @@ import pytest
 
 from edl.coordinator.registry import Member
 from edl.distill_reader import DistilReader
-from edl.supervise import Process, python_command, start
+from edl.runtime.supervise import Process, python_command, start
 from edl.teacher.self_test import Canary
 from edl.tests.foreign_server import MODEL, Kind
 from edl.tests.scripted_teacher import logits_of

@@ -18,7 +18,7 @@ from edl.distill_reader import DistilReader, EnsemblePolicy
 from edl.distill_reader.options import Limits, Timeouts
 from edl.proto.arena import Array
 from edl.proto.forms import LabelForm, decode, encode, softmax
-from edl.supervise import Process, python_command, start
+from edl.runtime.supervise import Process, python_command, start
 from edl.tests.distill_reader.readers import numbers_of
 from edl.tests.scripted_teacher import logits_of
 from edl.tests.system.conftest import (

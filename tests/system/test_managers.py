@@ -13,10 +13,10 @@ import pytest
 from edl.coordinator import connect, fetch_status
 from edl.coordinator.embedded import free_port, start_embedded
 from edl.distill_reader import DistilReader
-from edl.errors import EdlError
 from edl.mesh.local import LocalMesh
 from edl.proto import coordinator_pb2 as pb
-from edl.supervise import Process
+from edl.runtime.errors import EdlError
+from edl.runtime.supervise import Process
 from edl.tests.faults import FaultProxy
 from edl.tests.system.conftest import SPEC, TTL_S, Batches, taken_until
 from edl.tests.waiting import DEADLINE_S

@@ -31,7 +31,7 @@ from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Registry, Row, 
 from edl.coordinator.store import Leads
 from edl.coordinator.store.redis_connection import WRITE_CHECK
 from edl.coordinator.store.redis_store import RedisStore
-from edl.errors import EdlError, Forbidden, RegistryUnavailable, Unauthenticated, UsageError
+from edl.runtime.errors import EdlError, Forbidden, RegistryUnavailable, Unauthenticated, UsageError
 from edl.scheduler.students.shards import Shard
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.stores import of_job, of_queue

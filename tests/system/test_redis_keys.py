@@ -11,9 +11,9 @@ from redis import Redis
 
 from edl.coordinator.embedded import start_embedded
 from edl.coordinator.registry import connect, keys
-from edl.supervise import python_command, start
+from edl.runtime.supervise import python_command, start
 from edl.tests.distill_reader.trainer_program import EXIT_CODES, SIGNALS
-from edl.tests.ground.programs import wait_gone
+from edl.tests.runtime.programs import wait_gone
 from edl.tests.scripted_teacher import ScriptedTeacher
 from edl.tests.system.coordinator_process import SERVICE, Members, ready, serve
 from edl.tests.system.registering import audit

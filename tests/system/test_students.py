@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edl.errors import NoTeacherAvailable
+from edl.runtime.errors import NoTeacherAvailable
+from edl.runtime.supervise import Process, python_command, start
 from edl.student.checkpoint import Repository
-from edl.supervise import Process, python_command, start
 from edl.tests.student.id_log import check_each_once, surviving
 from edl.tests.system.coordinator_process import edl_output
 from edl.tests.system.redis_servers import redis_server

@@ -17,9 +17,9 @@ import numpy as np
 from edl.coordinator import fetch_status
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, TlsFiles
-from edl.supervise import start
-from edl.tests.ground.programs import wait_gone
+from edl.runtime.supervise import start
 from edl.tests.proto.security.authority import Authority, write_secret
+from edl.tests.runtime.programs import wait_gone
 from edl.tests.system.coordinator_process import ready, serve
 from edl.tests.system.teacher_process import (
     ANSWER_S,

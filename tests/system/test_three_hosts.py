@@ -20,7 +20,7 @@ import pytest
 from edl import deploy
 from edl.coordinator.embedded import server_program
 from edl.coordinator.registry.acl import NO_DEFAULT
-from edl.supervise import Command, Process, start
+from edl.runtime.supervise import Command, Process, start
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.waiting import wait_until
 

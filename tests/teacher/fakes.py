@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from edl.errors import RetryableError
 from edl.proto.arena import Arena, Array
 from edl.proto.datatypes import TensorSpec
+from edl.runtime.errors import RetryableError
 from edl.teacher.backends import Finish, ModelSpec
 from edl.teacher.jobs import PredictorReady, RequestLabels
 from edl.teacher.request import BatchRequest, RequestedOutput, encode_outputs

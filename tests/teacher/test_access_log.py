@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edl.errors import BadAnswer
 from edl.proto.security import ClientSecurity, ServerSecurity
+from edl.runtime.errors import BadAnswer
 from edl.teacher.recorder import Recorder, access_log
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, Make, refusal

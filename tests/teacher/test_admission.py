@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from edl.errors import RateLimited
+from edl.runtime.errors import RateLimited
 from edl.teacher.servers.admission import PATIENCE_S, AdmittedCall, CallTable
 from edl.teacher.servers.servicer import in_thread
 from edl.tests.waiting import DEADLINE_S

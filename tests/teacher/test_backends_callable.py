@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.errors import BadAnswer, ModelError, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.proto.datatypes import TensorSpec
+from edl.runtime.errors import BadAnswer, ModelError, RequestRefused, RetryableError
 from edl.teacher.backends.selection import open_backend
 from edl.teacher.microbatch import run_in_micro_batches
 

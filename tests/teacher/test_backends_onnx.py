@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.errors import ModelError, RetryableError, UsageError
 from edl.proto.datatypes import TensorSpec
+from edl.runtime.errors import ModelError, RetryableError, UsageError
 from edl.teacher.backends.model_source import ModelSettings
 from edl.teacher.backends.onnx import OnnxSession, files_of
 from edl.teacher.backends.selection import content_of, open_backend

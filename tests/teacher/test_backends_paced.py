@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from edl.errors import ModelError, UsageError
 from edl.proto.arena import Array
+from edl.runtime.errors import ModelError, UsageError
 from edl.teacher.backends.paced import PacedBackend, labelled
 from edl.teacher.backends.selection import open_backend
 from edl.teacher.config import Device, PredictorConfig, TeacherConfig

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl.errors import ModelError, RequestRefused, RetryableError
 from edl.proto.datatypes import TensorSpec
-from edl.supervise import start
+from edl.runtime.errors import ModelError, RequestRefused, RetryableError
+from edl.runtime.supervise import start
 from edl.teacher.backends.paddle import import_paddle, translated
 from edl.teacher.backends.selection import open_backend
 from edl.teacher.microbatch import run_in_micro_batches
-from edl.tests.ground.programs import python
+from edl.tests.runtime.programs import python
 from edl.tests.teacher import same_network
 from edl.tests.waiting import DEADLINE_S
 

@@ -13,9 +13,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from edl.errors import ModelError, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.proto.datatypes import TensorSpec
+from edl.runtime.errors import ModelError, RequestRefused, RetryableError
 from edl.teacher.backends.selection import open_backend
 from edl.teacher.backends.torch import DeviceCopies, as_array, import_torch
 from edl.tests.teacher import same_network

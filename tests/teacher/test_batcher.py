@@ -15,8 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.errors import DeadlineExceeded, EdlError, PredictorCrashed, RequestRefused, RetryableError
 from edl.proto.arena import Array
+from edl.runtime.errors import (
+    DeadlineExceeded,
+    EdlError,
+    PredictorCrashed,
+    RequestRefused,
+    RetryableError,
+)
 from edl.scheduler.batching import BatchRule
 from edl.teacher.backends import at_once
 from edl.teacher.batcher import READ_AHEAD, UNMERGED_S, Batcher

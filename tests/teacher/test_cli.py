@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from edl.errors import UsageError
-from edl.lifecycle import Stop
 from edl.proto.dataclass_json import from_plain, to_plain
 from edl.proto.datatypes import TensorSpec
 from edl.proto.security import ServerSecurity, TlsFiles
+from edl.runtime.errors import UsageError
+from edl.runtime.lifecycle import Stop
 from edl.scheduler.batching import BatchRule
 from edl.teacher import cli, config, serving
 from edl.teacher.cli import app, model_name

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from edl.errors import ModelError, UsageError
-from edl.extras import EXTRA_BY_PACKAGE
+from edl.runtime.errors import ModelError, UsageError
+from edl.runtime.extras import EXTRA_BY_PACKAGE
 from edl.teacher.backends import framework, onnx, paddle, torch
 from edl.teacher.backends.model_source import (
     FOREIGN,

@@ -11,7 +11,7 @@ import pytest
 from edl import __version__
 from edl.coordinator.registry import Registry, connect
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.lifecycle import Stop
+from edl.runtime.lifecycle import Stop
 from edl.teacher import serving
 from edl.teacher.config import PredictorConfig, TeacherConfig
 from edl.teacher.registration import TeacherView, kinds_fact, new_incarnation, new_registration

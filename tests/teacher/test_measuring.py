@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edl.errors import ModelError, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.proto.datatypes import TensorSpec
+from edl.runtime.errors import ModelError, RequestRefused, RetryableError
 from edl.teacher.backends import ModelSpec
 from edl.teacher.backends.selection import OutputCheckedBackend
 from edl.teacher.backends.tensor_specs import example_batch, example_shape

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from edl.errors import BadAnswer, EdlError, RequestRefused, RetryableError, WrongInstance
+from edl.runtime.errors import BadAnswer, EdlError, RequestRefused, RetryableError, WrongInstance
 from edl.teacher.recorder import Recorder
 from edl.teacher.registration import TeacherView
 from edl.teacher.request import REASONS, TeacherOverloaded, reason_of

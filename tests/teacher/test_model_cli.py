@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from typer.testing import CliRunner, Result
 
-from edl.errors import EdlError, ModelError, ProcessFailed, RequestRefused, UsageError
+from edl.runtime.errors import EdlError, ModelError, ProcessFailed, RequestRefused, UsageError
 from edl.teacher.backends.selection import open_backend
 from edl.teacher.cli import app
 from edl.teacher.config import PredictorConfig

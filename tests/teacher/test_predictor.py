@@ -15,17 +15,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.errors import (
+from edl.proto.arena import GROWTH_BYTES, Arena, Array
+from edl.proto.channel import Channel, Message
+from edl.proto.datatypes import TensorSpec
+from edl.proto.forms import LabelForm, decode
+from edl.runtime.errors import (
     BadAnswer,
     DeadlineExceeded,
     DeviceOutOfMemory,
     RequestRefused,
     RetryableError,
 )
-from edl.proto.arena import GROWTH_BYTES, Arena, Array
-from edl.proto.channel import Channel, Message
-from edl.proto.datatypes import TensorSpec
-from edl.proto.forms import LabelForm, decode
 from edl.teacher import jobs
 from edl.teacher.backends import at_once
 from edl.teacher.backends.tensor_specs import example_batch

@@ -14,7 +14,9 @@ import numpy as np
 import psutil
 import pytest
 
-from edl.errors import (
+from edl.proto.arena import GROWTH_BYTES, Array, Record
+from edl.proto.datatypes import TensorSpec
+from edl.runtime.errors import (
     BadAnswer,
     EdlError,
     ModelError,
@@ -22,8 +24,6 @@ from edl.errors import (
     ProcessFailed,
     RetryableError,
 )
-from edl.proto.arena import GROWTH_BYTES, Array, Record
-from edl.proto.datatypes import TensorSpec
 from edl.scheduler.batching import BatchRule
 from edl.teacher import pool
 from edl.teacher.batcher import Batcher
@@ -32,7 +32,7 @@ from edl.teacher.jobs import RequestLabels, Results
 from edl.teacher.pool import PredictorPool
 from edl.teacher.recorder import Recorder
 from edl.teacher.request import BatchRequest, RequestedOutput
-from edl.tests.ground.programs import wait_gone
+from edl.tests.runtime.programs import wait_gone
 from edl.tests.teacher.functions import HOLD, HOLD_VARIABLE, KILL, NAN
 from edl.tests.waiting import DEADLINE_S, wait_until
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.errors import ModelError, RequestRefused, UsageError
 from edl.proto.arena import Array
 from edl.proto.datatypes import TensorSpec
+from edl.runtime.errors import ModelError, RequestRefused, UsageError
 from edl.teacher.backends import ModelSpec
 from edl.teacher.backends.preprocess import BUILT_IN_STEPS, preprocessed
 from edl.teacher.backends.selection import check_model, open_backend

@@ -15,9 +15,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from edl.errors import ModelError, RequestRefused, RetryableError, UsageError
 from edl.proto.arena import Array
 from edl.proto.datatypes import TensorSpec
+from edl.runtime.errors import ModelError, RequestRefused, RetryableError, UsageError
 from edl.teacher.backends import ModelSpec
 from edl.teacher.self_test import PROBES, Canary, load_samples, self_test, uninformative_outputs
 from edl.tests.teacher.fakes import FakeBackend

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.errors import RequestRefused, UsageError
 from edl.proto.arena import Array
 from edl.proto.datatypes import Parameter, TensorSpec
 from edl.proto.forms import LabelForm
 from edl.proto.tensors import InferRequest
+from edl.runtime.errors import RequestRefused, UsageError
 from edl.teacher.backends import ModelSpec
 from edl.teacher.backends.framework import instruction_set
 from edl.teacher.registration import CHALLENGE, InstanceIdentity

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 from typing import Final, Protocol
 
-from ....errors import UsageError
 from ....proto.arena import Array
+from ....runtime.errors import UsageError
 
 CLASSES: Final = 1000
 #: Weights of the hard and of the soft loss, and its temperature.

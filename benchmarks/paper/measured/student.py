@@ -20,7 +20,7 @@ import numpy as np
 from ....distill_reader import DistilReader
 from ....mesh.cores import children_on, pin_process
 from ....proto.channel import Channel
-from ....supervise import end_with_parent
+from ....runtime.supervise import end_with_parent
 from ...pacing import FOR_EVER, SERVICE, Repeated
 from .models import CLASSES, load
 

@@ -11,15 +11,15 @@ import logging
 import re
 from typing import Final
 
-from ....errors import (
+from ....mesh.kubernetes.client import Client
+from ....mesh.kubernetes.resources import DISTILL_JOB, POD, Object
+from ....runtime.errors import (
     Forbidden,
     ManifestRefused,
     ObjectChanged,
     ObjectExists,
     ObjectMissing,
 )
-from ....mesh.kubernetes.client import Client
-from ....mesh.kubernetes.resources import DISTILL_JOB, POD, Object
 from ..events import ResourceEvent, post_events
 from .ledger import JobActions, JobNotice, PodLedger, PodsConfig, refused
 from .pods import pod_of

@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ....errors import UsageError
 from ....mesh.kubernetes.client import ALL_NAMESPACES, Client
 from ....mesh.kubernetes.resources import (
     DISTILL_JOB,
@@ -19,6 +18,7 @@ from ....mesh.kubernetes.resources import (
     is_node,
     seconds_of,
 )
+from ....runtime.errors import UsageError
 from ....scheduler.elastic_values import Pool
 from ..capacity import NOT_ENDED, Machines, unbounded
 from ..config import OperatorConfig

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
-from ....errors import UsageError
 from ....mesh.jobs.spec import JobSpec
 from ....mesh.kubernetes.resources import NODE_CONTAINER, Object, labels_of, owner_reference
+from ....runtime.errors import UsageError
 from ..capacity import checked_requests_of
 from ..templates import USER, check_coordinator, literal, merged
 

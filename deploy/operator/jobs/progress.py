@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Final
 
 from ....coordinator.jobs import JobBoard, open_board
-from ....errors import EdlError
 from ....mesh.jobs.job_run import read_progress
+from ....runtime.errors import EdlError
 from .ledger import ObservedProgress
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from ....errors import EdlError, LeaseSuperseded, Unauthenticated, UnavailableError
 from ....mesh.kubernetes.client import Client
+from ....runtime.errors import EdlError, LeaseSuperseded, Unauthenticated, UnavailableError
 from ..config import OperatorConfig
 from ..error_log import ErrorLog
 from .actions import apply_actions

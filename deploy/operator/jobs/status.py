@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ....errors import UsageError
 from ....mesh.kubernetes.resources import (
     JOB_LABEL,
     Object,
@@ -15,6 +14,7 @@ from ....mesh.kubernetes.resources import (
     seconds_of,
     selector,
 )
+from ....runtime.errors import UsageError
 from ..conditions import Condition, merged
 from .ledger import JobActions, PodLedger
 

@@ -6,9 +6,9 @@ import logging
 from collections import Counter
 from collections.abc import Iterable
 
-from ....errors import Forbidden
 from ....mesh.kubernetes.client import ALL_NAMESPACES, Client
 from ....mesh.kubernetes.resources import NODE, POD, Object, is_node, key_of
+from ....runtime.errors import Forbidden
 from ..capacity import NOT_ENDED, Machines, requests_of
 from ..config import OperatorConfig
 from ..error_log import ErrorLog

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ....coordinator.registry.keys import check_service
-from ....errors import UsageError
 from ....mesh.fleet.service_poller import FLEET_PREFIX
 from ....mesh.kubernetes.resources import (
     COMPONENT_LABEL,
@@ -16,6 +15,7 @@ from ....mesh.kubernetes.resources import (
     owner_reference,
     quantity,
 )
+from ....runtime.errors import UsageError
 from ..templates import USER, check_coordinator, literal, merged
 from .spot import spot_fields
 

@@ -5,17 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Final, Protocol
 
-from ....errors import (
-    EdlError,
-    Forbidden,
-    LeaseSuperseded,
-    ManifestRefused,
-    ObjectChanged,
-    ObjectMissing,
-    Unauthenticated,
-    UnavailableError,
-    UsageError,
-)
 from ....mesh.kubernetes.client import Client
 from ....mesh.kubernetes.resources import (
     DEPLOYMENT,
@@ -27,6 +16,17 @@ from ....mesh.kubernetes.resources import (
     key_of,
     labels_of,
     selector,
+)
+from ....runtime.errors import (
+    EdlError,
+    Forbidden,
+    LeaseSuperseded,
+    ManifestRefused,
+    ObjectChanged,
+    ObjectMissing,
+    Unauthenticated,
+    UnavailableError,
+    UsageError,
 )
 from ..capacity import checked_requests_of
 from ..config import OperatorConfig

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ....coordinator.queue import Entry, Progress, QueuedJob
-from ....errors import (
+from ....runtime.errors import (
     KubernetesUnavailable,
     ManifestRefused,
     ObjectChanged,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from ....errors import ManifestRefused, ObjectMissing
+from ....runtime.errors import ManifestRefused, ObjectMissing
 from ...kubernetes.client import Client
 from ...kubernetes.resources import (
     JOB_LABEL,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ....coordinator.store.facts import Facts
 from ....coordinator.store.redis_url import holds_password
-from ....errors import UsageError
+from ....runtime.errors import UsageError
 from ...kubernetes.resources import DISTILL_JOB, GPU, Object
 from ..spec import JobSpec
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ....coordinator.queue import Entry, Progress, QueuedJob, Wish
-from ....errors import UsageError
+from ....runtime.errors import UsageError
 from ...kubernetes.resources import Object, seconds_of
 from .resource import facts_of
 

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from edl.commands import command_line
+from edl.cli import command_line
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.ops import jobs_view, lines, queue_view, service_view
 from edl.coordinator.ops.status_view import render, to_json, volume_bar

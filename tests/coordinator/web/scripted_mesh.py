@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from edl.errors import UsageError
 from edl.proto import coordinator_pb2 as pb
+from edl.runtime.errors import UsageError
 
 SERVICES = ["resnet101", "bert-large"]
 

@@ -19,9 +19,9 @@ import pytest
 
 from edl.coordinator.web import feed, server
 from edl.coordinator.web.server import WebServer
-from edl.errors import AddressInUse, RegistryUnavailable, UsageError
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import AccessControl, TlsFiles, servers
+from edl.runtime.errors import AddressInUse, RegistryUnavailable, UsageError
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.waiting import wait_until
 

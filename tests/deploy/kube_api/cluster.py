@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import yaml
 
-from edl.errors import ObjectExists
 from edl.mesh.kubernetes.client import ALL_NAMESPACES, Client, connect
 from edl.mesh.kubernetes.resources import (
     CRD,
@@ -36,6 +35,7 @@ from edl.mesh.kubernetes.resources import (
     quantity,
     selector,
 )
+from edl.runtime.errors import ObjectExists
 
 from .server import ApiServer
 

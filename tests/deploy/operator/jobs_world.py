@@ -10,9 +10,9 @@ from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.jobs.ledger import ObservedProgress, PodsConfig
 from edl.deploy.operator.jobs.progress import ProgressReader
 from edl.deploy.operator.jobs.reconciler import DistillJobReconciler
-from edl.errors import EdlError
 from edl.mesh.kubernetes.client import Client
 from edl.mesh.kubernetes.resources import DISTILL_JOB, JOB_LABEL, POD, Object
+from edl.runtime.errors import EdlError
 from edl.scheduler.elastic_values import ElasticConfig
 from edl.tests.deploy.kube_api.cluster import Cluster
 

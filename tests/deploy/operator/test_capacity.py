@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from edl.deploy.operator.capacity import Machines, amounts, requests_of
-from edl.errors import UsageError
 from edl.mesh.kubernetes.resources import APP, COMPONENT_LABEL, PART_OF_LABEL, Object
+from edl.runtime.errors import UsageError
 
 
 def machine(name: str, ready: str = "True", closed: bool = False, **has: str) -> Object:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from edl.deploy.operator.election import Election
-from edl.errors import KubernetesUnavailable, LeaseSuperseded
 from edl.mesh.kubernetes.client import Client
 from edl.mesh.kubernetes.resources import CONFIG_MAP, LEASE
+from edl.runtime.errors import KubernetesUnavailable, LeaseSuperseded
 from edl.tests.deploy.kube_api.cluster import Cluster
 
 NAME = "edl-operator"

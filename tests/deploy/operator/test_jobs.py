@@ -11,7 +11,6 @@ from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.deploy.operator.jobs.ledger import ObservedProgress
 from edl.deploy.operator.jobs.progress import ProgressReader
-from edl.errors import ManifestRefused, RegistryUnavailable
 from edl.mesh.kubernetes.resources import (
     DEPLOYMENT,
     DISTILL_JOB,
@@ -20,6 +19,7 @@ from edl.mesh.kubernetes.resources import (
     POD,
     TEACHER_SERVICE,
 )
+from edl.runtime.errors import ManifestRefused, RegistryUnavailable
 from edl.tests.deploy.kube_api.cluster import Cluster
 from edl.tests.stores import of_job
 

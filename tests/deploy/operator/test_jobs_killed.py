@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edl.errors import Forbidden, KubernetesUnavailable, ManifestRefused
 from edl.mesh.kubernetes.resources import DISTILL_JOB, NAMESPACE, POD, rfc3339_s
+from edl.runtime.errors import Forbidden, KubernetesUnavailable, ManifestRefused
 from edl.tests.deploy.kube_api.cluster import Cluster, KillBefore, Killed, cluster_in
 
 from .jobs_world import JobsWorld, refusing, running, submitted

@@ -17,8 +17,8 @@ from edl.deploy.operator.jobs.observe import wanted_of
 from edl.deploy.operator.jobs.pods import needs_of, pod_of, tolerations_of
 from edl.deploy.operator.jobs.status import ledger_of, status_of
 from edl.deploy.operator.teachers.manifests import deployment_of
-from edl.errors import UsageError
 from edl.mesh.kubernetes.resources import Object, seconds_of
+from edl.runtime.errors import UsageError
 from edl.tests.deploy.command_lines import check
 
 from .jobs_world import REDIS

@@ -17,7 +17,6 @@ import pytest
 from edl.deploy.operator.loop import ReconcileLoop, WakeUp
 from edl.deploy.operator.metrics import OperatorMetrics
 from edl.deploy.operator.watcher import ResourceWatcher
-from edl.errors import KubernetesUnavailable, LeaseSuperseded
 from edl.mesh.kubernetes.resources import (
     DEPLOYMENT,
     DISTILL_JOB,
@@ -26,7 +25,8 @@ from edl.mesh.kubernetes.resources import (
     POD,
     TEACHER_SERVICE,
 )
-from edl.supervise import Process, python_command, start
+from edl.runtime.errors import KubernetesUnavailable, LeaseSuperseded
+from edl.runtime.supervise import Process, python_command, start
 from edl.tests.deploy.kube_api.cluster import Cluster, emulated_in
 from edl.tests.deploy.operator.teachers_world import NAME, SPEC
 from edl.tests.mesh.threads import in_thread

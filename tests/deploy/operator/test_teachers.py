@@ -11,9 +11,9 @@ from edl.coordinator.manager.overview import ADMITTED
 from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.teachers.coordinator_counts import CoordinatorCounts
 from edl.deploy.operator.teachers.reconciler import TeacherServiceReconciler
-from edl.errors import ManifestRefused
 from edl.mesh.kubernetes.resources import DEPLOYMENT, POD, SERVICE, TEACHER_SERVICE, Object
 from edl.proto import coordinator_pb2 as pb
+from edl.runtime.errors import ManifestRefused
 from edl.scheduler.elastic_values import ElasticConfig
 from edl.tests.coordinator.scripted_manager import served
 from edl.tests.deploy import command_lines

@@ -14,8 +14,8 @@ from edl.deploy.operator.capacity import checked_requests_of
 from edl.deploy.operator.teachers.manifests import deployment_of, pod_spec_of
 from edl.deploy.operator.teachers.reconciler import TeacherServiceReconciler
 from edl.deploy.operator.templates import covers, marked
-from edl.errors import Forbidden, ManifestRefused, ObjectChanged, UsageError
 from edl.mesh.kubernetes.resources import DEPLOYMENT, TEACHER_SERVICE, Object
+from edl.runtime.errors import Forbidden, ManifestRefused, ObjectChanged, UsageError
 from edl.tests.deploy.kube_api.cluster import Cluster, KillBefore, Killed
 
 from .jobs_world import REDIS, refusing

@@ -21,10 +21,10 @@ from edl.distill_reader.engine.teacher_requests import (
     TeacherRequest,
 )
 from edl.distill_reader.store.rows import Content
-from edl.errors import EdlError
 from edl.proto.arena import Arena, Array, Record
 from edl.proto.channel import Channel
 from edl.proto.shared_buffer import SharedBuffer
+from edl.runtime.errors import EdlError
 from edl.scheduler.ledger.events import Event as LedgerEvent
 from edl.scheduler.reader_core.events import Advice, Assigned, Peer
 

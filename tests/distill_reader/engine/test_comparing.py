@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from edl.distill_reader.engine.answers import agree, greatest_difference, labels_of
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.options import CanaryPolicy
-from edl.errors import UsageError
 from edl.proto.arena import Array
 from edl.proto.clients import LabelResponse
 from edl.proto.forms import encode
+from edl.runtime.errors import UsageError
 from edl.scheduler.ledger import events as ledger_events
 from edl.scheduler.reader_core import events as ev
 from edl.scheduler.reader_core import instructions as do

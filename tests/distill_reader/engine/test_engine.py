@@ -23,7 +23,8 @@ from edl.distill_reader.engine.roster import AdvisedTeachers
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.engine.teacher_requests import RequestDone, TeacherReady
 from edl.distill_reader.store import LabelStore
-from edl.errors import (
+from edl.proto import coordinator_pb2 as pb
+from edl.runtime.errors import (
     BadAnswer,
     InputsOverwritten,
     PredictorCrashed,
@@ -32,7 +33,6 @@ from edl.errors import (
     RetryableError,
     TeacherLost,
 )
-from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.reader_core.events import Advice, Assigned, EngineResumed, HandoffState
 from edl.scheduler.reader_core.model_switch import ModelSwitch, NumericsPin

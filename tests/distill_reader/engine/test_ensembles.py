@@ -10,7 +10,7 @@ import pytest
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.teacher_requests import TeacherReady
 from edl.distill_reader.options import Mixing
-from edl.errors import RequestRefused, RetryableError
+from edl.runtime.errors import RequestRefused, RetryableError
 from edl.scheduler.ledger import events as ev
 from edl.tests.distill_reader.engine.bench import ROWS, Bench
 

@@ -24,11 +24,11 @@ from edl.distill_reader.engine.teacher_requests import (
     TeacherReady,
     TeacherRequest,
 )
-from edl.errors import BadAnswer, DeadlineExceeded, RequestRefused, RetryableError
 from edl.proto.arena import Array
 from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.clients.transport import TransportConnection
 from edl.proto.shared_buffer import SharedBuffer
+from edl.runtime.errors import BadAnswer, DeadlineExceeded, RequestRefused, RetryableError
 from edl.scheduler.ledger.events import Span
 from edl.scheduler.reader_core.events import Peer
 from edl.tests.foreign_server import MODEL, ForeignGrpc

@@ -21,7 +21,7 @@ from edl.distill_reader.sources import ResumableSource, source_of
 from edl.distill_reader.sources.iterables import PlainSource, StatefulSource
 from edl.distill_reader.sources.map_style import MapSource
 from edl.distill_reader.sources.source import leave_garbage_to_the_parent
-from edl.errors import UsageError
+from edl.runtime.errors import UsageError
 from edl.scheduler.students.shards import RankShard
 from edl.tests.distill_reader.readers import Samples
 

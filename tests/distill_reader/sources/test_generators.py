@@ -17,7 +17,7 @@ from edl.distill_reader.sources.batched import (
     of_samples,
     stack,
 )
-from edl.errors import BatchError, UsageError
+from edl.runtime.errors import BatchError, UsageError
 from edl.scheduler.students.shards import RankShard
 
 Pair = namedtuple("Pair", "x y")

@@ -15,7 +15,7 @@ from edl.distill_reader import Batched
 from edl.distill_reader.sources import ResumableSource, source_of
 from edl.distill_reader.sources.iterables import PlainSource, StatefulSource
 from edl.distill_reader.sources.map_style import MapSource
-from edl.errors import UsageError
+from edl.runtime.errors import UsageError
 from edl.scheduler.students.shards import RankShard
 
 SAMPLES = 24

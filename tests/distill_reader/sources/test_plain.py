@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from edl.distill_reader.sources.iterables import MARKS, PlainSource, Trail, decoded, encoded
 from edl.distill_reader.sources.source import Mark
 from edl.distill_reader.structure import take_apart
-from edl.errors import UsageError
+from edl.runtime.errors import UsageError
 
 COUNT = 300
 

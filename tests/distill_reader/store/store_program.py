@@ -13,7 +13,7 @@ import sys
 
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.store import Store
-from edl.errors import EdlError
+from edl.runtime.errors import EdlError
 from edl.tests.distill_reader.store.samples import rows_in, sample_keys
 
 BUDGET_BYTES = 1 << 20

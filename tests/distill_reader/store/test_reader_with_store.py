@@ -14,8 +14,8 @@ import pytest
 from edl.distill_reader import DistilReader, LabelStore
 from edl.distill_reader.options import Timeouts
 from edl.distill_reader.store.database import Database
-from edl.errors import NoTeacherAvailable, UsageError
 from edl.proto.datatypes import Array
+from edl.runtime.errors import NoTeacherAvailable, UsageError
 from edl.tests.distill_reader.conftest import StartTeacher
 from edl.tests.distill_reader.readers import NOBODY, reader_of
 from edl.tests.scripted_teacher import ScriptedTeacher, logits_of

@@ -24,9 +24,9 @@ from edl.distill_reader.store.rows import (
     pack,
     unpack,
 )
-from edl.errors import RequestRefused
 from edl.proto.datatypes import Array
 from edl.proto.forms import LabelForm, encode
+from edl.runtime.errors import RequestRefused
 from edl.tests.distill_reader.store.samples import inputs_of, logits_of, rows_in
 
 DTYPES = [np.float32, np.float16, np.float64, np.int64, np.uint8, np.bool_, ml_dtypes.bfloat16]

@@ -17,8 +17,8 @@ from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.database import Database
 from edl.distill_reader.store.rows import Content, LabelRow, ServiceModel
 from edl.distill_reader.store.store import PAUSE_S, Store
-from edl.errors import StoreUnavailable, UsageError
 from edl.proto.forms import LabelForm
+from edl.runtime.errors import StoreUnavailable, UsageError
 from edl.tests.distill_reader.store.samples import damage, rows_in, sample_keys
 
 SLACK_BYTES = 32 << 20

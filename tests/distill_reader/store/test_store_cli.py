@@ -16,8 +16,8 @@ from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.cli import app
 from edl.distill_reader.store.rows import ArraySpec, Content, ServiceModel, keys_of, layout_of, pack
 from edl.distill_reader.store.store import Store
-from edl.errors import StoreDamaged, UsageError
 from edl.proto.forms import LabelForm, decode, encode
+from edl.runtime.errors import StoreDamaged, UsageError
 from edl.tests.cli_output import json_of, run
 from edl.tests.distill_reader.store.samples import (
     CLASSES,

@@ -17,8 +17,8 @@ from edl.distill_reader.store.database import PAGE_BYTES
 from edl.distill_reader.store.rows import LabelRow
 from edl.distill_reader.store.store import PAUSE_S, Store
 from edl.distill_reader.store.table import ROW_BYTES
-from edl.errors import StoreDamaged, StoreUnavailable, UsageError
 from edl.proto.forms import LabelForm
+from edl.runtime.errors import StoreDamaged, StoreUnavailable, UsageError
 from edl.scheduler.label_cache import USE_STEP_S
 from edl.tests.distill_reader.store.samples import damage, rows_in, sample_keys
 from edl.tests.distill_reader.store.test_store import MIB, SLACK_BYTES, Clock, bytes_on_disk, fill

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from edl.errors import ProcessFailed, UsageError
 from edl.mesh.agent.agent_directory import AgentDirectory, running_agents, wait_until_yielded
 from edl.mesh.agent.cli import default_name, parse_time
 from edl.mesh.agent.hardware import OtherLoad, find_devices, memory_bytes
+from edl.runtime.errors import ProcessFailed, UsageError
 from edl.teacher.config import parse_devices
 from edl.tests.waiting import wait_until
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from edl.coordinator.machines import Deployment
-from edl.errors import ContentMismatch, EdlError, ModelError, ModelUnavailable, UsageError
 from edl.mesh.agent import download
 from edl.mesh.agent.model_cache import ModelCache
+from edl.runtime.errors import ContentMismatch, EdlError, ModelError, ModelUnavailable, UsageError
 from edl.teacher.backends.selection import content_of
 from edl.tests.teacher import same_network
 from edl.tests.waiting import DEADLINE_S

@@ -11,8 +11,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from edl.errors import UsageError
 from edl.mesh.files import parse, read, write
+from edl.runtime.errors import UsageError
 from edl.scheduler.units import Bytes, BytesPerSecond, Count, NotNegative, Seconds, Share
 
 

@@ -6,19 +6,19 @@ import random
 
 import pytest
 
-from edl.errors import UsageError
 from edl.mesh.fleet.local import LocalFleet, LocalFleetRunner
 from edl.mesh.local import TeacherSpec
-from edl.supervise import Command
-from edl.tests.ground.programs import python
+from edl.runtime.errors import UsageError
+from edl.runtime.supervise import Command
 from edl.tests.mesh.threads import in_thread
+from edl.tests.runtime.programs import python
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
 #: Says that it is ready, and ends when told to; how it ended stands in its last line.
 TEACHER = """
     import signal, sys, threading
-    from edl.supervise import end_with_parent
+    from edl.runtime.supervise import end_with_parent
     end_with_parent()
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())

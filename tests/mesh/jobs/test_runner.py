@@ -16,12 +16,12 @@ from edl.coordinator.queue import Progress, QueueBoard, QueuedJob, Wish
 from edl.coordinator.queue.keys import of_queue
 from edl.coordinator.store import Leads, Put
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.errors import LeaseSuperseded, RegistryUnavailable
-from edl.lifecycle import Stop
 from edl.mesh.jobs.queue_backend import QueueBackend
 from edl.mesh.jobs.runner import FleetRunner
 from edl.mesh.jobs.slots import FleetConfig
 from edl.mesh.jobs.spec import JobSpec
+from edl.runtime.errors import LeaseSuperseded, RegistryUnavailable
+from edl.runtime.lifecycle import Stop
 from edl.scheduler import job_states
 from edl.tests.mesh.threads import in_thread
 from edl.tests.stores import memory

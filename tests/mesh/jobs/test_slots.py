@@ -19,8 +19,8 @@ from edl.mesh.jobs.job_run import JobRun, TrainingProgress, progress_of
 from edl.mesh.jobs.node_scaler import NodeScaler
 from edl.mesh.jobs.slots import FleetConfig, Slots, divide_cores
 from edl.mesh.jobs.spec import JobSpec
+from edl.runtime.supervise import Command
 from edl.scheduler.elastic_values import ElasticConfig
-from edl.supervise import Command
 from edl.tests.stores import of_job
 
 

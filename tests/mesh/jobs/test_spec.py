@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edl.errors import UsageError
 from edl.mesh.jobs.spec import JobSpec, read_job
+from edl.runtime.errors import UsageError
 from edl.tests.deploy.command_lines import check
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "jobs"

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.client import Configuration
 
-from edl import errors
 from edl.mesh.kubernetes import client as client_module
 from edl.mesh.kubernetes.client import Client, Connection, connect
 from edl.mesh.kubernetes.resources import (
@@ -26,6 +25,7 @@ from edl.mesh.kubernetes.resources import (
     rfc3339_s,
     seconds_of,
 )
+from edl.runtime import errors
 from edl.tests.deploy.kube_api.cluster import Cluster, cluster_in
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import typer
 
-from edl.errors import UsageError
 from edl.mesh.files import read, write
 from edl.mesh.plan import cli
 from edl.mesh.plan.job_file import JobFile, Profile, load_job
 from edl.mesh.plan.scenario import scenario_of
 from edl.mesh.plan.sweep import parse_sweep, plan_points
+from edl.runtime.errors import UsageError
 from edl.scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, Distillation
 from edl.scheduler.pipeline_model import DeviceGroup, PlannedMesh, predict
 from edl.scheduler.simulator import Scenario, simulate

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from edl.commands import command_line
-from edl.errors import UsageError
+from edl.cli import command_line
 from edl.mesh.up.plan import command_lines, plan_of
 from edl.mesh.up.spec import read_mesh
+from edl.runtime.errors import UsageError
 from edl.tests.cli_output import run
 from edl.tests.deploy.command_lines import check, is_ours
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from edl.errors import UsageError
 from edl.mesh.up.down import selected_meshes
 from edl.mesh.up.foreground import already_up
 from edl.mesh.up.state_directory import MeshRecord, ProcessRecord, StateDirectory, recorded_meshes
-from edl.supervise import Identity, identity_of
+from edl.runtime.errors import UsageError
+from edl.runtime.supervise import Identity, identity_of
 
 STRANGER = Identity(os.getpid(), "another-boot/1")
 

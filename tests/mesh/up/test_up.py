@@ -17,8 +17,6 @@ from textwrap import dedent
 import pytest
 from rich.console import Console
 
-from edl.errors import ProcessFailed, UsageError
-from edl.lifecycle import Stop
 from edl.mesh.local import COORDINATOR_READY, TEACHER_READY
 from edl.mesh.up.display import LineDisplay, OutputFilter, open_display
 from edl.mesh.up.down import stop_mesh
@@ -27,9 +25,11 @@ from edl.mesh.up.mesh_state import ProcessSpec
 from edl.mesh.up.plan import LaunchPlan, PlannedProcess
 from edl.mesh.up.runner import MeshRunner, MeshView
 from edl.mesh.up.state_directory import MeshRecord, ProcessRecord, StateDirectory
-from edl.supervise import Identity, Process, identity_of, start
-from edl.tests.ground.programs import DOCILE, STUBBORN, WAIT_S, python
+from edl.runtime.errors import ProcessFailed, UsageError
+from edl.runtime.lifecycle import Stop
+from edl.runtime.supervise import Identity, Process, identity_of, start
 from edl.tests.mesh.up.test_state_directory import STRANGER, place_of, state_of
+from edl.tests.runtime.programs import DOCILE, STUBBORN, WAIT_S, python
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system

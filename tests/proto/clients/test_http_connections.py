@@ -12,10 +12,10 @@ from contextlib import closing, suppress
 import numpy as np
 import pytest
 
-from edl.errors import BadAnswer, DeadlineExceeded, InputsOverwritten, TeacherLost
 from edl.proto.clients.oip_http import HttpConnectionPool, HttpReply
 from edl.proto.datatypes import Buffer
 from edl.proto.security.client_connections import HttpConnector
+from edl.runtime.errors import BadAnswer, DeadlineExceeded, InputsOverwritten, TeacherLost
 from edl.tests.proto.clients.scripted_http import ReceivedRequest, ScriptedHttp, reply
 from edl.tests.waiting import DEADLINE_S
 

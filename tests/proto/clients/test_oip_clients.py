@@ -13,13 +13,13 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from edl import errors
 from edl.proto.arena import Array
 from edl.proto.clients import LabelRequest, TeacherClient, input_mismatch, open_client
 from edl.proto.clients.oip_http import OipHttpClient
 from edl.proto.datatypes import TensorSpec
 from edl.proto.protocols import PADDLE_SERVING, PADDLE_SERVING_CPP
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
+from edl.runtime import errors
 from edl.tests.foreign_server import MODEL, OUTPUT, ForeignHttp, ForeignServer, Kind, start
 from edl.tests.proto.clients.scripted_http import ReceivedRequest, ScriptedHttp
 from edl.tests.proto.security.authority import Authority, write_secret

@@ -9,10 +9,10 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from edl import errors
 from edl.proto.clients import LabelRequest, TeacherClient, open_client
 from edl.proto.paddle_serving import pipeline_pb2 as pb
 from edl.proto.protocols import PADDLE_SERVING, PADDLE_SERVING_CPP
+from edl.runtime import errors
 from edl.tests.foreign_server import start
 from edl.tests.paddle_serving_servers import SERVICE, GeneralModel, Pipeline, labels, serving
 from edl.tests.waiting import DEADLINE_S

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edl import errors
 from edl.proto.clients import paddle_serving
 from edl.proto.clients.paddle_serving import NPY, NUMBERS, TYPES, read_npy, write_npy
 from edl.proto.datatypes import Array, datatype_of
 from edl.proto.paddle_serving import general_model_pb2 as cpp
 from edl.proto.paddle_serving import pipeline_pb2 as pb
+from edl.runtime import errors
 
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from edl.errors import Forbidden, Unauthenticated, UsageError
 from edl.proto.dataclass_json import from_plain, to_plain
 from edl.proto.security import (
     AccessControl,
@@ -20,6 +19,7 @@ from edl.proto.security import (
 from edl.proto.security.access_control import read_token, read_tokens
 from edl.proto.security.credentials import stays_here
 from edl.proto.security.options import client_security, server_security
+from edl.runtime.errors import Forbidden, Unauthenticated, UsageError
 
 from .authority import write_secret
 

@@ -19,7 +19,6 @@ import trustme
 from cryptography.hazmat.primitives import serialization as s
 from prometheus_client import CollectorRegistry
 
-from edl.errors import AccessError, AddressInUse, UsageError
 from edl.proto.security import (
     AccessControl,
     ClientSecurity,
@@ -31,6 +30,7 @@ from edl.proto.security import (
 )
 from edl.proto.security.certificates import expiry_of, export_expiry
 from edl.proto.status import to_status
+from edl.runtime.errors import AccessError, AddressInUse, UsageError
 from edl.tests.waiting import wait_until
 
 from .authority import Authority, write_secret

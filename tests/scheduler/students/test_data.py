@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.errors import UsageError
+from edl.runtime.errors import UsageError
 from edl.scheduler.students.shards import (
     SHARDS_PER_RANK,
     Ranges,

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from edl.errors import CheckpointMismatch
+from edl.runtime.errors import CheckpointMismatch
 from edl.student.checkpoint import Contents, Repository, open_checkpoint
 from edl.student.checkpoint.capture import Trained, capture, restore
 

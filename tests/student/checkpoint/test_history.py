@@ -13,7 +13,7 @@ import pytest
 
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.errors import CheckpointUnavailable, RegistryUnavailable, UsageError
+from edl.runtime.errors import CheckpointUnavailable, RegistryUnavailable, UsageError
 from edl.scheduler.students.saving import CheckpointHistory, due_beside
 from edl.student.checkpoint import Checkpoint, Repository
 from edl.student.checkpoint.checkpoint import MANIFEST

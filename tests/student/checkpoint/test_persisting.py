@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFile
 
-from edl.errors import CheckpointUnavailable, MemoryRefused, UsageError
+from edl.runtime.errors import CheckpointUnavailable, MemoryRefused, UsageError
 from edl.student.checkpoint import Repository, SnapshotOwner, SnapshotWriter, open_checkpoint
 from edl.student.checkpoint.snapshot import newest_of, open_slots
 from edl.tests.student.checkpoint.history import clear_memory

@@ -14,7 +14,7 @@ import pytest
 import safetensors.numpy as library
 from typer.testing import CliRunner
 
-from edl.errors import CheckpointDamaged, UsageError
+from edl.runtime.errors import CheckpointDamaged, UsageError
 from edl.student.checkpoint import (
     Contents,
     Repository,

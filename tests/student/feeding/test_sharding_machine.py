@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.errors import GenerationSuperseded
+from edl.runtime.errors import GenerationSuperseded
 from edl.tests.student.feeding.ranks import (
     BoardLink,
     Rank,

@@ -18,8 +18,8 @@ from edl.coordinator.store.memory_store import MemoryStore
 from edl.distill_reader import Batched
 from edl.distill_reader.sources import ResumableSource
 from edl.distill_reader.sources import source_of as reader_source
-from edl.errors import BatchError, GenerationSuperseded, UsageError
 from edl.proto.arena import Array
+from edl.runtime.errors import BatchError, GenerationSuperseded, UsageError
 from edl.scheduler.students.agreement import RowShares, equal_rows
 from edl.scheduler.students.shards import RankShard
 from edl.student.feeding import (

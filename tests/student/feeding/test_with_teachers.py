@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from edl.distill_reader import DistilReader
-from edl.errors import UsageError
+from edl.runtime.errors import UsageError
+from edl.runtime.supervise import python_command, start
 from edl.student.feeding import DirectReader, make_reader
 from edl.student.job.distill import Distill
 from edl.student.settings import TrainSettings
-from edl.supervise import python_command, start
 from edl.tests.scripted_teacher import logits_of
 from edl.tests.student.feeding.ranks import Numbers, batched, positions_of, settings_of, source_of
 

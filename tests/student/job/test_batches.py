@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from edl.distill_reader import DistilReader
-from edl.errors import UsageError
 from edl.proto import tensors
 from edl.proto.arena import Array
+from edl.runtime.errors import UsageError
 from edl.student import Distill, Hint
 from edl.student.job.batches import POSITIONS, split, with_positions
 from edl.student.losses.step import StepLoss

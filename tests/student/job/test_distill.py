@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edl.distill_reader import DistilReader, EnsemblePolicy
-from edl.errors import UsageError
+from edl.runtime.errors import UsageError
 from edl.scheduler.students.weights import Cosine, Linear
 from edl.student import Distill, Hint
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edl.errors import JobError, UsageError
+from edl.runtime.errors import JobError, UsageError
 from edl.student import JobSpec, load_job
 from edl.student.dry_run import Rehearsal, rehearse
 from edl.student.evaluate import Scores

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edl.errors import UsageError
+from edl.runtime.errors import UsageError
 from edl.scheduler.students.weights import Linear, Steps
 from edl.student import Distill, DistillLoss, Hint
 from edl.student.losses import smoothed_cross_entropy

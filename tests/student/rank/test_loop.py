@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from edl.errors import PeerLost
+from edl.runtime.errors import PeerLost
 from edl.scheduler.students.agreement import RowShares
 from edl.student.job.batches import Parts
 from edl.student.rank.collective import Alone

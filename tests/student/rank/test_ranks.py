@@ -12,9 +12,9 @@ import pytest
 
 from edl.proto import tensors
 from edl.proto.arena import Array
+from edl.runtime.supervise import python_command, start
 from edl.student.checkpoint import SnapshotOwner, open_checkpoint
 from edl.student.messages import EXIT_AGAIN, Failed, Finished, Left, Progress, Ready, Saved, Scaled
-from edl.supervise import python_command, start
 from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher
 from edl.tests.student.id_log import assert_each_once, lines
 from edl.tests.student.rank.world import World, settings

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import pytest
 from tensorboardX.proto.event_pb2 import Event  # which loads torch
 
-from edl.errors import UsageError
+from edl.runtime.errors import UsageError
 from edl.student.show.events import EventFiles, EventLog, Figures
 from edl.tests.student.show.test_show import STEP
 

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from edl.errors import EdlError, NoTeacherAvailable
+from edl.runtime.errors import EdlError, NoTeacherAvailable
+from edl.runtime.supervise import end_with_parent
 from edl.scheduler.students.saving import SaveSchedule
 from edl.student import messages
 from edl.student.checkpoint import Contents, SnapshotWriter, open_checkpoint
 from edl.student.link import RankLink
-from edl.supervise import end_with_parent
 from edl.tests.waiting import wait_until
 
 

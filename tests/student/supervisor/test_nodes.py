@@ -16,14 +16,14 @@ import pytest
 
 from edl.coordinator.jobs import Facts, Generation, JobBoard, NodeInfo
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.errors import (
+from edl.runtime.errors import (
     CheckpointUnavailable,
     EdlError,
     NoTeacherAvailable,
     RegistryUnavailable,
     UsageError,
 )
-from edl.lifecycle import Stop
+from edl.runtime.lifecycle import Stop
 from edl.student.checkpoint import Checkpoint, Repository
 from edl.student.checkpoint.checkpoint import Provenance
 from edl.student.dry_run import plan

@@ -14,9 +14,9 @@ import pytest
 
 from edl.coordinator.jobs import Generation, GenerationRecord, JobBoard, NodeEndpoints, NodeInfo
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.errors import GenerationSuperseded, RegistryUnavailable, UsageError
-from edl.lifecycle import Stop
-from edl.logs import FORMAT_VARIABLE
+from edl.runtime.errors import GenerationSuperseded, RegistryUnavailable, UsageError
+from edl.runtime.lifecycle import Stop
+from edl.runtime.logs import FORMAT_VARIABLE
 from edl.scheduler.students.failures import RankFailure
 from edl.scheduler.students.saving import CheckpointEntry, CheckpointHistory
 from edl.scheduler.students.shards import Shard

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.errors import (
+from edl.proto import json_tensors
+from edl.runtime.errors import (
     AddressInUse,
     BadAnswer,
     DeadlineExceeded,
@@ -24,7 +25,6 @@ from edl.errors import (
     UsageError,
     WrongInstance,
 )
-from edl.proto import json_tensors
 from edl.teacher.request import TeacherOverloaded
 from edl.teacher.servers import http_app
 from edl.tests.teacher.bench import WAIT_S, Bench, Make

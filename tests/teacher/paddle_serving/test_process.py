@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from edl.errors import ModelError, ProcessFailed, TeacherLost, UsageError
-from edl.lifecycle import Stop
 from edl.proto.datatypes import TensorSpec
-from edl.supervise import Command
+from edl.runtime.errors import ModelError, ProcessFailed, TeacherLost, UsageError
+from edl.runtime.lifecycle import Stop
+from edl.runtime.supervise import Command
 from edl.teacher.paddle_serving.engine import ServingModel, ServingProcess, open_model
 from edl.teacher.paddle_serving.environment import make, recipe
-from edl.tests.ground.programs import runs, wait_gone
+from edl.tests.runtime.programs import runs, wait_gone
 from edl.tests.waiting import wait_until
 
 pytestmark = pytest.mark.system

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from edl.errors import EdlError, ModelError, ProcessFailed, UsageError
-from edl.lifecycle import Stop
 from edl.proto.datatypes import TensorSpec
+from edl.runtime.errors import EdlError, ModelError, ProcessFailed, UsageError
+from edl.runtime.lifecycle import Stop
 from edl.scheduler.batching import BatchRule
 from edl.teacher import cli
 from edl.teacher.config import Device, PredictorConfig, ServerConfig, TeacherConfig

@@ -17,14 +17,14 @@ import pytest
 
 from edl.coordinator.manager.prober import INSTANCE_KEY, VOUCHER, GrpcProber
 from edl.coordinator.registry import Member
-from edl.errors import BadAnswer, ModelError, RequestRefused, UsageError, WrongInstance
-from edl.lifecycle import Stop
 from edl.proto import inference_pb2 as pb
 from edl.proto.arena import Array
 from edl.proto.clients import LabelRequest, LabelResponse, ModelDescription
 from edl.proto.datatypes import TensorSpec, whole
 from edl.proto.forms import softmax
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles, open_channel
+from edl.runtime.errors import BadAnswer, ModelError, RequestRefused, UsageError, WrongInstance
+from edl.runtime.lifecycle import Stop
 from edl.teacher.register.cli import security_at
 from edl.teacher.register.config import RegisterConfig
 from edl.teacher.register.sidecar import AttestationServer, register, with_scheme

@@ -14,7 +14,11 @@ import grpc
 import numpy as np
 import pytest
 
-from edl.errors import (
+from edl.proto.clients import LabelRequest, LabelResponse, oip_grpc
+from edl.proto.clients.oip_grpc import OipGrpcClient
+from edl.proto.security import ClientSecurity, ServerSecurity
+from edl.proto.shared_buffer import SharedBuffer
+from edl.runtime.errors import (
     DeadlineExceeded,
     EdlError,
     InputsOverwritten,
@@ -25,10 +29,6 @@ from edl.errors import (
     Unauthenticated,
     WrongInstance,
 )
-from edl.proto.clients import LabelRequest, LabelResponse, oip_grpc
-from edl.proto.clients.oip_grpc import OipGrpcClient
-from edl.proto.security import ClientSecurity, ServerSecurity
-from edl.proto.shared_buffer import SharedBuffer
 from edl.tests.faults import FaultProxy
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.teacher.bench import WAIT_S, Bench, Make

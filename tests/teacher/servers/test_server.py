@@ -13,12 +13,12 @@ import grpc
 import numpy as np
 import pytest
 
-from edl.errors import AddressInUse, RequestRefused, UsageError
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.security.instance import verify
 from edl.proto.security.servers import aio_server
 from edl.proto.status import from_status
+from edl.runtime.errors import AddressInUse, RequestRefused, UsageError
 from edl.teacher.servers import server
 from edl.tests.proto import raw_http2
 from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, GrpcStream, Make, half_open, refusal

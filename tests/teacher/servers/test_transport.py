@@ -16,7 +16,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from edl.errors import RateLimited, RequestRefused, WireError
 from edl.proto import frames
 from edl.proto.arena import Array
 from edl.proto.clients import LabelRequest, LabelResponse
@@ -24,6 +23,7 @@ from edl.proto.clients.oip_grpc import OipGrpcClient
 from edl.proto.clients.transport import ConnectionEnded, TransportConnection, connect
 from edl.proto.frames import FramedTensor, FrameHeader, OpenFrame, ResultDescription, TransportOffer
 from edl.proto.shared_buffer import key_of
+from edl.runtime.errors import RateLimited, RequestRefused, WireError
 from edl.teacher.config import ServerConfig
 from edl.teacher.servers import transport_listener
 from edl.teacher.servers.admission import SendingDeadline

@@ -14,11 +14,11 @@ import grpc
 import numpy as np
 import pytest
 
-from edl.errors import EdlError, RateLimited, RequestRefused, RetryableError
 from edl.proto.arena import GROWTH_BYTES, Arena, Array
 from edl.proto.clients import LabelRequest
 from edl.proto.datatypes import StackedArray
 from edl.proto.shared_buffer import BufferRef, SharedBuffer, key_of
+from edl.runtime.errors import EdlError, RateLimited, RequestRefused, RetryableError
 from edl.teacher.servers import callers
 from edl.teacher.servers.callers import CallerIdentity
 from edl.teacher.servers.shared_regions import RegionReader, SharedMemoryRegions

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl.errors import EdlError, RateLimited, RequestRefused, RetryableError
 from edl.proto.shared_buffer import BufferRef
+from edl.runtime.errors import EdlError, RateLimited, RequestRefused, RetryableError
 from edl.teacher.servers import callers, shared_regions
 from edl.teacher.servers.callers import CallCredentials, CallerIdentity
 from edl.teacher.servers.shared_regions import SharedMemoryRegions

@@ -18,13 +18,19 @@ import yaml
 import edl
 from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.jobs.reconciler import DistillJobReconciler
-from edl.errors import Forbidden, KubernetesUnavailable, ManifestRefused, ObjectMissing, UsageError
 from edl.mesh.jobs.backend import JobLocation
 from edl.mesh.jobs.cli import app
 from edl.mesh.jobs.kubernetes.backend import KubernetesBackend
 from edl.mesh.jobs.kubernetes.resource import to_resource
 from edl.mesh.jobs.spec import JobSpec
 from edl.mesh.kubernetes.resources import DISTILL_JOB, POD, Object, labels_of, owner_reference
+from edl.runtime.errors import (
+    Forbidden,
+    KubernetesUnavailable,
+    ManifestRefused,
+    ObjectMissing,
+    UsageError,
+)
 from edl.scheduler.elastic_values import ElasticConfig
 from edl.tests.cli_output import output_of
 from edl.tests.deploy.kube_api.cluster import Emulated, emulated_in

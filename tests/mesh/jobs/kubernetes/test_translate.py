@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.errors import UsageError
 from edl.mesh.jobs.backend import JobLocation
 from edl.mesh.jobs.kubernetes.resource import facts_of, manifest, to_resource
 from edl.mesh.jobs.spec import JobSpec
 from edl.mesh.kubernetes.resources import GPU
+from edl.runtime.errors import UsageError
 
 _WORDS = st.lists(st.from_regex(r"[a-z0-9./=_-]{1,12}", fullmatch=True), min_size=1, max_size=4)
 _VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 DISTRIBUTION = "edl-dist"
-ROOT = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[1]
 #: The extra that brings a package, by the name under which Python imports it.
 EXTRA_BY_PACKAGE = {
     "fsspec": "fs",

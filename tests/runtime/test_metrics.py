@@ -14,9 +14,9 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Metric
 from prometheus_client.registry import Collector
 
-from edl import metrics
-from edl.errors import AddressInUse, Unauthenticated, UsageError
-from edl.metrics import MetricsServer, split_listen
+from edl.runtime import metrics
+from edl.runtime.errors import AddressInUse, Unauthenticated, UsageError
+from edl.runtime.metrics import MetricsServer, split_listen
 from edl.tests.waiting import DEADLINE_S
 
 

@@ -1,4 +1,4 @@
-"""The guard: `python -m edl.supervise GRACE_S PROGRAM ARGS...` ends PROGRAM when its parent dies.
+"""`python -m edl.runtime.supervise GRACE_S PROGRAM ARGS...` ends PROGRAM when its parent dies.
 
 It stands between us and a program that knows nothing of life pipes: passes signals on to it, ends
 as it ended, and is itself watched by the kernel, so that the program dies even when the guard is

@@ -11,8 +11,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from edl import extras
-from edl.extras import install_command
+from edl.runtime import extras
+from edl.runtime.extras import install_command
 
 PYPROJECT = extras.ROOT / "pyproject.toml"
 CALL = re.compile(r"install_command\(['\"]([\w-]+)['\"]\)")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edl.supervise import Command, Process, start
-from edl.tests.ground.programs import WAIT_S, python
+from edl.runtime.supervise import Command, Process, start
+from edl.tests.runtime.programs import WAIT_S, python
 
 pytestmark = pytest.mark.system
 
@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 
 CLI = """
     import sys, typer
-    from edl.errors import RegistryUnavailable
-    from edl.lifecycle import run_cli
+    from edl.runtime.errors import RegistryUnavailable
+    from edl.runtime.lifecycle import run_cli
 
     app = typer.Typer(no_args_is_help=True, add_completion=False)
     errors = {
@@ -105,7 +105,7 @@ def test_without_a_command_the_help_is_shown() -> None:
     assert "Usage:" in "\n".join(process.tail(50))
 
 
-@pytest.mark.parametrize("amid", ["edl.lifecycle", "typer", "edl.teacher", "any"])
+@pytest.mark.parametrize("amid", ["edl.runtime.lifecycle", "typer", "edl.teacher", "any"])
 @pytest.mark.parametrize("name", ["edl", "edl-teacher"])
 def test_ctrl_c_while_a_command_is_still_imported_is_no_traceback(
     name: str, amid: str, rng: random.Random
@@ -141,7 +141,7 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
 
 SERVER = """
     import sys, time
-    from edl.lifecycle import stop_on_signals
+    from edl.runtime.lifecycle import stop_on_signals
     with stop_on_signals(hurries="hurry" in sys.argv) as stop:
         print("ready")
         stop.wait()
@@ -166,7 +166,7 @@ def test_the_last_signal_ends_a_server_at_once(number: int, lines: tuple[str, ..
 def test_a_server_may_have_as_many_descriptors_as_its_system_lets_it() -> None:
     code = """
         import resource
-        from edl.lifecycle import open_all_descriptors
+        from edl.runtime.lifecycle import open_all_descriptors
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200))
         open_all_descriptors()
         print(*resource.getrlimit(resource.RLIMIT_NOFILE))
@@ -180,7 +180,7 @@ def test_a_server_may_have_as_many_descriptors_as_its_system_lets_it() -> None:
 def test_a_command_line_prints_whole_lines(stream: str) -> None:
     code = """
         import os, sys, typer
-        from edl.lifecycle import run_cli
+        from edl.runtime.lifecycle import run_cli
 
         app = typer.Typer(add_completion=False)
 

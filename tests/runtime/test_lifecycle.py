@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl import lifecycle
-from edl.lifecycle import Periodic, Stop, stop_on_signals
-from edl.supervise import full_jitter_s
-from edl.tests.ground.programs import WAIT_S
+from edl.runtime import lifecycle
+from edl.runtime.lifecycle import Periodic, Stop, stop_on_signals
+from edl.runtime.supervise import full_jitter_s
+from edl.tests.runtime.programs import WAIT_S
 from edl.tests.waiting import wait_until
 
 

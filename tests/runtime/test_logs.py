@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import typer
 
-from edl.commands import command_line
-from edl.logs import FORMAT_VARIABLE, LEVEL_VARIABLE
-from edl.supervise import Process, python_command, start
-from edl.tests.ground.programs import WAIT_S, python
+from edl.cli import command_line
+from edl.runtime.logs import FORMAT_VARIABLE, LEVEL_VARIABLE
+from edl.runtime.supervise import Process, python_command, start
+from edl.tests.runtime.programs import WAIT_S, python
 
 PROGRAM = """
     import logging, sys
-    from edl.logs import Fields, configure_logging, log_as, tell
+    from edl.runtime.logs import Fields, configure_logging, log_as, tell
     configure_logging("verbose" in sys.argv)
     log_as(job="digits")
     log = logging.getLogger("edl.x")

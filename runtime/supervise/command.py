@@ -37,7 +37,7 @@ class Command:
         """The argument list that is really executed."""
         if not self.guard:
             return list(self.argv)
-        guard = [sys.executable, "-P", "-m", "edl.supervise", str(self.orphan_grace_s)]
+        guard = [sys.executable, "-P", "-m", "edl.runtime.supervise", str(self.orphan_grace_s)]
         return [*guard, *self.argv]
 
 

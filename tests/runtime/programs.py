@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from edl.supervise import Command
+from edl.runtime.supervise import Command
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 WAIT_S = DEADLINE_S
@@ -35,7 +35,7 @@ def runs(pid: int) -> bool:
 #: Ends only by SIGKILL.
 STUBBORN = """
     import signal, time
-    from edl.supervise import end_with_parent
+    from edl.runtime.supervise import end_with_parent
     end_with_parent(grace_s=float(__import__("sys").argv[1]))
     signal.signal(signal.SIGTERM, lambda *_: print("no", flush=True))
     print("ready")
@@ -45,7 +45,7 @@ STUBBORN = """
 #: Ends when told to.
 DOCILE = """
     import signal, time
-    from edl.supervise import end_with_parent
+    from edl.runtime.supervise import end_with_parent
     end_with_parent()
     print("ready")
     while True:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from edl.supervise import start
-from edl.tests.ground.programs import WAIT_S, python, runs
+from edl.runtime.supervise import start
 from edl.tests.leaks import ProcessResources, leaked_since
+from edl.tests.runtime.programs import WAIT_S, python, runs
 from edl.tests.waiting import wait_until
 
 SHORT_S = 0.05

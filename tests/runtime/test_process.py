@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edl.errors import ProcessFailed
-from edl.supervise import (
+from edl.runtime.errors import ProcessFailed
+from edl.runtime.supervise import (
     Background,
     Command,
     Identity,
@@ -21,8 +21,8 @@ from edl.supervise import (
     start,
     stop_all,
 )
-from edl.supervise import wait_gone as wait_ended
-from edl.tests.ground.programs import DOCILE, STUBBORN, WAIT_S, python, runs, wait_gone
+from edl.runtime.supervise import wait_gone as wait_ended
+from edl.tests.runtime.programs import DOCILE, STUBBORN, WAIT_S, python, runs, wait_gone
 from edl.tests.waiting import wait_until
 
 pytestmark = pytest.mark.system

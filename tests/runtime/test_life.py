@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from edl.supervise import Command, Process, start
-from edl.supervise.life import end_with_parent, own_fd
-from edl.tests.ground.programs import DOCILE, STUBBORN, WAIT_S, python, runs, wait_gone
+from edl.runtime.supervise import Command, Process, start
+from edl.runtime.supervise.life import end_with_parent, own_fd
+from edl.tests.runtime.programs import DOCILE, STUBBORN, WAIT_S, python, runs, wait_gone
 from edl.tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.system
 #: A parent that starts what it is told to, says their ids, and waits for its death.
 PARENT = """
     import sys, time
-    from edl.standard_streams import write_whole_lines
-    from edl.supervise import Command, start
+    from edl.runtime.standard_streams import write_whole_lines
+    from edl.runtime.supervise import Command, start
     write_whole_lines()
     guard, grace_s, *argv = sys.argv[1:]
     command = Command("inner", tuple(argv), guard=bool(int(guard)), orphan_grace_s=float(grace_s))
@@ -43,7 +43,7 @@ def inner(code: str, *args: object) -> tuple[str, ...]:
 #: `pause` is called with the interpreter's lock held: no thread can run, only the kernel kills it.
 HANGING = """
     import ctypes, signal
-    from edl.supervise import end_with_parent
+    from edl.runtime.supervise import end_with_parent
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     end_with_parent(at_once=True)
     print("ready", flush=True)
@@ -127,7 +127,7 @@ def test_a_program_without_the_pipe_of_a_parent_lives_on(monkeypatch: pytest.Mon
 def test_forked_workers_do_not_keep_the_children_of_a_dead_parent_alive() -> None:
     code = """
         import os, sys, time
-        from edl.supervise import Command, start
+        from edl.runtime.supervise import Command, start
         child = start(Command("inner", ("sleep", "60"), guard=True))
         worker = os.fork()  # as a data loader does
         if worker == 0:
@@ -169,7 +169,7 @@ def test_a_forked_process_loses_owned_descriptors_and_no_others() -> None:
 
 
 def test_the_guard_names_a_program_that_cannot_run() -> None:
-    argv = (sys.executable, "-P", "-m", "edl.supervise", "1", "no-such-program")
+    argv = (sys.executable, "-P", "-m", "edl.runtime.supervise", "1", "no-such-program")
     process = start(Command("guard", argv))
     assert process.wait(WAIT_S) == 127
     assert process.tail() == ["cannot run no-such-program: No such file or directory"]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from edl.errors import ProcessFailed
-from edl.supervise import Command, Keeper, Process
-from edl.tests.ground.programs import DOCILE, WAIT_S, python
+from edl.runtime.errors import ProcessFailed
+from edl.runtime.supervise import Command, Keeper, Process
+from edl.tests.runtime.programs import DOCILE, WAIT_S, python
 from edl.tests.waiting import wait_until
 
 pytestmark = pytest.mark.system

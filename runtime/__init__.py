@@ -1,0 +1,1 @@
+"""What every folder depends on: errors, logs, metrics, signals and exits, and child processes."""
