@@ -60,6 +60,7 @@ class Persister:
     Attributes:
         trouble: why the newest snapshot is not on the disk, in one line; empty: nothing is wrong.
         newest: the checkpoint that was saved last by this; None: none yet.
+        superseded: a save was refused, as another generation has begun, since the last `follow`.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Persister:
         self._retry_base_s = retry_base_s
         self.trouble = ""
         self.newest: Checkpoint | None = None
+        self.superseded = False
         self._sequence = 0  # of the snapshot that was saved last, or is void
         self._fence: Fence | None = None
         self._name = ""  # of the folder for the next snapshot; empty: a new one
@@ -86,10 +88,14 @@ class Persister:
 
     @property
     def on_disk(self) -> bool:
-        """Whether the newest snapshot is on the disk, also where it cannot join the history yet."""
-        header, waiting = self._owner.newest_header(), self._waiting
-        written = max(self._sequence, waiting.sequence if waiting else 0)
-        return header is None or header.sequence <= written
+        """Whether the newest snapshot is on the disk, also where it cannot join the history yet.
+
+        False until it is known whether it can.
+        """
+        header = self._owner.newest_header()
+        with self._changed:
+            written = max(self._sequence, self._waiting.sequence if self._waiting else 0)
+            return header is None or (header.sequence <= written and self._asked == self._answered)
 
     def follow(self, fence: Fence, name: str = "") -> None:
         """A generation begins: snapshots from now on are saved by its fence.
@@ -103,6 +109,7 @@ class Persister:
         header = self._owner.newest_header()
         with self._changed:
             self._fence, self._waiting, self._name = fence, None, name
+            self.superseded = False
             if header is not None:
                 self._sequence = header.sequence - bool(name)
 
@@ -182,7 +189,7 @@ class Persister:
 
     def _attempt(self) -> float | None:
         """Write what there is to write; when to try again, on the clock of this machine."""
-        step = -1
+        step, fence = -1, self._fence
         try:
             with self._owner.newest() as found:
                 if found is None or found[0].sequence <= self._sequence:
@@ -193,6 +200,8 @@ class Persister:
         except GenerationSuperseded as error:
             log.info("the save of step %d is void: %s", step, error)
             self.trouble = ""
+            with self._changed:
+                self.superseded = fence is self._fence
             return None
         except Exception as error:
             return self._failed(step, error)

@@ -26,7 +26,7 @@ from ..launch import free_endpoints
 from ..link import ShardServer
 from ..messages import FromRank, Order, Progress, Ready, Saved, Scaled
 from ..settings import TrainSettings
-from .checkpoints import CheckpointManager, NewestCheckpoint, check_arrival, write_last
+from .checkpoints import CheckpointManager, LastWrite, NewestCheckpoint, check_arrival
 from .rendezvous import TTL_S, LeaderOrders, RendezvousLeader, RendezvousSession, RendezvousView
 from .ui import NodeReporter, report_of
 from .workers import RANK_MODULE, RankProcess, RunResult, WorkerGroup, WorkerRun, inspect
@@ -107,6 +107,7 @@ class Supervisor:
             settings.total_batch or 0,
             settings.hang_s,
         )
+        self._last_write = LastWrite(self._checkpoints, self._dependencies.room_s)
         self._leader = RendezvousLeader(
             board, settings.job, limits, self._checkpoints.verifier.newest, self._give_orders
         )
@@ -254,7 +255,8 @@ class Supervisor:
         if self._leaving_since_s and self._may_go(view):
             if (failure := self._final_failure) is not None:
                 raise _error_of(failure.error, failure.usage, failure.gave_up)
-            self._write_last()
+            if not self._last_written(follows=True):
+                return None
             return NodeOutcome("left", max(self._checkpoints.saved, self._checkpoints.snapshot, 0))
         return None
 
@@ -425,6 +427,9 @@ class Supervisor:
             problem = f": {self._checkpoints.problem}" if self._checkpoints.problem else ""
             step = self._generation.world.restored
             self._reporter.waiting(f"the checkpoint of step {step}{problem}")
+        elif self._last_write.asked and self._checkpoints.problem:
+            problem = self._checkpoints.problem
+            self._reporter.waiting(f"the last checkpoint to be written: {problem}")
         else:
             self._reporter.waiting(
                 "the end of the job" if self._finished else "the next generation"
@@ -465,7 +470,8 @@ class Supervisor:
                 self._worker_run.end("the job ended")
             return None
         try:
-            self._write_last()
+            if not self._last_written(follows=False):
+                return None
         except CheckpointUnavailable as error:
             if not failed:
                 raise
@@ -475,17 +481,13 @@ class Supervisor:
             raise _error_of(str(told.get("report")), usage, gave_up)
         return NodeOutcome("finished", int(told.get("step", 0)), told.get("metrics", {}))
 
-    def _write_last(self) -> None:
-        """Have the newest snapshot on the disk. Raises CheckpointUnavailable where it cannot be."""
+    def _last_written(self, *, follows: bool) -> bool:
+        """Whether the newest snapshot is on the disk; see `LastWrite`."""
         if self._settings.checkpoint is None or self._generation is None:
-            return
+            return True
         first = self._generation.world.nodes[0]
-        write_last(
-            self._checkpoints,
-            self._reporter,
-            self._dependencies.room_s,
-            None if self._is_first() else lambda: first in self._session.view.facts,
-        )
+        writer_is_there = first != self._node and first in self._session.view.facts
+        return self._last_write.done(writer_is_there, follows)
 
 
 def _error_of(report: str, usage: bool, gave_up: bool) -> EdlError:

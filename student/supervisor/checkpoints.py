@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,7 +27,6 @@ from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory, exp
 from ..checkpoint import Checkpoint, Repository, SnapshotOwner
 from ..checkpoint.checkpoint import Provenance
 from ..checkpoint.persisting import LAST_S, Persister
-from .ui import NodeReporter
 
 
 class HistoryFence:
@@ -203,6 +202,11 @@ class CheckpointManager:
         return self._persister.trouble
 
     @property
+    def superseded(self) -> bool:
+        """Whether a save was refused, as another generation has begun that is not followed yet."""
+        return self._persister.superseded
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """Of the memory, for the ranks."""
         return tuple(self._owner.keys)
@@ -303,42 +307,60 @@ class CheckpointManager:
             self._owner.close()
 
 
-#: The node that writes checkpoints is waited for so long.
+#: Seconds to wait for the node that writes checkpoints.
 _OTHER_S: Final = 15.0
-_TURN_S: Final = 0.05
+#: Seconds to wait for the generation that has superseded ours, which may begin with our snapshot.
+_NEXT_S: Final = 15.0
 
 
-def write_last(
-    checkpoints: CheckpointManager,
-    reporter: NodeReporter,
-    room_s: float,
-    writer_is_there: Callable[[], bool] | None,
-) -> None:
-    """Write the newest snapshot where no other node does.
+class LastWrite:
+    """Writes the newest snapshot before a node goes, where no other node does.
+
+    It does not block, so that the node follows generations meanwhile: one that begins with this
+    snapshot has it written under another name.
 
     Args:
-        checkpoints: what the node has.
-        reporter: shows what is waited for.
-        room_s: so long is tried.
-        writer_is_there: whether the node lives that writes checkpoints; None: it is this one.
-
-    Raises:
-        CheckpointUnavailable: it cannot be written.
+        checkpoints: of the node.
+        room_s: seconds to try.
     """
-    if checkpoints.written() or (writer_is_there and _is_written(checkpoints, writer_is_there)):
-        return
-    checkpoints.write()
-    deadline_s = time.monotonic() + room_s
-    while not checkpoints.written():
-        if time.monotonic() > deadline_s:
+
+    def __init__(self, checkpoints: CheckpointManager, room_s: float) -> None:
+        self._checkpoints, self._room_s = checkpoints, room_s
+        self._since_s: float | None = None
+        self._asked_s: float | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether this node writes it."""
+        return self._asked_s is not None
+
+    def done(self, writer_is_there: bool, follows: bool) -> bool:
+        """Return whether the snapshot is on the disk; call it again until it is.
+
+        Args:
+            writer_is_there: another node writes checkpoints, and lives.
+            follows: the node follows generations.
+
+        Raises:
+            CheckpointUnavailable: it cannot be written.
+        """
+        checkpoints, now_s = self._checkpoints, time.monotonic()
+        if self._since_s is None:
+            self._since_s = now_s
+        if checkpoints.written():
+            return not (follows and checkpoints.superseded and now_s - self._since_s < _NEXT_S)
+        if self._asked_s is None:
+            if writer_is_there and now_s - self._since_s < _OTHER_S:
+                return checkpoints.has(checkpoints.snapshot)
+            checkpoints.write()
+            self._asked_s = now_s
+        if now_s - self._asked_s > self._room_s:
             raise CheckpointUnavailable(
                 f"the checkpoint of step {checkpoints.snapshot} was not written:"
                 f" {checkpoints.problem or 'it takes too long'}. The newest one on the disk:"
                 f" {checkpoints.newest_in_words()}"
             )
-        if checkpoints.problem:
-            reporter.waiting(f"the last checkpoint to be written: {checkpoints.problem}")
-        time.sleep(_TURN_S)
+        return False
 
 
 def check_arrival(
@@ -369,13 +391,3 @@ def check_arrival(
             f" the newest one at {checkpoints.url} is {checkpoints.newest_in_words()}. Nodes share"
             " their checkpoints: start all of them with a --checkpoint that they reach"
         )
-
-
-def _is_written(checkpoints: CheckpointManager, writer_is_there: Callable[[], bool]) -> bool:
-    """Whether the node that writes has written what this one has, too; it is waited for."""
-    deadline_s = time.monotonic() + _OTHER_S
-    while not checkpoints.has(checkpoints.snapshot):
-        if time.monotonic() > deadline_s or not writer_is_there():
-            return False
-        time.sleep(_TURN_S)
-    return True

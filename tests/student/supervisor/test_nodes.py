@@ -30,8 +30,8 @@ from edl.student.dry_run import plan
 from edl.student.messages import Ask, FromRank, Order, Progress
 from edl.student.settings import TrainSettings
 from edl.student.show.displays import Plain
-from edl.student.supervisor import agent
 from edl.student.supervisor.agent import NodeDependencies, NodeOutcome, Supervisor
+from edl.student.supervisor.checkpoints import LastWrite
 from edl.student.supervisor.ui import NodeReporter
 from edl.student.supervisor.workers import WorkerGroup
 from edl.tests.stores import memory
@@ -174,7 +174,7 @@ def test_three_crashes_on_one_step_end_the_job_even_if_no_checkpoint_can_be_writ
     def no_room(*_: object) -> None:
         raise CheckpointUnavailable("no room")
 
-    monkeypatch.setattr(agent, "write_last", no_room)
+    monkeypatch.setattr(LastWrite, "done", no_room)
     fleet.job = {"crash": {"step": 17, "rank": 0, "times": 9}}
     error = fleet.start("a").error()
     assert "step 17 of epoch 0 (positions 64-67): ValueError: as was asked" in error
@@ -208,13 +208,18 @@ def test_a_usage_error_is_not_retried(fleet: Fleet) -> None:
     assert fleet.generation() == 1
 
 
+@pytest.mark.parametrize("alone", [False, True], ids=["with another", "alone at first"])
 def test_a_node_that_leaves_before_its_last_save_joined_is_not_waited_for(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
-    """The next world began with that save, and is formed again: it lies on the disk."""
-    write = Repository.write
+    """The next world began with that save, and is formed again: it lies on the disk.
+
+    A node that is alone does not wait for others before it writes, and one may come meanwhile.
+    """
+    write, writes = Repository.write, threading.Event()
 
     def write_slowly(*args: Any) -> Checkpoint:
+        writes.set()
         wait_until(lambda: fleet.generation() >= 2)
         return write(*args)
 
@@ -230,9 +235,13 @@ def test_a_node_that_leaves_before_its_last_save_joined_is_not_waited_for(
     fleet.job = BEFORE_THE_END
     node = fleet.start("a")
     fleet.reach(12)
+    if alone:
+        node.stop.request()
+        writes.wait(DEADLINE_S)
     fleet.start("b")
-    wait_until(lambda: len(fleet.board.nodes(JOB)) == 2)
-    node.stop.request()
+    if not alone:
+        wait_until(lambda: len(fleet.board.nodes(JOB)) == 2)
+        node.stop.request()
     wait_until(lambda: fleet.generation() == 3)
     fleet.open_gate()
     fleet.finished()
