@@ -5,6 +5,8 @@ Modules are imported only when the command that needs them runs.
 
 from __future__ import annotations
 
+import sys
+
 from .runtime.interrupts import end_at_once
 
 TYPE_CHECKING = False  # that of `typing` takes longer to import than all the rest here
@@ -26,6 +28,7 @@ _GROUPS = {
         "Services: list, show, upgrade, deploy.",
     ),
     "agent": ("mesh.agent.cli", "app", ""),
+    "context": ("coordinator.ops.context_cli", "app", ""),
     "store": (
         "distill_reader.store.cli",
         "app",
@@ -66,7 +69,7 @@ def main() -> None:
     end_at_once("edl")
     from .runtime.lifecycle import run_cli
 
-    run_cli(_edl)
+    run_cli(_edl, moved=_moved(sys.argv[1] if len(sys.argv) > 1 else ""))
 
 
 def teacher() -> None:
@@ -120,10 +123,26 @@ def command_line(only: str = "") -> typer.Typer:
     return app
 
 
+def _moved(command: str) -> dict[str, str]:
+    """Return the options that a command had before there were contexts, and what to use instead."""
+    if command not in ("status", "events", "drain", "doctor", "service", "job", "fleet"):
+        return {}
+    security = {
+        option: f"it belongs to a context: 'edl context add NAME {option} FILE ...', or {variable}."
+        for option, variable in (
+            ("--tls-ca", "EDL_TLS_CA"), ("--tls-cert", "EDL_TLS_CERT"),
+            ("--tls-key", "EDL_TLS_KEY"), ("--token-file", "EDL_TOKEN_FILE"),
+        )
+    }  # fmt: skip
+    return security | {
+        "--on": "it belongs to a context: 'edl context add NAME --jobs-on ...', or EDL_JOBS_ON.",
+        "--kubeconfig": "it belongs to a context: 'edl context add NAME --kubeconfig FILE ...'.",
+        "--queue": "it belongs to a context: 'edl context add NAME --queue ...', or EDL_QUEUE.",
+    }
+
+
 def _edl() -> typer.Typer:
     # Here, so that an error in one of its imports is one line and not a traceback.
-    import sys
-
     return command_line(sys.argv[1] if len(sys.argv) > 1 else "")
 
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -178,7 +178,12 @@ class Periodic:
             due += (missed + 1) * self._interval_s
 
 
-def run_cli(app: typer.Typer | Callable[[], typer.Typer], *, name: str = "edl") -> NoReturn:
+def run_cli(
+    app: typer.Typer | Callable[[], typer.Typer],
+    *,
+    name: str = "edl",
+    moved: Mapping[str, str] | None = None,
+) -> NoReturn:
     """Run a command line and end the process with an honest exit code.
 
     An EdlError becomes one line on stderr and its own exit code; a misuse of the command line, one
@@ -189,6 +194,7 @@ def run_cli(app: typer.Typer | Callable[[], typer.Typer], *, name: str = "edl") 
         app: the command line, or a function that makes it: then errors of its imports are reported
             in the same way. Ctrl-C until then is what `interrupts` is for.
         name: what each line begins with.
+        moved: options of older versions, and what to use instead.
     """
     write_whole_lines()
     debug = bool(os.environ.get("EDL_DEBUG")) or "--verbose" in sys.argv[1:]
@@ -198,6 +204,8 @@ def run_cli(app: typer.Typer | Callable[[], typer.Typer], *, name: str = "edl") 
         if isinstance(error, BrokenPipeError) and _nobody_reads_stdout():
             sys.exit(EXIT_BROKEN_PIPE)
         code, line = _describe(error)
+        if instead := (moved or {}).get(getattr(error, "option_name", "")):
+            line += f": {instead}"
         if debug:
             traceback.print_exception(error)
         print(f"{name}: {visible(' '.join(line.splitlines()))}", file=sys.stderr, flush=True)

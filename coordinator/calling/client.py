@@ -226,7 +226,13 @@ def _ask_one(address: str, security: ClientSecurity | None, question: Callable[[
 def _closed_hint(security: ClientSecurity | None) -> str:
     """What may be wrong where a server ends a connection that it has accepted."""
     if security is None or security.tls is None:
-        return "if it speaks TLS, give --tls-ca"
+        return (
+            "if it speaks TLS, name its CA with 'edl context add NAME --tls-ca FILE ...', or by"
+            " EDL_TLS_CA"
+        )
     if security.tls.certificate is None:
-        return "if it asks for a certificate, give --tls-cert and --tls-key"
+        return (
+            "if it asks for a certificate, name yours with 'edl context add NAME --tls-cert FILE"
+            " --tls-key FILE ...', or by EDL_TLS_CERT and EDL_TLS_KEY"
+        )
     return "it may refuse our certificate: is it of its --tls-ca, for clients, and still valid?"

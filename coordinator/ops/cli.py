@@ -6,11 +6,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
 from ...runtime.errors import UsageError
 from ...runtime.standard_streams import visible
-from ..config import DEFAULT_URL
-from .options import Coordinator, Json, Service, console, quiet_grpc
+from .options import Coordinator, Json, MeshName, Service, console, mesh_context, quiet_grpc
 
 service_app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
@@ -24,11 +22,8 @@ def drain(
     ] = "",
     host: Annotated[str, typer.Option(help="All teachers of this machine instead.")] = "",
     service: Service = "",
-    coordinator: Coordinator = DEFAULT_URL,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    token_file: TokenFile = None,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
 ) -> None:
     """Ask teachers to finish what they have and leave; no label is lost.
 
@@ -38,12 +33,13 @@ def drain(
     quiet_grpc()
     from ..calling.client import drain as ask
 
+    mesh = mesh_context(context, coordinator)
     asked = ask(
-        coordinator,
+        mesh.coordinator,
         service=service,
         teacher_id=teacher,
         host=host,
-        security=client_security(tls_ca, tls_cert, tls_key, token_file),
+        security=mesh.security(),
     )
     for name in asked:
         typer.echo(visible(f"draining {name}"))
@@ -58,22 +54,23 @@ def events(
         bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
     ] = False,
     json: Json = False,
-    coordinator: Coordinator = DEFAULT_URL,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    token_file: TokenFile = None,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
 ) -> None:
     """Show what happened in the mesh, and why: who came, was lost, drained, was given to whom."""
     quiet_grpc()
     from ..calling.client import watch
     from .lines import event_json, event_text
 
-    security = client_security(tls_ca, tls_cert, tls_key, token_file)
+    mesh = mesh_context(context, coordinator)
     out = console()
     try:
         for event in watch(
-            coordinator, service=service, last=last, follow=follow, security=security
+            mesh.coordinator,
+            service=service,
+            last=last,
+            follow=follow,
+            security=mesh.security(),
         ):
             if json:
                 print(event_json(event), flush=True)
@@ -92,11 +89,8 @@ def service_commands() -> None:
 @service_app.command("list")
 def list_services(
     json: Json = False,
-    coordinator: Coordinator = DEFAULT_URL,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    token_file: TokenFile = None,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
 ) -> None:
     """Show each service in a line."""
     quiet_grpc()
@@ -105,8 +99,8 @@ def list_services(
     from ..calling.client import fetch_status
     from . import service_view
 
-    security = client_security(tls_ca, tls_cert, tls_key, token_file)
-    found = fetch_status(coordinator, max_members=1, security=security).services
+    mesh = mesh_context(context, coordinator)
+    found = fetch_status(mesh.coordinator, max_members=1, security=mesh.security()).services
     if json:
         print(format_.dumps([service_view.to_json(service) for service in found], indent=2))
     elif found:
@@ -119,11 +113,8 @@ def list_services(
 def show_service(
     name: Annotated[str, typer.Argument(metavar="SERVICE", help="Its name.")],
     json: Json = False,
-    coordinator: Coordinator = DEFAULT_URL,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    token_file: TokenFile = None,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
 ) -> None:
     """Show one service: who leads it, how it is, which contents its members are on."""
     quiet_grpc()
@@ -132,8 +123,8 @@ def show_service(
     from ..calling.client import fetch_status
     from . import service_view
 
-    security = client_security(tls_ca, tls_cert, tls_key, token_file)
-    found = fetch_status(coordinator, name, max_members=1, security=security).services
+    mesh = mesh_context(context, coordinator)
+    found = fetch_status(mesh.coordinator, name, max_members=1, security=mesh.security()).services
     if not found:
         raise UsageError(f"there is no service {name!r}: 'edl service list' shows all")
     if json:
@@ -159,11 +150,8 @@ def upgrade_service(
             "content; now: at once."
         ),
     ] = "epoch",
-    coordinator: Coordinator = DEFAULT_URL,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    token_file: TokenFile = None,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
 ) -> None:
     """Move a service to another model: start teachers of it under the same service first.
 
@@ -174,17 +162,14 @@ def upgrade_service(
     quiet_grpc()
     from ..calling.client import upgrade
 
-    security = client_security(tls_ca, tls_cert, tls_key, token_file)
-    typer.echo(upgrade(coordinator, name, content, at, security=security))
+    mesh = mesh_context(context, coordinator)
+    typer.echo(upgrade(mesh.coordinator, name, content, at, security=mesh.security()))
 
 
 def doctor(
     json: Json = False,
-    coordinator: Coordinator = DEFAULT_URL,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    token_file: TokenFile = None,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
 ) -> None:
     """Check, from this machine, whether a student or an operator here would be served.
 
@@ -199,9 +184,8 @@ def doctor(
 
     findings = []
     out = console()
-    for finding in examine(
-        coordinator, lambda: client_security(tls_ca, tls_cert, tls_key, token_file)
-    ):
+    mesh = mesh_context(context, coordinator)
+    for finding in examine(mesh.coordinator, mesh.security):
         findings.append(finding)
         if not json:
             out.print(finding_text(finding), soft_wrap=True)

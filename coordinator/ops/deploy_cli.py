@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
-from ..config import DEFAULT_URL
 from .cli import service_app
-from .options import Coordinator, quiet_grpc
+from .options import Coordinator, MeshName, mesh_context, quiet_grpc
 
 __all__ = ["service_app"]
 
@@ -73,11 +71,8 @@ def deploy_service(
             "only such as cannot run code. Repeat it for each.",
         ),
     ] = None,
-    coordinator: Coordinator = DEFAULT_URL,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    token_file: TokenFile = None,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
 ) -> None:
     """Say what a service is served by on machines that run `edl agent`; said again, it replaces.
 
@@ -102,18 +97,15 @@ def deploy_service(
         cost_ceiling_per_hour=cost_ceiling,
     )
     asked_by(request)  # what cannot be is said here, whether or not a manager answers
-    security = client_security(tls_ca, tls_cert, tls_key, token_file)
-    typer.echo(deploy(coordinator, request, security=security))
+    mesh = mesh_context(context, coordinator)
+    typer.echo(deploy(mesh.coordinator, request, security=mesh.security()))
 
 
 @service_app.command("undeploy")
 def undeploy_service(
     name: Name,
-    coordinator: Coordinator = DEFAULT_URL,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    token_file: TokenFile = None,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
 ) -> None:
     """Take all machines from a service; their teachers finish what they have."""
     quiet_grpc()
@@ -121,5 +113,5 @@ def undeploy_service(
     from ..calling.client import deploy
 
     request = pb.DeployRequest(service=name, withdraw=True)
-    security = client_security(tls_ca, tls_cert, tls_key, token_file)
-    typer.echo(deploy(coordinator, request, security=security))
+    mesh = mesh_context(context, coordinator)
+    typer.echo(deploy(mesh.coordinator, request, security=mesh.security()))

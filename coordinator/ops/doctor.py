@@ -332,7 +332,10 @@ def _about(error: EdlError) -> str:
 
 def _advice(error: EdlError) -> str:
     if isinstance(error, AccessError):
-        return "give --token-file, or --tls-cert and --tls-key, of somebody whom it knows"
+        return (
+            "name the token file, or certificate and key, of somebody whom it knows: 'edl context"
+            " add', or EDL_TOKEN_FILE, EDL_TLS_CERT, EDL_TLS_KEY"
+        )
     if isinstance(error, UsageError):  # about a file of ours, and says what to do
         return ""
     if handshake_hint(str(error)) or "--tls-c" in str(error):  # the error has said it

@@ -1,12 +1,14 @@
-"""The options that the commands of operators share, and how they print."""
+"""Options that the commands of operators share: which mesh they ask; how they print."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...runtime.errors import UsageError
 from ...runtime.standard_streams import visible
 
 if TYPE_CHECKING:
@@ -14,11 +16,95 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
+    from ..contexts import ContextFile, MeshContext
+
 _PLAIN_WIDTH = 100  # of what goes to a file or a pipe
 
-Coordinator = Annotated[str, typer.Option(envvar="EDL_COORDINATOR", help="Redis URL of the mesh.")]
+
+def _one_mesh(ctx: typer.Context, url: str) -> str:
+    """Let a flag go before a variable, and EDL_COORDINATOR before EDL_CONTEXT."""
+    if url and ctx.params.get("context"):
+        if _source(ctx, "context") == "COMMANDLINE":
+            if _source(ctx, "coordinator") == "COMMANDLINE":
+                raise UsageError("give --context or --coordinator, not both")
+            return ""
+        ctx.params["context"] = ""
+    return url
+
+
+def _source(ctx: typer.Context, parameter: str) -> str:
+    source = ctx.get_parameter_source(parameter)
+    return "" if source is None else source.name
+
+
+MeshName = Annotated[
+    str,
+    typer.Option(
+        "--context",
+        envvar="EDL_CONTEXT",
+        metavar="NAME",
+        is_eager=True,  # before --coordinator, which looks at it
+        help="Which mesh, by its name in `edl context list`. Default: the current one.",
+    ),
+]
+Coordinator = Annotated[
+    str,
+    typer.Option(
+        envvar="EDL_COORDINATOR",
+        metavar="URL",
+        callback=_one_mesh,
+        help="Redis URL of a mesh, in place of a context.",
+    ),
+]
 Service = Annotated[str, typer.Option(help="This service only.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def context_file() -> ContextFile:
+    """Return the file of contexts: EDL_CONFIG, or ~/.config/edl-dist/contexts.yaml."""
+    from ..contexts import ContextFile
+
+    if named := os.environ.get("EDL_CONFIG"):
+        return ContextFile(Path(named).absolute())
+    base = os.environ.get("XDG_CONFIG_HOME")
+    try:
+        folder = Path(base) if base else Path.home() / ".config"
+    except RuntimeError:
+        raise UsageError("this user has no home folder: EDL_CONFIG names the file") from None
+    return ContextFile(folder / "edl-dist" / "contexts.yaml")
+
+
+def mesh_context(name: str, coordinator: str) -> MeshContext:
+    """Return how to reach the mesh that the options name.
+
+    A context is used whole: variables for credentials belong to a URL of `--coordinator` or
+    EDL_COORDINATOR, so no credential goes to another mesh than its own.
+
+    Raises:
+        UsageError: there is no such context, or its file is invalid.
+    """
+    from ..config import DEFAULT_URL
+    from ..contexts import MeshContext
+
+    if not coordinator:
+        contexts = context_file().read()
+        if chosen := name or contexts.current:
+            return contexts.get(chosen)
+
+    def path(variable: str) -> Path | None:
+        value = os.environ.get(variable)
+        return Path(value) if value else None
+
+    return MeshContext(
+        coordinator or DEFAULT_URL,
+        path("EDL_TLS_CA"),
+        path("EDL_TLS_CERT"),
+        path("EDL_TLS_KEY"),
+        path("EDL_TOKEN_FILE"),
+        os.environ.get("EDL_JOBS_ON") or "queue",
+        os.environ.get("EDL_QUEUE") or "main",
+        path("KUBECONFIG"),
+    )
 
 
 def console() -> Console:

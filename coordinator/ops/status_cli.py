@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
 from ...runtime.errors import UsageError
-from ..config import DEFAULT_URL
-from .options import Coordinator, Service, console, quiet_grpc
+from .options import Coordinator, MeshName, Service, console, mesh_context, quiet_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,23 +40,18 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Refresh each second until Ctrl-C.")] = (
         False
     ),
-    queue: Annotated[
-        str, typer.Option(envvar="EDL_QUEUE", help="Of the elastic jobs that are counted.")
-    ] = "main",
-    coordinator: Coordinator = DEFAULT_URL,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    token_file: TokenFile = None,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
 ) -> None:
     """Show teachers, students, who serves whom, machines, trainings, and elastic jobs in a line."""
     quiet_grpc()
     from ..calling.client import fetch_status
 
     most = 0 if all_ or json else _ROWS
-    security = client_security(tls_ca, tls_cert, tls_key, token_file)
-    fetch = partial(fetch_status, coordinator, service, max_members=most, security=security)
-    ask = partial(_look, fetch, coordinator, service, queue)
+    mesh = mesh_context(context, coordinator)
+    url = mesh.coordinator
+    fetch = partial(fetch_status, url, service, max_members=most, security=mesh.security())
+    ask = partial(_look, fetch, url, service, mesh.queue)
     try:
         if json:
             _print_json(ask, service, watch)

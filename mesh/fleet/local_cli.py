@@ -10,10 +10,9 @@ from typing import Annotated
 
 import typer
 
-from ...coordinator.config import DEFAULT_TTL_S, DEFAULT_URL
-from ...coordinator.ops.options import Coordinator, quiet_grpc
+from ...coordinator.config import DEFAULT_TTL_S
+from ...coordinator.ops.options import Coordinator, MeshName, mesh_context, quiet_grpc
 from ...coordinator.options import LogFormat, Verbose
-from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
 from ...runtime.supervise import end_with_parent
 
 
@@ -47,11 +46,8 @@ def local(
     logs: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder for the output of each teacher.")
     ] = None,
-    coordinator: Coordinator = DEFAULT_URL,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    token_file: TokenFile = None,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
     verbose: Verbose = False,
     log_format: LogFormat = "text",
 ) -> None:
@@ -75,12 +71,13 @@ def local(
     configure_logging(verbose, log_format)
     open_all_descriptors()
     quiet_grpc()
+    mesh = mesh_context(context, coordinator)
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:64]
     fleet = LocalFleet(
         TeacherSpec(
             check_service(service), model, threads, micro_batch, ttl, grace, tuple(options or ())
         ),
-        coordinator,
+        mesh.coordinator,
         check_member("teachers", f"{FLEET_PREFIX}{host}-{os.getpid()}"),
         least,
         len(available_cores()) if most is None else most,
@@ -88,9 +85,7 @@ def local(
     )
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
-    poller = ServicePoller(
-        coordinator, service, client_security(tls_ca, tls_cert, tls_key, token_file)
-    )
+    poller = ServicePoller(mesh.coordinator, service, mesh.security())
     with stop_on_signals() as stop, ExitStack() as undo:
         undo.callback(poller.stop)
         poller.start()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from ...coordinator.contexts import MeshContext
 from ...coordinator.queue import Entry, Progress, QueuedJob
 from ...runtime.errors import UnavailableError, UsageError
 from .spec import JobSpec
@@ -116,7 +117,7 @@ class JobLocation:
         context: of the kubeconfig; empty: the current one.
         kubeconfig: the file; None: the default one, or within a pod its service account.
         queue: name of the queue.
-        coordinator: Redis URL of the mesh; on a cluster that of the nodes, empty: the operator's.
+        coordinator: Redis URL of the mesh; not used on a cluster.
     """
 
     kubernetes: bool = False
@@ -127,24 +128,21 @@ class JobLocation:
     coordinator: str = ""
 
     @classmethod
-    def of(
-        cls, on: str, context: str, kubeconfig: Path | None, queue: str, coordinator: str
-    ) -> JobLocation:
-        """Return the location that the options name.
+    def of(cls, mesh: MeshContext) -> JobLocation:
+        """Return the location that a context names.
 
         Raises:
-            UsageError: `on` is neither `queue` nor `kubernetes` or `kubernetes:NAMESPACE`.
+            UsageError: `jobs_on` is neither `queue` nor `kubernetes` or `kubernetes:NAMESPACE`.
         """
-        kind, colon, namespace = on.partition(":")
-        if on == "queue":
-            if context:
-                raise UsageError("--context is of --on kubernetes: jobs of a queue have none")
-            return cls(queue=queue, coordinator=coordinator)
+        if mesh.jobs_on == "queue":
+            return cls(queue=mesh.queue, coordinator=mesh.coordinator)
+        kind, colon, namespace = mesh.jobs_on.partition(":")
         if kind != "kubernetes" or (colon and not _NAMESPACE.fullmatch(namespace)):
             raise UsageError(
-                f"--on (EDL_JOBS_ON) expects queue, kubernetes or kubernetes:NAMESPACE, got {on!r}"
+                "jobs-on of a context (EDL_JOBS_ON) expects queue, kubernetes or"
+                f" kubernetes:NAMESPACE, got {mesh.jobs_on!r}"
             )
-        return cls(True, namespace, context, kubeconfig, queue, coordinator)
+        return cls(True, namespace, mesh.kube_context, mesh.kubeconfig)
 
     def open(self) -> JobBackend:
         """Connect.

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...coordinator.config import DEFAULT_URL
-from ...coordinator.ops.options import Coordinator, Json, console
+from ...coordinator.ops.options import Coordinator, Json, MeshName, console, mesh_context
 from ...runtime.errors import UsageError
 from ...runtime.standard_streams import visible
 
@@ -18,33 +17,7 @@ if TYPE_CHECKING:
     from ...coordinator.queue import QueuedJob
     from .backend import JobBackend
 
-Queue = Annotated[
-    str,
-    typer.Option(envvar="EDL_QUEUE", help="Name of the queue, where a mesh has more than one."),
-]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the job, as in `edl job list`.")]
-On = Annotated[
-    str,
-    typer.Option(
-        envvar="EDL_JOBS_ON",
-        metavar="WHERE",
-        help="Where jobs run: queue (of a fleet, in Redis) or kubernetes[:NAMESPACE] (a cluster"
-        " with the operator).",
-    ),
-]
-Context = Annotated[
-    str,
-    typer.Option(metavar="NAME", help="Context of the kubeconfig. Default: the current one."),
-]
-Kubeconfig = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="KUBECONFIG",
-        metavar="FILE",
-        help="Kubeconfig of the cluster. Default: ~/.kube/config, or within a pod its service"
-        " account.",
-    ),
-]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -56,7 +29,6 @@ def job() -> None:
 
 @app.command()
 def submit(
-    ctx: typer.Context,
     file: Annotated[
         Path, typer.Argument(metavar="JOB.yaml", help="The job's file: see docs/elastic-jobs.md.")
     ],
@@ -67,26 +39,16 @@ def submit(
             help="Show what would run, for kubernetes as a manifest; change nothing.",
         ),
     ] = False,
-    on: On = "queue",
-    context: Context = "",
-    kubeconfig: Kubeconfig = None,
-    queue: Queue = "main",
-    coordinator: Coordinator = DEFAULT_URL,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
 ) -> None:
-    """Add a job; it starts as soon as there is room for its least number of nodes.
-
-    On Kubernetes, nodes use the Redis URL of the operator, or --coordinator.
-    """
+    """Add a job; it starts as soon as there is room for its least number of nodes."""
     from contextlib import closing
-    from dataclasses import replace
 
     from .backend import JobLocation
     from .spec import read_job
 
-    where = JobLocation.of(on, context, kubeconfig, queue, coordinator)
-    if where.kubernetes and not _is_given(ctx, "coordinator"):
-        # A URL from an environment variable here rarely works within a pod.
-        where = replace(where, coordinator="")
+    where = JobLocation.of(mesh_context(context, coordinator))
     spec = read_job(file, here=not where.kubernetes)
     if dry_run:
         lines = list(where.plan(spec))
@@ -100,18 +62,15 @@ def submit(
 @app.command("list")
 def list_jobs(
     json: Json = False,
-    on: On = "queue",
-    context: Context = "",
-    kubeconfig: Kubeconfig = None,
-    queue: Queue = "main",
-    coordinator: Coordinator = DEFAULT_URL,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
 ) -> None:
     """Show all jobs: state, nodes and limits, time waited, and the reason."""
     import json as format_
 
     from . import views
 
-    with _open(on, context, kubeconfig, queue, coordinator) as backend:
+    with _open(context, coordinator) as backend:
         found = backend.listing()
     if json:
         print(format_.dumps(views.to_json(found), indent=2))
@@ -131,17 +90,14 @@ def scale(
         str,
         typer.Argument(metavar="N|auto", help="Number of nodes within its limits, or auto."),
     ],
-    on: On = "queue",
-    context: Context = "",
-    kubeconfig: Kubeconfig = None,
-    queue: Queue = "main",
-    coordinator: Coordinator = DEFAULT_URL,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
 ) -> None:
     """Set the number of nodes of a job; auto: as many as there is room for."""
     if nodes != "auto" and not nodes.isdecimal():
         raise UsageError(f"expects a number of nodes or 'auto', got {nodes!r}")
     count = None if nodes == "auto" else int(nodes)
-    with _open(on, context, kubeconfig, queue, coordinator) as backend:
+    with _open(context, coordinator) as backend:
         found = backend.find(name)
         _check_limits(found, count)
         _check_running(backend.scale(found, count), name)
@@ -155,16 +111,13 @@ def stop(
     wait: Annotated[
         float, typer.Option(metavar="SECONDS", help="Wait at most so long for its end.", min=0.0)
     ] = 0.0,
-    on: On = "queue",
-    context: Context = "",
-    kubeconfig: Kubeconfig = None,
-    queue: Queue = "main",
-    coordinator: Coordinator = DEFAULT_URL,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
 ) -> None:
     """Stop a job: its nodes end at a safe point; a training keeps its checkpoint."""
     from .backend import wait_for_end
 
-    with _open(on, context, kubeconfig, queue, coordinator) as backend:
+    with _open(context, coordinator) as backend:
         found = backend.find(name)
         _check_running(backend.stop(found), name)
         if wait:
@@ -181,14 +134,11 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow the logs until the job ends.")
     ] = False,
-    on: On = "queue",
-    context: Context = "",
-    kubeconfig: Kubeconfig = None,
-    queue: Queue = "main",
-    coordinator: Coordinator = DEFAULT_URL,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
 ) -> None:
     """Show the latest lines that the nodes of a job printed, each with its node."""
-    with _open(on, context, kubeconfig, queue, coordinator) as backend:
+    with _open(context, coordinator) as backend:
         found = backend.find(name)
         try:
             for line in backend.log_lines(found, follow):
@@ -202,18 +152,15 @@ def logs(
 def events(
     last: Annotated[int, typer.Option(min=1, help="Number of events, the latest.")] = 50,
     json: Json = False,
-    on: On = "queue",
-    context: Context = "",
-    kubeconfig: Kubeconfig = None,
-    queue: Queue = "main",
-    coordinator: Coordinator = DEFAULT_URL,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
 ) -> None:
     """Show what happened to the jobs and why."""
     import json as format_
 
     from .views import event_line
 
-    with _open(on, context, kubeconfig, queue, coordinator) as backend:
+    with _open(context, coordinator) as backend:
         found = backend.events(last)
     for event in found:
         if json:
@@ -230,11 +177,8 @@ def reserve(
         float | None,
         typer.Option("--for", metavar="SECONDS", min=0.1, help="Default: until Ctrl-C."),
     ] = None,
-    on: On = "queue",
-    context: Context = "",
-    kubeconfig: Kubeconfig = None,
-    queue: Queue = "main",
-    coordinator: Coordinator = DEFAULT_URL,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
 ) -> None:
     """Reserve slots of a fleet for an online service, as long as this command runs.
 
@@ -248,29 +192,22 @@ def reserve(
     from .backend import JobLocation
     from .reservation import hold_slots
 
-    if JobLocation.of(on, context, kubeconfig, queue, coordinator).kubernetes:
+    mesh = mesh_context(context, coordinator)
+    if JobLocation.of(mesh).kubernetes:
         raise UsageError(
             "on Kubernetes there are no slots to reserve: elastic jobs make room for teachers of a"
             " TeacherService by themselves, and for pods of others that have a `priorityClassName`"
             " above theirs; docs/elastic-jobs.md says more"
         )
-    with closing(open_queue(coordinator, queue)) as board, stop_on_signals() as wish:
+    with closing(open_queue(mesh.coordinator, mesh.queue)) as board, stop_on_signals() as wish:
         hold_slots(board, name, slots, for_, wish, typer.echo)
 
 
-def _is_given(ctx: typer.Context, option: str) -> bool:
-    """Whether an option was given on the command line."""
-    source = ctx.get_parameter_source(option)
-    return source is not None and source.name == "COMMANDLINE"
-
-
 @contextmanager
-def _open(
-    on: str, context: str, kubeconfig: Path | None, queue: str, coordinator: str
-) -> Iterator[JobBackend]:
+def _open(context: str, coordinator: str) -> Iterator[JobBackend]:
     from .backend import JobLocation
 
-    backend = JobLocation.of(on, context, kubeconfig, queue, coordinator).open()
+    backend = JobLocation.of(mesh_context(context, coordinator)).open()
     try:
         yield backend
     finally:

@@ -10,11 +10,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from ...coordinator.config import DEFAULT_URL
-from ...coordinator.ops.options import Coordinator
+from ...coordinator.ops.options import Coordinator, MeshName, mesh_context
 from ...coordinator.options import LogFormat, Verbose
 from ...runtime.supervise import end_with_parent
-from .cli import Queue
 
 
 def jobs(
@@ -66,8 +64,8 @@ def jobs(
         Path | None,
         typer.Option(help="For logs, and checkpoints without a folder. Default: in the cache."),
     ] = None,
-    queue: Queue = "main",
-    coordinator: Coordinator = DEFAULT_URL,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
     verbose: Verbose = False,
     log_format: LogFormat = "text",
 ) -> None:
@@ -90,23 +88,24 @@ def jobs(
     end_with_parent()
     configure_logging(verbose, log_format)
     open_all_descriptors()
+    mesh = mesh_context(context, coordinator)
     cores = available_cores()
     count = slots or len(cores)
     host = socket.gethostname()
     fleet = FleetConfig(
         f"fleet-{os.getpid()}-{secrets.token_hex(3)}",
         host,
-        coordinator,
+        mesh.coordinator,
         divide_cores(cores, count) if pin else ((),) * count,
-        (folder or _cache() / queue).expanduser().absolute(),
+        (folder or _cache() / mesh.queue).expanduser().absolute(),
         ElasticConfig(mode=mode, max_load=max_load, freeze_s=freeze),
         yield_within,
         ttl,
         tuple(filter(None, cards.split(","))),
     )
     with (
-        closing(open_queue(coordinator, queue)) as board,
-        closing(open_board(coordinator)) as trainings,
+        closing(open_queue(mesh.coordinator, mesh.queue)) as board,
+        closing(open_board(mesh.coordinator)) as trainings,
         stop_on_signals() as stop,
     ):
         FleetRunner(board, trainings, fleet).run(stop)

@@ -69,7 +69,7 @@ def _check_bytes(where: str, amount: str) -> None:
 
 #: Options of `edl student train` that the runner sets.
 _OURS: Final = ("--nodes", "--job", "--coordinator", "--dry-run")
-_CLUSTER_ONLY: Final = ("image", "resources", "checkpoint_claim")
+_CLUSTER_ONLY: Final = ("image", "resources", "checkpoint_claim", "coordinator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,7 @@ class JobSpec:
         image: on a cluster, the container image of its nodes.
         resources: on a cluster, what each node needs: quantities by name.
         checkpoint_claim: on a cluster, the volume claim for checkpoints.
+        coordinator: on a cluster, the Redis URL for its nodes; empty: the operator's.
     """
 
     name: str
@@ -106,6 +107,7 @@ class JobSpec:
     image: str = ""
     resources: Mapping[str, int | float | str] = field(default_factory=dict)
     checkpoint_claim: str = ""
+    coordinator: str = ""
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
@@ -129,7 +131,7 @@ class JobSpec:
 
     def for_a_fleet(self) -> Self:
         """Return a copy without the keys that only a cluster uses."""
-        return replace(self, image="", resources={}, checkpoint_claim="")
+        return replace(self, image="", resources={}, checkpoint_claim="", coordinator="")
 
     def fleet_note(self) -> str:
         """Describe which keys a fleet ignores; empty: none."""

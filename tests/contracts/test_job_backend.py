@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from edl.coordinator.contexts import ContextFile, Contexts, MeshContext
 from edl.coordinator.queue import Progress, QueueBoard
 from edl.coordinator.store.redis_store import RedisStore
 from edl.mesh.jobs.backend import JobLocation
@@ -37,7 +38,7 @@ class Fleet:
         self.fence = fence
 
     def where(self) -> JobLocation:
-        return JobLocation.of("queue", "", None, "main", self.options[1])
+        return JobLocation.of(MeshContext(self.options[1]))
 
     def becomes(self, name: str, progress: Progress) -> None:
         job = next(one for one in self.board.jobs() if one.name == name)
@@ -55,12 +56,14 @@ class OnCluster:
 
     def __init__(self, cluster: Emulated) -> None:
         self.cluster, self.client = cluster, cluster.client
-        where = f"kubernetes:{cluster.namespace}"
-        self.options = ("--on", where, "--kubeconfig", str(cluster.kubeconfig))
+        self.context = MeshContext(
+            jobs_on=f"kubernetes:{cluster.namespace}", kubeconfig=cluster.kubeconfig
+        )
+        self.options = ("--context", "cluster")
         self._printed = 0
 
     def where(self) -> JobLocation:
-        return JobLocation.of(self.options[1], "", self.cluster.kubeconfig, "main", "")
+        return JobLocation.of(self.context)
 
     def becomes(self, name: str, progress: Progress) -> None:
         job = self.client.get(DISTILL_JOB, name)
@@ -111,7 +114,11 @@ Stage = Fleet | OnCluster
 
 @pytest.fixture(params=["fleet", "cluster"])
 def stage(
-    request: pytest.FixtureRequest, redis: Redis, private_valkey_url: str, tmp_path: Path
+    request: pytest.FixtureRequest,
+    redis: Redis,
+    private_valkey_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Stage]:
     if request.param == "fleet":
         fleet = Fleet(private_valkey_url)
@@ -119,7 +126,11 @@ def stage(
         fleet.board.close()
         return
     with emulated_in(tmp_path) as cluster:
-        yield OnCluster(cluster)
+        stage = OnCluster(cluster)
+        file = ContextFile(tmp_path / "contexts.yaml")
+        file.write(Contexts().add("cluster", stage.context))
+        monkeypatch.setenv("EDL_CONFIG", str(file.path))
+        yield stage
 
 
 class Said:

@@ -42,11 +42,10 @@ class KubernetesBackend:
     Args:
         client: of the cluster; jobs are in its namespace.
         host: of the API server, to show.
-        coordinator: Redis URL for the nodes of submitted jobs; empty: the operator's.
     """
 
-    def __init__(self, client: Client, host: str, coordinator: str = "") -> None:
-        self._client, self._host, self._coordinator = client, host, coordinator
+    def __init__(self, client: Client, host: str) -> None:
+        self._client, self._host = client, host
 
     @classmethod
     def open(cls, location: JobLocation) -> Self:
@@ -55,10 +54,10 @@ class KubernetesBackend:
             location.kubeconfig, location.context or None, location.namespace or None
         )
         host = str(connection.configuration.host)
-        return cls(Client(connection), host, location.coordinator)
+        return cls(Client(connection), host)
 
     def submit(self, spec: JobSpec) -> list[str]:
-        resource = to_resource(spec, self._client.namespace, self._coordinator)
+        resource = to_resource(spec, self._client.namespace)
         try:  # before a former job is deleted, as the spec may be refused
             self._create(resource)
         except ObjectExists:
@@ -106,8 +105,7 @@ class KubernetesBackend:
             jobs,
             int(time.time() * 1000),
             f"Kubernetes at {self._host}, namespace {namespace}: {nodes} nodes run",
-            f"no job in namespace {namespace}: 'edl job submit JOB.yaml --on"
-            f" kubernetes:{namespace}' adds one",
+            f"no job in namespace {namespace}: 'edl job submit JOB.yaml' adds one",
             {"cluster": {"host": self._host, "namespace": namespace}},
         )
 

@@ -28,16 +28,16 @@ _KEYS: Final = {
     "graceSeconds": "grace_s",
     "env": "env",
     "checkpoint": "checkpoint_claim",
+    "coordinator": "coordinator",
 }
 
 
-def to_resource(spec: JobSpec, namespace: str = "", coordinator: str = "") -> Object:
+def to_resource(spec: JobSpec, namespace: str = "") -> Object:
     """Return the resource of a job.
 
     Args:
         spec: the job; its `folder` does not apply to a cluster and is left out.
         namespace: namespace of the resource; empty: none is set.
-        coordinator: Redis URL for its nodes; empty: the operator's.
 
     Raises:
         UsageError: its name is not valid on a cluster, it has no image, or the URL has a password.
@@ -52,9 +52,9 @@ def to_resource(spec: JobSpec, namespace: str = "", coordinator: str = "") -> Ob
             "image: a job on Kubernetes names the image that its nodes run, with what it trains in"
             " it: docs/elastic-jobs.md shows one"
         )
-    if holds_password(coordinator):
+    if holds_password(spec.coordinator):
         raise UsageError(
-            "--coordinator: the URL holds a password, which the resource would show: have a Secret"
+            "coordinator: the URL holds a password, which the resource would show: have a Secret"
             " mounted in the job's pods (docs/operator.md), and name its file in the URL as"
             " ?password_file=FILE"
         )
@@ -62,7 +62,6 @@ def to_resource(spec: JobSpec, namespace: str = "", coordinator: str = "") -> Ob
     values["graceSeconds"] = math.ceil(spec.grace_s)  # pods have whole seconds
     values["env"] = dict(spec.env)
     values["resources"] = _claims(spec.resources)
-    values["coordinator"] = coordinator
     return {
         "apiVersion": DISTILL_JOB.api_version,
         "kind": DISTILL_JOB.kind,
@@ -113,7 +112,7 @@ def manifest(spec: JobSpec, where: JobLocation) -> Iterator[str]:
 
     for note in notes(spec):
         yield f"# {note}"
-    resource = to_resource(spec, where.namespace, where.coordinator)
+    resource = to_resource(spec, where.namespace)
     # Without allow_unicode, YAML escapes characters that it treats as line breaks.
     yield from yaml.safe_dump(resource, sort_keys=False, width=100).rstrip("\n").split("\n")
 

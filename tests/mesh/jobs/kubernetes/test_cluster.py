@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 import edl
+from edl.coordinator.contexts import ContextFile, Contexts, MeshContext
 from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.jobs.reconciler import DistillJobReconciler
 from edl.mesh.jobs.backend import JobLocation
@@ -79,15 +80,17 @@ def test_dry_run_prints_a_manifest_that_kubectl_can_apply(
     manifest = yaml.safe_load(edl_job(*dry))
     assert cluster.client.list(DISTILL_JOB) == []
     assert "coordinator" not in manifest["spec"]
-    told = yaml.safe_load(edl_job(*dry, "--coordinator", "redis://redis:6379"))
-    assert told["spec"]["coordinator"] == "redis://redis:6379"
+    told = job_file(tmp_path, coordinator="redis://redis:6379")
+    named = yaml.safe_load(edl_job("submit", told, "--dry-run"))
+    assert named["spec"]["coordinator"] == "redis://redis:6379"
     made = cluster.client.create(DISTILL_JOB, manifest)
     assert made["spec"].items() >= manifest["spec"].items(), "nothing was pruned"
     listed = json.loads(edl_job("list", "--json"))["jobs"][0]
     assert (listed["name"], listed["spec"]["resources"]["cpu"]) == ("ctr", "2")
     assert "no operator has seen it yet" in listed["reason"]
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    anywhere = yaml.safe_load(edl_job(*dry, "--on", "kubernetes"))
+    monkeypatch.setenv("EDL_JOBS_ON", "kubernetes")
+    anywhere = yaml.safe_load(edl_job(*dry))
     assert anywhere["metadata"] == {"name": "ctr"}, "no API server is asked"
 
 
@@ -123,13 +126,17 @@ def test_a_newer_job_is_left_alone_by_submit_scale_and_stop(cluster: Emulated) -
     assert not {"nodes", "stopped"} & {key for key, value in spec.items() if value}
 
 
-def test_refusals_of_the_server_are_reported(cluster: Emulated, edl_job: Edl) -> None:
+def test_refusals_of_the_server_are_reported(
+    cluster: Emulated, edl_job: Edl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     submitted(cluster)
     jobs = KubernetesBackend(cluster.client, "here")
     with pytest.raises(ManifestRefused, match=r"spec\.nodes"):
         jobs.scale(jobs.find("a"), -1)
-    with pytest.raises(UsageError, match='namespaces "nowhere" not found'):
-        edl_job("submit", EXAMPLE, "--on", "kubernetes:nowhere")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("EDL_JOBS_ON", "kubernetes:nowhere")
+        with pytest.raises(UsageError, match='namespaces "nowhere" not found'):
+            edl_job("submit", EXAMPLE)
     with pytest.raises(UsageError, match=r"no slots to reserve.*priorityClassName"):
         edl_job("reserve", 1)
     says = 'distilljobs.edl-dist.io is forbidden: User "u" cannot list resource "distilljobs"'
@@ -143,17 +150,28 @@ def test_refusals_of_the_server_are_reported(cluster: Emulated, edl_job: Edl) ->
 
 
 def test_bad_kubeconfigs_are_reported(
-    edl_job: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Emulated, edl_job: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UsageError, match=r"no Kubernetes to talk to.*--context"):
-        edl_job("list", "--context", "nowhere")
+    file = ContextFile(tmp_path / "contexts.yaml")
+    monkeypatch.setenv("EDL_CONFIG", str(file.path))
+    file.write(
+        Contexts().add(
+            "b",
+            MeshContext(
+                jobs_on="kubernetes", kubeconfig=cluster.kubeconfig, kube_context="nowhere"
+            ),
+        )
+    )
+    with pytest.raises(UsageError, match=r"no Kubernetes to talk to.*nowhere"):
+        edl_job("list", "--context", "b")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     with pytest.raises(UsageError, match="no Kubernetes to talk to"):
         edl_job("list")
     for text in ("a: [", "hello", "[1, 2]", "contexts: 5\ncurrent-context: a"):
         (tmp_path / "odd").write_text(text)
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "odd"))
         with pytest.raises(UsageError, match=r"no kubeconfig|no Kubernetes to talk to") as caught:
-            edl_job("list", "--kubeconfig", tmp_path / "odd")
+            edl_job("list")
         assert "\n" not in str(caught.value)
 
 
@@ -175,7 +193,7 @@ def test_following_logs_survives_an_outage_of_the_api_server(
     monkeypatch.setattr("edl.mesh.jobs.kubernetes.backend._LOOK_S", 0.01)
     submitted(cluster)
     requests = cluster.server.requests
-    where = JobLocation.of(f"kubernetes:{cluster.namespace}", "", cluster.kubeconfig, "main", "")
+    where = JobLocation(True, cluster.namespace, kubeconfig=cluster.kubeconfig)
     with closing(where.open()) as backend, ThreadPoolExecutor(1) as pool:
         job = backend.find("a")
         with cluster.server.outage():

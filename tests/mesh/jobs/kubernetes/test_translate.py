@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edl.coordinator.contexts import MeshContext
 from edl.mesh.jobs.backend import JobLocation
 from edl.mesh.jobs.kubernetes.resource import facts_of, manifest, to_resource
 from edl.mesh.jobs.spec import JobSpec
@@ -49,6 +51,7 @@ def jobs(draw: st.DrawFn) -> JobSpec:
         image=draw(st.sampled_from(["edl-dist:1", "host:5000/a/b@sha256:00"])),
         resources=draw(_RESOURCES),
         checkpoint_claim=draw(st.sampled_from(["", "checkpoints"])),
+        coordinator=draw(st.sampled_from(["", "redis://redis:6379"])),
     )
 
 
@@ -57,8 +60,8 @@ def test_a_job_comes_back_from_its_resource_which_is_its_manifest(spec: JobSpec)
     resource = json.loads(json.dumps(to_resource(spec, "here")))
     assert JobSpec(**facts_of(resource)) == spec
     assert resource["metadata"] == {"name": spec.name, "namespace": "here"}
-    text = "\n".join(manifest(spec, JobLocation(True, "here", coordinator="redis://redis:6379")))
-    assert yaml.safe_load(text) == to_resource(spec, "here", "redis://redis:6379")
+    text = "\n".join(manifest(spec, JobLocation(True, "here")))
+    assert yaml.safe_load(text) == resource
 
 
 def test_a_node_has_what_it_asks_for_and_idle_cores_besides() -> None:
@@ -72,11 +75,12 @@ def test_a_node_has_what_it_asks_for_and_idle_cores_besides() -> None:
 
 
 def test_a_password_does_not_go_into_a_resource() -> None:
-    spec = JobSpec("a", command="x", image="i")
+    spec = partial(JobSpec, "a", command="x", image="i")
     with pytest.raises(UsageError, match="password") as refused:
-        to_resource(spec, coordinator="redis://:s3cret@head")
+        to_resource(spec(coordinator="redis://:s3cret@head"))
     assert "s3cret" not in str(refused.value)
-    to_resource(spec, coordinator="redis://edl-student@head?password_file=/etc/edl/redis/password")
+    file = "/etc/edl/redis/password"
+    to_resource(spec(coordinator=f"redis://edl-student@head?password_file={file}"))
 
 
 def test_what_stands_in_a_file_and_is_left_out_is_said() -> None:
@@ -104,11 +108,8 @@ def test_what_no_cluster_runs(spec: JobSpec, says: str) -> None:
 
 
 def test_a_place() -> None:
-    given = (None, "main", "redis://127.0.0.1:1")
-    assert JobLocation.of("kubernetes:team-a", "there", *given).namespace == "team-a"
-    assert JobLocation.of("kubernetes", "", *given).namespace == ""
-    with pytest.raises(UsageError, match="--context is of --on kubernetes"):
-        JobLocation.of("queue", "there", *given)
-    for on in ("", "k8s", "kubernetes:", "kubernetes:A b", "queue:main"):
+    assert JobLocation.of(MeshContext(jobs_on="kubernetes:team-a")).namespace == "team-a"
+    assert JobLocation.of(MeshContext(jobs_on="kubernetes")).namespace == ""
+    for jobs_on in ("", "k8s", "kubernetes:", "kubernetes:A b", "queue:main"):
         with pytest.raises(UsageError, match="expects queue, kubernetes or kubernetes:NAMESPACE"):
-            JobLocation.of(on, "", *given)
+            JobLocation.of(MeshContext(jobs_on=jobs_on))

@@ -1,0 +1,197 @@
+"""Contexts: how to reach a mesh, by name, in a file of the user, as kubectl has them.
+
+current: prod
+contexts:
+prod:
+coordinator: rediss://head:6379
+tls-ca: /home/ann/prod/ca.pem
+token-file: /home/ann/prod/token
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ..proto.security import ClientSecurity
+from ..proto.security.options import client_security
+from ..runtime.errors import UsageError
+from .config import DEFAULT_URL
+
+
+@dataclass(frozen=True, slots=True)
+class MeshContext:
+    """How to reach a mesh and its elastic jobs. Paths are absolute.
+
+    Attributes:
+        coordinator: Redis URL.
+        tls_ca: certificates that sign those of the managers.
+        tls_cert: our certificate.
+        tls_key: its key.
+        token_file: file with our bearer token.
+        jobs_on: where `edl job` runs jobs: `queue`, `kubernetes` or `kubernetes:NAMESPACE`.
+        queue: name of the queue of elastic jobs.
+        kubeconfig: file of the cluster; None: the default one.
+        kube_context: context of the kubeconfig; empty: its current one.
+    """
+
+    coordinator: str = DEFAULT_URL
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    token_file: Path | None = None
+    jobs_on: str = "queue"
+    queue: str = "main"
+    kubeconfig: Path | None = None
+    kube_context: str = ""
+
+    def security(self) -> ClientSecurity | None:
+        """Return how to call managers; None: neither TLS nor token.
+
+        Raises:
+            UsageError: the files do not fit together.
+        """
+        return client_security(self.tls_ca, self.tls_cert, self.tls_key, self.token_file)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextFile:
+    """The file of contexts; a missing file has none.
+
+    Attributes:
+        path: the file. Only its owner can read it, as a URL may hold a password.
+    """
+
+    path: Path
+
+    def read(self) -> Contexts:
+        """Return what the file holds.
+
+        Raises:
+            UsageError: the file cannot be read, or it is not a file of contexts.
+        """
+        import yaml
+
+        try:
+            document = yaml.safe_load(self.path.read_text("utf-8"))
+        except FileNotFoundError:
+            return Contexts()
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise UsageError(f"cannot read {self.path}: {' '.join(str(error).split())}") from None
+        try:
+            return _contexts(document or {})
+        except ValueError as error:
+            raise UsageError(f"{self.path}: {error}") from None
+
+    def write(self, contexts: Contexts) -> None:
+        """Replace the file.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        import yaml
+
+        text = yaml.safe_dump(_document(contexts), sort_keys=False)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            number, name = tempfile.mkstemp(dir=self.path.parent, prefix=f"{self.path.name}.")
+            try:
+                with open(number, "w", encoding="utf-8") as file:
+                    file.write(text)
+                os.replace(name, self.path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
+                raise
+        except OSError as error:
+            raise UsageError(f"cannot write {self.path}: {error.strerror}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """Named contexts and the current one.
+
+    Attributes:
+        named: in the order in which they were added.
+        current: name of the one to use when none is named; empty: none.
+    """
+
+    named: Mapping[str, MeshContext] = field(default_factory=dict)
+    current: str = ""
+
+    def get(self, name: str) -> MeshContext:
+        """Return a context.
+
+        Raises:
+            UsageError: there is none of this name.
+        """
+        if name not in self.named:
+            known = ", ".join(self.named) or "none"
+            raise UsageError(
+                f"there is no context {name!r} (known: {known}); 'edl context add' adds one"
+            )
+        return self.named[name]
+
+    def add(self, name: str, context: MeshContext) -> Contexts:
+        """Return these with one more, or one replaced. The first becomes the current one."""
+        if not name or not name.isprintable() or name != name.strip():
+            raise UsageError(f"a context needs a name, not {name!r}")
+        return Contexts({**self.named, name: context}, self.current or name)
+
+    def use(self, name: str) -> Contexts:
+        """Return these with another current one; raises UsageError if there is none so called."""
+        self.get(name)
+        return replace(self, current=name)
+
+    def remove(self, name: str) -> Contexts:
+        """Return these without one; raises UsageError if there is none so called."""
+        self.get(name)
+        left = {other: context for other, context in self.named.items() if other != name}
+        return Contexts(left, "" if self.current == name else self.current)
+
+
+_PATHS = frozenset({"tls_ca", "tls_cert", "tls_key", "token_file", "kubeconfig"})
+
+
+def given_fields(context: MeshContext) -> Iterator[tuple[str, str]]:
+    """Yield the fields that differ from the default, as the file names them; always the URL."""
+    for one in fields(MeshContext):
+        value = getattr(context, one.name)
+        if value != one.default or one.name == "coordinator":
+            yield one.name.replace("_", "-"), str(value)
+
+
+def _document(contexts: Contexts) -> dict[str, Any]:
+    named = {name: dict(given_fields(context)) for name, context in contexts.named.items()}
+    return {"current": contexts.current, "contexts": named}
+
+
+def _contexts(document: object) -> Contexts:
+    """Raises ValueError if the document has another form."""
+    if not isinstance(document, dict) or document.keys() - {"current", "contexts"}:
+        raise ValueError("expects the keys `current` and `contexts` and no others")
+    named, current = document.get("contexts") or {}, document.get("current") or ""
+    if not isinstance(named, dict) or not isinstance(current, str):
+        raise ValueError("`contexts` maps names to settings, and `current` is one of the names")
+    if current and current not in named:
+        raise ValueError(f"the current context {current!r} is not among `contexts`")
+    return Contexts({str(name): _context(name, body) for name, body in named.items()}, current)
+
+
+def _context(name: object, body: object) -> MeshContext:
+    known = {one.name.replace("_", "-"): one.name for one in fields(MeshContext)}
+    if not isinstance(body, dict):
+        raise ValueError(f"context {name!r}: expects settings, such as `coordinator: redis://...`")
+    settings: dict[str, Any] = {}
+    for key, value in body.items():
+        if key not in known or not isinstance(value, str):
+            raise ValueError(
+                f"context {name!r}: {key!r}: {value!r}; expects text for {', '.join(known)}"
+            )
+        settings[known[key]] = Path(value) if known[key] in _PATHS else value
+    return MeshContext(**settings)

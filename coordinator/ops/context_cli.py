@@ -1,0 +1,137 @@
+"""The commands `edl context add|list|use|remove`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...runtime.errors import UsageError
+from ..config import DEFAULT_URL
+from ..contexts import MeshContext, given_fields
+from ..store.redis_url import masked, parse
+from .options import Json, console, context_file
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
+
+
+@app.callback()
+def context() -> None:
+    """Contexts: how to reach a mesh, by name, in ~/.config/edl-dist/contexts.yaml.
+
+    Commands of operators use the current context, or the one that --context names.
+    """
+
+
+@app.command()
+def add(
+    name: Name,
+    coordinator: Annotated[str, typer.Option(help="Redis URL of the mesh.")] = DEFAULT_URL,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Certificates that sign those of service managers."),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Our certificate, with its chain.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The key of --tls-cert.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with the bearer token to call with.")
+    ] = None,
+    jobs_on: Annotated[
+        str,
+        typer.Option(
+            metavar="WHERE",
+            help="Where elastic jobs run: queue (of a fleet, in Redis) or kubernetes[:NAMESPACE]"
+            " (a cluster with the operator).",
+        ),
+    ] = "queue",
+    queue: Annotated[
+        str, typer.Option(help="Queue of elastic jobs, where a mesh has more than one.")
+    ] = "main",
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Kubeconfig of the cluster. Default: that of kubectl."),
+    ] = None,
+    kube_context: Annotated[
+        str, typer.Option(metavar="NAME", help="Context of the kubeconfig. Default: its current.")
+    ] = "",
+) -> None:
+    """Add a context, or replace the one of this name. The first one becomes the current one.
+
+    Nothing is contacted: 'edl doctor --context NAME' does that.
+    """
+    parse(coordinator)  # raises if it is not a Redis URL
+    made = MeshContext(
+        coordinator=coordinator,
+        tls_ca=_found(tls_ca),
+        tls_cert=_found(tls_cert),
+        tls_key=_found(tls_key),
+        token_file=_found(token_file),
+        jobs_on=jobs_on,
+        queue=queue,
+        kubeconfig=_found(kubeconfig),
+        kube_context=kube_context,
+    )
+    made.security()  # raises if the files do not fit together
+    file = context_file()
+    contexts = file.read().add(name, made)
+    file.write(contexts)
+    use = "" if contexts.current == name else f"; 'edl context use {name}' makes it the current one"
+    typer.echo(f"context {name} is in {file.path}{use}")
+
+
+@app.command("list")
+def list_contexts(json: Json = False) -> None:
+    """Show each context in a line, and which one is current."""
+    import json as format_
+
+    from rich.table import Table
+
+    contexts = context_file().read()
+    shown = {
+        name: dict(given_fields(context)) | {"coordinator": masked(context.coordinator)}
+        for name, context in contexts.named.items()
+    }
+    if json:
+        print(format_.dumps({"current": contexts.current, "contexts": shown}, indent=2))
+        return
+    if not shown:
+        typer.echo("no context: 'edl context add NAME --coordinator URL' adds one")
+        return
+    table = Table("", "context", "coordinator", "settings", box=None)
+    for name, settings in shown.items():
+        url = settings.pop("coordinator")
+        others = ", ".join(f"{key} {value}" for key, value in settings.items())
+        table.add_row("*" if name == contexts.current else "", name, url, others)
+    console().print(table)
+
+
+@app.command()
+def use(name: Name) -> None:
+    """Make a context the current one."""
+    file = context_file()
+    file.write(file.read().use(name))
+    typer.echo(f"context {name} is the current one")
+
+
+@app.command()
+def remove(name: Name) -> None:
+    """Remove a context; the files that it names stay."""
+    file = context_file()
+    file.write(file.read().remove(name))
+    typer.echo(f"context {name} is removed")
+
+
+def _found(path: Path | None) -> Path | None:
+    """Return the absolute path of a file, which the context keeps."""
+    if path is None:
+        return None
+    if not path.expanduser().is_file():
+        raise UsageError(f"there is no file {path}")
+    return path.expanduser().absolute()

@@ -1,0 +1,162 @@
+"""Contexts: which mesh a command asks, and with which credentials."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from edl.cli import command_line
+from edl.coordinator.contexts import ContextFile, Contexts, MeshContext
+from edl.coordinator.ops.context_cli import app
+from edl.coordinator.ops.options import mesh_context
+from edl.runtime.errors import UsageError
+from edl.tests.cli_output import json_of, output_of, refusal_of, run
+from edl.tests.coordinator.scripted_manager import Served
+from edl.tests.proto.security.authority import write_secret
+
+URL = "redis://127.0.0.1:7777"
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for variable in os.environ:
+        if variable.startswith("EDL_T") or variable in ("EDL_COORDINATOR", "EDL_CONTEXT"):
+            monkeypatch.delenv(variable)
+    path = tmp_path / "config" / "contexts.yaml"
+    monkeypatch.setenv("EDL_CONFIG", str(path))
+    return path
+
+
+def test_the_first_context_is_current_until_another_is_used(file: Path, tmp_path: Path) -> None:
+    assert "no context" in output_of(app, "list")
+    token = write_secret(tmp_path / "token", "secret")
+    output_of(app, "add", "prod", "--coordinator", URL, "--token-file", token)
+    output_of(app, "add", "lab", "--jobs-on", "kubernetes:team", "--queue", "night")
+    assert mesh_context("", "") == MeshContext(URL, token_file=token)
+    assert mesh_context("lab", "").jobs_on == "kubernetes:team"
+    output_of(app, "use", "lab")
+    assert mesh_context("", "").queue == "night"
+    output_of(app, "remove", "lab")
+    listed = json_of(app, "list")
+    assert (listed["current"], list(listed["contexts"])) == ("", ["prod"])
+    assert mesh_context("", "") == MeshContext(), "none is current"
+    for command in ("use", "remove"):
+        assert "no context 'lab' (known: prod)" in refusal_of(app, command, "lab")
+
+
+def test_a_password_stays_in_the_file_which_others_cannot_read(file: Path) -> None:
+    output_of(app, "add", "prod", "--coordinator", "redis://ann:s3cret@head:6379")
+    assert "s3cret" not in output_of(app, "list") + output_of(app, "list", "--json")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert mesh_context("prod", "").coordinator == "redis://ann:s3cret@head:6379"
+
+
+def test_relative_paths_are_of_the_folder_in_which_they_were_named(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_secret(tmp_path / "token", "secret")
+    monkeypatch.chdir(tmp_path)
+    output_of(app, "add", "prod", "--token-file", "token")
+    monkeypatch.chdir("/")
+    assert mesh_context("prod", "").token_file == tmp_path / "token"
+    assert "there is no file nowhere" in refusal_of(app, "add", "prod", "--tls-ca", "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[", "cannot read"),
+        ("contexts: 5", "maps names to settings"),
+        ("contexts: {a: {colour: red}}", "'colour': 'red'; expects text for coordinator, tls-ca"),
+        ("contexts: {a: {coordinator: 5}}", "'coordinator': 5; expects text"),
+        ("contexts: {a: 5}", "context 'a': expects settings"),
+        ("current: b\ncontexts: {a: {}}", "'b' is not among"),
+        ("users: {}", "and no others"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_said(file: Path, text: str, says: str) -> None:
+    file.parent.mkdir()
+    file.write_text(text)
+    with pytest.raises(UsageError, match=says) as refused:
+        mesh_context("", "")
+    assert str(file) in str(refused.value)
+    assert mesh_context("", URL).coordinator == URL, "a URL needs no file"
+
+
+def test_a_file_that_cannot_be_written_stays_as_it_is(file: Path) -> None:
+    file.parent.write_text("a file where a folder should be")
+    with pytest.raises(UsageError, match="cannot write"):
+        ContextFile(file).write(Contexts().add("a", MeshContext()))
+    with pytest.raises(UsageError, match="needs a name"):
+        Contexts().add(" ", MeshContext())
+
+
+class TestWhichMesh:
+    """Two meshes: one of the current context, with a token, and another one."""
+
+    @pytest.fixture
+    def prod(self, file: Path, tmp_path: Path) -> Path:
+        token = write_secret(tmp_path / "token", "secret")
+        here = MeshContext("memory://prod", token_file=token)
+        contexts = Contexts().add("prod", here).add("lab", MeshContext("memory://lab"))
+        ContextFile(file).write(contexts)
+        return token
+
+    @pytest.mark.parametrize(
+        ("flags", "variables", "asked"),
+        [
+            ((), {}, "prod"),
+            (("--context", "lab"), {}, "lab"),
+            ((), {"EDL_CONTEXT": "lab"}, "lab"),
+            ((), {"EDL_COORDINATOR": "memory://other"}, "other"),
+            ((), {"EDL_COORDINATOR": "memory://other", "EDL_CONTEXT": "lab"}, "other"),
+            (("--context", "lab"), {"EDL_COORDINATOR": "memory://other"}, "lab"),
+            (("--coordinator", "memory://other"), {"EDL_CONTEXT": "lab"}, "other"),
+            (("--context", "prod"), {"EDL_CONTEXT": "lab"}, "prod"),
+        ],
+    )
+    def test_a_flag_goes_before_a_variable_and_that_before_the_file(
+        self,
+        prod: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        flags: tuple[str, ...],
+        variables: dict[str, str],
+        asked: str,
+    ) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        asking: list[MeshContext] = []
+
+        def record(name: str, coordinator: str) -> MeshContext:
+            asking.append(mesh_context(name, coordinator))
+            raise UsageError("enough")
+
+        monkeypatch.setattr("edl.coordinator.ops.cli.mesh_context", record)
+        refusal_of(command_line("drain"), "drain", "t", *flags)
+        (found,) = asking
+        assert found.coordinator == f"memory://{asked}"
+        assert (found.token_file == prod) is (asked == "prod"), "a token stays with its mesh"
+
+    def test_variables_of_credentials_belong_to_a_url(
+        self, prod: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = write_secret(tmp_path / "other", "secret")
+        monkeypatch.setenv("EDL_TOKEN_FILE", str(other))
+        monkeypatch.setenv("EDL_QUEUE", "night")
+        assert mesh_context("", URL) == MeshContext(URL, token_file=other, queue="night")
+        assert mesh_context("prod", "").token_file == prod
+        assert mesh_context("lab", "").token_file is None
+
+    def test_two_flags_are_one_too_many(self, prod: Path) -> None:
+        flags = ("--context", "lab", "--coordinator", URL)
+        assert "not both" in refusal_of(command_line("status"), "status", *flags)
+
+
+def test_a_command_asks_the_mesh_of_the_context(file: Path, mesh: Served) -> None:
+    ContextFile(file).write(Contexts().add("here", MeshContext(mesh.url)))
+    assert run(command_line("events"), "events").exit_code == 0
+    output_of(command_line("service"), "service", "list")
+    assert mesh.manager.asked
