@@ -5,6 +5,7 @@ Modules are imported only when the command that needs them runs.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from .runtime.interrupts import end_at_once
@@ -13,54 +14,91 @@ TYPE_CHECKING = False  # that of `typing` takes longer to import than all the re
 if TYPE_CHECKING:
     import typer
 
-#: Groups of commands: module, attribute, help (empty: the group's own).
+#: Groups of commands: module of the group `app`, and its line in `edl --help`.
 _GROUPS = {
-    "coordinator": ("coordinator.cli", "app", "Who is alive, and who serves whom."),
-    "teacher": ("teacher.cli", "app", "Serve a model as a teacher."),
+    "coordinator": ("coordinator.cli", "Who is alive, and who serves whom."),
+    "teacher": ("teacher.cli", "Serve a model as a teacher."),
     "student": (
         "student.cli",
-        "app",
         "Train a student on nodes that come and go; evaluate, export.",
     ),
-    "service": (
-        "coordinator.ops.deploy_cli",
-        "service_app",
-        "Services: list, show, upgrade, deploy.",
+    "service": ("coordinator.ops.deploy_cli", "Services: list, show, upgrade, deploy."),
+    "agent": (
+        "mesh.agent.cli",
+        "Lend this machine to the mesh: it registers and runs a teacher of a service that needs"
+        " one.",
     ),
-    "agent": ("mesh.agent.cli", "app", ""),
-    "context": ("coordinator.ops.context_cli", "app", ""),
+    "context": (
+        "coordinator.ops.context_cli",
+        "Contexts: how to reach a mesh, by name, in ~/.config/edl-dist/contexts.yaml.",
+    ),
     "store": (
         "distill_reader.store.cli",
-        "app",
         "Look into a label store: the file where a reader keeps soft labels.",
     ),
     "checkpoint": (
         "student.checkpoint.cli",
-        "app",
         "Look into the checkpoints of a student's training.",
     ),
-    "job": (
-        "mesh.jobs.cli",
-        "app",
-        "Elastic jobs that share a fleet: submit, list, scale, stop.",
+    "job": ("mesh.jobs.cli", "Elastic jobs that share a fleet: submit, list, scale, stop."),
+    "operator": (
+        "deploy.operator.cli",
+        "Kubernetes: make TeacherServices and DistillJobs true.",
     ),
-    "operator": ("deploy.operator.cli", "app", ""),
-    "fleet": ("mesh.fleet.cli", "app", "Start and stop processes of the mesh on this machine."),
+    "fleet": ("mesh.fleet.cli", "Start and stop processes of the mesh on this machine."),
 }
-#: Single commands: the module that has a function of the command's name.
+#: Single commands: module of the function of this name, and its line in `edl --help`.
 _COMMANDS = {
-    "up": "mesh.up.cli",
-    "down": "mesh.up.cli",
-    "status": "coordinator.ops.status_cli",
-    "events": "coordinator.ops.cli",
-    "drain": "coordinator.ops.cli",
-    "doctor": "coordinator.ops.cli",
-    "demo": "mesh.demo.cli",
-    "plan": "mesh.plan.cli",
-    "profile": "mesh.profile.cli",
-    "simulate": "mesh.simulate.cli",
-    "chaos": "mesh.chaos.cli",
-    "bench": "benchmarks.cli",
+    "up": (
+        "mesh.up.cli",
+        "Start a mesh and keep it running: its coordinator, then teachers, then students.",
+    ),
+    "down": (
+        "mesh.up.cli",
+        "Stop a mesh that `edl up` has started: students, then teachers, then the coordinator.",
+    ),
+    "status": (
+        "coordinator.ops.status_cli",
+        "Show teachers, students, who serves whom, machines, trainings, and elastic jobs in a"
+        " line.",
+    ),
+    "events": (
+        "coordinator.ops.cli",
+        "Show what happened in the mesh, and why: who came, was lost, drained, was given to whom.",
+    ),
+    "drain": (
+        "coordinator.ops.cli",
+        "Ask teachers to finish what they have and leave; no label is lost.",
+    ),
+    "doctor": (
+        "coordinator.ops.cli",
+        "Check, from this machine, whether a student or an operator here would be served.",
+    ),
+    "demo": (
+        "mesh.demo.cli",
+        "Train one student in four modes, kill a teacher meanwhile, and compare the results.",
+    ),
+    "plan": (
+        "mesh.plan.cli",
+        "Predict how many teachers a job needs, the throughput and cost, and whether it is worth"
+        " it.",
+    ),
+    "profile": (
+        "mesh.profile.cli",
+        "Time a job's step and its teacher on this machine, for 'edl plan'.",
+    ),
+    "simulate": (
+        "mesh.simulate.cli",
+        "Simulate a mesh in virtual time: its throughput, its cost, and the effect of faults.",
+    ),
+    "chaos": (
+        "mesh.chaos.cli",
+        "Inject faults into a real mesh on this machine and check its invariants.",
+    ),
+    "bench": (
+        "benchmarks.cli",
+        "Run one benchmark of those listed below: it prints its figures beside its goals.",
+    ),
 }
 
 
@@ -89,6 +127,26 @@ def command_line(only: str = "") -> typer.Typer:
     """
     from importlib import import_module
 
+    known = only in _GROUPS or only in _COMMANDS
+    app = _root()
+    for name, (module, line) in _GROUPS.items():
+        if name == only or not known:
+            app.add_typer(import_module(f".{module}", __package__).app, name=name, help=line)
+    for name, (module, _) in _COMMANDS.items():
+        if name == only or not known:
+            app.command(name)(getattr(import_module(f".{module}", __package__), name))
+    return app
+
+
+def overview() -> typer.Typer:
+    """Build what `edl --help` shows, without importing the modules of the commands."""
+    app = _root()
+    for name, (_, line) in (_COMMANDS | _GROUPS).items():
+        app.command(name, help=line)(lambda: None)
+    return app
+
+
+def _root() -> typer.Typer:
     import typer
 
     from . import __version__
@@ -98,10 +156,7 @@ def command_line(only: str = "") -> typer.Typer:
             typer.echo(f"edl-dist {__version__}")
             raise typer.Exit
 
-    known = only in _GROUPS or only in _COMMANDS
-    app = typer.Typer(
-        name="edl", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
-    )
+    app = typer.Typer(name="edl", no_args_is_help=True, pretty_exceptions_enable=False)
     version = typer.Option(
         False, "--version", help="Show the version.", is_eager=True, callback=show_version
     )
@@ -110,16 +165,6 @@ def command_line(only: str = "") -> typer.Typer:
     def edl(version: bool = version) -> None:
         """EDL-Dist: a mesh of teachers that label the batches of your student."""
 
-    for name, (module, attribute, text) in _GROUPS.items():
-        if name == only or not known:
-            group = getattr(import_module(f".{module}", __package__), attribute)
-            if text:
-                app.add_typer(group, name=name, help=text)
-            else:
-                app.add_typer(group, name=name)
-    for name, module in _COMMANDS.items():
-        if name == only or not known:
-            app.command(name)(getattr(import_module(f".{module}", __package__), name))
     return app
 
 
@@ -143,7 +188,14 @@ def _moved(command: str) -> dict[str, str]:
 
 def _edl() -> typer.Typer:
     # Here, so that an error in one of its imports is one line and not a traceback.
-    return command_line(sys.argv[1] if len(sys.argv) > 1 else "")
+    words, completing = sys.argv[1:], "_EDL_COMPLETE" in os.environ
+    if completing:  # what the shell has so far, as typer's scripts tell it
+        asked = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
+        words = asked.split()[1:]
+    known = bool(words) and words[0] in _GROUPS | _COMMANDS
+    if words in ([], ["--help"], ["--version"]) or (completing and not known):
+        return overview()
+    return command_line(words[0])
 
 
 def _teacher() -> typer.Typer:

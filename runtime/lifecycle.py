@@ -220,6 +220,8 @@ def _invoke(app: typer.Typer | Callable[[], typer.Typer], name: str) -> int:
     program = os.path.basename(sys.argv[0])
     if program in ("__main__.py", "-c"):
         program = name
+    if f"_{program.replace('-', '_').upper()}_COMPLETE" in os.environ:  # a shell asks
+        command.main(prog_name=program)
     try:  # not command.main(), which translates errors in its own way
         with command.make_context(program, sys.argv[1:]) as context:
             command.invoke(context)

@@ -204,9 +204,7 @@ def _table(found: dict[str, Any]) -> None:
     console.print(table)
 
 
-app = typer.Typer(
-    name="edl-teacher", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
-)
+app = typer.Typer(name="edl-teacher", no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback()

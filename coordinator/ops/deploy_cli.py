@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from .cli import service_app
+from .cli import service_app as app
 from .options import Coordinator, MeshName, mesh_context, quiet_grpc
 
-__all__ = ["service_app"]
+__all__ = ["app"]
 
 Name = Annotated[str, typer.Argument(metavar="SERVICE", help="Its name.")]
 
 
-@service_app.command("deploy")
+@app.command("deploy")
 def deploy_service(
     name: Name,
     model: Annotated[
@@ -101,7 +101,7 @@ def deploy_service(
     typer.echo(deploy(mesh.coordinator, request, security=mesh.security()))
 
 
-@service_app.command("undeploy")
+@app.command("undeploy")
 def undeploy_service(
     name: Name,
     context: MeshName = "",

@@ -44,6 +44,7 @@ MeshName = Annotated[
         envvar="EDL_CONTEXT",
         metavar="NAME",
         is_eager=True,  # before --coordinator, which looks at it
+        autocompletion=lambda: _context_names(),
         help="Which mesh, by its name in `edl context list`. Default: the current one.",
     ),
 ]
@@ -72,6 +73,13 @@ def context_file() -> ContextFile:
     except RuntimeError:
         raise UsageError("this user has no home folder: EDL_CONFIG names the file") from None
     return ContextFile(folder / "edl-dist" / "contexts.yaml")
+
+
+def _context_names() -> list[str]:
+    try:
+        return list(context_file().read().named)
+    except UsageError:
+        return []
 
 
 def mesh_context(name: str, coordinator: str) -> MeshContext:
