@@ -6,7 +6,6 @@ link to itself: who looks for modules in it finds more than there are.
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ PARTS = (
 def on_startup(**_: Any) -> None:
     """Make it, of links; again without effect."""
     PLACE.mkdir(parents=True, exist_ok=True)
+    for link in PLACE.iterdir():
+        link.unlink()  # of parts that moved, too
     for name in PARTS:
-        with contextlib.suppress(FileExistsError):
-            (PLACE / name).symlink_to(ROOT / name)
+        (PLACE / name).symlink_to(ROOT / name)

@@ -123,6 +123,7 @@ def test_ctrl_c_while_a_command_is_still_imported_is_no_traceback(
                 if name == {amid!r} or self.count == {number}:
                     os.kill(os.getpid(), signal.SIGINT)
         from {module} import {function}
+        sys.argv[1:] = {["teacher"] if name == "edl" else []}
         sys.meta_path.insert(0, Interrupts())
         {function}()
     """
