@@ -23,10 +23,10 @@ from typing import Final
 from ..runtime.errors import UsageError
 from .distilling import reviews, vision
 from .distilling.pairs import Paired
-from .distilling.picture import Panel, draw
+from .distilling.picture import AccuracyPanel, draw
 from .distilling.task import Task
-from .distilling.ways import TITLES, WAYS, Outcome, Way, train_all_ways
-from .report import Goal, Report, Row
+from .distilling.ways import TITLES, WAYS, DistillationOutcome, Way, train_all_ways
+from .report import BenchmarkReport, Goal, Row
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def run(
     seeds: int | None = None,
     download: bool = False,
     task: str | None = None,
-) -> Report:
+) -> BenchmarkReport:
     """A row for each task and way.
 
     Args:
@@ -59,7 +59,7 @@ def run(
     count = seeds or (QUICK_SEEDS if quick else SEEDS)
     rows: list[Row] = []
     goals: list[Goal] = []
-    panels: list[Panel] = []
+    panels: list[AccuracyPanel] = []
     found = list(_tasks(count, data, quick=quick, download=download))
     if task is not None and task not in [one.name for one in found]:
         raise UsageError(
@@ -76,10 +76,10 @@ def run(
         log.info("%s took %.0f s", one.name, time.monotonic() - began_s)
         rows += [_row(one, way, teacher.accuracy, outcomes) for way in WAYS]
         goals += judge(one, outcomes)
-        panels.append(Panel(f"{one.name}, {count} seeds", teacher.accuracy, outcomes))
+        panels.append(AccuracyPanel(f"{one.name}, {count} seeds", teacher.accuracy, outcomes))
     if picture is not None:
         draw(panels, picture)
-    return Report(rows, goals)
+    return BenchmarkReport(rows, goals)
 
 
 def _tasks(seeds: int, data: Path | None, *, quick: bool, download: bool) -> Iterator[Task]:
@@ -101,7 +101,7 @@ def _tasks(seeds: int, data: Path | None, *, quick: bool, download: bool) -> Ite
             yield task
 
 
-def _row(task: Task, way: Way, teacher: float, outcomes: Mapping[Way, Outcome]) -> Row:
+def _row(task: Task, way: Way, teacher: float, outcomes: Mapping[Way, DistillationOutcome]) -> Row:
     own = outcomes[way]
     points = [100 * value for value in own.accuracy]
     against = _points(own, outcomes["n_training"])
@@ -124,7 +124,7 @@ def _row(task: Task, way: Way, teacher: float, outcomes: Mapping[Way, Outcome]) 
     }
 
 
-def judge(task: Task, outcomes: Mapping[Way, Outcome]) -> list[Goal]:
+def judge(task: Task, outcomes: Mapping[Way, DistillationOutcome]) -> list[Goal]:
     """The goals of one task, by what its students did in each way."""
     gain = _points(outcomes["steady"], outcomes["n_training"])
     noise = statistics.stdev(100 * value for value in outcomes["steady"].accuracy)
@@ -145,5 +145,5 @@ def judge(task: Task, outcomes: Mapping[Way, Outcome]) -> list[Goal]:
     return list(named)
 
 
-def _points(a: Outcome, b: Outcome) -> Paired:
+def _points(a: DistillationOutcome, b: DistillationOutcome) -> Paired:
     return Paired.of([100 * x for x in a.accuracy], [100 * x for x in b.accuracy])

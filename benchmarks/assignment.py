@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ..scheduler import assignment as rule
-from .report import Estimate, Goal, Report, Row, interleaved
+from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 
 FULL_TEACHERS, FULL_STUDENTS = 10_000, 1_000
 LIMIT_CHANGE_S: Final = 0.05
@@ -24,7 +24,9 @@ CHANGES: Final = 10
 OVERBOOKED: Final = 1.5
 
 
-def run(quick: bool, teachers: int = FULL_TEACHERS, students: int = FULL_STUDENTS) -> Report:
+def run(
+    quick: bool, teachers: int = FULL_TEACHERS, students: int = FULL_STUDENTS
+) -> BenchmarkReport:
     """A teacher comes, a teacher is lost, a student asks for more, and everything anew.
 
     Args:
@@ -58,7 +60,7 @@ def run(quick: bool, teachers: int = FULL_TEACHERS, students: int = FULL_STUDENT
         )
         limit = LIMIT_REBUILD_S if case == "rebuild" else LIMIT_CHANGE_S
         goals.append(Goal.judge(f"CPU seconds, {case}", estimate, "<=", limit))
-    return Report(rows, goals)
+    return BenchmarkReport(rows, goals)
 
 
 class Service:

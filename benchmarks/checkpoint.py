@@ -19,14 +19,14 @@ from typing import Any
 from ..student.checkpoint import Contents, Repository, SnapshotOwner, SnapshotWriter
 from ..student.checkpoint.capture import Trained, capture
 from ..teacher.backends.paddle import import_paddle
-from .report import Estimate, Goal, Report, Row, interleaved
+from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 
 #: Layers, and features of each; parameters and as much again of the optimizer.
 NETWORKS = {"small": (4, 512), "large": (6, 2048)}
 LIMIT_PERCENT = 20.0
 
 
-def run(quick: bool) -> Report:
+def run(quick: bool) -> BenchmarkReport:
     """A row for each network; the share is the median over paired rounds."""
     paddle = import_paddle()
     rows: list[Row] = []
@@ -35,7 +35,7 @@ def run(quick: bool) -> Report:
         row, share = _measured(name, _trained(paddle, *NETWORKS[name]))
         rows.append(row)
         goals.append(Goal.judge(f"blocking share, {name} (%)", share, "<=", LIMIT_PERCENT))
-    return Report(rows, goals)
+    return BenchmarkReport(rows, goals)
 
 
 def _trained(paddle: Any, layers: int, features: int) -> Trained:

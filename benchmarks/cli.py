@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..runtime.errors import UsageError
-from .report import Report
+from .report import BenchmarkReport
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -134,7 +134,7 @@ def bench(
         raise typer.Exit(1)
 
 
-def run(name: str, *, quick: bool = False, **sizes: Any) -> Report:
+def run(name: str, *, quick: bool = False, **sizes: Any) -> BenchmarkReport:
     """Run the benchmark called `name`, with those options of it that differ from its defaults.
 
     Raises:
@@ -146,11 +146,11 @@ def run(name: str, *, quick: bool = False, **sizes: Any) -> Report:
     measure = _reproduction(name) or importlib.import_module(f".{name}", __package__).run
     for size in sizes.keys() - inspect.signature(measure).parameters.keys():
         raise UsageError(f"the benchmark {name!r} has no --{size}")
-    report: Report = measure(quick=quick, **sizes)
+    report: BenchmarkReport = measure(quick=quick, **sizes)
     return report
 
 
-def _reproduction(name: str) -> Callable[..., Report] | None:
+def _reproduction(name: str) -> Callable[..., BenchmarkReport] | None:
     """What runs the experiment `paper.NAME`; None for the name of a benchmark of our own."""
     folder, _, experiment = name.rpartition(".")
     if not folder:
@@ -159,7 +159,7 @@ def _reproduction(name: str) -> Callable[..., Report] | None:
 
     def measured(
         quick: bool, simulate: bool = False, measure: bool = False, device: str | None = None
-    ) -> Report:
+    ) -> BenchmarkReport:
         return reproduce(experiment, simulate=simulate, measure=measure, quick=quick, device=device)
 
     return measured
@@ -216,7 +216,7 @@ def _progress(console: Console) -> Iterator[None]:
             log.propagate = propagate
 
 
-def _write(report: Report, path: Path) -> None:
+def _write(report: BenchmarkReport, path: Path) -> None:
     try:
         path.write_text(json.dumps(report.to_json(), indent=2) + "\n", "utf-8")
     except OSError as error:

@@ -18,7 +18,7 @@ from ..proto import inference_pb2 as pb
 from ..proto import tensors
 from ..proto.clients import LabelRequest
 from ..proto.datatypes import datatype_of, dtype_of
-from .report import Estimate, Report, Row, interleaved
+from .report import BenchmarkReport, Estimate, Row, interleaved
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,10 +27,10 @@ SHAPE = (32, 3, 224, 224)
 DTYPES = ("uint8", "float32")
 
 
-def run(quick: bool) -> Report:
+def run(quick: bool) -> BenchmarkReport:
     """One row for each dtype; `times_faster` is the median over paired rounds."""
     repeats = 2 if quick else 20
-    return Report([_row(np.ones(SHAPE, dtype), repeats) for dtype in DTYPES])
+    return BenchmarkReport([_row(np.ones(SHAPE, dtype), repeats) for dtype in DTYPES])
 
 
 def _row(array: Array, repeats: int) -> Row:

@@ -34,7 +34,7 @@ from ..runtime.supervise import Process, python_command, start
 from . import assignment
 from .crowd.beats import SPEEDS
 from .crowd.schedule import READY, TOLD
-from .report import Goal, Report, Row
+from .report import BenchmarkReport, Goal, Row
 
 if TYPE_CHECKING:
     import redis
@@ -86,7 +86,7 @@ def run(
     teachers: int = FULL_TEACHERS,
     students: int = FULL_STUDENTS,
     seconds: float = 20.0,
-) -> Report:
+) -> BenchmarkReport:
     """A crowd of the wanted size and one of a tenth of it, one after the other.
 
     Args:
@@ -101,7 +101,7 @@ def run(
     runs = [measure(*size, seconds) for size in sizes]
     goals = [goal for figures in runs for goal in _goals(figures)]
     goals += assignment.run(quick=quick, teachers=teachers, students=students).goals
-    return Report([_row(figures) for figures in runs], goals)
+    return BenchmarkReport([_row(figures) for figures in runs], goals)
 
 
 def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) -> Run:

@@ -38,7 +38,7 @@ from ..runtime.errors import NoTeacherAvailable
 from ..student.losses import DistillLoss
 from ..student.trainer import Trainer
 from .children import Child
-from .report import MIN_ROUNDS, Estimate, Goal, Report, Row, interleaved
+from .report import MIN_ROUNDS, BenchmarkReport, Estimate, Goal, Row, interleaved
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ _FULL_S: Final = 60.0
 _POLL_S: Final = 0.05
 
 
-def run(quick: bool) -> Report:
+def run(quick: bool) -> BenchmarkReport:
     """Take each way by turns.
 
     Args:
@@ -175,7 +175,7 @@ def _ignore(done: int, total: int) -> None:
     """The teacher's training shows no progress here."""
 
 
-def judge(measured: Sequence[tuple[float, ...]], from_buffer: Sequence[float]) -> Report:
+def judge(measured: Sequence[tuple[float, ...]], from_buffer: Sequence[float]) -> BenchmarkReport:
     """The report.
 
     Args:
@@ -203,7 +203,7 @@ def judge(measured: Sequence[tuple[float, ...]], from_buffer: Sequence[float]) -
     goals.append(
         Goal.judge("of its batches, labelled before its turn", taken, "<=", LABELLED_BEFORE)
     )
-    return Report(rows, goals)
+    return BenchmarkReport(rows, goals)
 
 
 def _ratio(base_s: Sequence[float], own_s: Sequence[float]) -> Estimate:

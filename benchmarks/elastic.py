@@ -20,15 +20,15 @@ from typing import Final, Literal
 
 from ..coordinator.embedded import free_port, server_command
 from ..coordinator.jobs import JobBoard, open_board
-from ..coordinator.queue import QueueBoard, QueuedJob, Wish, open_queue
+from ..coordinator.queue import DesiredJobState, QueueBoard, QueuedJob, open_queue
 from ..mesh.cores import available_cores, children_on
 from ..mesh.jobs.job_run import progress_of
 from ..mesh.jobs.slots import divide_cores
-from ..mesh.jobs.spec import JobSpec
+from ..mesh.jobs.spec import QueuedJobSpec
 from ..runtime.errors import ProcessFailed, UsageError
 from ..runtime.supervise import python_command, start
 from .children import Child
-from .report import MIN_ROUNDS, Estimate, Goal, Report, Row
+from .report import MIN_ROUNDS, BenchmarkReport, Estimate, Goal, Row
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BenchmarkSetup:
     """Where all of it runs."""
 
     url: str
@@ -88,7 +88,7 @@ class Place:
     cores: tuple[tuple[int, ...], ...]
 
 
-def run(quick: bool) -> Report:
+def run(quick: bool) -> BenchmarkReport:
     """Figures of both ways of sharing, and of the service."""
     cores = divide_cores(available_cores(), SLOTS)
     if not all(cores):
@@ -104,9 +104,9 @@ def run(quick: bool) -> Report:
     return report(gang, elastic, served)
 
 
-def report(gang: Ran, elastic: Ran, served: Served) -> Report:
+def report(gang: Ran, elastic: Ran, served: Served) -> BenchmarkReport:
     """The figures beside their goals."""
-    return Report(
+    return BenchmarkReport(
         _rows(gang, elastic, served),
         [
             Goal.judge(name, value, "<=", limit)
@@ -141,7 +141,7 @@ def _rows(gang: Ran, elastic: Ran, served: Served) -> list[Row]:
 
 
 @contextmanager
-def _place(cores: tuple[tuple[int, ...], ...]) -> Iterator[Place]:
+def _place(cores: tuple[tuple[int, ...], ...]) -> Iterator[BenchmarkSetup]:
     """A Redis, on the cores of the first slot: the other one is what the service gets."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edl-bench-")))
@@ -154,11 +154,11 @@ def _place(cores: tuple[tuple[int, ...], ...]) -> Iterator[Place]:
         queue, board = open_queue(url), open_board(url)
         stack.enter_context(closing(queue))
         stack.enter_context(closing(board))
-        yield Place(url, queue, board, folder, cores)
+        yield BenchmarkSetup(url, queue, board, folder, cores)
 
 
 @contextmanager
-def _fleet(place: Place, mode: Mode) -> Iterator[None]:
+def _fleet(place: BenchmarkSetup, mode: Mode) -> Iterator[None]:
     """A runner of jobs; at its end no node is left."""
     command = python_command(
         "fleet", "edl", "fleet", "jobs", "--slots", SLOTS, "--mode", mode, "--freeze", _FREEZE_S,
@@ -173,9 +173,9 @@ def _fleet(place: Place, mode: Mode) -> Iterator[None]:
         fleet.stop(grace_s=30.0)
 
 
-def _spec(name: str, steps: int, least: int, most: int) -> JobSpec:
+def _spec(name: str, steps: int, least: int, most: int) -> QueuedJobSpec:
     job_file = Path(__file__).with_name("sharing") / "job.py"
-    return JobSpec(
+    return QueuedJobSpec(
         name,
         f"'{job_file}' --steps {steps}",
         min_nodes=least,
@@ -184,7 +184,7 @@ def _spec(name: str, steps: int, least: int, most: int) -> JobSpec:
     )
 
 
-def _step_s(place: Place) -> float:
+def _step_s(place: BenchmarkSetup) -> float:
     """Seconds of a step on one slot."""
     with children_on(place.cores[1]):
         pace = start(python_command("pace", "edl.benchmarks.sharing.pace"))
@@ -197,7 +197,7 @@ def _step_s(place: Place) -> float:
 # --- two jobs
 
 
-def _two_jobs(place: Place, mode: Mode, steps: tuple[int, int]) -> Ran:
+def _two_jobs(place: BenchmarkSetup, mode: Mode, steps: tuple[int, int]) -> Ran:
     names = (f"a-{mode}", f"b-{mode}")
     with _fleet(place, mode):
         for name, count, most in zip(names, steps, (1, SLOTS), strict=True):
@@ -210,7 +210,7 @@ def _two_jobs(place: Place, mode: Mode, steps: tuple[int, int]) -> Ran:
     )
 
 
-def _ended(place: Place, names: Sequence[str]) -> list[QueuedJob]:
+def _ended(place: BenchmarkSetup, names: Sequence[str]) -> list[QueuedJob]:
     """Jobs, once all of them have succeeded."""
     began_s = time.monotonic()
     said: dict[str, str] = {}
@@ -229,14 +229,14 @@ def _ended(place: Place, names: Sequence[str]) -> list[QueuedJob]:
     raise ProcessFailed(f"the jobs of the benchmark did not end in {_END_S:g} s: {said}")
 
 
-def _job(place: Place, name: str) -> QueuedJob:
+def _job(place: BenchmarkSetup, name: str) -> QueuedJob:
     return next(job for job in place.queue.jobs() if job.name == name)
 
 
 # --- the service
 
 
-def _service(place: Place, requests: int) -> Served:
+def _service(place: BenchmarkSetup, requests: int) -> Served:
     core = place.cores[1]
     with _fleet(place, "elastic"):
         alone = _times_ms(core, requests)
@@ -259,7 +259,7 @@ def _service(place: Place, requests: int) -> Served:
             log.info("with its slot back: p99 %.1f ms", p99(kept))
         finally:
             reserve.stop()
-        place.queue.wish("c", Wish(stop=True))
+        place.queue.wish("c", DesiredJobState(stop=True))
         _wait("the job ends", lambda: _job(place, "c").progress.ended)
     return Served(alone, beside, kept, yielded_s)
 

@@ -31,7 +31,7 @@ from ..runtime.errors import EdlError, UsageError
 from ..runtime.supervise import python_command, start
 from .attacking import attacks
 from .children import Child
-from .report import Goal, Report, Row
+from .report import BenchmarkReport, Goal, Row
 from .teaching.models import FEATURES
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Phase:
         return float(np.quantile(self.latencies_s, 0.99))
 
 
-def run(quick: bool, seconds: float | None = None) -> Report:
+def run(quick: bool, seconds: float | None = None) -> BenchmarkReport:
     """Both phases.
 
     Args:
@@ -84,7 +84,7 @@ def run(quick: bool, seconds: float | None = None) -> Report:
         raise UsageError("this benchmark makes certificates by openssl 3, which is not installed")
     with ExitStack() as ending:
         folder = Path(ending.enter_context(TemporaryDirectory()))
-        mesh = Mesh(ending, folder)
+        mesh = AttackedMesh(ending, folder)
         log.info("the good client alone, for %g s", phase_s)
         alone = mesh.measure(phase_s)
         child = Child(ending, "attackers", attacks.__name__)
@@ -103,10 +103,10 @@ def run(quick: bool, seconds: float | None = None) -> Report:
         Goal.judge("growth of memory under attack, bytes", growth, "<=", GROWTH_BYTES),
         Goal.judge("kinds of attack that were not made", [*acts.values()].count(0), "==", 0),
     ]
-    return Report(rows, goals)
+    return BenchmarkReport(rows, goals)
 
 
-class Mesh:
+class AttackedMesh:
     """The manager, the teacher and the good client.
 
     Attributes:

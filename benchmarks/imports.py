@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from ..runtime.supervise import Command, start
-from .report import Estimate, Goal, Report, Row, interleaved
+from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 
 TIMEOUT_S = 60.0
 #: What a user who only wants to read labelled batches must not pay for.
@@ -73,7 +73,7 @@ class Import:
     heavy: frozenset[str]
 
 
-def run(quick: bool) -> Report:
+def run(quick: bool) -> BenchmarkReport:
     """Import each subject in fresh interpreters, by turns.
 
     Importing is work of one core, so CPU seconds state its cost, and other programs disturb them
@@ -85,7 +85,7 @@ def run(quick: bool) -> Report:
         return _run(Path(compiled))
 
 
-def _run(compiled: Path) -> Report:
+def _run(compiled: Path) -> BenchmarkReport:
     taken: dict[str, list[Import]] = {name: [] for name in SUBJECTS}
 
     def process_s(name: str) -> float:
@@ -109,7 +109,7 @@ def _run(compiled: Path) -> Report:
         )
         if (limit_s := SUBJECTS[name].limit_s) is not None:
             goals.append(Goal.judge(f"{name}: CPU seconds", figure, "<=", limit_s))
-    return Report(rows, goals)
+    return BenchmarkReport(rows, goals)
 
 
 def measure(names: tuple[str, ...], compiled: Path) -> Import:

@@ -25,7 +25,7 @@ import numpy as np
 
 from ..proto.datatypes import Array
 from ..proto.forms import LabelForm, decode, encode
-from .report import Estimate, Goal, Report, Row, interleaved
+from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 
 CLASSES = 1000
 BATCH = 32
@@ -37,7 +37,7 @@ LIMIT_OF_BYTES = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class LabelCase:
     """A form, and the temperature of the loss that its labels are for."""
 
     form: LabelForm
@@ -48,12 +48,12 @@ class Case:
         return f"softmax at {self.temperature:g}" if self.form.temperature else "logits"
 
 
-def run(quick: bool) -> Report:
+def run(quick: bool) -> BenchmarkReport:
     """One row for each form, of logits and of probabilities, at each temperature of the loss."""
     batches, repeats = (8, 2) if quick else (64, 20)
     teacher, student = draw(batches * BATCH)
     cases = [
-        Case(form, loss_t)
+        LabelCase(form, loss_t)
         for loss_t in TEMPERATURES
         for sent_t in (None, loss_t)
         for text in FORMS
@@ -70,7 +70,7 @@ def run(quick: bool) -> Report:
         for row in rows
         if row["form"] == LIMITED and row["loss_temperature"] == 1.0
     ]
-    return Report(rows, goals)
+    return BenchmarkReport(rows, goals)
 
 
 def draw(samples: int, seed: int = 0) -> tuple[Array, Array]:
@@ -85,7 +85,7 @@ def draw(samples: int, seed: int = 0) -> tuple[Array, Array]:
     return teacher.astype(np.float32), student.astype(np.float32)
 
 
-def errors(case: Case, teacher: Array, student: Array) -> tuple[float, float]:
+def errors(case: LabelCase, teacher: Array, student: Array) -> tuple[float, float]:
     """KL divergence in nats and relative error of the gradient, of labels in the form of `case`."""
     sent = encode("y", teacher, case.form, "logits")
     came = decode("y", sent, case.form, case.form.parameters(CLASSES)).astype(np.float64)
@@ -101,7 +101,7 @@ def errors(case: Case, teacher: Array, student: Array) -> tuple[float, float]:
     return float(divergence), float(error)
 
 
-def _row(case: Case, teacher: Array, student: Array, repeats: int) -> Row:
+def _row(case: LabelCase, teacher: Array, student: Array, repeats: int) -> Row:
     batch = teacher[:BATCH]
     sent = encode("y", batch, case.form, "logits")
     said = case.form.parameters(CLASSES)

@@ -27,7 +27,7 @@ from ..scheduler.reader_core import events as ev
 from ..scheduler.reader_core import instructions as do
 from ..scheduler.reader_core.delivery import Delivery
 from ..scheduler.reader_core.windows import WindowConfig
-from .report import Estimate, Goal, Report, Row, interleaved
+from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 
 TEACHERS: Final = tuple(f"teacher-{i}" for i in range(8))
 EVERYBODY: Final = frozenset(TEACHERS)
@@ -42,7 +42,7 @@ CORE: Final = "the whole core, steady"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class StreamCase:
     """One way that a stream can go.
 
     Attributes:
@@ -59,14 +59,14 @@ class Case:
 
 
 CASES: Final = (
-    Case("steady"),
-    Case("a teacher lost every 100 batches", loss_every=100),
-    Case("a batch cut into 4 requests", most_rows=ROWS // 4),
-    Case("4 batches joined to a request", most_rows=4 * ROWS, read_ahead=8),
+    StreamCase("steady"),
+    StreamCase("a teacher lost every 100 batches", loss_every=100),
+    StreamCase("a batch cut into 4 requests", most_rows=ROWS // 4),
+    StreamCase("4 batches joined to a request", most_rows=4 * ROWS, read_ahead=8),
 )
 
 
-def run(quick: bool) -> Report:
+def run(quick: bool) -> BenchmarkReport:
     """Each case, a whole stream of batches per round; the creation of events counts."""
     batches = 2_000 if quick else 10_000
     runs = [partial(events_per_s, batches, case) for case in CASES]
@@ -87,10 +87,10 @@ def run(quick: bool) -> Report:
             }
         )
         goals.append(Goal.judge(f"events/s, {name}", estimate, ">=", limit))
-    return Report(rows, goals)
+    return BenchmarkReport(rows, goals)
 
 
-def events_per_s(batches: int, case: Case) -> float:
+def events_per_s(batches: int, case: StreamCase) -> float:
     """Events per CPU second over a stream of so many batches."""
     began = time.process_time()
     events = Stream(batches, case).drive()
@@ -175,7 +175,7 @@ class CoreStream:
 class Stream:
     """A source, teachers and a student that keep one ledger busy from beginning to end."""
 
-    def __init__(self, batches: int, case: Case) -> None:
+    def __init__(self, batches: int, case: StreamCase) -> None:
         self._batches = batches
         self._case = case
         self.ledger = Ledger()

@@ -17,7 +17,7 @@ from .children import Child, two_cores
 from .pacing.changes import n_training, suspended
 from .pacing.streams import Share, share, straggler
 from .pacing.teachers import PICTURES, paced, start_teachers
-from .report import Estimate, Goal, Report, Row, paired
+from .report import BenchmarkReport, Estimate, Goal, Row, paired
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _STEP_ROWS: Final = 8
 _SUSPENDED_S: Final = 4.0
 
 
-def run(quick: bool) -> Report:
+def run(quick: bool) -> BenchmarkReport:
     """The shares, the troubles, the step.
 
     Args:
@@ -83,7 +83,7 @@ def run(quick: bool) -> Report:
     cost = step(rows=2 if quick else _STEP_ROWS, batches=1)
     name = "MobileNetV3-small step: CPU with a reader, times that without"
     goals.append(Goal.judge(name, cost, "<=", STEP))
-    return Report(rows, goals)
+    return BenchmarkReport(rows, goals)
 
 
 def step(rows: int, batches: int) -> Estimate:

@@ -9,7 +9,7 @@ from typing import Final
 
 from .planning import paced, real
 from .planning.judging import error_of
-from .report import Estimate, Goal, Report, Row
+from .report import BenchmarkReport, Estimate, Goal, Row
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ _WINDOW_S: Final = 0.6
 _QUICK_WINDOW_S: Final = 0.2
 
 
-def run(quick: bool) -> Report:
+def run(quick: bool) -> BenchmarkReport:
     """Five meshes of stated rates, and five trainings with real models.
 
     Args:
@@ -55,4 +55,4 @@ def run(quick: bool) -> Report:
         )
     for name, predicted, rates in real.trainings(quick):
         add(name, "real models", rates, planner=(predicted, PLANNED_OF_REAL))
-    return Report(rows, goals)
+    return BenchmarkReport(rows, goals)

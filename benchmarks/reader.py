@@ -22,10 +22,9 @@ from typing import Final
 import numpy as np
 
 from .children import Child, two_cores_shared
-from .lanes.turns import RunningLane
-from .lanes.turns import Turns as RequestTurns
+from .lanes.turns import RequestTimes, RunningLane
 from .reading import SHAPE
-from .report import Estimate, Goal, Report, Row, interleaved
+from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ _QUICK_BYTES_PER_TURN: Final = 100e6
 _ROWS: Final = SHAPE[0]
 
 
-def run(quick: bool) -> Report:
+def run(quick: bool) -> BenchmarkReport:
     """Batches of 32 x 3 x 224 x 224, in uint8 (4.8 MB) and in float32 (19.3 MB).
 
     Args:
@@ -63,11 +62,11 @@ def run(quick: bool) -> Report:
             found = measure(dtype, lane, TEACHERS, _batches(dtype, quick))
             rows += _rows(dtype, lane, found)
             goals += judge(dtype, lane, found)
-    return Report(rows, goals)
+    return BenchmarkReport(rows, goals)
 
 
 @dataclass
-class Turns:
+class ReaderTimes:
     """Of one measurement, turn by turn: seconds of each sample. The first turn does not count.
 
     Attributes:
@@ -82,7 +81,7 @@ class Turns:
     engine_s: list[float] = field(default_factory=list)
     teachers_s: list[float] = field(default_factory=list)
 
-    def rate_to(self, other: Turns) -> Estimate:
+    def rate_to(self, other: ReaderTimes) -> Estimate:
         """Its rate, in times of the other's in the same rounds."""
         pairs = zip(self.wall_s[1:], other.wall_s[1:], strict=True)
         return Estimate.of([theirs_s / ours_s for ours_s, theirs_s in pairs])
@@ -97,11 +96,11 @@ class Found:
         readers: the reader, by its number of teachers.
     """
 
-    sockets: Mapping[str, Turns]
-    readers: Mapping[int, Turns]
+    sockets: Mapping[str, ReaderTimes]
+    readers: Mapping[int, ReaderTimes]
 
     @property
-    def raw(self) -> Turns:
+    def raw(self) -> ReaderTimes:
         """The plain socket where it is faster."""
         return min(self.sockets.values(), key=lambda turns: statistics.median(turns.wall_s[1:]))
 
@@ -125,28 +124,28 @@ def measure(dtype: str, lane: str, teachers: Sequence[int], batches: int) -> Fou
             for number in range(max(teachers))
         ]
         addresses = [f"127.0.0.1:{teacher.hear()['port']}" for teacher in pool]
-        readers: dict[int, Turns] = {}
+        readers: dict[int, ReaderTimes] = {}
         turns: list[Callable[[], float]] = [partial(lane.turn, batches) for lane in lanes.values()]
         for count in teachers:
             module, asked = "edl.benchmarks.reading.trainer", addresses[:count]
             options = (dtype, cores, int(LANES[lane]), *asked)
             trainer = Child(ending, f"the trainer of {count} teachers", module, *options)
             trainer.hear()
-            readers[count] = Turns()
+            readers[count] = ReaderTimes()
             turns.append(partial(_turn, trainer, pool[:count], batches, readers[count]))
         interleaved(*turns)
         sockets = {name: _of_a_sample(lane.turns) for name, lane in lanes.items()}
         return Found(sockets, readers)
 
 
-def _of_a_sample(requests: RequestTurns) -> Turns:
+def _of_a_sample(requests: RequestTimes) -> ReaderTimes:
     """The same of each sample as of each request."""
     used = (requests.wall_s, requests.client_cpu_s, requests.server_cpu_s)
     wall_s, client_s, server_s = ([one / _ROWS for one in each] for each in used)
-    return Turns(wall_s, client_s, [0.0] * len(wall_s), server_s)
+    return ReaderTimes(wall_s, client_s, [0.0] * len(wall_s), server_s)
 
 
-def _turn(trainer: Child, teachers: Sequence[Child], batches: int, turns: Turns) -> float:
+def _turn(trainer: Child, teachers: Sequence[Child], batches: int, turns: ReaderTimes) -> float:
     """An epoch; seconds of each sample."""
     before_s = _used_s(teachers)
     ran = trainer.ask("run", batches=batches)

@@ -113,7 +113,7 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BenchmarkReport:
     """What a benchmark found. Rows of one benchmark share their keys, in the order of columns."""
 
     rows: Sequence[Row]

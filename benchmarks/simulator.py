@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ..scheduler.simulator import Scenario, SimulationResult, StudentGroup, TeacherGroup, simulate
-from .report import Goal, Report, Row, pinned
+from .report import BenchmarkReport, Goal, Row, pinned
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ LARGE: Final = Scenario(
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TimedRun:
     """A run, and what it took.
 
     Attributes:
@@ -60,7 +60,7 @@ class Run:
     cpu_s: float
 
 
-def run(quick: bool) -> Report:
+def run(quick: bool) -> BenchmarkReport:
     """Both speeds, and that a seed gives the same run again."""
     small, large = SMALL, LARGE
     if quick:
@@ -81,10 +81,10 @@ def run(quick: bool) -> Report:
         Goal.judge(f"CPU seconds, {large.name}", second.cpu_s, "<=", LIMIT_LARGE_S),
         Goal.judge("runs whose hash another one of the seed lacks", int(repeated), "==", 0),
     ]
-    return Report(rows, goals)
+    return BenchmarkReport(rows, goals)
 
 
-def _played(scenario: Scenario, rows: list[Row]) -> Run:
+def _played(scenario: Scenario, rows: list[Row]) -> TimedRun:
     log.info("%s", scenario.name)
     played = play(scenario)
     result = played.result
@@ -103,11 +103,11 @@ def _played(scenario: Scenario, rows: list[Row]) -> Run:
     return played
 
 
-def play(scenario: Scenario) -> Run:
+def play(scenario: Scenario) -> TimedRun:
     """One run."""
     began = time.process_time()
     result = simulate(scenario, random.Random)
-    return Run(result, time.process_time() - began)
+    return TimedRun(result, time.process_time() - began)
 
 
 def _starved(result: SimulationResult) -> float:

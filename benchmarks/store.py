@@ -2,8 +2,8 @@
 
 All figures are CPU time of one core for one sample, and bytes of the file for one row. Keys are of
 an image of 3x224x224 uint8, by the store's own function and by other hashes of the same bytes. Rows
-go in as batches of 256 and come out as batches of 32 in random order, through `Store` as a reader
-uses it, through SQLite alone with the same page size, and through LMDB.
+go in as batches of 256 and come out as batches of 32 in random order, through `LabelDatabase` as a
+reader uses it, through SQLite alone with the same page size, and through LMDB.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import numpy as np
 from ..distill_reader.store import LabelStore
 from ..distill_reader.store.database import PAGE_BYTES
 from ..distill_reader.store.rows import Content, LabelRow, keys_of, layout_of, pack
-from ..distill_reader.store.store import Store
+from ..distill_reader.store.store import LabelDatabase
 from ..proto.forms import LabelForm, encode
 from .labels import CLASSES, draw
-from .report import Estimate, Goal, Report, Row, interleaved
+from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 
 IMAGES = 32
 READ = 32
@@ -46,7 +46,7 @@ class RowStore(Protocol):
     def get(self, keys: Sequence[bytes]) -> None: ...
 
 
-def run(quick: bool) -> Report:
+def run(quick: bool) -> BenchmarkReport:
     """One row for each hash, and for each store and form of labels."""
     rows: list[Row] = _hashes(4 if quick else 20)
     key_us = float(rows[0]["read_us"])
@@ -55,7 +55,7 @@ def run(quick: bool) -> Report:
         rows += (found := _stores(text, 2_000 if quick else 20_000))
         name = f"key and label of a sample, {text}, microseconds"
         goals.append(Goal.judge(name, key_us + float(found[0]["read_us"]), "<=", MOST_US))
-    return Report(rows, goals)
+    return BenchmarkReport(rows, goals)
 
 
 def _hashes(repeats: int) -> list[Row]:
@@ -134,7 +134,7 @@ class _Ours:
     """As a reader's engine has it: checksums, layouts, hits counted, uses noted."""
 
     def __init__(self, path: Path, closes: ExitStack) -> None:
-        self._store = closes.enter_context(Store(LabelStore(path, 1 << 30)))
+        self._store = closes.enter_context(LabelDatabase(LabelStore(path, 1 << 30)))
 
     def put(self, keys: Sequence[bytes], rows: Sequence[LabelRow]) -> None:
         self._store.put_many(keys, rows)

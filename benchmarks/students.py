@@ -25,7 +25,7 @@ from ..student.link import ShardServer
 from ..student.messages import Order
 from ..student.settings import Deal, TrainSettings
 from ..student.supervisor.workers import WorkerGroup
-from .report import MIN_ROUNDS, Estimate, Goal, Report, Row
+from .report import MIN_ROUNDS, BenchmarkReport, Estimate, Goal, Row
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _DEADLINE_S: Final = 180.0
 _DEALS: Final[tuple[Deal, Deal]] = ("dynamic", "static")
 
 
-def run(quick: bool) -> Report:
+def run(quick: bool) -> BenchmarkReport:
     """A row for each way of sharing, and the gain as the median over paired windows."""
     window = 2 if quick else 10
     steps = FIRST_STEPS + MIN_ROUNDS * window
@@ -57,7 +57,7 @@ def run(quick: bool) -> Report:
         for deal in _DEALS
     ]
     gain = Estimate.of([a / b for a, b in zip(rates["dynamic"], rates["static"], strict=True)])
-    return Report(rows, [Goal.judge("rows by speed / equal rows", gain, ">=", LIMIT)])
+    return BenchmarkReport(rows, [Goal.judge("rows by speed / equal rows", gain, ">=", LIMIT)])
 
 
 def _train(folder: Path, steps: int) -> None:

@@ -29,7 +29,7 @@ from ..mesh.local import TEACHER_READY
 from ..proto.arena import Array
 from ..runtime.supervise import python_command, start
 from .children import ANY_CORE, Child, move_to, two_cores
-from .report import Estimate, Goal, Report, Row, interleaved
+from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 from .teaching import on_device
 from .teaching.models import FEATURES
 
@@ -51,7 +51,7 @@ _FIRST: Final = 10
 _READY_S: Final = 120.0
 
 
-def run(quick: bool, device: str | None = None) -> Report:
+def run(quick: bool, device: str | None = None) -> BenchmarkReport:
     """The emulated devices, then the ResNet; or networks of PyTorch and ONNX on one device.
 
     Args:
@@ -77,7 +77,7 @@ def run(quick: bool, device: str | None = None) -> Report:
     for what, late in (("ServerLive", found.live_s), ("beats", found.beat_s)):
         later = _p99(late) - _p99(found.control_s)
         goals.append(Goal.judge(f"{what}: p99 beyond an idle process, s", later, "<=", LATER_S))
-    return Report(rows, goals)
+    return BenchmarkReport(rows, goals)
 
 
 def paced(batch_s: float, window_s: float) -> Estimate:

@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from .lanes import certificate
-from .lanes.turns import RunningLane, Turns
-from .report import Estimate, Goal, Report, Row, interleaved
+from .lanes.turns import RequestTimes, RunningLane
+from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ _BYTES_PER_TURN: Final = 300e6
 _QUICK_BYTES_PER_TURN: Final = 60e6
 
 
-def run(quick: bool) -> Report:
+def run(quick: bool) -> BenchmarkReport:
     """Requests of 32 images, in uint8 (4.8 MB) and in float32 (19.3 MB).
 
     Args:
@@ -89,10 +89,10 @@ def run(quick: bool) -> Report:
         if "ssl" in turns:
             encrypted = _ratio(turns["own_tls"].wall_s, turns["ssl"].wall_s)
             goals.append(Goal.judge(f"{mb}: ours with TLS, times ssl", encrypted, "<=", OWN_TLS))
-    return Report(rows, goals)
+    return BenchmarkReport(rows, goals)
 
 
-def measure(size: int, requests: int) -> dict[str, Turns]:
+def measure(size: int, requests: int) -> dict[str, RequestTimes]:
     """Let every lane carry `requests` of `size` bytes in each of several rounds.
 
     Raises:
@@ -113,7 +113,7 @@ def measure(size: int, requests: int) -> dict[str, Turns]:
         return {name: one.turns for name, one in lanes.items()}
 
 
-def _rows(mb: str, size: int, turns: dict[str, Turns]) -> Iterator[Row]:
+def _rows(mb: str, size: int, turns: dict[str, RequestTimes]) -> Iterator[Row]:
     raw = turns[BASELINE].wall_s
     for name, taken in turns.items():
         yield {
@@ -126,7 +126,7 @@ def _rows(mb: str, size: int, turns: dict[str, Turns]) -> Iterator[Row]:
         }
 
 
-def _cpu_s(turns: Turns) -> list[float]:
+def _cpu_s(turns: RequestTimes) -> list[float]:
     """Of both sides."""
     return [sum(both) for both in zip(turns.client_cpu_s, turns.server_cpu_s, strict=True)]
 

@@ -21,7 +21,7 @@ class Overloaded(RateLimited):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ManagerLimits:
     """What one service manager takes.
 
     The defaults are an order of magnitude above what a mesh of 10,000 teachers and 1,000 students

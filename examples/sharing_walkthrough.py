@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 
 from edl.benchmarks.elastic_simulation import (
-    Reservation,
+    ResourceReservation,
     SimulatedJob,
     SimulatedPool,
     Simulation,
@@ -89,7 +89,7 @@ print(f"mean waiting time: {waited[0]:.0f} s all or nothing, {waited[1]:.0f} s e
 # them wholly, and come back.
 
 # %%
-service = (Reservation(120.0, {SLOTS: 4}), Reservation(240.0, {SLOTS: 0}))
+service = (ResourceReservation(120.0, {SLOTS: 4}), ResourceReservation(240.0, {SLOTS: 0}))
 shared = simulate(replace(pool, reservations=service), jobs)
 show("elastic, beside a service", shared, jobs)
 busy = [moment for moment in shared.moments if 125 <= moment.at_s < 240]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...runtime.errors import UsageError
-from .ways import WAYS, Outcome, Way
+from .ways import WAYS, DistillationOutcome, Way
 
 COLOURS: dict[Way, str] = {
     "n_training": "#8c8c8c",
@@ -27,7 +27,7 @@ LABELS: dict[Way, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class AccuracyPanel:
     """What one task has to show.
 
     Attributes:
@@ -38,10 +38,10 @@ class Panel:
 
     title: str
     teacher: float
-    outcomes: Mapping[Way, Outcome]
+    outcomes: Mapping[Way, DistillationOutcome]
 
 
-def draw(panels: Sequence[Panel], path: Path) -> None:
+def draw(panels: Sequence[AccuracyPanel], path: Path) -> None:
     """Write the picture to `path`, as PNG; raises UsageError where that cannot be."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _draw(axes: Any, panel: Panel) -> None:
+def _draw(axes: Any, panel: AccuracyPanel) -> None:
     ways = [way for way in WAYS if way in panel.outcomes]
     by_way = [[100 * value for value in panel.outcomes[way].accuracy] for way in ways]
     for seed in zip(*by_way, strict=True):

@@ -40,7 +40,7 @@ STORE_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DistillationOutcome:
     """What came of one way.
 
     Attributes:
@@ -63,7 +63,7 @@ class Outcome:
         return self.result.accuracy
 
 
-def train_all_ways(task: Task, folder: Path) -> tuple[TeacherModel, dict[Way, Outcome]]:
+def train_all_ways(task: Task, folder: Path) -> tuple[TeacherModel, dict[Way, DistillationOutcome]]:
     """Train the teacher of `task`, then its students in each way.
 
     Args:
@@ -82,7 +82,9 @@ def train_all_ways(task: Task, folder: Path) -> tuple[TeacherModel, dict[Way, Ou
     return teacher, {**found, **_through_the_mesh(task, teacher, folder)}  # type: ignore[dict-item]
 
 
-def _through_the_mesh(task: Task, teacher: TeacherModel, folder: Path) -> dict[Way, Outcome]:
+def _through_the_mesh(
+    task: Task, teacher: TeacherModel, folder: Path
+) -> dict[Way, DistillationOutcome]:
     store = LabelStore(folder / "labels.edl", STORE_BYTES)
     with ExitStack() as ending:
         mesh = ending.enter_context(LocalMesh())
@@ -113,7 +115,7 @@ def _distil(
     mesh: LocalMesh,
     store: LabelStore | None,
     newcomers: TeacherSpec | None = None,
-) -> Outcome:
+) -> DistillationOutcome:
     """Train through the mesh as it is; where `newcomers` says how, teachers come and go."""
     progress = _Progress()
     with _reader(task, way, mesh, store) as reader, ExitStack() as ending:
@@ -135,7 +137,7 @@ def _distil(
         if churning is None:
             return outcome
         _await_newcomer(churning)
-    return Outcome(way, outcome.result, churning.killed, churning.joined)
+    return DistillationOutcome(way, outcome.result, churning.killed, churning.joined)
 
 
 def _train(
@@ -145,7 +147,7 @@ def _train(
     loss: DistillLoss,
     on_batch: Callable[[int], None] = lambda number: None,
     stats: Callable[[], ReaderStats] | None = None,
-) -> Outcome:
+) -> DistillationOutcome:
     def after_batch(number: int) -> None:
         on_batch(number)
         if number % task.settings.steps == 0:
@@ -166,7 +168,7 @@ def _train(
     left = sum(1 for _ in stream)  # an epoch has all its figures only behind its end
     assert not left, f"{left} batches more than the students had use for"
     hits = stats().store_hits if stats is not None else 0
-    return Outcome(way, result, from_store=hits / result.stream.samples)
+    return DistillationOutcome(way, result, from_store=hits / result.stream.samples)
 
 
 @contextmanager

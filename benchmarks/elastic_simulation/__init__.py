@@ -9,20 +9,20 @@ from __future__ import annotations
 from .running import simulate
 from .values import (
     Failure,
-    JobRun,
     Moment,
-    Reservation,
+    ResourceReservation,
     SimulatedJob,
+    SimulatedJobRun,
     SimulatedPool,
     Simulation,
 )
 
 __all__ = [
     "Failure",
-    "JobRun",
     "Moment",
-    "Reservation",
+    "ResourceReservation",
     "SimulatedJob",
+    "SimulatedJobRun",
     "SimulatedPool",
     "Simulation",
     "simulate",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, ulp
 
 from ...scheduler.elastic_values import ElasticJob, held
-from .values import JobRun, SimulatedJob, State
+from .values import SimulatedJob, SimulatedJobRun, State
 
 _SOON = 1e-9
 #: Work that takes less is done: what is left of it is rounding.
@@ -142,9 +142,9 @@ class RunningJob:
             elif now >= self._job.stop_s - _SOON:
                 self._end("stopped", now)
 
-    def outcome(self) -> JobRun:
+    def outcome(self) -> SimulatedJobRun:
         """How it fared."""
-        return JobRun(
+        return SimulatedJobRun(
             self._job,
             self._state,
             self.started_s,

@@ -80,7 +80,7 @@ class SimulatedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class ResourceReservation:
     """What online services hold from some moment on, of each kind of resource."""
 
     from_s: float
@@ -100,7 +100,7 @@ class SimulatedPool:
     """
 
     capacity: Mapping[str, float]
-    reservations: tuple[Reservation, ...] = ()
+    reservations: tuple[ResourceReservation, ...] = ()
     config: ElasticConfig = field(default_factory=ElasticConfig)
     decide_every_s: float = 1.0
     prompt: bool = True
@@ -111,7 +111,7 @@ class SimulatedPool:
 
 
 @dataclass(frozen=True, slots=True)
-class JobRun:
+class SimulatedJobRun:
     """How one job fared.
 
     Attributes:
@@ -169,12 +169,12 @@ class Simulation:
         until_s: when it ended.
     """
 
-    runs: tuple[JobRun, ...]
+    runs: tuple[SimulatedJobRun, ...]
     moments: tuple[Moment, ...]
     capacity: Mapping[str, float]
     until_s: float
 
-    def run(self, name: str) -> JobRun:
+    def run(self, name: str) -> SimulatedJobRun:
         """How the job of this name fared.
 
         Raises:

@@ -46,7 +46,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ExpectedOrder:
     """What a paper states of more and less, beyond what its cells show.
 
     Attributes:
@@ -102,7 +102,7 @@ class Experiment:
     calibration: str
     cells: tuple[Cell, ...]
     ranked: tuple[str, ...] = ()
-    orders: tuple[Order, ...] = ()
+    orders: tuple[ExpectedOrder, ...] = ()
     contradictions: tuple[Contradiction, ...] = ()
     least_free: int = 3
     tie: float = 0.02

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Final, Literal
 
 from ...coordinator.embedded import server_command
-from ...coordinator.queue import QueueBoard, Wish, open_queue
-from ...mesh.jobs.spec import JobSpec
+from ...coordinator.queue import DesiredJobState, QueueBoard, open_queue
+from ...mesh.jobs.spec import QueuedJobSpec
 from ...runtime.errors import ProcessFailed
 from ...runtime.supervise import python_command, start
-from ..report import Goal, Report
+from ..report import BenchmarkReport, Goal
 
 MOST: Final = 4
 #: As in the experiment six jobs with all of their nodes fill what there is, and 20 with one fit in.
@@ -50,13 +50,13 @@ class Replayed:
     trained: int
 
 
-def measure(quick: bool) -> Report:
+def measure(quick: bool) -> BenchmarkReport:
     """Both ways of sharing, one after the other; `quick`: ten jobs, and less time."""
     jobs, after_s = (10, 8.0) if quick else (20, AFTER_ALL_S)
     every_s = SUBMITTED_EVERY_S / (2 if quick else 1)
     passes = {mode: replay(mode, jobs, every_s, after_s) for mode in ("gang", "elastic")}
     gang, elastic = passes["gang"], passes["elastic"]
-    return Report(
+    return BenchmarkReport(
         [
             {
                 "sharing": mode,
@@ -105,7 +105,7 @@ def replay(mode: Mode, jobs: int, every_s: float, after_s: float) -> Replayed:
         for job in found:
             if job.progress.ended:
                 raise ProcessFailed(f"{job.name} {job.progress.state}: {job.progress.reason}")
-            queue.wish(job.name, Wish(stop=True))
+            queue.wish(job.name, DesiredJobState(stop=True))
         return Replayed(
             sum(job.pending_s(now_ms) for job in found) / jobs,
             taken_s / (looked_s - began_s) / SLOTS,
@@ -114,7 +114,7 @@ def replay(mode: Mode, jobs: int, every_s: float, after_s: float) -> Replayed:
 
 
 def _submit(queue: QueueBoard, number: int) -> None:
-    spec = JobSpec(f"job{number:02d}", command="sleep 3600", max_nodes=MOST, folder=Path("/"))
+    spec = QueuedJobSpec(f"job{number:02d}", command="sleep 3600", max_nodes=MOST, folder=Path("/"))
     queue.submit(spec.name, spec.to_json())
 
 

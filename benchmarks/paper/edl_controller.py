@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from ...scheduler.elastic_values import ElasticConfig
 from .. import elastic_simulation as virtual
-from ..elastic_simulation import Moment, Reservation, SimulatedJob, Simulation
-from ..report import Report
+from ..elastic_simulation import Moment, ResourceReservation, SimulatedJob, Simulation
+from ..report import BenchmarkReport
 from . import controller_replay
-from .claims import Cell, Contradiction, Experiment, Key, Order, Outcome
+from .claims import Cell, Contradiction, ExpectedOrder, Experiment, Key, Outcome
 from .elastic_series import Panel, csv_text, draw_panels, steps
 
 _PAGE: Final = "doc/edl/experiment/README.md of PaddlePaddle/cloud"
@@ -81,7 +81,7 @@ EXPERIMENT: Final = Experiment(
         Cell(_ON, "jobs that trained", 20.0, "jobs", "free", f"{_PAGE}, result of pass 2"),
     ),
     orders=(
-        Order(((_OFF, "jobs waiting, at most"), (_ON, "jobs waiting, at most")),
+        ExpectedOrder(((_OFF, "jobs waiting, at most"), (_ON, "jobs waiting, at most")),
               f"{_PAGE}: significantly lower"),
     ),
     contradictions=(
@@ -145,7 +145,7 @@ def run(autoscaling: bool, submission_s: float) -> Simulation:
     config = ElasticConfig(
         mode="elastic" if autoscaling else "gang", max_load=USABLE, freeze_s=0, rebalance_gap=1
     )
-    system = (Reservation(0.0, {"cpu": SYSTEM_CPUS}),)
+    system = (ResourceReservation(0.0, {"cpu": SYSTEM_CPUS}),)
     pool = virtual.SimulatedPool({"cpu": CPUS}, system, config, decide_every_s=60)
     return virtual.simulate(pool, jobs)
 
@@ -222,7 +222,7 @@ def simulate(quick: bool) -> Outcome:
     )
 
 
-def measure(quick: bool) -> Report:
+def measure(quick: bool) -> BenchmarkReport:
     """The same on this machine: `controller_replay.py`."""
     return controller_replay.measure(quick)
 

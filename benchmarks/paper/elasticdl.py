@@ -13,13 +13,13 @@ from .. import elastic as overlapping
 from .. import elastic_simulation as virtual
 from ..elastic_simulation import (
     Moment,
-    Reservation,
+    ResourceReservation,
     SimulatedJob,
     SimulatedPool,
     Simulation,
 )
-from ..report import Report
-from .claims import Cell, Contradiction, Experiment, Key, Order, Outcome
+from ..report import BenchmarkReport
+from .claims import Cell, Contradiction, ExpectedOrder, Experiment, Key, Outcome
 from .elastic_series import Panel, csv_text, draw_panels, steps
 
 _CPU: Final = "report_cn.md of ElasticDL, experiment 1"
@@ -89,7 +89,7 @@ EXPERIMENT: Final = Experiment(
              f"{_MIX}, its series data/2.csv, 58 s to its end, of the most it shows: 302 CPUs"),
     ),
     orders=(
-        Order(((_WITH_NGINX, "mean load"), (_WITH_NGINX, "stated at least")),
+        ExpectedOrder(((_WITH_NGINX, "mean load"), (_WITH_NGINX, "stated at least")),
               f"{_MIX}: over 90 %"),
     ),
     contradictions=(
@@ -154,7 +154,7 @@ def beside_nginx() -> Simulation:
         start_s=MIX_START_S,
         join_s=MIX_START_S,
     )
-    wants = tuple(Reservation(at, {"cpu": cpus}) for at, cpus in NGINX)
+    wants = tuple(ResourceReservation(at, {"cpu": cpus}) for at, cpus in NGINX)
     pool = SimulatedPool({"cpu": MIX_CPUS}, wants, ElasticConfig(freeze_s=0), 10.0)
     return virtual.simulate(pool, [job], MIX_END_S)
 
@@ -239,7 +239,7 @@ def simulate(quick: bool) -> Outcome:
     )
 
 
-def measure(quick: bool) -> Report:
+def measure(quick: bool) -> BenchmarkReport:
     """Two overlapping trainings and an online service on this machine: `edl bench elastic`."""
     return overlapping.run(quick)
 

@@ -7,7 +7,7 @@ from math import exp, log
 from typing import Final
 
 from .. import elastic_simulation as virtual
-from ..elastic_simulation import Failure, JobRun, SimulatedJob
+from ..elastic_simulation import Failure, SimulatedJob, SimulatedJobRun
 from .claims import Cell, Experiment, Key, Outcome
 
 _ABSTRACT: Final = "End-to-end Adaptive Distributed Training on PaddlePaddle, abstract"
@@ -67,7 +67,7 @@ def reduction(failures: float, share: float) -> float:
     return 1 - (1 - exp(-failures * (1 - share))) / (1 - exp(-failures))
 
 
-def run(failures: tuple[Failure, ...], fail_over: bool) -> JobRun:
+def run(failures: tuple[Failure, ...], fail_over: bool) -> SimulatedJobRun:
     """One job with these failures, on nodes of its own."""
     job = SimulatedJob(
         "job",
@@ -99,8 +99,8 @@ def simulate(quick: bool) -> Outcome:
     jobs = 1000 if quick else 5000
     share = recoverable(FAILURES, REDUCTION)
     rng = random.Random(SEED)
-    without: list[JobRun] = []
-    with_it: list[JobRun] = []
+    without: list[SimulatedJobRun] = []
+    with_it: list[SimulatedJobRun] = []
     for _ in range(jobs):
         failures = broken(rng, share)
         without.append(run(failures, fail_over=False))
@@ -133,7 +133,7 @@ def simulate(quick: bool) -> Outcome:
     )
 
 
-def _costs(without: list[JobRun], with_it: list[JobRun]) -> str:
+def _costs(without: list[SimulatedJobRun], with_it: list[SimulatedJobRun]) -> str:
     """What failures cost in nodes' time, in a sentence."""
     thrown = sum((run.ended_s or 0.0) * NODES for run in without if run.state == "failed")
     late = sum((run.ended_s or 0.0) * NODES for run in with_it if run.state == "failed")

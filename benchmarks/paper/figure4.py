@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .claims import Cell, Contradiction, Experiment, Order, Outcome
+from .claims import Cell, Contradiction, ExpectedOrder, Experiment, Outcome
 from .meshes import Mesh, alone, labelling_rate, taught, wanted
 
 BATCH: Final = 32
@@ -65,9 +65,9 @@ EXPERIMENT: Final = Experiment(
              f"{_TEXT}: 48 is the appropriate number of Teacher GPU cards"),
     ),
     orders=(
-        Order((("N-training", "img/s"), ("48 teachers", "img/s"), ("Online", "img/s")),
+        ExpectedOrder((("N-training", "img/s"), ("48 teachers", "img/s"), ("Online", "img/s")),
               f"{_TEXT}: EDL-Dist much higher than Online, slightly lower than N-training"),
-        Order((("48 teachers", "img/s"), ("40 teachers", "img/s")),
+        ExpectedOrder((("48 teachers", "img/s"), ("40 teachers", "img/s")),
               f"{_TEXT}: the bottleneck of the number of teachers is 48"),
     ),
     contradictions=(

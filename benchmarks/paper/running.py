@@ -8,13 +8,13 @@ from pathlib import Path
 from types import ModuleType
 
 from ...runtime.errors import UsageError
-from ..report import Report
+from ..report import BenchmarkReport
 from .tables import Reproduced, compare
 
 
 def run(
     name: str, *, simulate: bool, measure: bool, quick: bool, device: str | None = None
-) -> Report:
+) -> BenchmarkReport:
     """Run the experiment of the module `name`.
 
     Args:
@@ -42,7 +42,7 @@ def run(
     options = {} if device is None else {"device": device}
     if options.keys() - inspect.signature(module.measure).parameters.keys():
         raise UsageError(f"paper.{name} has no --device")
-    found: Report = module.measure(quick=quick, **options)
+    found: BenchmarkReport = module.measure(quick=quick, **options)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..report import Report
+from ..report import BenchmarkReport
 from .claims import Cell, Contradiction, Experiment, Outcome, Use
 from .measured import table1 as measured
 from .meshes import Mesh, Scaling, alone, labelling_rate, taught
@@ -116,6 +116,6 @@ def simulate(quick: bool) -> Outcome:
     return Outcome(values, model, notes=(f"Gains over Online, and as printed: {gains}.",))
 
 
-def measure(quick: bool, device: str = "cpu") -> Report:
+def measure(quick: bool, device: str = "cpu") -> BenchmarkReport:
     """The three ways on this machine; `quick`: smaller batches. See `measured.measure`."""
     return measured.measure(quick, P4_LABELS, on_gpu=device == "cuda")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ..report import Goal, Report, Row
+from ..report import BenchmarkReport, Goal, Row
 from .claims import Cell, Experiment, Key, Outcome
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ LEGEND: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reproduced(Report):
+class Reproduced(BenchmarkReport):
     """A report whose rows are the cells of an experiment.
 
     A simulated one holds for no machine in particular, so its JSON names none, and is the same

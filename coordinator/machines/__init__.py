@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ..store import open_store
 from .board import MachineBoard
-from .records import Deployment, Machine, Order, Report
+from .records import Deployment, Machine, MachineOrder, Report
 
 __all__ = [
     "Deployment",
     "Machine",
     "MachineBoard",
-    "Order",
+    "MachineOrder",
     "Report",
     "open_machines",
 ]

@@ -32,7 +32,7 @@ from . import keys
 from .records import (
     Deployment,
     Machine,
-    Order,
+    MachineOrder,
     Report,
     deployment_from,
     order_from,
@@ -104,7 +104,7 @@ class MachineBoard:
 
     def beat(
         self, machine_id: str, incarnation: int, ttl_s: float, report: Report | None = None
-    ) -> Order | None:
+    ) -> MachineOrder | None:
         """Prolong the life of a machine; `report` replaces the former one.
 
         Returns:
@@ -153,7 +153,7 @@ class MachineBoard:
         """Give the lead back; without effect where another one has it."""
         self.store.resign(keys.LEADER, holder)
 
-    def order(self, fence: Leads, orders: Mapping[str, Order | None]) -> bool:
+    def order(self, fence: Leads, orders: Mapping[str, MachineOrder | None]) -> bool:
         """Write orders, by machine; None takes one away.
 
         Returns:

@@ -24,7 +24,7 @@ _WAITS, _SPARE, _WANTED, _LEAST = range(4)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlacedMachine:
     """A machine, as it was ordered last.
 
     Attributes:
@@ -47,7 +47,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TeacherDemand:
     """What a service wants of the machines.
 
     Attributes:
@@ -121,7 +121,7 @@ def wish_of(
     desired: int | None,
     elsewhere: int = 0,
     priority: int = 0,
-) -> Wish:
+) -> TeacherDemand:
     """What a service wants of the machines, where it has other teachers besides.
 
     Where autoscaling wants none at all, because no student is there, the least is none as well.
@@ -138,7 +138,7 @@ def wish_of(
     if desired == 0:
         least = 0
     whole = least if desired is None else min(max(desired, least), most)
-    return Wish(
+    return TeacherDemand(
         service,
         content_id,
         max(0, least - elsewhere),
@@ -147,7 +147,7 @@ def wish_of(
     )
 
 
-def place(places: Iterable[Place], wishes: Iterable[Wish]) -> tuple[Change, ...]:
+def place(places: Iterable[PlacedMachine], wishes: Iterable[TeacherDemand]) -> tuple[Change, ...]:
     """New orders; machines that go on as they are get none.
 
     A machine of a service that nobody wishes anything for is left alone: what is not known is not
@@ -163,10 +163,10 @@ def place(places: Iterable[Place], wishes: Iterable[Wish]) -> tuple[Change, ...]
 class _Placing:
     """One computation: claims machines for the wishes, those that go first first."""
 
-    def __init__(self, places: Sequence[Place], wishes: Sequence[Wish]) -> None:
+    def __init__(self, places: Sequence[PlacedMachine], wishes: Sequence[TeacherDemand]) -> None:
         self._wishes = {wish.service: wish for wish in wishes}
-        self._free: dict[str, Place] = {}
-        self._given_back: list[Place] = []
+        self._free: dict[str, PlacedMachine] = {}
+        self._given_back: list[PlacedMachine] = []
         for one in sorted(places, key=lambda one: one.machine_id):
             if not one.available:
                 if one.service:
@@ -176,7 +176,9 @@ class _Placing:
         self._held = {name: self._holders(wish) for name, wish in self._wishes.items()}
         self._worth = self._worths()
         self._has = dict.fromkeys(self._wishes, 0)
-        self._given: dict[str, tuple[Place, Wish, str]] = {}  # by machine: to whom, and why
+        self._given: dict[
+            str, tuple[PlacedMachine, TeacherDemand, str]
+        ] = {}  # by machine: to whom, and why
 
     def changes(self) -> tuple[Change, ...]:
         order = sorted(self._wishes.values(), key=lambda wish: (-wish.priority, wish.service))
@@ -196,7 +198,7 @@ class _Placing:
             changes.append(Change(one.machine_id, "", "the machine is used by others"))
         return tuple(sorted(changes, key=lambda change: change.machine_id))
 
-    def _holders(self, wish: Wish) -> list[Place]:
+    def _holders(self, wish: TeacherDemand) -> list[PlacedMachine]:
         """The machines of a service, from what it keeps first."""
         its = [one for one in self._free.values() if _holds(one, wish)]
         return sorted(its, key=lambda one: (not one.serves, one.machine_id))
@@ -211,7 +213,7 @@ class _Placing:
                 worth[one.machine_id] = (kind, wish.priority, -rank)
         return worth
 
-    def _fill(self, wish: Wish, until: int) -> None:
+    def _fill(self, wish: TeacherDemand, until: int) -> None:
         for one in self._held[wish.service]:
             if self._has[wish.service] >= until:
                 return
@@ -220,12 +222,12 @@ class _Placing:
         while self._has[wish.service] < until and self._give_one(wish, set()):
             pass
 
-    def _give(self, one: Place, wish: Wish) -> None:
+    def _give(self, one: PlacedMachine, wish: TeacherDemand) -> None:
         self._free.pop(one.machine_id, None)
         self._has[wish.service] += 1
         self._given[one.machine_id] = (one, wish, self._why_given(one, wish))
 
-    def _give_one(self, wish: Wish, asked: set[str]) -> bool:
+    def _give_one(self, wish: TeacherDemand, asked: set[str]) -> bool:
         """One more machine for a wish, if there is any way.
 
         Where it can use none of those that are left, somebody may who has one that it can use: so
@@ -247,18 +249,18 @@ class _Placing:
                 return True
         return False
 
-    def _best(self, wish: Wish) -> Place | None:
+    def _best(self, wish: TeacherDemand) -> PlacedMachine | None:
         fitting = [one for one in self._free.values() if wish.service not in one.refuses]
         return min(fitting, key=lambda one: self._preference(one, wish), default=None)
 
-    def _preference(self, one: Place, wish: Wish) -> tuple[object, ...]:
+    def _preference(self, one: PlacedMachine, wish: TeacherDemand) -> tuple[object, ...]:
         """Machines that wait before others; those before all that have the model already."""
         usual = (_SPARE, 0, 0) if one.service else (_WAITS, 0, 0)
         worth = self._worth.get(one.machine_id, usual)
         # Who could do little else goes first, so that others find what they can use.
         return worth, wish.content_id not in one.cached, -len(one.refuses), one.machine_id
 
-    def _why_given(self, one: Place, wish: Wish) -> str:
+    def _why_given(self, one: PlacedMachine, wish: TeacherDemand) -> str:
         count = f"teacher {self._has[wish.service]} of {wish.wanted}"
         if not one.service:
             return f"{count} that {wish.service} wants"
@@ -266,18 +268,18 @@ class _Placing:
             return f"{count} that {wish.service} wants, of content {wish.content_id[:12]}"
         return f"{count} that {wish.service} wants; taken from {one.service}"
 
-    def _why_released(self, one: Place) -> str:
+    def _why_released(self, one: PlacedMachine) -> str:
         if one.service in one.refuses:
             return f"it could not start a teacher of {one.service}"
         return f"{one.service} wants {self._wishes[one.service].wanted} of the machines"
 
 
-def _hold(one: Place, wish: Wish) -> tuple[object, ...]:
+def _hold(one: PlacedMachine, wish: TeacherDemand) -> tuple[object, ...]:
     """What speaks for leaving a machine to whom it was given; the smaller is taken first."""
     return _holds(one, wish), one.serves, one.machine_id
 
 
-def _holds(one: Place, wish: Wish) -> bool:
+def _holds(one: PlacedMachine, wish: TeacherDemand) -> bool:
     """Whether a machine has, or is about to have, what is wished."""
     same = one.service == wish.service and one.content_id == wish.content_id
     return same and wish.service not in one.refuses
@@ -287,8 +289,8 @@ __all__: Final = [
     "FRESH_S",
     "HOLD_S",
     "Change",
-    "Place",
-    "Wish",
+    "PlacedMachine",
+    "TeacherDemand",
     "desired_of",
     "place",
     "wish_of",

@@ -15,8 +15,8 @@ from ...runtime.errors import AccessError, UnavailableError
 from ...runtime.lifecycle import Periodic
 from ..registry import Leads, LogEntry, Registry
 from .board import MachineBoard, fence_of
-from .placement import FRESH_S, Change, Place, Wish, desired_of, place, wish_of
-from .records import Deployment, Machine, Order, attempt_of
+from .placement import FRESH_S, Change, PlacedMachine, TeacherDemand, desired_of, place, wish_of
+from .records import Deployment, Machine, MachineOrder, attempt_of
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Placer:
             [_place_of(machine, known) for machine in machines],
             [self._wish(one, machines) for one in deployments],
         )
-        orders: dict[str, Order | None] = dict.fromkeys(lost)
+        orders: dict[str, MachineOrder | None] = dict.fromkeys(lost)
         for change in changes:
             orders[change.machine_id] = _order(living[change.machine_id], change, known)
         if orders and not self._board.order(fence, orders):
@@ -148,10 +148,10 @@ class Placer:
             if one.withdrawn and not any(_involved(machine, one.service) for machine in machines):
                 self._board.forget(fence, one.service)
 
-    def _wish(self, deployment: Deployment, machines: Sequence[Machine]) -> Wish:
+    def _wish(self, deployment: Deployment, machines: Sequence[Machine]) -> TeacherDemand:
         service = deployment.service
         if deployment.withdrawn:
-            return Wish(service, deployment.content_id, 0, 0, deployment.priority)
+            return TeacherDemand(service, deployment.content_id, 0, 0, deployment.priority)
         own = {name for one in machines for name in (one.machine_id, one.report.teacher_id)}
         elsewhere = len(self._registry.names("teachers", service) - own)
         return wish_of(
@@ -219,11 +219,11 @@ def _service_of(machine: Machine) -> str:
     return machine.order.service if machine.order.number else machine.report.service
 
 
-def _place_of(machine: Machine, known: Mapping[str, Deployment]) -> Place:
+def _place_of(machine: Machine, known: Mapping[str, Deployment]) -> PlacedMachine:
     report, service = machine.report, _service_of(machine)
     ordered = machine.order.deployment
     blocked = set(report.blocked)
-    return Place(
+    return PlacedMachine(
         machine.machine_id,
         service,
         report.content_id if ordered is None else ordered.content_id,
@@ -234,9 +234,9 @@ def _place_of(machine: Machine, known: Mapping[str, Deployment]) -> Place:
     )
 
 
-def _order(machine: Machine, change: Change, known: Mapping[str, Deployment]) -> Order:
+def _order(machine: Machine, change: Change, known: Mapping[str, Deployment]) -> MachineOrder:
     number = max(machine.order.number, machine.report.order) + 1
-    return Order(number, known.get(change.service) if change.service else None, change.why)
+    return MachineOrder(number, known.get(change.service) if change.service else None, change.why)
 
 
 def _involved(machine: Machine, service: str) -> bool:

@@ -110,7 +110,7 @@ class Deployment:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class MachineOrder:
     """What a machine is to do from now on, until another order comes.
 
     Attributes:
@@ -229,7 +229,7 @@ class Machine:
     incarnation: int
     joined: int
     report: Report
-    order: Order
+    order: MachineOrder
     expires_in_s: float
 
 
@@ -239,7 +239,7 @@ def attempt_of(deployment: Deployment) -> str:
     return f"{deployment.content_id} {deployment.model_url} {ways}"[:_TEXT]
 
 
-def written(record: Deployment | Order | Report) -> str:
+def written(record: Deployment | MachineOrder | Report) -> str:
     """A record as JSON."""
     return json.dumps(record.to_json(), separators=(",", ":"), allow_nan=False)
 
@@ -252,12 +252,12 @@ def deployment_from(text: str) -> Deployment | None:
         return None
 
 
-def order_from(text: str | None) -> Order:
+def order_from(text: str | None) -> MachineOrder:
     """What `written` made; no order where somebody else put something in its place."""
     try:
-        return Order() if text is None else Order.from_json(json.loads(text))
+        return MachineOrder() if text is None else MachineOrder.from_json(json.loads(text))
     except (ValueError, RecursionError, UsageError):
-        return Order()
+        return MachineOrder()
 
 
 def report_from(text: str) -> Report:

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..queue import Progress, QueueBoard, Runner
+from ..queue import JobProgress, QueueBoard, Runner
 
 #: Said where a fleet would be told of.
 NOBODY: Final = "nobody runs jobs now: 'edl fleet jobs --slots N' does"
@@ -45,7 +45,7 @@ _WORDS = {
 }
 
 
-def is_lost(progress: Progress, runner: Runner | None) -> bool:
+def is_lost(progress: JobProgress, runner: Runner | None) -> bool:
     """Whether a job's fleet is not heard of any more, so that the state of its nodes is old."""
     return runner is None and progress.state in ("running", "scaling")
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from ..store import open_store
 from .board import QueueBoard
-from .records import Entry, Progress, QueuedJob, Reservation, Runner, Wish
+from .records import DesiredJobState, Entry, JobProgress, QueuedJob, Reservation, Runner
 
 __all__ = [
+    "DesiredJobState",
     "Entry",
-    "Progress",
+    "JobProgress",
     "QueueBoard",
     "QueuedJob",
     "Reservation",
     "Runner",
-    "Wish",
     "open_queue",
 ]
 

@@ -32,12 +32,12 @@ from .records import (
     EVENTS_KEPT,
     KEEP_S,
     PIECES_KEPT,
+    DesiredJobState,
     Entry,
-    Progress,
+    JobProgress,
     QueuedJob,
     Reservation,
     Runner,
-    Wish,
 )
 
 #: How often a submission is tried again when others change the queue meanwhile.
@@ -110,7 +110,7 @@ class QueueBoard:
             f"job {name} was not submitted: too many others change queue {self._queue}; try again"
         )
 
-    def wish(self, name: str, wish: Wish) -> bool:
+    def wish(self, name: str, wish: DesiredJobState) -> bool:
         """Replace a job's wish; False, and nothing is done, where there is none that goes."""
         text = dump_facts(wish.to_json())
         spec, progress = self._of_job(name)
@@ -128,8 +128,8 @@ class QueueBoard:
             count, _, rest = spec.partition(" ")
             at_ms, _, text = rest.partition(" ")
             if keys.is_name(name) and count.isdigit() and at_ms.isdigit():
-                told = Progress.from_json(load_facts(progress.get(name, "").partition(" ")[2]))
-                asked = Wish.from_json(load_facts(wishes.get(name, "")))
+                told = JobProgress.from_json(load_facts(progress.get(name, "").partition(" ")[2]))
+                asked = DesiredJobState.from_json(load_facts(wishes.get(name, "")))
                 jobs.append(QueuedJob(name, int(count), load_facts(text), int(at_ms), asked, told))
         return sorted(jobs, key=lambda job: job.number)
 
@@ -188,7 +188,7 @@ class QueueBoard:
         """Give the queue back; without effect where another one has it."""
         self.store.resign(self._runner, keys.check_name("runner", runner_id))
 
-    def tell(self, fence: Leads, name: str, number: int, progress: Progress) -> bool:
+    def tell(self, fence: Leads, name: str, number: int, progress: JobProgress) -> bool:
         """Say how a job does.
 
         Returns:

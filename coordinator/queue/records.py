@@ -20,7 +20,7 @@ ENDS: Final = frozenset({"succeeded", "failed", "stopped"})
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DesiredJobState:
     """What operators ask of a job beyond its spec.
 
     Attributes:
@@ -42,7 +42,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class JobProgress:
     """What the runner says of a job.
 
     Attributes:
@@ -102,8 +102,8 @@ class QueuedJob:
     number: int
     spec: Facts = field(default_factory=dict)
     submitted_ms: int = 0
-    wish: Wish = Wish()
-    progress: Progress = Progress()
+    wish: DesiredJobState = DesiredJobState()
+    progress: JobProgress = JobProgress()
 
     def pending_s(self, now_ms: int) -> float:
         """Seconds from its submission until it first had its least number of nodes, or so far."""

@@ -13,7 +13,7 @@ from ...proto import coordinator_pb2 as pb
 from ...proto.security import Caller
 from ...runtime.errors import AccessError, RegistryUnavailable, UsageError, WireError
 from .. import operations
-from ..limits import Limits, Places
+from ..limits import ManagerLimits, Places
 from ..machines import MachineBoard
 from ..manager.overview import own_part
 from ..manager.student_sessions import owns
@@ -30,7 +30,7 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 _OWN, _OWN_EACH = 8, 2
 
 
-class Overview(Protocol):
+class MeshOverview(Protocol):
     """What a manager knows of the mesh."""
 
     def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
@@ -51,10 +51,10 @@ class Calls:
 
     def __init__(
         self,
-        overview: Overview,
+        overview: MeshOverview,
         registry: Registry,
         door: Door,
-        limits: Limits,
+        limits: ManagerLimits,
         machines: MachineBoard | None = None,
     ) -> None:
         self._overview = overview

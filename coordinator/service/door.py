@@ -22,7 +22,7 @@ from ...runtime.errors import (
     VersionMismatch,
     WireError,
 )
-from ..limits import Limits, Overloaded, TooLarge
+from ..limits import ManagerLimits, Overloaded, TooLarge
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Door:
         on_refused: called with the reason of every other refusal.
     """
 
-    def __init__(self, gate: AccessControl, limits: Limits, on_refused: OnRefused) -> None:
+    def __init__(self, gate: AccessControl, limits: ManagerLimits, on_refused: OnRefused) -> None:
         self._gate = gate
         self._limits = limits
         self._on_refused = on_refused

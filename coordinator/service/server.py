@@ -17,10 +17,10 @@ from ...proto.security import AccessControl, ServerSecurity, listen
 from ...proto.security.servers import aio_server
 from ...runtime.errors import EdlError, ProcessFailed, UnavailableError
 from ..config import check_free, join_address
-from ..limits import Limits
+from ..limits import ManagerLimits
 from ..machines import MachineBoard
 from ..registry import Registry
-from .calls import Calls, Overview
+from .calls import Calls, MeshOverview
 from .door import Door
 from .subscribing import Students, Subscribing
 from .watching import Watching
@@ -44,7 +44,7 @@ _OPTIONS: Final = (
 )
 
 
-class ServedManager(Students, Overview, Protocol):
+class ServedManager(Students, MeshOverview, Protocol):
     """What of a manager is served."""
 
 
@@ -70,12 +70,12 @@ class CoordinatorServer:
         *,
         security: ServerSecurity | None = None,
         gate: AccessControl | None = None,
-        limits: Limits | None = None,
+        limits: ManagerLimits | None = None,
         on_refused: Callable[[str], None] | None = None,
         on_ended: Callable[[], None] = lambda: None,
         machines: MachineBoard | None = None,
     ) -> None:
-        limits, on_refused = limits or Limits(), on_refused or (lambda reason: None)
+        limits, on_refused = limits or ManagerLimits(), on_refused or (lambda reason: None)
         self._on_refused, self._on_ended = on_refused, on_ended
         self._gate = gate or AccessControl(security, on_refused)
         self._security = security

@@ -33,7 +33,7 @@ from ...runtime.errors import (
 from ...scheduler.admission import full_bucket, take_tokens
 from ...scheduler.circuit_breakers import IN_WORDS
 from ..calling.discovery import BEAT_METADATA, SECRET_METADATA
-from ..limits import Limits, Places
+from ..limits import ManagerLimits, Places
 from ..manager.student_sessions import StudentOwner
 from ..registry import keys
 from .door import Context, Door, parsed
@@ -135,7 +135,7 @@ class Subscribing:
         limits: how much each may say.
     """
 
-    def __init__(self, students: Students, door: Door, limits: Limits) -> None:
+    def __init__(self, students: Students, door: Door, limits: ManagerLimits) -> None:
         self._students = students
         self._door = door
         self._limits = limits
@@ -269,7 +269,9 @@ _FIELDS: Final[tuple[Any, ...]] = tuple(pb.StudentReport.DESCRIPTOR.fields)
 _Type = FieldDescriptor
 
 
-def check_report(report: pb.StudentReport, former: pb.StudentReport | None, limits: Limits) -> None:
+def check_report(
+    report: pb.StudentReport, former: pb.StudentReport | None, limits: ManagerLimits
+) -> None:
     """Refuse a report that no student of ours could send.
 
     Args:
@@ -314,7 +316,7 @@ def check_report(report: pb.StudentReport, former: pb.StudentReport | None, limi
         )
 
 
-def _check_value(field: FieldDescriptor, value: Any, limits: Limits) -> None:
+def _check_value(field: FieldDescriptor, value: Any, limits: ManagerLimits) -> None:
     if field.cpp_type == _Type.CPPTYPE_STRING:
         if len(value) > limits.text:
             raise WireError(f"{field.name} has {len(value)} characters; at most {limits.text}")

@@ -18,7 +18,7 @@ from ...runtime.errors import (
     WireError,
 )
 from ..calling.discovery import VERSION_METADATA
-from ..limits import Limits, Places
+from ..limits import ManagerLimits, Places
 from ..manager.messages import event_message
 from ..registry import LogEntry, Registry, keys
 from ..store.records import log_position
@@ -164,7 +164,7 @@ class Watching:
         limits: how many at once.
     """
 
-    def __init__(self, registry: Registry, door: Door, limits: Limits) -> None:
+    def __init__(self, registry: Registry, door: Door, limits: ManagerLimits) -> None:
         self._registry = registry
         self._door = door
         self._limits = limits

@@ -36,7 +36,7 @@ def _seconds() -> float:
     return time.monotonic()
 
 
-class Election:
+class LeaseElection:
     """One candidate for the lead; any number of threads may ask whether it leads.
 
     Args:

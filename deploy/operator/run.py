@@ -16,7 +16,7 @@ from ...runtime.errors import LeaseSuperseded
 from ...runtime.lifecycle import Stop
 from ...runtime.metrics import MetricsServer
 from .config import OperatorConfig
-from .election import Election
+from .election import LeaseElection
 from .jobs.reconciler import DistillJobReconciler
 from .loop import ReconcileLoop, Reconciler, WakeUp
 from .metrics import OperatorMetrics
@@ -107,12 +107,12 @@ def run(connection: Connection, config: RunConfig, stop: Stop) -> None:
 
 def _election(
     connection: Connection, config: RunConfig, wake: WakeUp, undo: ExitStack
-) -> Election | None:
+) -> LeaseElection | None:
     if not config.lease_s:
         return None
     client = Client(connection, timeout_s=max(1.0, config.lease_s / 3))
     undo.callback(client.close)
-    election = Election(client, LEASE, identity(), config.lease_s, wake)
+    election = LeaseElection(client, LEASE, identity(), config.lease_s, wake)
     undo.callback(election.stop)
     election.look()
     election.start()

@@ -39,7 +39,7 @@ from .answers import ExpectedResponse, concatenated, in_form, joined, named, sof
 from .inbox import Inbox
 
 if TYPE_CHECKING:
-    from ..store.store import Store
+    from ..store.store import LabelDatabase
 
 log = logging.getLogger(__name__)
 
@@ -340,10 +340,10 @@ class LabelCacheThread:
             log.warning("the label store %s is still being written", self._settings.path)
 
     def _run(self) -> None:
-        from ..store.store import Store  # loads SQLite
+        from ..store.store import LabelDatabase  # loads SQLite
 
         try:
-            store = Store(self._settings)
+            store = LabelDatabase(self._settings)
         except UsageError as error:
             self._inbox.post(self._listener.on_failed, error)
             return
@@ -362,7 +362,7 @@ class LabelCacheThread:
         self._inbox.post(self._listener.on_opened, None)  # perhaps a second time
         self._do_without()
 
-    def _work(self, store: Store) -> None:
+    def _work(self, store: LabelDatabase) -> None:
         unsaved: dict[bytes, LabelRow] = {}
         due = 0.0
         command: CacheCommand = Flush()
@@ -384,7 +384,9 @@ class LabelCacheThread:
             if not unsaved:
                 self.disk_bytes = store.disk_bytes
 
-    def _do(self, store: Store, command: CacheCommand, unsaved: dict[bytes, LabelRow]) -> None:
+    def _do(
+        self, store: LabelDatabase, command: CacheCommand, unsaved: dict[bytes, LabelRow]
+    ) -> None:
         match command:
             case Lookup():
                 self._look_up(store, command, unsaved)
@@ -404,7 +406,7 @@ class LabelCacheThread:
         log.warning("training goes on without its label store: %s", error)
         self.stats = replace(self.stats, trouble=str(error))
 
-    def _look_up(self, store: Store, look: Lookup, unsaved: dict[bytes, LabelRow]) -> None:
+    def _look_up(self, store: LabelDatabase, look: Lookup, unsaved: dict[bytes, LabelRow]) -> None:
         batch, cached = BatchKeys(look.number, look.content, ()), NO_LABELS
         try:
             known = keys_of_batch(look)
@@ -428,7 +430,7 @@ class LabelCacheThread:
                 self._inbox.post(self._listener.on_lookup, batch, NO_LABELS)
 
 
-def _write(store: Store, unsaved: dict[bytes, LabelRow]) -> None:
+def _write(store: LabelDatabase, unsaved: dict[bytes, LabelRow]) -> None:
     store.put_many(list(unsaved), list(unsaved.values()))
     unsaved.clear()
 

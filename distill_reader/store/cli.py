@@ -70,10 +70,10 @@ def disown(
     """
     from . import LabelStore
     from .database import Database
-    from .store import Store
+    from .store import LabelDatabase
 
-    Database(path).close()  # raises if there is no store, as `Store` would create one
-    with Store(LabelStore(path, MOST_BYTES)) as store:
+    Database(path).close()  # raises if there is no store, as `LabelDatabase` would create one
+    with LabelDatabase(LabelStore(path, MOST_BYTES)) as store:
         store.disown(teacher)
         stats = store.stats
     if stats.trouble or not store.writable:

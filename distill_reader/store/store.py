@@ -68,7 +68,7 @@ _NOT_READ = "requested from teachers until it can be read"
 _RESERVE_PAGES = 4
 
 
-class Store:
+class LabelDatabase:
     """An open store. Used by one thread; any number of processes may open the same file.
 
     After opening, errors of the file raise nothing: reads miss, writes are dropped and counted, and
@@ -169,7 +169,7 @@ class Store:
         self._write_uses()
         self._database.close()
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> LabelDatabase:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from ... import __version__
 from ...coordinator.beat_relay import BeatRelay
-from ...coordinator.machines import Deployment, MachineBoard, Order, Report, open_machines
+from ...coordinator.machines import Deployment, MachineBoard, MachineOrder, Report, open_machines
 from ...coordinator.registry import connect
 from ...runtime.errors import AccessError, LeaseSuperseded, UnavailableError
 from ...runtime.lifecycle import Stop
@@ -79,7 +79,7 @@ class _Agent:
         self._incarnation = incarnation
         self._changed = threading.Event()
         self._host = TeacherHost(settings, cache, self._changed.set)
-        self._order = Order()
+        self._order = MachineOrder()
         self._lending = LendingDecision(True)
         self._memory = LendingMemory()
         lending = settings.lending
@@ -217,5 +217,5 @@ def _urgent(report: Report) -> tuple[object, ...]:
     return report.state, report.service, report.why, report.blocked, report.leaving
 
 
-def _describe(order: Order) -> str:
+def _describe(order: MachineOrder) -> str:
     return f"a teacher of {order.service} ({order.why})" if order.service else f"none ({order.why})"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ...coordinator.contexts import MeshContext
-from ...coordinator.queue import Entry, Progress, QueuedJob
+from ...coordinator.queue import Entry, JobProgress, QueuedJob
 from ...runtime.errors import UnavailableError, UsageError
-from .spec import JobSpec
+from .spec import QueuedJobSpec
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LOOK_S: Final = 0.25
@@ -56,7 +56,7 @@ class JobBackend(Protocol):
     Each raises UnavailableError if nothing answers, and AccessError if access is denied.
     """
 
-    def submit(self, spec: JobSpec) -> list[str]:
+    def submit(self, spec: QueuedJobSpec) -> list[str]:
         """Add a job, or replace one that has ended; return lines to show.
 
         Raises:
@@ -78,7 +78,7 @@ class JobBackend(Protocol):
     def stop_note(self) -> str:
         """Return what to add to "job NAME is to stop"; usually nothing."""
 
-    def ended(self, job: QueuedJob) -> Progress | None:
+    def ended(self, job: QueuedJob) -> JobProgress | None:
         """Return how it ended, None: it has not. A job that was replaced has ended."""
 
     def log_lines(self, job: QueuedJob, follow: bool) -> Iterator[str]:
@@ -91,7 +91,7 @@ class JobBackend(Protocol):
         """Close the connections."""
 
 
-def wait_for_end(backend: JobBackend, job: QueuedJob, timeout_s: float) -> Progress:
+def wait_for_end(backend: JobBackend, job: QueuedJob, timeout_s: float) -> JobProgress:
     """Return how a job ended.
 
     Raises:
@@ -158,7 +158,7 @@ class JobLocation:
 
         return QueueBackend.open(self)
 
-    def plan(self, spec: JobSpec) -> Iterator[str]:
+    def plan(self, spec: QueuedJobSpec) -> Iterator[str]:
         """Yield lines that describe what `submit` would run, without connecting.
 
         Raises:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from ...coordinator.jobs import JobBoard
-from ...coordinator.queue import Progress, QueuedJob
+from ...coordinator.queue import JobProgress, QueuedJob
 from ...runtime.errors import EdlError
 from ...runtime.supervise import describe_exit
 from ...scheduler.elastic_values import ElasticJob, Target
 from ...scheduler.job_states import NodeEndings, ending_of, limits_of, state_of
 from .node_group import NodeGroup, NodeProcess
-from .spec import JobSpec
+from .spec import QueuedJobSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class JobRun:
     """
 
     def __init__(
-        self, job: QueuedJob, spec: JobSpec, folder: Path, submitted_s: float, first_node: int
+        self, job: QueuedJob, spec: QueuedJobSpec, folder: Path, submitted_s: float, first_node: int
     ) -> None:
         self.job, self.spec, self._submitted_s = job, spec, submitted_s
         self.nodes = NodeGroup(spec, folder, first_node)
@@ -107,7 +107,7 @@ class JobRun:
         self.target = 0
         self.training = TrainingProgress(steady=not spec.trains)
         self.not_before_s = 0.0
-        self.reported: Progress | None = None
+        self.reported: JobProgress | None = None
         self.replaced = False
         self._first_ms = job.progress.first_ms
         self._why_failed = ""
@@ -179,7 +179,7 @@ class JobRun:
         self.not_before_s = now_s + self.endings.delay_s
         self._why_failed = why
 
-    def progress(self, now_ms: int) -> Progress:
+    def progress(self, now_ms: int) -> JobProgress:
         """Return the progress to report to the queue.
 
         Args:
@@ -198,7 +198,7 @@ class JobRun:
             leaving=leaving,
             begun=bool(self._first_ms),
         )
-        found = Progress(
+        found = JobProgress(
             state,
             0 if self.stopping else self.target,
             staying + leaving,

@@ -13,7 +13,7 @@ from typing import Final
 
 from ...runtime.supervise import Command, Process, start, stop_all
 from ..cores import children_on
-from .spec import JobSpec
+from .spec import QueuedJobSpec
 
 #: Printed lines of one job that are kept until they are read, and characters of each.
 _KEPT_LINES: Final = 2000
@@ -55,7 +55,7 @@ class NodeGroup:
         all: nodes that have not ended, as of the latest `poll`.
     """
 
-    def __init__(self, spec: JobSpec, folder: Path, first: int = 1) -> None:
+    def __init__(self, spec: QueuedJobSpec, folder: Path, first: int = 1) -> None:
         self.all: list[NodeProcess] = []
         self._spec, self._folder, self._next = spec, folder, first
         self._lock = threading.Lock()

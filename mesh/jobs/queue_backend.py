@@ -8,11 +8,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
 from ...coordinator.ops.queue_view import NOBODY, is_lost
-from ...coordinator.queue import Entry, Progress, QueueBoard, QueuedJob, Wish, open_queue
+from ...coordinator.queue import (
+    DesiredJobState,
+    Entry,
+    JobProgress,
+    QueueBoard,
+    QueuedJob,
+    open_queue,
+)
 from ...coordinator.queue.records import EVENTS_KEPT, PIECES_KEPT
 from ...runtime.errors import UsageError
 from .backend import Listing, not_ended
-from .spec import JobSpec
+from .spec import QueuedJobSpec
 from .views import fleet_line
 
 if TYPE_CHECKING:
@@ -37,7 +44,7 @@ class QueueBackend:
         """Connect to the queue; raise UsageError if its URL or name is invalid."""
         return cls(open_queue(location.coordinator, location.queue), location.queue)
 
-    def submit(self, spec: JobSpec) -> list[str]:
+    def submit(self, spec: QueuedJobSpec) -> list[str]:
         number = self._board.submit(spec.name, spec.for_a_fleet().to_json())
         if number is None:
             raise not_ended(spec.name)
@@ -83,15 +90,15 @@ class QueueBackend:
         return self._board.wish(job.name, replace(job.wish, nodes=nodes))
 
     def stop(self, job: QueuedJob) -> bool:
-        return self._board.wish(job.name, Wish(job.wish.nodes, stop=True))
+        return self._board.wish(job.name, DesiredJobState(job.wish.nodes, stop=True))
 
     def stop_note(self) -> str:
         return "" if self._board.runner() is not None else ", once a fleet runs: nobody does"
 
-    def ended(self, job: QueuedJob) -> Progress | None:
+    def ended(self, job: QueuedJob) -> JobProgress | None:
         found = self._find(job.name)
         if found is None or found.number != job.number:
-            return Progress("stopped", reason="the queue does not have it any more")
+            return JobProgress("stopped", reason="the queue does not have it any more")
         return found.progress if found.progress.ended else None
 
     def log_lines(self, job: QueuedJob, follow: bool) -> Iterator[str]:

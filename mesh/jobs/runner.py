@@ -19,7 +19,7 @@ from ..cores import pin_process
 from .job_run import JobRun
 from .node_scaler import NodeScaler
 from .slots import FleetConfig
-from .spec import JobSpec
+from .spec import QueuedJobSpec
 
 log = logging.getLogger(__name__)
 
@@ -191,9 +191,9 @@ class FleetRunner:
     def _add(self, job: QueuedJob) -> None:
         folder = self._fleet.folder / f"{job.name}-{job.submitted_ms}"
         try:
-            spec = JobSpec.from_json(job.spec)
+            spec = QueuedJobSpec.from_json(job.spec)
         except UsageError as error:  # of another version
-            run = JobRun(job, JobSpec(job.name, command="none", retries=0), folder, 0.0, 1)
+            run = JobRun(job, QueuedJobSpec(job.name, command="none", retries=0), folder, 0.0, 1)
             run.failed_to_start(str(error), 0.0)
         else:
             submitted_s = (job.submitted_ms - self._ahead_ms) / 1000

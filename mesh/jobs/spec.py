@@ -73,7 +73,7 @@ _CLUSTER_ONLY: Final = ("image", "resources", "checkpoint_claim", "coordinator")
 
 
 @dataclass(frozen=True, slots=True)
-class JobSpec:
+class QueuedJobSpec:
     """One job.
 
     Attributes:
@@ -175,7 +175,7 @@ class JobSpec:
         return tuple(argv)
 
 
-def read_job(path: Path, *, here: bool = True) -> JobSpec:
+def read_job(path: Path, *, here: bool = True) -> QueuedJobSpec:
     """Read a job's file; its folder becomes absolute.
 
     Args:
@@ -186,7 +186,7 @@ def read_job(path: Path, *, here: bool = True) -> JobSpec:
     Raises:
         UsageError: as for `files.read`; or its folder, or the job file of its training, is missing.
     """
-    spec = read(path, JobSpec)
+    spec = read(path, QueuedJobSpec)
     if not here:
         return spec
     folder = path.parent if spec.folder == Path() else spec.folder

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...coordinator.ops.queue_view import NOBODY
 from ...coordinator.queue import Entry, QueuedJob, Reservation, Runner
-from .spec import JobSpec
+from .spec import QueuedJobSpec
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -115,7 +115,7 @@ def event_line(event: Entry) -> str:
     return f"{at}  {dict(body)}"
 
 
-def plan(spec: JobSpec) -> Iterator[str]:
+def plan(spec: QueuedJobSpec) -> Iterator[str]:
     """Yield lines that describe what a fleet would run."""
     least, most = spec.min_nodes, spec.max_nodes
     nodes = f"{least} nodes" if least == most else f"{least} to {most} nodes"

@@ -11,15 +11,15 @@ checkpoint["feed"] = merged([source.state() of all ranks], saved)
 
 from __future__ import annotations
 
-from .positions import Board, BoardLeases, Leases, StaticLeases, merged, restored
+from .positions import BoardLeases, PositionLeases, ShardBoard, StaticLeases, merged, restored
 from .sharded import ShardedSource, Sizes
 from .sources import DirectReader, UnshardedSource, check_feed, make_reader, source_for
 
 __all__ = [
-    "Board",
     "BoardLeases",
     "DirectReader",
-    "Leases",
+    "PositionLeases",
+    "ShardBoard",
     "ShardedSource",
     "Sizes",
     "StaticLeases",

@@ -136,7 +136,7 @@ _GIVE = (
 )
 
 
-class Board(Protocol):
+class ShardBoard(Protocol):
     """The shards of this rank's generation, as `RankLink` asks its supervisor for them."""
 
     def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
@@ -149,7 +149,7 @@ class Board(Protocol):
         """All of this one is trained."""
 
 
-class Leases(Protocol):
+class PositionLeases(Protocol):
     """Positions for one rank; called by one thread at a time, `done` by another."""
 
     def begin(self, epoch: int, total: int) -> int:
@@ -183,7 +183,7 @@ class BoardLeases:
 
     def __init__(
         self,
-        board: Board,
+        board: ShardBoard,
         trained: Mapping[int, Ranges],
         world: int,
         total_batch: int,

@@ -1,7 +1,7 @@
 """`ShardedSource`: the batches of one rank among others that come and go, for a reader.
 
-`DealtPlan` finds out which positions each batch has as the loader asks; `Tally` knows what is
-trained of the rank's shards, when one is done, and how far the rank reads ahead.
+`DealtPlan` finds out which positions each batch has as the loader asks; `ShardCounter` knows what
+is trained of the rank's shards, when one is done, and how far the rank reads ahead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...runtime.errors import UsageError
 from ...scheduler.students.agreement import useful
 from ...scheduler.students.shards import Ranges, Shard
 from ..job.batches import with_positions
-from .positions import Leases, Ordered
+from .positions import Ordered, PositionLeases
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class ShardedSource:
         self,
         ordered: Ordered,
         *,
-        leases: Leases,
+        leases: PositionLeases,
         sizes: Sizes,
         total_batch: int,
         equal_rows: int,
@@ -69,7 +69,7 @@ class ShardedSource:
         self._leases = leases
         self._sizes = sizes
         self._ahead = ahead
-        self._tally = Tally(leases.done)
+        self._tally = ShardCounter(leases.done)
         self._ids: dict[int, Sequence[Any]] = {}  # by epoch
         self._stopped = False
         self.total_batch = total_batch
@@ -236,9 +236,9 @@ class DealtPlan:
         self,
         epoch: int,
         ids: Sequence[Any],
-        leases: Leases,
+        leases: PositionLeases,
         sizes: Sizes,
-        tally: Tally,
+        tally: ShardCounter,
         remaining: int,
         total_batch: int,
         equal_rows: int,
@@ -315,7 +315,7 @@ class _Open:
     left: int
 
 
-class Tally:
+class ShardCounter:
     """Counts, between the thread that reads and the one that trains.
 
     Args:

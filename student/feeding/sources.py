@@ -16,10 +16,10 @@ from ..job.distill import Distill
 from ..job.spec import is_dataset
 from ..settings import TrainSettings
 from .positions import (
-    Board,
     BoardLeases,
-    Leases,
     Ordered,
+    PositionLeases,
+    ShardBoard,
     StaticLeases,
     check_fits,
     restored,
@@ -45,7 +45,7 @@ def source_for(
     settings: TrainSettings,
     rank: int,
     world: int,
-    link: Board,
+    link: ShardBoard,
     sizes: Sizes,
     saved: Mapping[str, Any] | None,
 ) -> ShardedSource | UnshardedSource:
@@ -75,7 +75,7 @@ def source_for(
     if total_batch is None:
         raise UsageError("nothing says how large a batch is: give --total-batch ROWS")
     trained = restored(saved)
-    leases: Leases = BoardLeases(link, trained, world, total_batch, settings.shard_rows)
+    leases: PositionLeases = BoardLeases(link, trained, world, total_batch, settings.shard_rows)
     if settings.deal == "static":
         leases = sizes = StaticLeases(trained, total_batch, rank, world)
     return ShardedSource(

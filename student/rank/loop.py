@@ -41,16 +41,16 @@ class Data(Protocol):
 class Watcher(Protocol):
     """Who hears of what the loop does; called in its thread."""
 
-    def step_begins(self, place: Place, positions: list[int]) -> None:
+    def step_begins(self, place: TrainingPosition, positions: list[int]) -> None:
         """This rank is about to train these positions of the epoch."""
 
     def step_done(self, taken: Taken) -> None:
         """A step was taken."""
 
-    def save(self, place: Place) -> None:
+    def save(self, place: TrainingPosition) -> None:
         """All ranks stand at `place`: write a snapshot."""
 
-    def epoch_done(self, place: Place) -> bool:
+    def epoch_done(self, place: TrainingPosition) -> bool:
         """All of an epoch was trained; `place` is in it.
 
         Returns:
@@ -60,7 +60,7 @@ class Watcher(Protocol):
 
 
 @dataclass(slots=True)
-class Place:
+class TrainingPosition:
     """How far the training is.
 
     Attributes:
@@ -127,7 +127,7 @@ class Loop:
     watcher: Watcher
     leaving: Callable[[], bool]
     due: Callable[[int], bool]
-    place: Place = field(default_factory=Place)
+    place: TrainingPosition = field(default_factory=TrainingPosition)
     steps: int | None = None
     epochs: int | None = None
     adapt: bool = True

@@ -29,7 +29,7 @@ from ..link import RankLink
 from ..messages import Order, Progress, Saved
 from .intake import Intake
 from .learner import Learner
-from .loop import Place, Taken
+from .loop import Taken, TrainingPosition
 
 #: Steps that follow each other faster are told of together: reading losses waits for the device.
 TELL_EVERY_S: Final = 0.05
@@ -59,12 +59,12 @@ class RankReporter:
         self._untold: Taken | None = None
         self._rates: deque[tuple[float, int]] = deque()
         self._samples_per_s = 0.0  # read by another thread, which must not look into the above
-        self.place = Place()
+        self.place = TrainingPosition()
         self.positions: list[int] = []
         self.metrics: dict[str, float] = dict(saver.metrics)
         self.saved = False
 
-    def step_begins(self, place: Place, positions: list[int]) -> None:
+    def step_begins(self, place: TrainingPosition, positions: list[int]) -> None:
         self.place, self.positions = place, positions
 
     def step_done(self, taken: Taken) -> None:
@@ -78,12 +78,12 @@ class RankReporter:
         if now - self._told_at >= TELL_EVERY_S:
             self._tell()
 
-    def save(self, place: Place) -> None:
+    def save(self, place: TrainingPosition) -> None:
         self._tell()
         self._saver.metrics = self.metrics
         self.saved = self._saver.save(place)
 
-    def epoch_done(self, place: Place) -> bool:
+    def epoch_done(self, place: TrainingPosition) -> bool:
         found = self._evaluation.run(self._saver.learner.model, self._saver.learner.group)
         if found:
             self.metrics = found
@@ -261,7 +261,7 @@ class Saver:
         now_s = time.monotonic()
         return rhythm.due(step, now_s, self._last_step, self._last_s, self._costs_s)
 
-    def save(self, place: Place) -> bool:
+    def save(self, place: TrainingPosition) -> bool:
         """All ranks stand at `place`; whether the snapshot of this node is whole."""
         began_s = time.monotonic()
         try:
@@ -270,7 +270,7 @@ class Saver:
             self._last_step, self._last_s = place.step, time.monotonic()
             self._costs_s.append(self._last_s - began_s)
 
-    def _save(self, place: Place) -> bool:
+    def _save(self, place: TrainingPosition) -> bool:
         group = self.learner.group
         group.average(self.learner.float_buffers())
         states = group.gather_json(self.source.state())

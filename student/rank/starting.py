@@ -25,7 +25,7 @@ from ..settings import TrainSettings
 from .collective import Group, device_of, join
 from .intake import Intake, RankData, Shares
 from .learner import Learner, LearningRate, Precision, scaled
-from .loop import Place, go_on
+from .loop import TrainingPosition, go_on
 from .reporting import EPOCH, FACTOR, FEED, METRICS, Saver
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Start:
     shares: Shares
     saver: Saver
     evaluation: RankEvaluation
-    place: Place
+    place: TrainingPosition
     steps: int | None
     adapt: bool
     synchronize: Callable[[], None]
@@ -68,7 +68,7 @@ def start(order: Order, link: RankLink) -> Start:
     state = {} if contents is None else contents.state
     # Positions that name other samples now say nothing of what is trained: the epoch begins anew.
     fed = None if order.moved else state.get(FEED)
-    place = Place(0 if contents is None else contents.step, int(state.get(EPOCH, 0)))
+    place = TrainingPosition(0 if contents is None else contents.step, int(state.get(EPOCH, 0)))
     shares = Shares(RowShares.equal(world, world), rank)
     source = source_for(
         spec.feed("train"),

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..messages import Progress
 from . import print_plainly
-from .picture import Picture, count, duration, figures, parts, place, size, teachers
+from .picture import TrainingStatus, count, duration, figures, parts, place, size, teachers
 
 _PER_S: Final = 4
 _BAR: Final = 30
@@ -34,7 +34,7 @@ class Terminal:
         self, console: Console, job: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._console, self._job, self._clock = console, job, clock
-        self._picture = Picture()
+        self._picture = TrainingStatus()
         self._lock = threading.Lock()
         # What ranks print comes by `line`; nothing else writes to this terminal.
         self._live = Live(
@@ -69,7 +69,7 @@ class Terminal:
             return drawn(self._picture, self._job)
 
 
-def drawn(picture: Picture, job: str) -> Any:
+def drawn(picture: TrainingStatus, job: str) -> Any:
     """A picture as lines of rich: progress, loss, labels, and what is waited for."""
     lines: list[Any] = [_progress(picture, job)]
     told = [*figures(picture.losses)]
@@ -83,7 +83,7 @@ def drawn(picture: Picture, job: str) -> Any:
     return Group(*lines)
 
 
-def _progress(picture: Picture, job: str) -> Any:
+def _progress(picture: TrainingStatus, job: str) -> Any:
     row = Table.grid(padding=(0, 2))
     cells: list[Any] = [Text(job, style="bold")]
     cells.append(
@@ -102,7 +102,7 @@ def _progress(picture: Picture, job: str) -> Any:
     return row
 
 
-def _labels(picture: Picture) -> Any:
+def _labels(picture: TrainingStatus) -> Any:
     row = Table.grid(padding=(0, 2))
     cells: list[Any] = []
     if (volume := picture.buffer) is not None:
@@ -140,7 +140,7 @@ class Plain:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._write, self._every_s, self._clock = write, every_s, clock
-        self._picture = Picture()
+        self._picture = TrainingStatus()
         self._written_at: float | None = None
         self._written_step = 0
         self._waits_since: float | None = None

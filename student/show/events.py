@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from ...runtime.errors import UsageError
 from ...runtime.extras import install_command
 from ..messages import Progress
-from .picture import Picture
+from .picture import TrainingStatus
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _REST_S: Final = 60.0
 _MOST_WAITING: Final = 1000
 
 
-class Figures(NamedTuple):
+class StepScalars(NamedTuple):
     """What is written of a step.
 
     Attributes:
@@ -60,7 +60,7 @@ class EventFiles:
     def __init__(self, folder: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = EventLog(folder)
         self._clock = clock
-        self._picture = Picture()
+        self._picture = TrainingStatus()
         self._purge: int | None = None
         self._written = -1
 
@@ -75,7 +75,7 @@ class EventFiles:
             return
         self._written = progress.step
         values = tuple(scalars(self._picture))
-        self._log.add(Figures(self._picture.generation, self._purge, progress.step, values))
+        self._log.add(StepScalars(self._picture.generation, self._purge, progress.step, values))
 
     def waiting(self, what: str) -> None:
         pass
@@ -114,10 +114,10 @@ class EventLog:
         except OSError as error:
             raise UsageError(f"event files cannot be written to {folder}: {error}") from error
         self._folder, self._rest_s = folder, rest_s
-        self._added: queue.Queue[Figures | None] = queue.Queue(_MOST_WAITING)
+        self._added: queue.Queue[StepScalars | None] = queue.Queue(_MOST_WAITING)
         self._thread: threading.Thread | None = None
 
-    def add(self, figures: Figures) -> None:
+    def add(self, figures: StepScalars) -> None:
         """Write them, later; nothing where too many wait already."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._write, name="edl-events", daemon=True)
@@ -138,7 +138,7 @@ class EventLog:
         file = _File(self._folder)
         rests_until = 0.0
         while True:
-            figures: Figures | None = None
+            figures: StepScalars | None = None
             with contextlib.suppress(queue.Empty):
                 if (figures := self._added.get(timeout=_FLUSH_S)) is None:
                     break
@@ -167,7 +167,7 @@ class _File:
         self._generation = 0
         self._flushed = 0.0
 
-    def write(self, figures: Figures | None, now: float) -> None:
+    def write(self, figures: StepScalars | None, now: float) -> None:
         """Append figures, where there are some; now and then what was written is synced."""
         from tensorboardX.proto.summary_pb2 import Summary
         from tensorboardX.summary import scalar
@@ -191,7 +191,7 @@ class _File:
                 self._file.close()
             self._file = None
 
-    def _open(self, figures: Figures) -> None:
+    def _open(self, figures: StepScalars) -> None:
         from tensorboardX.proto.event_pb2 import SessionLog
         from tensorboardX.record_writer import RecordWriter
 
@@ -209,7 +209,7 @@ class _File:
         self._file.write(Event(wall_time=time.time(), **event).SerializeToString())
 
 
-def scalars(picture: Picture) -> Iterator[tuple[str, float]]:
+def scalars(picture: TrainingStatus) -> Iterator[tuple[str, float]]:
     """The figures of a step by their tags."""
     for name, value in picture.losses.items():
         yield f"loss/{name}", value

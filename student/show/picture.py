@@ -12,7 +12,7 @@ from ..messages import Progress
 _PACE_S: Final = 60.0
 
 
-class Picture:
+class TrainingStatus:
     """Hears what a display hears; `now` is seconds of a clock that does not go back.
 
     Attributes:
@@ -154,7 +154,7 @@ def figures(values: Mapping[str, float]) -> Iterator[str]:
         yield f"{name} {values[name]:.4g}"
 
 
-def parts(picture: Picture) -> Iterator[str]:
+def parts(picture: TrainingStatus) -> Iterator[str]:
     """All of a picture but how far it is: what stands behind the bar, or makes up a line."""
     yield from figures(picture.losses)
     yield from (f"{name} {value:.4g}" for name, value in picture.metrics.items())
@@ -170,7 +170,7 @@ def parts(picture: Picture) -> Iterator[str]:
         yield f"ETA {duration(remaining)}"
 
 
-def teachers(picture: Picture) -> str | None:
+def teachers(picture: TrainingStatus) -> str | None:
     """Of those that are wanted, how many there are: teachers 3/4."""
     if picture.teachers is None:
         return None
@@ -178,7 +178,7 @@ def teachers(picture: Picture) -> str | None:
     return f"teachers {has}/{wanted}" if wanted else f"teachers {has}"
 
 
-def place(picture: Picture) -> str:
+def place(picture: TrainingStatus) -> str:
     """How far it is: step 120/500  epoch 3."""
     of = f"/{picture.steps}" if picture.steps else ""
     return f"step {picture.step}{of}  epoch {picture.epoch}"

@@ -25,7 +25,7 @@ from edl.benchmarks.paper.measured.student import (
     numbers,
 )
 from edl.benchmarks.planning.judging import error_of
-from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED, Found, Turns
+from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED, Found, ReaderTimes
 from edl.benchmarks.report import MIN_ROUNDS, Estimate, Goal
 from edl.benchmarks.teaching.watch import Watch
 from edl.coordinator.heartbeat import BEATS_PER_TTL
@@ -58,7 +58,7 @@ def test_teachers_are_killed_and_replaced_round_after_round() -> None:
 
 def errors(form: str, loss_t: float = 1.0, sent_t: float | None = None) -> tuple[float, float]:
     parsed: Any = LabelForm.parse(form, sent_t)
-    return labels.errors(labels.Case(parsed, loss_t), *labels.draw(64))
+    return labels.errors(labels.LabelCase(parsed, loss_t), *labels.draw(64))
 
 
 def test_errors_of_labels_grow_as_fewer_bytes_travel_and_are_zero_for_float32() -> None:
@@ -73,7 +73,7 @@ def test_errors_of_labels_grow_as_fewer_bytes_travel_and_are_zero_for_float32() 
 
 @pytest.mark.parametrize("loss_every", [0, 7])
 def test_the_ledger_stream_carries_every_batch_to_the_student(loss_every: int) -> None:
-    stream = ledger.Stream(200, ledger.Case("whole batches", loss_every))
+    stream = ledger.Stream(200, ledger.StreamCase("whole batches", loss_every))
     losses = 200 // loss_every if loss_every else 0
     assert stream.drive() == 8 + 4 * 200 + 2 * losses
     assert (stream.ledger.resends > 0) == (losses > 0)
@@ -195,8 +195,8 @@ def test_a_beat_is_late_by_as_much_as_the_lease_moves_too_far() -> None:
 # --- reader
 
 
-def turns(sample_s: float) -> Turns:
-    return Turns(*([sample_s] * (MIN_ROUNDS + 1) for _ in range(4)))
+def turns(sample_s: float) -> ReaderTimes:
+    return ReaderTimes(*([sample_s] * (MIN_ROUNDS + 1) for _ in range(4)))
 
 
 @pytest.mark.parametrize(

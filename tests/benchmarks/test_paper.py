@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edl.benchmarks.paper import page, running, table2
-from edl.benchmarks.paper.claims import Cell, Experiment, Key, Order, Outcome, Use
+from edl.benchmarks.paper.claims import Cell, ExpectedOrder, Experiment, Key, Outcome, Use
 from edl.benchmarks.paper.tables import Reproduced, compare, crossings, misplaced, published
 from edl.cli import command_line
 from edl.runtime.errors import UsageError
@@ -75,7 +75,7 @@ def test_crossings_name_both_lines_and_the_place_but_ties_may_be_in_any_order() 
 
 
 def test_a_statement_of_order_is_judged() -> None:
-    order = Order((("a", "rate"), ("b", "rate"), ("c", "rate")), "here")
+    order = ExpectedOrder((("a", "rate"), ("b", "rate"), ("c", "rate")), "here")
     about = experiment(CELL, orders=(order,), least_free=1)
     good = {CELL.key: 1.0, ("a", "rate"): 3.0, ("b", "rate"): 2.0, ("c", "rate"): 1.0}
     assert failed(compare(about, Outcome(good))) == []

@@ -30,13 +30,13 @@ from edl.benchmarks import (
 from edl.benchmarks.children import Child
 from edl.benchmarks.distilling import reviews, vision
 from edl.benchmarks.distilling.pairs import Paired
-from edl.benchmarks.distilling.ways import WAYS, Outcome, Way
+from edl.benchmarks.distilling.ways import WAYS, DistillationOutcome, Way
 from edl.benchmarks.lanes import REPLY_SHAPE, certificate
 from edl.benchmarks.pacing import changes, streams
 from edl.benchmarks.pacing.teachers import paced, start_teachers
 from edl.benchmarks.planning import paced as planning
 from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED
-from edl.benchmarks.report import MIN_ROUNDS, Report
+from edl.benchmarks.report import MIN_ROUNDS, BenchmarkReport
 from edl.benchmarks.sharing.load import ask
 from edl.benchmarks.teaching import on_device
 from edl.mesh.demo.modes import ModeResult, StreamSummary
@@ -47,7 +47,7 @@ from edl.tests.examples.data import write_mnist, write_reviews
 pytestmark = pytest.mark.system
 
 
-def check_form(report: Report, *columns: str, goals: int) -> None:
+def check_form(report: BenchmarkReport, *columns: str, goals: int) -> None:
     """The report has a machine, so many goals, and finite figures above 0 in these columns."""
     written = json.loads(json.dumps(report.to_json()))
     assert written["machine"]["cores"] >= 1
@@ -121,11 +121,13 @@ def test_pairs_are_compared_by_students_t() -> None:
         Paired.of([1], [2])
 
 
-def outcome(way: Way, *points: float, killed: int = 0, joined: int = 0) -> Outcome:
+def outcome(way: Way, *points: float, killed: int = 0, joined: int = 0) -> DistillationOutcome:
     facts = StreamSummary(1, 1, 0, 0, "ab" * 32)
     values = tuple(point / 100 for point in points)
     result = ModeResult("edl_dist", values, 1.0, 1.0, facts)
-    return Outcome(way, result, killed, joined, from_store=1.0 if way == "offline" else 0.0)
+    return DistillationOutcome(
+        way, result, killed, joined, from_store=1.0 if way == "offline" else 0.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,8 +142,10 @@ def outcome(way: Way, *points: float, killed: int = 0, joined: int = 0) -> Outco
         ({"offline": replace(outcome("offline", 90, 91, 92, 91), from_store=0.9)}, "store"),
     ],
 )
-def test_each_goal_of_accuracy_can_fail(changed: dict[Way, Outcome], goal: str | None) -> None:
-    outcomes: dict[Way, Outcome] = {way: outcome(way, 90, 91, 92.5, 91) for way in WAYS}
+def test_each_goal_of_accuracy_can_fail(
+    changed: dict[Way, DistillationOutcome], goal: str | None
+) -> None:
+    outcomes: dict[Way, DistillationOutcome] = {way: outcome(way, 90, 91, 92.5, 91) for way in WAYS}
     outcomes["n_training"] = outcome("n_training", 80, 82, 81, 82)
     outcomes["churn"] = outcome("churn", 90, 91, 92.5, 91, killed=2, joined=2)
     goals = accuracy.judge(vision.digits(4, quick=True), {**outcomes, **changed})

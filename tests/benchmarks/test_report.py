@@ -17,7 +17,16 @@ from rich.console import Console
 
 from edl.benchmarks import cli, ledger
 from edl.benchmarks.paper.tables import Reproduced
-from edl.benchmarks.report import Estimate, Goal, Op, Report, interleaved, machine, paired, pinned
+from edl.benchmarks.report import (
+    BenchmarkReport,
+    Estimate,
+    Goal,
+    Op,
+    interleaved,
+    machine,
+    paired,
+    pinned,
+)
 from edl.cli import command_line
 from edl.runtime.errors import UsageError
 from edl.tests.cli_output import run
@@ -30,9 +39,9 @@ def outcome(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the benchmark `ledger` was called with; its goal holds when `holds` is set."""
     called: dict[str, Any] = {"holds": True}
 
-    def measure(quick: bool) -> Report:
+    def measure(quick: bool) -> BenchmarkReport:
         called["quick"] = quick
-        return Report([{"case": "x"}], [Goal.judge("g", int(called["holds"]), "==", 1)])
+        return BenchmarkReport([{"case": "x"}], [Goal.judge("g", int(called["holds"]), "==", 1)])
 
     monkeypatch.setattr(ledger, "run", measure)
     return called
@@ -150,7 +159,7 @@ def test_the_machine_is_described_without_its_name_or_paths() -> None:
     assert os.path.expanduser("~") + "/" not in json.dumps(described)
 
 
-def shown(report: Report | Reproduced, width: int = 150) -> str:
+def shown(report: BenchmarkReport | Reproduced, width: int = 150) -> str:
     out = io.StringIO()
     report.show(Console(file=out, width=width))
     return out.getvalue()
@@ -162,7 +171,7 @@ def test_a_report_is_shown_and_written_whole() -> None:
         {"case": "b", "per_s": 0.25, "ok": False},
     ]
     goals = [Goal.judge("speed", AROUND_ONE, ">=", 1.0), Goal.judge("errors", 3, "==", 0)]
-    report = Report(rows, goals, {"cpu": "Z80", "cores": 1, "os": "CP/M"})
+    report = BenchmarkReport(rows, goals, {"cpu": "Z80", "cores": 1, "os": "CP/M"})
     speed = {"name": "speed", "value": 1.1, "op": ">=", "limit": 1.0, "holds": True}
     errors = {"name": "errors", "value": 3, "op": "==", "limit": 0, "holds": False}
     assert json.loads(json.dumps(report.to_json())) == {
@@ -172,5 +181,5 @@ def test_a_report_is_shown_and_written_whole() -> None:
     }
     for part in ("1,234,567", "0.25", "0.9 .. 1.3", "speed", "errors"):
         assert part in shown(report)
-    without = Report(rows)
+    without = BenchmarkReport(rows)
     assert (report.holds, without.holds, "goal" in shown(without)) == (False, True, False)

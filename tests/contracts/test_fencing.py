@@ -15,9 +15,9 @@ import pytest
 from redis import Redis
 
 from edl.coordinator.jobs import JobBoard, open_board
-from edl.coordinator.machines import Deployment, MachineBoard, Order
+from edl.coordinator.machines import Deployment, MachineBoard, MachineOrder
 from edl.coordinator.machines.board import fence_of
-from edl.coordinator.queue import Progress, QueueBoard
+from edl.coordinator.queue import JobProgress, QueueBoard
 from edl.coordinator.registry import LogEntry, Plan, Registry, Row
 from edl.coordinator.store import (
     Append,
@@ -92,14 +92,15 @@ WRITES = {
         lead_job, lambda store, fence: JobBoard(store).finish("j", fence, 1, {"kind": "finished"})
     ),
     "order": LeaderWrite(
-        lead_placement, lambda store, fence: MachineBoard(store).order(fence, {"m": Order(1)})
+        lead_placement,
+        lambda store, fence: MachineBoard(store).order(fence, {"m": MachineOrder(1)}),
     ),
     "forgotten deployment": LeaderWrite(
         lead_placement, lambda store, fence: MachineBoard(store).forget(fence, "s"), withdraw
     ),
     "progress": LeaderWrite(
         lead_queue,
-        lambda store, fence: QueueBoard(store).tell(fence, "a", 1, Progress("running")),
+        lambda store, fence: QueueBoard(store).tell(fence, "a", 1, JobProgress("running")),
         lambda store: QueueBoard(store).submit("a", {}),
     ),
     "output": LeaderWrite(

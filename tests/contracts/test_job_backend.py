@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 
 from edl.coordinator.contexts import ContextFile, Contexts, MeshContext
-from edl.coordinator.queue import Progress, QueueBoard
+from edl.coordinator.queue import JobProgress, QueueBoard
 from edl.coordinator.store.redis_store import RedisStore
 from edl.mesh.jobs.backend import JobLocation
 from edl.mesh.jobs.cli import app
@@ -40,7 +40,7 @@ class Fleet:
     def where(self) -> JobLocation:
         return JobLocation.of(MeshContext(self.options[1]))
 
-    def becomes(self, name: str, progress: Progress) -> None:
+    def becomes(self, name: str, progress: JobProgress) -> None:
         job = next(one for one in self.board.jobs() if one.name == name)
         assert self.board.tell(self.fence, name, job.number, progress)
 
@@ -65,7 +65,7 @@ class OnCluster:
     def where(self) -> JobLocation:
         return JobLocation.of(self.context)
 
-    def becomes(self, name: str, progress: Progress) -> None:
+    def becomes(self, name: str, progress: JobProgress) -> None:
         job = self.client.get(DISTILL_JOB, name)
         self.cluster.patch_status(
             DISTILL_JOB,
@@ -172,7 +172,7 @@ def test_a_job_from_its_submission_to_its_end(stage: Stage, edl: Said) -> None:
     assert (first["spec"]["command"], first["spec"]["priority"]) == ("work --hard", 7)
 
     now_ms = first["submitted_ms"] + 4500
-    stage.becomes("a", Progress("scaling", 3, 1, "grows by 2", now_ms, failures=1))
+    stage.becomes("a", JobProgress("scaling", 3, 1, "grows by 2", now_ms, failures=1))
     row = next(line for line in edl("list").splitlines() if " a " in line)
     for words in ("scaling", "1 -> 3", "1:3", "7", "4.5 s", "grows by 2"):
         assert words in row
@@ -191,7 +191,7 @@ def test_a_job_from_its_submission_to_its_end(stage: Stage, edl: Said) -> None:
         edl("stop", "a", "--wait", 0.01)
     assert edl.job("a")["asked_to_stop"]
     assert not edl.job("b")["asked_to_stop"]
-    stage.becomes("a", Progress("stopped", 0, 0, "it was asked to stop", now_ms, now_ms + 1))
+    stage.becomes("a", JobProgress("stopped", 0, 0, "it was asked to stop", now_ms, now_ms + 1))
     assert (edl.job("a")["state"], edl.job("a")["pending_s"]) == ("stopped", 4.5)
     for ask in (("scale", "a", 2), ("stop", "a")):
         with pytest.raises(UsageError, match="job a has ended already"):
@@ -207,7 +207,7 @@ def test_a_job_from_its_submission_to_its_end(stage: Stage, edl: Said) -> None:
 
 def test_a_job_whose_fleet_was_killed_is_lost(stage: Stage, edl: Said) -> None:
     edl("submit", edl.file("a"))
-    stage.becomes("a", Progress("running", target=1, running=1, first_ms=1))
+    stage.becomes("a", JobProgress("running", target=1, running=1, first_ms=1))
     edl("submit", edl.file("b"))
     assert [edl.job(name)["state"] for name in "ab"] == ["running", "creating"]
     if isinstance(stage, OnCluster):
@@ -225,7 +225,7 @@ def test_what_nodes_print_steers_no_terminal(stage: Stage, edl: Said) -> None:
     assert edl("logs", "a") == "node 1 | a\\x1b[2Jb\tc\\x9bd\\x0de\n"
     stage.happens("a", "Scaled: to \x1b]0;x\x07 nodes")
     assert r"a: Scaled: to \x1b]0;x\x07 nodes" in edl("events")
-    stage.becomes("a", Progress("failed", reason="\x1bc"))
+    stage.becomes("a", JobProgress("failed", reason="\x1bc"))
     assert "\x1b" not in edl("list")
 
 
@@ -240,7 +240,7 @@ def test_what_nodes_print_and_what_happens(stage: Stage, edl: Said) -> None:
     assert edl("logs", "a").splitlines() == [
         "node 1 | up", "node 2 | up", "node 2 | [step 1]", "node 1 | step 1",
     ]  # fmt: skip
-    stage.becomes("a", Progress("succeeded", reason="a node has ended well", ended_ms=1))
+    stage.becomes("a", JobProgress("succeeded", reason="a node has ended well", ended_ms=1))
     assert len(edl("logs", "a", "--follow").splitlines()) == 4
 
     stage.happens("a", "Scaled: to 2 nodes")
@@ -266,5 +266,5 @@ def test_logs_follow_until_the_end(
         stage.prints("a", 1, "step 1")
         assert [next(lines), next(lines)] == ["node 2 | up", "node 1 | step 1"]
         stage.prints("a", 1, "done")
-        stage.becomes("a", Progress("succeeded", ended_ms=1))
+        stage.becomes("a", JobProgress("succeeded", ended_ms=1))
         assert list(lines) == ["node 1 | done"]

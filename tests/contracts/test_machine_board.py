@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from edl.coordinator.machines import Deployment, MachineBoard, Order, Report, open_machines
+from edl.coordinator.machines import Deployment, MachineBoard, MachineOrder, Report, open_machines
 from edl.coordinator.machines.board import fence_of
 from edl.coordinator.store.redis_store import RedisStore
 from edl.runtime.errors import LeaseSuperseded, RegistryUnavailable, UsageError
@@ -40,13 +40,13 @@ def machines(hold: Hold) -> Machines:
 
 def test_a_machine_lives_until_its_deadline_which_beats_prolong(machines: Machines) -> None:
     def prolonged() -> bool:
-        assert machines.one.beat("m", 7, LONG_S) == Order()
+        assert machines.one.beat("m", 7, LONG_S) == MachineOrder()
         return machines.another.machines()[0].expires_in_s > LONG_S - 0.1
 
     machines.one.join("m", 7, TOLD, LONG_S)
     (found,) = machines.another.machines()
     assert (found.machine_id, found.incarnation, found.report) == ("m", 7, TOLD)
-    assert found.order == Order()
+    assert found.order == MachineOrder()
     assert 0 < found.expires_in_s <= LONG_S
     machines.pass_s(0.2)
     wait_until(prolonged)  # once no process was suspended between its two calls
@@ -77,7 +77,7 @@ def test_the_newer_agent_has_the_name(machines: Machines) -> None:
 
 def test_one_leads_and_only_it_gives_orders(machines: Machines) -> None:
     machines.one.join("m", 7, Report(), LONG_S)
-    order = Order(4, DEPLOYED, "wanted")
+    order = MachineOrder(4, DEPLOYED, "wanted")
     first = machines.one.lead("one", LONG_S)
     assert first.change == "first"  # nobody led a board that is empty
     assert machines.one.lead("one", LONG_S).change == "kept"
@@ -95,7 +95,7 @@ def test_one_leads_and_only_it_gives_orders(machines: Machines) -> None:
     assert gained.change == "gained"
     machines.one.resign("one")
     assert machines.another.order(fence_of(gained), {"m": None, "gone": None})
-    assert machines.another.beat("m", 7, LONG_S) == Order()
+    assert machines.another.beat("m", 7, LONG_S) == MachineOrder()
     machines.another.resign("two")
     assert machines.one.lead("one", LONG_S).change == "gained"
     assert not machines.one.order(one, {"m": order}), "it led before: its token is an older one"
@@ -139,7 +139,7 @@ def test_keys_expire_and_foreign_content_is_skipped(redis: Redis, private_valkey
     with closing(MachineBoard(RedisStore(private_valkey_url, timeout_s=DEADLINE_S))) as board:
         board.join("m", 7, TOLD, LONG_S)
         board.deploy(DEPLOYED)
-        assert board.order(fence_of(board.lead("one", LONG_S)), {"m": Order(1, DEPLOYED)})
+        assert board.order(fence_of(board.lead("one", LONG_S)), {"m": MachineOrder(1, DEPLOYED)})
         found: list[str] = sorted(redis.keys("*"))  # type: ignore[arg-type]
         assert len(found) == 6
         assert [key for key in found if redis.pttl(key) < 0] == []
@@ -151,7 +151,7 @@ def test_keys_expire_and_foreign_content_is_skipped(redis: Redis, private_valkey
             '{"number": 1, "deployment": {"service": "s"}}',
         ):
             redis.hset("edl:{edl:machines}:orders", "m", broken)
-            assert board.beat("m", 7, LONG_S) == Order()
+            assert board.beat("m", 7, LONG_S) == MachineOrder()
         odd = '{"state": "odd", "load": "x", "why": 3}'
         redis.hset("edl:{edl:machines}:machine:m", "report", odd)
         assert deployed(board) == [DEPLOYED]

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from redis import Redis
 
-from edl.coordinator.queue import Progress, QueueBoard, Wish, open_queue
+from edl.coordinator.queue import DesiredJobState, JobProgress, QueueBoard, open_queue
 from edl.coordinator.queue.records import ENDED_KEPT, EVENTS_KEPT, KEEP_S, PIECES_KEPT
 from edl.coordinator.store.redis_store import RedisStore
 from edl.runtime.errors import RegistryUnavailable, UsageError
@@ -33,7 +33,7 @@ def test_jobs_stand_in_the_order_of_their_submission(queues: Queues) -> None:
     jobs = queues.another.jobs()
     assert [job.name for job in jobs] == [job.spec["n"] for job in jobs] == ["b", "a", "c"]
     assert [job.number for job in jobs] == numbers
-    assert all((job.progress.state, job.wish) == ("creating", Wish()) for job in jobs)
+    assert all((job.progress.state, job.wish) == ("creating", DesiredJobState()) for job in jobs)
     assert 0 <= queues.one.time_ms() - jobs[0].submitted_ms < 5000
 
 
@@ -43,18 +43,20 @@ def test_a_name_and_its_wishes_are_kept_until_its_job_has_ended(queues: Queues) 
     assert queues.another.submit("a", {"n": 2}) is None
     assert queues.one.take("r", {}, LONG_S)
     assert queues.one.log(of_queue(queues.one, "r"), "a", ["one"])
-    for wish in (Wish(nodes=3), Wish(nodes=3, stop=True)):
+    for wish in (DesiredJobState(nodes=3), DesiredJobState(nodes=3, stop=True)):
         assert queues.another.wish("a", wish)
         assert queues.one.jobs()[0].wish == wish
-    assert not queues.one.wish("another", Wish(stop=True))
+    assert not queues.one.wish("another", DesiredJobState(stop=True))
     assert queues.one.tell(
-        of_queue(queues.one, "r"), "a", number, Progress("failed", reason="it broke")
+        of_queue(queues.one, "r"), "a", number, JobProgress("failed", reason="it broke")
     )
-    assert not queues.one.wish("a", Wish(stop=True)), "one that has ended is asked nothing"
+    assert not queues.one.wish("a", DesiredJobState(stop=True)), (
+        "one that has ended is asked nothing"
+    )
     again = queues.another.submit("a", {"n": 3})
     assert again == number + 1
     (job,) = queues.one.jobs()
-    assert (job.spec, job.wish, job.progress) == ({"n": 3}, Wish(), Progress())
+    assert (job.spec, job.wish, job.progress) == ({"n": 3}, DesiredJobState(), JobProgress())
     assert queues.one.lines("a") == []
 
 
@@ -80,7 +82,7 @@ def test_one_runner_has_the_queue_until_its_time_is_over_or_it_resigns(queues: Q
 
 def test_only_the_runner_says_how_a_job_does_and_only_of_the_one_it_means(queues: Queues) -> None:
     number = queues.one.submit("a", {}) or 0
-    progress = Progress("running", 2, 1, "one is starting", 17, failures=1, slots=(0, 3))
+    progress = JobProgress("running", 2, 1, "one is starting", 17, failures=1, slots=(0, 3))
     assert not queues.one.tell(of_queue(queues.one, "r"), "a", number, progress), (
         "nobody has the queue"
     )
@@ -88,14 +90,14 @@ def test_only_the_runner_says_how_a_job_does_and_only_of_the_one_it_means(queues
     assert queues.one.take("r", {}, LONG_S)
     assert queues.one.tell(of_queue(queues.one, "r"), "a", number, progress)
     assert queues.another.jobs()[0].progress == progress
-    assert not queues.one.tell(of_queue(queues.one, "r"), "a", number + 1, Progress())
-    assert not queues.one.tell(of_queue(queues.one, "r"), "b", number, Progress())
-    assert not queues.another.tell(of_queue(queues.another, "q"), "a", number, Progress())
+    assert not queues.one.tell(of_queue(queues.one, "r"), "a", number + 1, JobProgress())
+    assert not queues.one.tell(of_queue(queues.one, "r"), "b", number, JobProgress())
+    assert not queues.another.tell(of_queue(queues.another, "q"), "a", number, JobProgress())
     assert not queues.another.log(of_queue(queues.another, "q"), "a", ["no"])
     assert not queues.one.log(of_queue(queues.one, "r"), "b", ["no"])
     assert queues.one.take("r", {}, SHORT_S)
     queues.pass_s(SHORT_S + 0.01)
-    assert not queues.one.tell(of_queue(queues.one, "r"), "a", number, Progress())
+    assert not queues.one.tell(of_queue(queues.one, "r"), "a", number, JobProgress())
     assert queues.another.jobs()[0].progress == progress
 
 
@@ -104,7 +106,7 @@ def test_of_ended_jobs_the_last_are_kept(queues: Queues) -> None:
     queues.one.submit("goes-on", {})
     for n in range(ENDED_KEPT + 3):
         number = queues.one.submit(f"j{n}", {}) or 0
-        assert queues.one.tell(of_queue(queues.one, "r"), f"j{n}", number, Progress("succeeded"))
+        assert queues.one.tell(of_queue(queues.one, "r"), f"j{n}", number, JobProgress("succeeded"))
     assert queues.one.log(of_queue(queues.one, "r"), "j3", ["still there"])
     queues.one.submit("last", {})
     names = [job.name for job in queues.one.jobs()]
@@ -172,7 +174,7 @@ def test_what_is_kept_is_bounded(queues: Queues) -> None:
 def test_a_name_that_cannot_stand_in_a_key_is_refused(queues: Queues, name: str) -> None:
     for call in (
         lambda: queues.one.submit(name, {}),
-        lambda: queues.one.wish(name, Wish()),
+        lambda: queues.one.wish(name, DesiredJobState()),
         lambda: queues.one.reserve(name, 1, 1.0),
         lambda: queues.one.unreserve(name),
         lambda: queues.one.take(name, {}, 1.0),
@@ -190,7 +192,7 @@ def test_what_strangers_wrote_is_passed_over(redis: Redis, private_valkey_url: s
         redis.hset("edl:{queue:main}:progress", "a", f"0 {odd}")
         redis.zadd("edl:{queue:main}:reservations", {"web": 9e15})
         (job,) = queue.jobs()
-        assert (job.name, job.progress) == ("a", Progress(slots=(1,)))
+        assert (job.name, job.progress) == ("a", JobProgress(slots=(1,)))
         assert queue.reservations() == []
 
 
@@ -198,9 +200,9 @@ def test_each_key_of_a_queue_has_an_expiry(redis: Redis, private_valkey_url: str
     with closing(in_redis(private_valkey_url, "other")) as queue:
         number = queue.submit("a", {}) or 0
         assert queue.take("r", {}, LONG_S)
-        assert queue.wish("a", Wish(nodes=1))
+        assert queue.wish("a", DesiredJobState(nodes=1))
         fence = of_queue(queue, "r", "other")
-        assert queue.tell(fence, "a", number, Progress("running"))
+        assert queue.tell(fence, "a", number, JobProgress("running"))
         assert queue.log(fence, "a", ["x"])
         queue.note({})
         queue.reserve("web", 1, 1.0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from edl.coordinator import Registry
-from edl.coordinator.limits import Limits
+from edl.coordinator.limits import ManagerLimits
 from edl.coordinator.machines import MachineBoard
 from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.service import CoordinatorServer
@@ -92,7 +92,7 @@ def served(
     url: str = "",
     *,
     security: ServerSecurity | None = None,
-    limits: Limits | None = None,
+    limits: ManagerLimits | None = None,
     host: str = "127.0.0.1",
 ) -> Iterator[Served]:
     """One scripted manager over a registry in memory; ends with the body."""

@@ -14,17 +14,19 @@ from edl.coordinator.machines.placement import (
     FRESH_S,
     HOLD_S,
     Change,
-    Place,
-    Wish,
+    PlacedMachine,
+    TeacherDemand,
     desired_of,
     place,
     wish_of,
 )
 
-A, B = Wish("a", "ca", 1, 1), Wish("b", "cb", 1, 1)
+A, B = TeacherDemand("a", "ca", 1, 1), TeacherDemand("b", "cb", 1, 1)
 
 
-def after(places: list[Place], changes: Sequence[Change], wishes: list[Wish]) -> list[Place]:
+def after(
+    places: list[PlacedMachine], changes: Sequence[Change], wishes: list[TeacherDemand]
+) -> list[PlacedMachine]:
     """The machines when all of them have done what they were ordered."""
     contents = {wish.service: wish.content_id for wish in wishes}
     there = {one.machine_id: one for one in places}
@@ -40,16 +42,16 @@ some = settings(max_examples=settings().max_examples // 2)
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> list[Wish]:
+def wishes(draw: st.DrawFn) -> list[TeacherDemand]:
     found = []
     for name in draw(st.sets(st.sampled_from(SERVICES), min_size=1)):
         least, more = draw(st.integers(0, 3)), draw(st.integers(0, 3))
-        found.append(Wish(name, f"c{name}", least, least + more, draw(st.integers(-1, 1))))
+        found.append(TeacherDemand(name, f"c{name}", least, least + more, draw(st.integers(-1, 1))))
     return found
 
 
 @st.composite
-def machines(draw: st.DrawFn) -> list[Place]:
+def machines(draw: st.DrawFn) -> list[PlacedMachine]:
     found = []
     for number in range(draw(st.integers(1, 10))):
         service = draw(st.sampled_from(("", *SERVICES)))
@@ -58,12 +60,12 @@ def machines(draw: st.DrawFn) -> list[Place]:
         available = draw(st.integers(0, 9)) > 0
         refuses = draw(st.frozensets(st.sampled_from(SERVICES), max_size=1))
         cached = draw(st.frozensets(st.sampled_from(["ca", "cb", "cc", "cd"])))
-        place = Place(f"m{number}", service, content_id, serves, available, refuses, cached)
+        place = PlacedMachine(f"m{number}", service, content_id, serves, available, refuses, cached)
         found.append(place)
     return found
 
 
-def holding(places: Sequence[Place], wish: Wish) -> int:
+def holding(places: Sequence[PlacedMachine], wish: TeacherDemand) -> int:
     return sum(
         one.service == wish.service
         and one.content_id == wish.content_id
@@ -73,34 +75,41 @@ def holding(places: Sequence[Place], wish: Wish) -> int:
     )
 
 
-def _could_move(one: Place, later: Wish, first: Wish) -> bool:
+def _could_move(one: PlacedMachine, later: TeacherDemand, first: TeacherDemand) -> bool:
     has = one.available and one.service == later.service != first.service
     return has and first.service not in one.refuses
 
 
 class TestPlacement:
     def test_machines_that_hold_the_content_are_preferred(self) -> None:
-        places = [Place("m"), Place("n", cached=frozenset({"ca"}))]
+        places = [PlacedMachine("m"), PlacedMachine("n", cached=frozenset({"ca"}))]
         assert [c.machine_id for c in place(places, [A])] == ["n"]
 
     def test_which_machines_move(self) -> None:
-        places = [Place("m", "a", "ca"), Place("n", "a", "ca", serves=True)]
+        places = [PlacedMachine("m", "a", "ca"), PlacedMachine("n", "a", "ca", serves=True)]
         assert [c.machine_id for c in place(places, [A])] == ["m"]
-        places = [Place("m", "a", "ca"), Place("n", "a", "ca"), Place("o", "c", "cc")]
-        (change,) = place(places, [A, B, Wish("c", "cc", 0, 1, priority=-5)])
+        places = [
+            PlacedMachine("m", "a", "ca"),
+            PlacedMachine("n", "a", "ca"),
+            PlacedMachine("o", "c", "cc"),
+        ]
+        (change,) = place(places, [A, B, TeacherDemand("c", "cc", 0, 1, priority=-5)])
         assert (change.machine_id, change.service) == ("n", "b")
-        low, high = Wish("low", "cl", 1, 3), Wish("high", "ch", 0, 5, priority=1)
-        places = [Place(f"m{n}", "low", "cl", serves=True) for n in range(3)]
+        low, high = TeacherDemand("low", "cl", 1, 3), TeacherDemand("high", "ch", 0, 5, priority=1)
+        places = [PlacedMachine(f"m{n}", "low", "cl", serves=True) for n in range(3)]
         changes = place(places, [low, high])
         assert [(c.machine_id, c.service) for c in changes] == [("m1", "high"), ("m2", "high")]
-        places = [Place("m", "a", "ca", serves=True, available=False), Place("n")]
+        places = [PlacedMachine("m", "a", "ca", serves=True, available=False), PlacedMachine("n")]
         moves = {c.machine_id: c.service for c in place(places, [A])}
         assert moves == {"m": "", "n": "a"}
 
     def test_known_and_withdrawn_services(self) -> None:
-        assert place([Place("m", "lost", "cl", serves=True)], [A]) == ()
-        assert [c.service for c in place([Place("m", "a", "ca")], [Wish("a", "ca", 0, 0)])] == [""]
-        (change,) = place([Place("m", "a", "old", serves=True)], [A])
+        assert place([PlacedMachine("m", "lost", "cl", serves=True)], [A]) == ()
+        assert [
+            c.service
+            for c in place([PlacedMachine("m", "a", "ca")], [TeacherDemand("a", "ca", 0, 0)])
+        ] == [""]
+        (change,) = place([PlacedMachine("m", "a", "old", serves=True)], [A])
         assert (change.machine_id, change.service) == ("m", "a")
 
     @pytest.mark.parametrize(
@@ -132,7 +141,7 @@ class TestPlacement:
 
     @some
     @given(machines(), wishes(), st.integers(0, 4))
-    def test_laws(self, places: list[Place], asked: list[Wish], more: int) -> None:
+    def test_laws(self, places: list[PlacedMachine], asked: list[TeacherDemand], more: int) -> None:
         """Orders come to rest, waste no machine, and follow guarantees and priorities."""
         asked = [replace(wish, wanted=wish.wanted + more) for wish in asked]
         changes = place(places, asked)
@@ -158,14 +167,24 @@ class TestPlacement:
 
     def test_free_machine_for_small_demand(self) -> None:
         """Not that of `a`, which would have to begin anew on the one that is left."""
-        places = [Place("m0", "a", "ca"), Place("m1"), Place("m2", "a", refuses=frozenset("d"))]
-        asked = [Wish("a", "ca", 0, 1), Wish("c", "cc", 1, 1), Wish("d", "cd", 0, 1)]
+        places = [
+            PlacedMachine("m0", "a", "ca"),
+            PlacedMachine("m1"),
+            PlacedMachine("m2", "a", refuses=frozenset("d")),
+        ]
+        asked = [
+            TeacherDemand("a", "ca", 0, 1),
+            TeacherDemand("c", "cc", 1, 1),
+            TeacherDemand("d", "cd", 0, 1),
+        ]
         changes = {change.machine_id: change.service for change in place(places, asked)}
         assert changes == {"m1": "d", "m2": "c"}
 
     @some
     @given(machines(), wishes())
-    def test_no_needless_moves(self, places: list[Place], asked: list[Wish]) -> None:
+    def test_no_needless_moves(
+        self, places: list[PlacedMachine], asked: list[TeacherDemand]
+    ) -> None:
         asked = [replace(wish, least=0, wanted=min(wish.wanted, 1)) for wish in asked]
         changes = place(places, asked)
         then = after(places, changes, asked)
@@ -181,9 +200,11 @@ class TestPlacement:
 
     @some
     @given(machines(), wishes())
-    def test_machines_are_kept(self, places: list[Place], asked: list[Wish]) -> None:
+    def test_machines_are_kept(
+        self, places: list[PlacedMachine], asked: list[TeacherDemand]
+    ) -> None:
         """Every machine fits every service here, and there are enough."""
-        spares = [Place(f"spare{number}") for number in range(24)]
+        spares = [PlacedMachine(f"spare{number}") for number in range(24)]
         places = [replace(one, refuses=frozenset()) for one in places] + spares
         changes = place(places, asked)
         gained = Counter(change.service for change in changes if change.service)

@@ -15,7 +15,7 @@ from edl.coordinator.machines import MachineBoard, records
 from edl.coordinator.machines.deployment_fields import ALLOWED, arguments, check_url, parse_options
 from edl.coordinator.machines.placement import FRESH_S, HOLD_S
 from edl.coordinator.machines.placing import SETTLE_S, Placer
-from edl.coordinator.machines.records import Deployment, Order, Report
+from edl.coordinator.machines.records import Deployment, MachineOrder, Report
 from edl.coordinator.operations import deploy, undeploy
 from edl.coordinator.registry import Registry
 from edl.coordinator.store.memory_store import MemoryStore
@@ -179,7 +179,7 @@ def test_serving_goes_on_when_redis_is_emptied() -> None:
     assert yard.orders_after(SETTLE_S + 2) == {"m": "", "n": "b"}
     deploy(yard.board, A)
     yard.pass_s(2.0)
-    assert yard.board.machines()[0].order == Order()  # it has what it is to have
+    assert yard.board.machines()[0].order == MachineOrder()  # it has what it is to have
     yard.desired["a"] = 0
     yard.pass_s(FRESH_S)
     assert yard.board.machines()[0].order.number == 8
@@ -358,13 +358,15 @@ def test_a_record_that_could_not_be_deployed_is_not_read_either(change: dict[str
     text = json.dumps(told)
     assert records.deployment_from(text) is None
     order = json.dumps({"number": 3, "deployment": told, "why": ""})
-    assert records.order_from(order) == Order()
+    assert records.order_from(order) == MachineOrder()
 
 
 def test_what_was_written_is_read_and_newer_fields_are_left_out() -> None:
     assert records.deployment_from(records.written(GOOD)) == GOOD
     newer = json.dumps({**GOOD.to_json(), "of_tomorrow": 1})
     assert records.deployment_from(newer) == GOOD
-    assert records.order_from(records.written(Order(2, GOOD, "why"))) == Order(2, GOOD, "why")
+    assert records.order_from(records.written(MachineOrder(2, GOOD, "why"))) == MachineOrder(
+        2, GOOD, "why"
+    )
     told = Report(blocked=(records.attempt_of(GOOD),), troubles=("it broke",))
     assert Report.from_json(told.to_json()).trouble_with(GOOD) == "it broke"

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from edl.coordinator.limits import Limits
+from edl.coordinator.limits import ManagerLimits
 from edl.coordinator.registry import LogEntry
 from edl.coordinator.service import CoordinatorServer, watching
 from edl.coordinator.service.watching import Listener
@@ -70,7 +70,7 @@ def test_a_secret_is_handed_out_at_once_and_the_one_presented_is_kept(mesh: Serv
 
 
 def test_a_machine_that_is_gone_without_a_word_loses_its_stream() -> None:
-    with served(limits=Limits(ping_s=0.5)) as mesh, FaultProxy(mesh.address) as proxy:
+    with served(limits=ManagerLimits(ping_s=0.5)) as mesh, FaultProxy(mesh.address) as proxy:
         with open_stream(proxy.address, report()) as (call, _):
             next_assignment(call)
             proxy.stall()

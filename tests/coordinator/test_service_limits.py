@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from edl.coordinator.limits import Limits, Places, TooLarge
+from edl.coordinator.limits import ManagerLimits, Places, TooLarge
 from edl.runtime.errors import RateLimited
 from edl.scheduler.admission import RateLimit
 from edl.tests.coordinator.scripted_manager import Served, served
@@ -30,7 +30,7 @@ def test_a_report_or_message_that_is_too_large_is_refused(mesh: Served) -> None:
     ended = ask(mesh.address, "Status", b"\x0a" * (9 << 20))  # gRPC itself refuses it
     assert_refused(ended, "RESOURCE_EXHAUSTED", "larger than max")
     wait_until(lambda: mesh.refused == ["malformed"])
-    limits = Limits(message_bytes=3)
+    limits = ManagerLimits(message_bytes=3)
     limits.check_size(b"123")
     with pytest.raises(TooLarge, match=r"larger than max \(4 vs\. 3 bytes\)"):
         limits.check_size(b"1234")
@@ -50,7 +50,7 @@ def test_garbage_on_the_port_harms_nobody(mesh: Served, capfd: pytest.CaptureFix
 
 
 def test_who_reports_too_often_is_refused() -> None:
-    with served(limits=Limits(reports=RateLimit(0.1, 5.0))) as mesh:
+    with served(limits=ManagerLimits(reports=RateLimit(0.1, 5.0))) as mesh:
         ended = subscribe(mesh.address, *[report()] * 10)
         assert_refused(ended, "RESOURCE_EXHAUSTED", "reports a second")
         assert len(mesh.manager.reports) == 6  # the first, and a burst
@@ -59,7 +59,7 @@ def test_who_reports_too_often_is_refused() -> None:
 
 @pytest.mark.parametrize("method", ["Subscribe", "Status", "Watch"])
 def test_a_call_that_never_says_what_it_is_about_is_ended(method: str) -> None:
-    with served(limits=Limits(first_report_s=0.2)) as mesh:
+    with served(limits=ManagerLimits(first_report_s=0.2)) as mesh:
         over = threading.Event()
         channel: Any
         with grpc.insecure_channel(mesh.address) as channel:
@@ -71,7 +71,7 @@ def test_a_call_that_never_says_what_it_is_about_is_ended(method: str) -> None:
 
 
 def test_one_credential_may_hold_so_many_streams_and_the_manager_so_many() -> None:
-    limits = Limits(streams=3, streams_per_principal=2)
+    limits = ManagerLimits(streams=3, streams_per_principal=2)
     with served(limits=limits) as mesh:
         with open_stream(mesh.address, report(student_id="j/0")) as (first, _):
             next_assignment(first)
@@ -83,14 +83,14 @@ def test_one_credential_may_hold_so_many_streams_and_the_manager_so_many() -> No
             with open_stream(mesh.address, report(student_id="j/2")) as (third, _):
                 next_assignment(third)  # a place is free again
         assert mesh.refused == ["rate_limited"]
-    with served(limits=Limits(streams=0)) as mesh:
+    with served(limits=ManagerLimits(streams=0)) as mesh:
         ended = subscribe(mesh.address, report())
         assert_refused(ended, "RESOURCE_EXHAUSTED", "this service manager")
         assert mesh.refused == ["overloaded"]
 
 
 def test_calls_on_top_of_those_that_are_answered_are_turned_away() -> None:
-    with served(limits=Limits(calls=1)) as mesh:
+    with served(limits=ManagerLimits(calls=1)) as mesh:
         mesh.manager.answering.clear()
         ended: list[tuple[str, str]] = []
         first = threading.Thread(target=lambda: ended.append(ask(mesh.address, "Status")))

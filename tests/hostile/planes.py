@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from edl.coordinator.calling.discovery import SECRET_METADATA
 from edl.coordinator.config import ManagerConfig
-from edl.coordinator.limits import Limits
+from edl.coordinator.limits import ManagerLimits
 from edl.coordinator.machines import MachineBoard
 from edl.coordinator.manager.manager import Manager
 from edl.coordinator.registry import Registry
@@ -45,7 +45,7 @@ class ControlPlane:
     """A service manager over a registry in memory, with one teacher in service `calm`."""
 
     def __init__(
-        self, security: ServerSecurity | None = None, limits: Limits | None = None
+        self, security: ServerSecurity | None = None, limits: ManagerLimits | None = None
     ) -> None:
         self.refused: Counter[str] = Counter()
         self.registry = Registry(MemoryStore(), events_kept=_EVENTS)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edl.coordinator.calling.discovery import SECRET_METADATA
-from edl.coordinator.limits import Limits
+from edl.coordinator.limits import ManagerLimits
 from edl.proto.security import ClientSecurity, ServerSecurity, open_channel
 from edl.tests.coordinator.calls import SERVICE as CONTROL
 from edl.tests.coordinator.calls import ask, end_of
@@ -90,7 +90,7 @@ def test_calls_that_say_nothing_keep_nobody_out() -> None:
 
     methods = ["Subscribe", "Status", "Drain", "Upgrade", "Deploy", "Watch"] * 20
     with (
-        closing(ControlPlane(limits=Limits(first_report_s=2.0))) as plane,
+        closing(ControlPlane(limits=ManagerLimits(first_report_s=2.0))) as plane,
         open_channel(plane.address) as opened,
         served_throughout(good_student(plane.address)),
         served_throughout(lambda: answered(plane.address)),

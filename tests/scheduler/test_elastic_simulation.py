@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edl.benchmarks.elastic_simulation import (
     Failure,
-    Reservation,
+    ResourceReservation,
     SimulatedJob,
     SimulatedPool,
     Simulation,
@@ -27,7 +27,7 @@ def slots(count: int, **config: object) -> SimulatedPool:
 
 def reserved(pool: SimulatedPool, count: int, start_s: float, end_s: float) -> SimulatedPool:
     """With so many slots for online services from `start_s` to `end_s`."""
-    steps = Reservation(start_s, {"slots": count}), Reservation(end_s, {"slots": 0})
+    steps = ResourceReservation(start_s, {"slots": count}), ResourceReservation(end_s, {"slots": 0})
     return replace(pool, reservations=steps)
 
 

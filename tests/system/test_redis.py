@@ -22,10 +22,10 @@ from redis.exceptions import NoPermissionError
 from edl.coordinator import Heartbeat
 from edl.coordinator.calling.discovery import live_managers
 from edl.coordinator.jobs import JobBoard
-from edl.coordinator.machines import Deployment, MachineBoard, Order, Report
+from edl.coordinator.machines import Deployment, MachineBoard, MachineOrder, Report
 from edl.coordinator.machines import keys as machine_keys
 from edl.coordinator.machines.board import fence_of
-from edl.coordinator.queue import Progress, QueueBoard, Wish
+from edl.coordinator.queue import DesiredJobState, JobProgress, QueueBoard
 from edl.coordinator.queue.keys import of_queue as of_queue_key
 from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Registry, Row, acl, connect, keys
 from edl.coordinator.store import Leads
@@ -149,9 +149,9 @@ def test_a_fleet_keeps_queues_and_the_boards_of_trainings(users: Users) -> None:
     for number in (1, 2):
         assert queue.submit("a", {}) == number
         assert queue.take("r", {}, 30.0)
-        assert queue.wish("a", Wish(nodes=1))
+        assert queue.wish("a", DesiredJobState(nodes=1))
         assert queue.log(of_queue(queue, "r"), "a", ["x"])
-        assert queue.tell(of_queue(queue, "r"), "a", number, Progress("failed"))
+        assert queue.tell(of_queue(queue, "r"), "a", number, JobProgress("failed"))
     queue.note({})
     queue.reserve("web", 1, 30.0)
     assert len(queue.jobs()) == len(queue.lines("a")) == len(queue.events()) == 1
@@ -181,8 +181,8 @@ def test_an_agent_keeps_its_machine_reads_its_order_and_serves_any_service(users
     agent.join("m", 1, Report(), 30.0)
     manager.deploy(deployment)
     fence = fence_of(manager.lead("x#1", 30.0))
-    assert manager.order(fence, {"m": Order(1, deployment)})
-    assert agent.beat("m", 1, 30.0, Report(state="serving")) == Order(1, deployment)
+    assert manager.order(fence, {"m": MachineOrder(1, deployment)})
+    assert agent.beat("m", 1, 30.0, Report(state="serving")) == MachineOrder(1, deployment)
     assert manager.machines()[0].report.state == "serving"
     for service in ("s", "another"):
         users.agent.register("teachers", service, "m", FACTS, 30.0)

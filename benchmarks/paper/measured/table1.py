@@ -12,7 +12,7 @@ from typing import Final
 from ....mesh.cores import available_cores, children_on
 from ...children import Child
 from ...pacing.teachers import PICTURES, paced, start_teachers
-from ...report import Estimate, Goal, Report, Row, interleaved
+from ...report import BenchmarkReport, Estimate, Goal, Row, interleaved
 from .cores import divided
 from .models import framework
 from .student import EDL_DIST, LABELLING_ALONE, N_TRAINING, ONLINE, SETTLING, STEP_ALONE, WAYS
@@ -34,7 +34,7 @@ _CORES: Final = (1, 2, 4, 8, 16)
 _CUDA_TEACHER: Final = "edl.benchmarks.paper.measured.torch_models:resnet50"
 
 
-def measure(quick: bool, p4_rate: float, *, on_gpu: bool) -> Report:
+def measure(quick: bool, p4_rate: float, *, on_gpu: bool) -> BenchmarkReport:
     """The three ways by turns, and each model alone.
 
     On a GPU the teacher is a real one, with PyTorch, and the student has 1 to 16 cores. Else the
@@ -61,7 +61,7 @@ def measure(quick: bool, p4_rate: float, *, on_gpu: bool) -> Report:
         seconds = _by_turns(count, rows_of_batch, options, model)
         rows += _rows(count, rows_of_batch, teacher, seconds)
         goals += judge(count, seconds)
-    return Report(rows, goals)
+    return BenchmarkReport(rows, goals)
 
 
 def _by_turns(count: int, rows: int, options: tuple[str, ...], model: str) -> Seconds:

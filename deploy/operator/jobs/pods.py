@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
-from ....mesh.jobs.spec import JobSpec
+from ....mesh.jobs.spec import QueuedJobSpec
 from ....mesh.kubernetes.resources import NODE_CONTAINER, Object, labels_of, owner_reference
 from ....runtime.errors import UsageError
 from ..capacity import checked_requests_of
@@ -17,7 +17,7 @@ CHECKPOINTS: Final = "/var/lib/edl/checkpoints"
 _SILENCE_S: Final = 30
 
 
-def spec_of(job: Object) -> JobSpec:
+def spec_of(job: Object) -> QueuedJobSpec:
     """What a DistillJob describes, held against what such a file may say.
 
     Raises:
@@ -25,7 +25,7 @@ def spec_of(job: Object) -> JobSpec:
     """
     spec, meta = job.get("spec", {}), job["metadata"]
     try:
-        return JobSpec(
+        return QueuedJobSpec(
             name=meta["name"],
             train=spec.get("train", ""),
             command=spec.get("command", ""),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ....coordinator.queue import Entry, Progress, QueuedJob
+from ....coordinator.queue import Entry, JobProgress, QueuedJob
 from ....runtime.errors import (
     KubernetesUnavailable,
     ManifestRefused,
@@ -19,7 +19,7 @@ from ....runtime.errors import (
 from ...kubernetes.client import Client, connect
 from ...kubernetes.resources import DISTILL_JOB, EVENT, Object
 from ..backend import Listing, not_ended
-from ..spec import JobSpec
+from ..spec import QueuedJobSpec
 from .pod_logs import PodLogs
 from .resource import notes, to_resource
 from .views import entries_of, job_of, jobs_of
@@ -56,7 +56,7 @@ class KubernetesBackend:
         host = str(connection.configuration.host)
         return cls(Client(connection), host)
 
-    def submit(self, spec: JobSpec) -> list[str]:
+    def submit(self, spec: QueuedJobSpec) -> list[str]:
         resource = to_resource(spec, self._client.namespace)
         try:  # before a former job is deleted, as the spec may be refused
             self._create(resource)
@@ -142,10 +142,10 @@ class KubernetesBackend:
             return False
         return True
 
-    def ended(self, job: QueuedJob) -> Progress | None:
+    def ended(self, job: QueuedJob) -> JobProgress | None:
         found = self._resource(job.name)
         if found is None or found["metadata"]["uid"] != job.spec["uid"]:
-            return Progress("stopped", reason="the cluster does not have it any more")
+            return JobProgress("stopped", reason="the cluster does not have it any more")
         progress = job_of(found).progress
         return progress if progress.ended else None
 

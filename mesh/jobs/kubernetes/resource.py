@@ -12,7 +12,7 @@ from ....coordinator.store.facts import Facts
 from ....coordinator.store.redis_url import holds_password
 from ....runtime.errors import UsageError
 from ...kubernetes.resources import DISTILL_JOB, GPU, Object
-from ..spec import JobSpec
+from ..spec import QueuedJobSpec
 
 #: Names that the schema of the resource allows; names of pods are this with a number.
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
@@ -32,7 +32,7 @@ _KEYS: Final = {
 }
 
 
-def to_resource(spec: JobSpec, namespace: str = "") -> Object:
+def to_resource(spec: QueuedJobSpec, namespace: str = "") -> Object:
     """Return the resource of a job.
 
     Args:
@@ -84,8 +84,8 @@ def _claims(needs: Mapping[str, Any]) -> Object:
 def facts_of(resource: Object) -> Facts:
     """Return a resource's values by the keys of a job's file, unchecked; missing ones are left out.
 
-    `JobSpec(**facts)` equals the argument of `to_resource`, except for `folder`, and for fractions
-    of a second of `grace_s`.
+    `QueuedJobSpec(**facts)` equals the argument of `to_resource`, except for `folder`, and for
+    fractions of a second of `grace_s`.
     """
     spec = resource.get("spec") or {}
     facts: dict[str, Any] = {"name": resource["metadata"]["name"]}
@@ -102,7 +102,7 @@ if TYPE_CHECKING:
     from ..backend import JobLocation
 
 
-def manifest(spec: JobSpec, where: JobLocation) -> Iterator[str]:
+def manifest(spec: QueuedJobSpec, where: JobLocation) -> Iterator[str]:
     """Yield the lines of a YAML manifest for `kubectl apply -f -`, with notes as comments.
 
     Raises:
@@ -117,7 +117,7 @@ def manifest(spec: JobSpec, where: JobLocation) -> Iterator[str]:
     yield from yaml.safe_dump(resource, sort_keys=False, width=100).rstrip("\n").split("\n")
 
 
-def notes(spec: JobSpec) -> list[str]:
+def notes(spec: QueuedJobSpec) -> list[str]:
     """Return hints about a job on a cluster, a sentence each."""
     found = []
     if spec.folder != Path():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ....coordinator.queue import Entry, Progress, QueuedJob, Wish
+from ....coordinator.queue import DesiredJobState, Entry, JobProgress, QueuedJob
 from ....runtime.errors import UsageError
 from ...kubernetes.resources import Object, seconds_of
 from .resource import facts_of
@@ -23,7 +23,7 @@ def job_of(resource: Object, number: int = 1) -> QueuedJob:
     meta, spec = resource["metadata"], resource.get("spec") or {}
     facts = {"min_nodes": 1, "max_nodes": 1, **facts_of(resource)}
     facts |= {"namespace": meta.get("namespace", ""), "uid": meta.get("uid", "")}
-    wish = Wish.from_json({"nodes": spec.get("nodes"), "stop": spec.get("stopped")})
+    wish = DesiredJobState.from_json({"nodes": spec.get("nodes"), "stop": spec.get("stopped")})
     submitted_ms = _ms(meta.get("creationTimestamp"))
     return QueuedJob(meta["name"], number, facts, submitted_ms, wish, _progress(resource))
 
@@ -37,12 +37,12 @@ def jobs_of(resources: Iterable[Object]) -> list[QueuedJob]:
     return [job_of(one, number) for number, one in enumerate(ordered, start=1)]
 
 
-def _progress(resource: Object) -> Progress:
+def _progress(resource: Object) -> JobProgress:
     status: Mapping[str, Any] = resource.get("status") or {}
     if "observedGeneration" not in status:
-        return Progress(reason=_UNSEEN)
+        return JobProgress(reason=_UNSEEN)
     nodes = int(status.get("nodes") or 0)
-    return Progress.from_json(
+    return JobProgress.from_json(
         {
             "state": status.get("state", "creating"),
             "target": int(status.get("target", nodes)),

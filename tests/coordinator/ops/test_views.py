@@ -11,7 +11,7 @@ from edl.cli import command_line
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.ops import jobs_view, lines, queue_view, service_view
 from edl.coordinator.ops.status_view import render, to_json, volume_bar
-from edl.coordinator.queue import Progress, QueueBoard
+from edl.coordinator.queue import JobProgress, QueueBoard
 from edl.coordinator.registry.records import LogEntry
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
@@ -204,7 +204,7 @@ def queue_of(*states: ElasticJobState) -> QueueBoard:
     for number, state in enumerate(states):
         submitted = board.submit(f"j{number}", {})
         assert submitted
-        assert board.tell(of_queue(board, "r"), f"j{number}", submitted, Progress(state))
+        assert board.tell(of_queue(board, "r"), f"j{number}", submitted, JobProgress(state))
     return board
 
 

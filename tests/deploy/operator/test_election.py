@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edl.deploy.operator.election import Election
+from edl.deploy.operator.election import LeaseElection
 from edl.mesh.kubernetes.client import Client
 from edl.mesh.kubernetes.resources import CONFIG_MAP, LEASE
 from edl.runtime.errors import KubernetesUnavailable, LeaseSuperseded
@@ -21,11 +21,11 @@ class Clock:
         return self.s
 
 
-def candidate(client: Client, clock: Clock, name: str = "a") -> Election:
-    return Election(client, NAME, name, 15, clock=clock)
+def candidate(client: Client, clock: Clock, name: str = "a") -> LeaseElection:
+    return LeaseElection(client, NAME, name, 15, clock=clock)
 
 
-def _look(*candidates: Election) -> list[bool]:
+def _look(*candidates: LeaseElection) -> list[bool]:
     for one in candidates:
         one.look()
     return [one.leads() for one in candidates]
@@ -91,7 +91,7 @@ def test_a_lead_that_was_lost_or_has_lapsed_begins_anew(cluster: Cluster) -> Non
         changes.append(only.leads())
 
     with cluster.calling(hook) as client:
-        only = Election(client, NAME, "a", 15, note, clock)
+        only = LeaseElection(client, NAME, "a", 15, note, clock)
         assert _look(only) == [True]
         away = True
         clock.s += 5

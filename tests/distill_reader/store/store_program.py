@@ -12,7 +12,7 @@ import random
 import sys
 
 from edl.distill_reader.store import LabelStore
-from edl.distill_reader.store.store import Store
+from edl.distill_reader.store.store import LabelDatabase
 from edl.runtime.errors import EdlError
 from edl.tests.distill_reader.store.samples import rows_in, sample_keys
 
@@ -27,7 +27,7 @@ def numbers_of(lot: int) -> range:
 
 def fill(path: str, max_bytes: int, seed: str) -> int:
     rng = random.Random(seed)
-    with Store(LabelStore(path, max_bytes)) as store:
+    with LabelDatabase(LabelStore(path, max_bytes)) as store:
         parent = os.getppid()
         while os.getppid() == parent:
             lot, other = rng.randrange(LOTS), rng.randrange(LOTS)
@@ -47,7 +47,7 @@ def open_each() -> int:
     keys, rows = sample_keys(range(4)), rows_in(None, range(4))
     for line in sys.stdin:
         try:
-            with Store(LabelStore(line.strip(), BUDGET_BYTES)) as store:
+            with LabelDatabase(LabelStore(line.strip(), BUDGET_BYTES)) as store:
                 store.put_many(keys, rows)
                 trouble = store.stats.trouble
         except EdlError as error:

@@ -16,7 +16,7 @@ import pytest
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.database import Database
 from edl.distill_reader.store.rows import Content, LabelRow, ServiceModel
-from edl.distill_reader.store.store import PAUSE_S, Store
+from edl.distill_reader.store.store import PAUSE_S, LabelDatabase
 from edl.proto.forms import LabelForm
 from edl.runtime.errors import StoreUnavailable, UsageError
 from edl.tests.distill_reader.store.samples import damage, rows_in, sample_keys
@@ -46,7 +46,7 @@ def settings_(tmp_path: Path) -> LabelStore:
     return LabelStore(tmp_path / "labels.edl", 64 * MIB)
 
 
-def fill(store: Store, numbers: range, form: LabelForm | None = None) -> None:
+def fill(store: LabelDatabase, numbers: range, form: LabelForm | None = None) -> None:
     store.put_many(sample_keys(numbers), rows_in(form, numbers))
 
 
@@ -62,14 +62,14 @@ def bytes_on_disk(path: str) -> int:
 def test_stored_rows_come_back_in_any_order(settings_: LabelStore, rng: random.Random) -> None:
     rows = rows_in(None, range(1000))
     keys = sample_keys(range(1000))
-    with Store(settings_) as store:
+    with LabelDatabase(settings_) as store:
         assert store.get_many(keys) == [None] * 1000
         store.put_many(keys, rows)
         assert store.get_many(keys) == rows
         assert (store.stats.hits, store.stats.misses) == (1000, 1000)
         assert store.stats.written == 1000
     order = rng.choices(range(1000), k=300)  # some more than once
-    with Store(settings_) as store:
+    with LabelDatabase(settings_) as store:
         assert store.get_many([keys[n] for n in order]) == [rows[n] for n in order]
         assert store.get_many([]) == []
         store.put_many([], [])
@@ -79,7 +79,7 @@ def test_stored_rows_come_back_in_any_order(settings_: LabelStore, rng: random.R
 def test_a_row_becomes_richer_and_never_poorer(settings_: LabelStore) -> None:
     keys = sample_keys([5])
     topk = LabelForm.parse("topk:5")
-    with Store(settings_) as store:
+    with LabelDatabase(settings_) as store:
         fill(store, range(5, 6), topk)
         fill(store, range(5, 6), None)
         assert store.get_many(keys) == rows_in(None, [5])
@@ -91,12 +91,12 @@ def test_a_row_becomes_richer_and_never_poorer(settings_: LabelStore) -> None:
 
 def test_what_a_teacher_has_labelled_goes_when_it_is_disowned(settings_: LabelStore) -> None:
     topk = LabelForm.parse("topk:5")
-    with Store(settings_) as store:
+    with LabelDatabase(settings_) as store:
         store.put_many(sample_keys(range(600)), made_by("honest", range(600)))
         store.put_many(sample_keys(range(600, 1000)), made_by("liar", range(600, 1000)))
         for maker, form in (("honest", topk), ("liar", None)):  # of these both have a part
             store.put_many(sample_keys(range(1000, 1010)), made_by(maker, range(1000, 1010), form))
-    with Store(settings_) as store:
+    with LabelDatabase(settings_) as store:
         store.disown("liar")
         assert store.stats.disowned == 410
         assert store.get_many(sample_keys(range(1010)))[600:] == [None] * 410
@@ -119,21 +119,21 @@ def test_foreign_files_are_refused_unchanged(tmp_path: Path, make: Callable[[Pat
     make(path)
     before = path.read_bytes()
     with pytest.raises(UsageError, match=r"is no label store.*name another path"):
-        Store(LabelStore(path, MIB))
+        LabelDatabase(LabelStore(path, MIB))
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["mine"]
 
 
 def test_a_store_of_another_version_is_refused(settings_: LabelStore) -> None:
-    Store(settings_).close()
+    LabelDatabase(settings_).close()
     damage(settings_.path, "PRAGMA user_version = 9")
     with pytest.raises(UsageError, match="of version 9, this program reads 2"):
-        Store(settings_)
+        LabelDatabase(settings_)
 
 
 def test_an_empty_file_becomes_a_store(settings_: LabelStore) -> None:
     Path(settings_.path).touch()
-    with Store(settings_) as store:
+    with LabelDatabase(settings_) as store:
         fill(store, range(3))
         assert None not in store.get_many(sample_keys(range(3)))
 
@@ -146,7 +146,7 @@ def test_settings_that_cannot_work(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="list of fields"):
         LabelStore(tmp_path / "a", MIB, sample_ids="index")
     with pytest.raises(UsageError, match="no directory"):
-        Store(LabelStore(tmp_path / "gone" / "a", MIB))
+        LabelDatabase(LabelStore(tmp_path / "gone" / "a", MIB))
 
 
 def test_another_reader_of_this_process_takes_no_lock_away(tmp_path: Path) -> None:
@@ -157,10 +157,10 @@ def test_another_reader_of_this_process_takes_no_lock_away(tmp_path: Path) -> No
         inode = f":{os.stat(path).st_ino} "
         return [line for line in Path("/proc/locks").read_text().splitlines() if inode in line]
 
-    with Store(LabelStore(path, MIB)) as one:
+    with LabelDatabase(LabelStore(path, MIB)) as one:
         one.get_many(sample_keys([1]))
         assert locks()
-        Store(LabelStore(path, MIB)).close()
+        LabelDatabase(LabelStore(path, MIB)).close()
         assert locks()
 
 
@@ -168,7 +168,7 @@ def test_another_reader_of_this_process_takes_no_lock_away(tmp_path: Path) -> No
 def with_liar(tmp_path: Path) -> LabelStore:
     """A store in which a liar has labelled the first ten samples."""
     settings = LabelStore(tmp_path / "labels", 64 * MIB)
-    with Store(settings) as store:
+    with LabelDatabase(settings) as store:
         store.put_many(sample_keys(range(10)), made_by("liar", range(10)))
         fill(store, range(10, 20))
     return settings
@@ -179,7 +179,7 @@ def test_what_a_liar_has_said_is_not_given_out_though_it_cannot_be_taken_out(
 ) -> None:
     clock, keys = Clock(), sample_keys(range(20))
     honest = [*[None] * 10, *rows_in(None, range(10, 20))]
-    with Store(with_liar, clock) as store:
+    with LabelDatabase(with_liar, clock) as store:
         with Database(with_liar.path, write=True) as other, other.writing():
             fill(store, range(20, 30))
             assert store.stats.dropped == 10
@@ -192,14 +192,14 @@ def test_what_a_liar_has_said_is_not_given_out_though_it_cannot_be_taken_out(
         assert store.stats.disowned == 10, "it was made up for"
         assert store.get_many(keys) == honest
     assert "still holds labels" not in caplog.text
-    with Store(with_liar) as store:
+    with LabelDatabase(with_liar) as store:
         assert store.get_many(keys) == honest
 
 
 def test_a_store_that_still_holds_labels_of_a_liar_says_so_at_the_end(
     with_liar: LabelStore, caplog: pytest.LogCaptureFixture, impatient: None
 ) -> None:
-    store = Store(with_liar)
+    store = LabelDatabase(with_liar)
     with Database(with_liar.path, write=True) as other, other.writing():
         store.disown("liar")
         store.close()
@@ -229,10 +229,10 @@ def test_a_damaged_row_is_missing_and_is_made_anew(
     settings_: LabelStore, statement: str, damaged: int
 ) -> None:
     keys, rows = sample_keys(range(10)), rows_in(None, range(10))
-    with Store(settings_) as store:
+    with LabelDatabase(settings_) as store:
         store.put_many(keys, made_by("liar", range(10)))
     damage(settings_.path, statement)
-    with Store(settings_) as store:
+    with LabelDatabase(settings_) as store:
         found = store.get_many(keys)
         assert found.count(None) == damaged
         assert [one or row for one, row in zip(found, rows, strict=True)] == rows
@@ -252,18 +252,18 @@ def test_a_damaged_row_is_missing_and_is_made_anew(
 )
 def test_a_damaged_model_is_not_remembered(settings_: LabelStore, statement: str) -> None:
     """A run without teachers would read the labels of another one."""
-    with Store(settings_) as store:
+    with LabelDatabase(settings_) as store:
         store.remember("s", ServiceModel(Content("model-1"), ("x",)))
     damage(settings_.path, statement)
-    with Store(settings_) as store:
+    with LabelDatabase(settings_) as store:
         assert store.recall("s") is store.recall("t") is None
 
 
 def test_a_file_that_breaks_while_it_is_open_is_left_alone(settings_: LabelStore) -> None:
-    with Store(settings_) as store:
+    with LabelDatabase(settings_) as store:
         fill(store, range(2000))
     size = os.stat(settings_.path).st_size
-    with Store(settings_) as store:
+    with LabelDatabase(settings_) as store:
         assert None not in store.get_many(sample_keys(range(10)))
         with open(settings_.path, "r+b") as file:
             file.seek(8192)
@@ -308,9 +308,9 @@ def public_folder() -> Iterator[Path]:
 
 def test_a_store_that_cannot_be_written_is_read(public_folder: Path) -> None:
     settings = LabelStore(public_folder / "labels", MIB)
-    with Store(settings) as store:
+    with LabelDatabase(settings) as store:
         fill(store, range(100))
-    with without_rights(public_folder), Store(settings) as store:
+    with without_rights(public_folder), LabelDatabase(settings) as store:
         assert not store.writable
         assert store.get_many(sample_keys(range(100))) == rows_in(None, range(100))
         fill(store, range(100, 110))
@@ -319,7 +319,7 @@ def test_a_store_that_cannot_be_written_is_read(public_folder: Path) -> None:
 
 def test_one_that_was_not_closed_and_cannot_be_written_says_so(public_folder: Path) -> None:
     settings = LabelStore(public_folder / "labels", MIB)
-    with Store(settings) as store:
+    with LabelDatabase(settings) as store:
         fill(store, range(100))
         for end in ("", "-wal"):
             shutil.copy(settings.path + end, str(public_folder / "killed") + end)
@@ -327,9 +327,9 @@ def test_one_that_was_not_closed_and_cannot_be_written_says_so(public_folder: Pa
         without_rights(public_folder),
         pytest.raises(StoreUnavailable, match="open it once where it can be"),
     ):
-        Store(LabelStore(public_folder / "killed", MIB))
+        LabelDatabase(LabelStore(public_folder / "killed", MIB))
 
 
 def test_a_directory_in_which_nothing_can_be_made(public_folder: Path) -> None:
     with without_rights(public_folder), pytest.raises(StoreUnavailable, match="unable to open"):
-        Store(LabelStore(public_folder / "labels", MIB))
+        LabelDatabase(LabelStore(public_folder / "labels", MIB))

@@ -15,7 +15,7 @@ import pytest
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.cli import app
 from edl.distill_reader.store.rows import ArraySpec, Content, ServiceModel, keys_of, layout_of, pack
-from edl.distill_reader.store.store import Store
+from edl.distill_reader.store.store import LabelDatabase
 from edl.proto.forms import LabelForm, decode, encode
 from edl.runtime.errors import StoreDamaged, UsageError
 from edl.tests.cli_output import json_of, run
@@ -34,7 +34,7 @@ MIB = 1 << 20
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     settings = LabelStore(tmp_path / "labels", 64 * MIB)
-    with Store(settings) as store:
+    with LabelDatabase(settings) as store:
         store.put_many(sample_keys(range(600)), rows_in(None, range(600)))
         topk = LabelForm.parse("topk:5", 2.0)
         store.put_many(sample_keys(range(1000, 1010)), rows_in(topk, range(1000, 1010)))
@@ -99,7 +99,7 @@ def test_there_is_none(tmp_path: Path, command: str) -> None:
 
 def test_disown(path: str) -> None:
     rows = [replace(row, makers=frozenset(["liar"])) for row in rows_in(None, range(2000, 2050))]
-    with Store(LabelStore(path, 64 * MIB)) as store:
+    with LabelDatabase(LabelStore(path, 64 * MIB)) as store:
         store.put_many(sample_keys(range(2000, 2050)), rows)
     assert "50 rows of liar deleted" in run(app, "disown", path, "liar").stdout
     stock = json_of(app, "inspect", path)
@@ -140,7 +140,7 @@ def test_export_with_the_ids_of_the_user(tmp_path: Path) -> None:
     labels = logits_of(inputs_of(range(20))).astype(ml_dtypes.bfloat16)
     layout = layout_of(CONTENT, {"y": (LabelForm.parse("bfloat16"), None, [labels])}, whole=True)
     layout = replace(layout, ids=(ArraySpec.of(ids),))
-    with Store(LabelStore(tmp_path / "labels", MIB)) as store:
+    with LabelDatabase(LabelStore(tmp_path / "labels", MIB)) as store:
         keys = keys_of(CONTENT, {"x": inputs_of(range(20))}, 0, 20, [ids])
         store.put_many(keys, pack(layout, [ids, labels]))
     json_of(app, "export", tmp_path / "labels", tmp_path / "out")
@@ -151,7 +151,7 @@ def test_export_with_the_ids_of_the_user(tmp_path: Path) -> None:
 
 
 def test_export_of_several_contents_wants_one_named(path: str, tmp_path: Path) -> None:
-    with Store(LabelStore(path, 64 * MIB)) as store:
+    with LabelDatabase(LabelStore(path, 64 * MIB)) as store:
         layout = layout_of(Content("other"), {"y": (None, None, [inputs_of([1])])})
         store.put_many([b"o" * 16], pack(layout, [inputs_of([1])]))
     with pytest.raises(UsageError, match=r"name one content.*content-1, other"):

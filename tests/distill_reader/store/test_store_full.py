@@ -15,7 +15,7 @@ import pytest
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.database import PAGE_BYTES
 from edl.distill_reader.store.rows import LabelRow
-from edl.distill_reader.store.store import PAUSE_S, Store
+from edl.distill_reader.store.store import PAUSE_S, LabelDatabase
 from edl.distill_reader.store.table import ROW_BYTES
 from edl.proto.forms import LabelForm
 from edl.runtime.errors import StoreDamaged, StoreUnavailable, UsageError
@@ -50,7 +50,7 @@ def test_full_store_keeps_to_its_budget(tmp_path: Path, rng: random.Random, step
     settings = LabelStore(tmp_path / f"labels-{step_s}", MIB)
     forms = [None, None, LabelForm.parse("topk:5")]  # of which no two stand side by side
     clock = Clock()
-    with Store(settings, clock) as store:
+    with LabelDatabase(settings, clock) as store:
         for _ in range(150):
             clock.now += step_s
             form, begin = rng.choice(forms), rng.randrange(20_000)
@@ -69,7 +69,7 @@ def test_full_store_keeps_to_its_budget(tmp_path: Path, rng: random.Random, step
 
 def test_a_file_without_a_single_free_page_makes_room_all_the_same(tmp_path: Path) -> None:
     settings = LabelStore(tmp_path / "labels", MIB)
-    with Store(settings) as store:
+    with LabelDatabase(settings) as store:
         fill(store, range(6000))
         brim_over(settings.path, MIB)
         fill(store, range(6000, 7000))
@@ -80,7 +80,7 @@ def test_a_file_without_a_single_free_page_makes_room_all_the_same(tmp_path: Pat
 def test_large_and_small_rows_make_room_for_each_other(tmp_path: Path, rng: random.Random) -> None:
     settings = LabelStore(tmp_path / "labels", 4 * MIB)
     (row,) = rows_in(None, [1])
-    with Store(settings) as store:
+    with LabelDatabase(settings) as store:
         for _ in range(60):
             nbytes = rng.choice([100, 5_000, 9_000, 300_000])
             some = [
@@ -97,7 +97,7 @@ def test_of_two_rows_in_a_page_the_one_that_was_used_lately_stays(tmp_path: Path
     clock = Clock()
     row = large(rows_in(None, [1])[0], 4000)
     keys = [number.to_bytes(16, "little") for number in range(6000)]
-    with Store(LabelStore(tmp_path / "labels", 8 * MIB), clock) as store:
+    with LabelDatabase(LabelStore(tmp_path / "labels", 8 * MIB), clock) as store:
         for begin in range(0, 6000, 200):
             store.put_many(keys[begin : begin + 200], [row] * 200)
             clock.now += USE_STEP_S
@@ -110,10 +110,10 @@ def test_a_smaller_budget_makes_the_file_smaller(tmp_path: Path) -> None:
     path = tmp_path / "labels"
     numbers = range(10_000)
     rows = rows_in(None, numbers)
-    with Store(LabelStore(path, 8 * MIB)) as store:
+    with LabelDatabase(LabelStore(path, 8 * MIB)) as store:
         store.put_many(sample_keys(numbers), rows)
     assert path.stat().st_size > 2 * MIB
-    with Store(LabelStore(path, MIB)) as store:
+    with LabelDatabase(LabelStore(path, MIB)) as store:
         assert path.stat().st_size <= MIB
         found = store.get_many(sample_keys(numbers))
         assert 1000 < sum(one is not None for one in found) < 5000
@@ -121,7 +121,7 @@ def test_a_smaller_budget_makes_the_file_smaller(tmp_path: Path) -> None:
 
 
 def test_a_row_that_is_too_large_for_the_store_is_not_kept(tmp_path: Path) -> None:
-    with Store(LabelStore(tmp_path / "labels", MIB)) as store:
+    with LabelDatabase(LabelStore(tmp_path / "labels", MIB)) as store:
         (row,) = rows_in(None, [1])
         store.put_many([b"k" * 16], [large(row, 1_200_000)])
         assert store.stats.dropped == 1
@@ -132,12 +132,12 @@ def test_a_row_that_is_too_large_for_the_store_is_not_kept(tmp_path: Path) -> No
 def test_rows_that_no_key_leads_to_are_the_first_that_make_room(tmp_path: Path) -> None:
     """As where a damaged key was written anew: whatever was used lately, they were not."""
     path, numbers = tmp_path / "labels", range(2000)
-    with Store(LabelStore(path, 64 * MIB)) as store:
+    with LabelDatabase(LabelStore(path, 64 * MIB)) as store:
         fill(store, range(10_000, 16_000))
         damage(str(path), "DELETE FROM keys")
         fill(store, numbers)
     assert path.stat().st_size > 1.5 * MIB
-    with Store(LabelStore(path, MIB)) as store:
+    with LabelDatabase(LabelStore(path, MIB)) as store:
         assert path.stat().st_size <= MIB
         assert store.get_many(sample_keys(numbers)) == rows_in(None, numbers)
         fill(store, range(2000, 4000))
@@ -148,7 +148,7 @@ def test_rows_that_no_key_leads_to_are_the_first_that_make_room(tmp_path: Path) 
 def test_flipped_bytes_make_no_wrong_label(tmp_path: Path, rng: random.Random) -> None:
     settings = LabelStore(tmp_path / "labels.edl", 64 * MIB)
     keys, rows = sample_keys(range(400)), rows_in(None, range(400))
-    with Store(settings) as store:
+    with LabelDatabase(settings) as store:
         store.put_many(keys, rows)
     good = Path(settings.path).read_bytes()
     refused = lost = 0
@@ -160,7 +160,7 @@ def test_flipped_bytes_make_no_wrong_label(tmp_path: Path, rng: random.Random) -
             del bad[rng.randrange(len(bad)) :]
         Path(settings.path).write_bytes(bad)
         try:
-            with Store(settings) as store:
+            with LabelDatabase(settings) as store:
                 found = store.get_many(keys)
                 store.put_many(keys, rows)
                 found += store.get_many(keys)
@@ -184,7 +184,7 @@ def test_a_disk_that_refuses_costs_new_rows_and_no_old_ones(
         return sum(words in record.message for record in caplog.records)
 
     clock, (soft, hard) = Clock(), resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Store(LabelStore(tmp_path / "labels", 64 * MIB), clock) as store:
+    with LabelDatabase(LabelStore(tmp_path / "labels", 64 * MIB), clock) as store:
         fill(store, range(1000))
         for times in (1, 2):
             resource.setrlimit(resource.RLIMIT_FSIZE, (2 * times * MIB, hard))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from edl.distill_reader.store import LabelStore
-from edl.distill_reader.store.store import Store
+from edl.distill_reader.store.store import LabelDatabase
 from edl.tests.distill_reader.store.samples import rows_in, sample_keys
 from edl.tests.distill_reader.store.store_program import BUDGET_BYTES, LOTS, numbers_of
 from edl.tests.distill_reader.store.test_store import SLACK_BYTES, bytes_on_disk
@@ -70,7 +70,7 @@ def writer(
 def check(settings: LabelStore, told: set[int]) -> None:
     """The store opens, every row in it is right, and those of the lots in `told` are there."""
     assert bytes_on_disk(settings.path) <= settings.max_bytes + SLACK_BYTES
-    with Store(settings) as store:
+    with LabelDatabase(settings) as store:
         for lot in range(LOTS):
             rows = rows_in(None, numbers_of(lot))
             found = store.get_many(sample_keys(numbers_of(lot)))
@@ -107,5 +107,5 @@ def test_processes_that_open_a_new_store_at_once_all_get_it(tmp_path: Path) -> N
             assert [opener.stdout and opener.stdout.readline() for opener in openers] == (
                 ["\n"] * PROCESSES
             )
-            with Store(LabelStore(path, BUDGET_BYTES)) as store:
+            with LabelDatabase(LabelStore(path, BUDGET_BYTES)) as store:
                 assert store.get_many(sample_keys(range(4))) == rows_in(None, range(4))

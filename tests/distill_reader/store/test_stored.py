@@ -27,7 +27,7 @@ from edl.distill_reader.engine.label_cache_thread import (
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.rows import Content, LabelRow, merged
-from edl.distill_reader.store.store import Store
+from edl.distill_reader.store.store import LabelDatabase
 from edl.proto.clients import LabelResponse
 from edl.proto.datatypes import Array, Parameter
 from edl.proto.forms import encode
@@ -161,7 +161,7 @@ def test_errors_are_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trou
     def fails(*_: object) -> None:
         raise TypeError("written by another version")
 
-    monkeypatch.setattr(Store, trouble, fails)
+    monkeypatch.setattr(LabelDatabase, trouble, fails)
     heard, inbox = list[Any](), Inbox()
 
     def on_lookup(batch: BatchKeys, cached: CachedLabels) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from edl.coordinator.jobs import JobBoard
-from edl.coordinator.queue import Progress, QueueBoard, QueuedJob, Wish
+from edl.coordinator.queue import DesiredJobState, JobProgress, QueueBoard, QueuedJob
 from edl.coordinator.queue.keys import of_queue
 from edl.coordinator.store import Leads, Put
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.mesh.jobs.queue_backend import QueueBackend
 from edl.mesh.jobs.runner import FleetRunner
 from edl.mesh.jobs.slots import FleetConfig
-from edl.mesh.jobs.spec import JobSpec
+from edl.mesh.jobs.spec import QueuedJobSpec
 from edl.runtime.errors import LeaseSuperseded, RegistryUnavailable
 from edl.runtime.lifecycle import Stop
 from edl.scheduler import job_states
@@ -41,7 +41,7 @@ def running(queue: QueueBoard, folder: Path, ttl_s: float = 30.0) -> Running:
 
 
 def submit(queue: QueueBoard, folder: Path, name: str, command: str, **more: int) -> None:
-    spec = replace(JobSpec(name, command=command, folder=folder, grace_s=5.0), **more)  # type: ignore[arg-type]
+    spec = replace(QueuedJobSpec(name, command=command, folder=folder, grace_s=5.0), **more)  # type: ignore[arg-type]
     assert queue.submit(name, spec.to_json())
 
 
@@ -52,7 +52,7 @@ def lose(queue: QueueBoard) -> None:
 
 def put_another(queue: QueueBoard, folder: Path, at_ms: int) -> None:
     """Redis comes back with another job of the name `a`, so much younger than the one before."""
-    spec = replace(JobSpec("a", command="sh -c 'echo another'"), folder=folder)
+    spec = replace(QueuedJobSpec("a", command="sh -c 'echo another'"), folder=folder)
     specs = of_queue("main", "specs")
     former = job(queue, "a")
     other = f"{former.number} {former.submitted_ms + at_ms} {json.dumps(spec.to_json())}"
@@ -67,7 +67,7 @@ def outputs(folder: Path) -> list[str]:
     return [log.read_text() for log in sorted(folder.glob("fleet/*/node-*.log"))]
 
 
-def reaches(queue: QueueBoard, name: str, state: str) -> Progress:
+def reaches(queue: QueueBoard, name: str, state: str) -> JobProgress:
     wait_until(lambda: job(queue, name).progress.state == state)
     return job(queue, name).progress
 
@@ -76,7 +76,7 @@ def test_jobs_that_the_queue_has_lost_are_submitted_again_and_go_on(tmp_path: Pa
     queue = QueueBoard(MemoryStore())
     waiting = ("z", "y", "x", "w")
     submit(queue, tmp_path, "a", WORKS, max_nodes=2)
-    queue.wish("a", Wish(nodes=1))
+    queue.wish("a", DesiredJobState(nodes=1))
     for name in waiting:
         submit(queue, tmp_path, name, WORKS, min_nodes=3, max_nodes=3)
     with running(queue, tmp_path):
@@ -86,9 +86,9 @@ def test_jobs_that_the_queue_has_lost_are_submitted_again_and_go_on(tmp_path: Pa
         lose(queue)
         wait_until(lambda: any(one.progress.state == "running" for one in queue.jobs()))
         assert job(queue, "a").spec["command"] == WORKS
-        assert job(queue, "a").wish == Wish(nodes=1)
+        assert job(queue, "a").wish == DesiredJobState(nodes=1)
         assert [one.name for one in queue.jobs()] == ["a", *waiting]
-        queue.wish("a", Wish(stop=True))
+        queue.wish("a", DesiredJobState(stop=True))
         reaches(queue, "a", "stopped")
     assert outputs(tmp_path) == ["up\n"], "the node that ran went on"
 
@@ -106,7 +106,7 @@ def test_a_newer_job_of_the_name_begins_when_the_nodes_have_left_and_an_older_on
         put_another(queue, tmp_path, 1 if newer else -3_600_000)
         if not newer:
             reaches(queue, "a", "running")
-            queue.wish("a", Wish(stop=True))
+            queue.wish("a", DesiredJobState(stop=True))
         reaches(queue, "a", "succeeded" if newer else "stopped")
     assert outputs(tmp_path) == ["up\n", *(["another\n"] if newer else [])]
 
@@ -122,7 +122,7 @@ def test_nodes_that_crash_together_use_one_retry(
         wait_until(lambda: job(queue, "a").progress.failures and not job(queue, "a").progress.slots)
         told = job(queue, "a").progress
         assert (told.ended, told.failures) == (False, 1), told
-        queue.wish("a", Wish(stop=True))
+        queue.wish("a", DesiredJobState(stop=True))
         reaches(queue, "a", "stopped")
 
 

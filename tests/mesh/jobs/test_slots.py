@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.coordinator.jobs import JobBoard
-from edl.coordinator.queue import QueuedJob, Reservation, Wish
+from edl.coordinator.queue import DesiredJobState, QueuedJob, Reservation
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.mesh.jobs import node_group
 from edl.mesh.jobs.job_run import JobRun, TrainingProgress, progress_of
 from edl.mesh.jobs.node_scaler import NodeScaler
 from edl.mesh.jobs.slots import FleetConfig, Slots, divide_cores
-from edl.mesh.jobs.spec import JobSpec
+from edl.mesh.jobs.spec import QueuedJobSpec
 from edl.runtime.supervise import Command
 from edl.scheduler.elastic_values import ElasticConfig
 from edl.tests.stores import of_job
@@ -105,7 +105,7 @@ class World:
 
     def submit(self, least: int, more: int, retries: int) -> None:
         number = len(self.jobs) + 1
-        spec = JobSpec(
+        spec = QueuedJobSpec(
             f"j{number}", command="x", min_nodes=least, max_nodes=least + more,
             retries=retries, grace_s=GRACE_S,
         )  # fmt: skip
@@ -156,10 +156,10 @@ def happen(world: World, event: Any) -> None:
             world.reservations = [Reservation("web", slots, 1, 5.0)] if slots else []
         case ("stop", which) if world.jobs:
             one = world.jobs[which % len(world.jobs)]
-            one.job = replace(one.job, wish=Wish(stop=True))
+            one.job = replace(one.job, wish=DesiredJobState(stop=True))
         case ("scale", which, count) if world.jobs:
             one = world.jobs[which % len(world.jobs)]
-            one.job = replace(one.job, wish=Wish(nodes=count))
+            one.job = replace(one.job, wish=DesiredJobState(nodes=count))
         case ("pass", turns):
             for _ in range(turns):
                 world.turn()
@@ -208,7 +208,9 @@ def test_a_node_that_ends_meanwhile_is_found_and_has_not_left(
 ) -> None:
     world, run = world_with_nodes(monkeypatch, 2)
     world.nodes()[1].returncode = 1
-    run.job = replace(run.job, wish=Wish(nodes=1))  # it ended before it was told to leave
+    run.job = replace(
+        run.job, wish=DesiredJobState(nodes=1)
+    )  # it ended before it was told to leave
     world.now_s += 10.0  # it may be changed again
     world.scaler.rescale(world.jobs, [], world.now_s)
     world.turn()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edl.mesh.jobs.spec import JobSpec, read_job
+from edl.mesh.jobs.spec import QueuedJobSpec, read_job
 from edl.runtime.errors import UsageError
 from edl.tests.deploy.command_lines import check
 
@@ -31,7 +31,7 @@ def test_a_training_gets_what_the_fleet_says(tmp_path: Path) -> None:
     own = ("--job", "digits", "--nodes", "1:4", "--checkpoint", "/own/checkpoints")
     assert argv[5:] == ("student", "train", "my job.py", "--epochs", "3", *own)
     check(["edl", *argv[5:]], {"EDL_COORDINATOR": "redis://127.0.0.1:1"})
-    named = JobSpec("a", train="j.py --steps 3 --checkpoint=s3://runs/a")
+    named = QueuedJobSpec("a", train="j.py --steps 3 --checkpoint=s3://runs/a")
     assert "--checkpoint" not in named.arguments(Path("/own"))
     spec = read_job(written(tmp_path, "name: a\ncommand: prog 'two words' $HOME *\nfolder: ..\n"))
     assert spec.arguments(tmp_path) == ("prog", "two words", "$HOME", "*"), "through no shell"
@@ -39,7 +39,7 @@ def test_a_training_gets_what_the_fleet_says(tmp_path: Path) -> None:
 
 
 def test_a_spec_travels_as_json(tmp_path: Path) -> None:
-    spec = JobSpec(
+    spec = QueuedJobSpec(
         "a",
         command="x",
         max_nodes=3,
@@ -49,10 +49,10 @@ def test_a_spec_travels_as_json(tmp_path: Path) -> None:
         image="i:1",
         resources={"cpu": 2},
     )
-    assert JobSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    assert QueuedJobSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
     for strange in ({"name": "a"}, {**spec.to_json(), "gpus": 3}, {**spec.to_json(), "train": "y"}):
         with pytest.raises(UsageError, match="submit it anew"):
-            JobSpec.from_json(strange)
+            QueuedJobSpec.from_json(strange)
     alone = spec.for_a_fleet()
     assert spec.fleet_note().startswith("image, resources ")
     assert (alone, alone.fleet_note()) == (dataclasses.replace(spec, image="", resources={}), "")
@@ -94,7 +94,7 @@ def test_the_page_tells_of_every_key() -> None:
     table = page.partition("| key | default |")[2].partition("\n\n")[0]
     first_column = "".join(re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE))
     keys = re.findall(r"`(\w+)`", first_column)
-    assert sorted(keys) == sorted(one.name for one in dataclasses.fields(JobSpec))
+    assert sorted(keys) == sorted(one.name for one in dataclasses.fields(QueuedJobSpec))
 
 
 def test_numbers_and_texts_are_the_same(tmp_path: Path) -> None:
@@ -120,4 +120,4 @@ def test_numbers_and_texts_are_the_same(tmp_path: Path) -> None:
 )
 def test_what_is_none_is_named(name: str, amount: int | float | str, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
-        JobSpec("a", command="x", resources={name: amount})
+        QueuedJobSpec("a", command="x", resources={name: amount})

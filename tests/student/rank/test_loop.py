@@ -14,7 +14,7 @@ from edl.scheduler.students.agreement import RowShares
 from edl.student.job.batches import Parts
 from edl.student.rank.collective import Alone
 from edl.student.rank.intake import MARGIN, OVER, Shares
-from edl.student.rank.loop import Loop, Place
+from edl.student.rank.loop import Loop, TrainingPosition
 
 BATCH = Parts((), None, {}, None, 4)
 
@@ -31,7 +31,7 @@ class Trained:
     def __init__(
         self, batches: Sequence[int], evaluates: bool, leave_at: int | None = None, **options: Any
     ) -> None:
-        self.batches, self.place = list(batches), Place()
+        self.batches, self.place = list(batches), TrainingPosition()
         self.left: list[Any] = []
         self.saved: list[int] = []
         self.waited_at_begin: list[bool] = []

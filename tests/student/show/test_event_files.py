@@ -12,7 +12,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event  # which loads torch
 
 from edl.runtime.errors import UsageError
-from edl.student.show.events import EventFiles, EventLog, Figures
+from edl.student.show.events import EventFiles, EventLog, StepScalars
 from edl.tests.student.show.test_show import STEP
 
 pytestmark = pytest.mark.system
@@ -83,7 +83,7 @@ def test_a_full_disk_blocks_no_training_and_is_retried(
     monkeypatch.setattr("tensorboardX.record_writer.open_file", full_at_first)
     log = EventLog(str(tmp_path), rest_s=0)
     for step in range(400):  # more than a file keeps in memory
-        log.add(Figures(1, None, step, (("loss/total", 1.0),)))
+        log.add(StepScalars(1, None, step, (("loss/total", 1.0),)))
     log.close()
     assert f"event files cannot be written to {tmp_path}: " in caplog.text
     assert len(opened) == 2

@@ -11,7 +11,7 @@ from rich.console import Console
 from edl.student.messages import Progress
 from edl.student.show import open_display
 from edl.student.show.displays import Plain
-from edl.student.show.picture import Picture
+from edl.student.show.picture import TrainingStatus
 
 STEP = Progress(
     step=10,
@@ -30,8 +30,8 @@ STEP = Progress(
 )
 
 
-def picture(*words: Progress, steps: int = 100) -> Picture:
-    found = Picture()
+def picture(*words: Progress, steps: int = 100) -> TrainingStatus:
+    found = TrainingStatus()
     found.begin(1, 2, 0, steps)
     for rank, word in enumerate(words):
         found.progress(rank, word, 5.0)
@@ -53,7 +53,7 @@ def test_figures_of_several_ranks_count_by_their_rows() -> None:
 
 
 def test_the_time_that_is_left_follows_the_pace() -> None:
-    found = Picture()
+    found = TrainingStatus()
     found.begin(1, 1, 0, 100)
     assert found.remaining_s is None
     for step in range(1, 11):

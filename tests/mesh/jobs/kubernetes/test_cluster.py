@@ -23,7 +23,7 @@ from edl.mesh.jobs.backend import JobLocation
 from edl.mesh.jobs.cli import app
 from edl.mesh.jobs.kubernetes.backend import KubernetesBackend
 from edl.mesh.jobs.kubernetes.resource import to_resource
-from edl.mesh.jobs.spec import JobSpec
+from edl.mesh.jobs.spec import QueuedJobSpec
 from edl.mesh.kubernetes.resources import DISTILL_JOB, POD, Object, labels_of, owner_reference
 from edl.runtime.errors import (
     Forbidden,
@@ -41,7 +41,7 @@ from edl.tests.waiting import wait_until
 
 ROOT = Path(edl.__file__).resolve().parent
 EXAMPLE = ROOT / "examples" / "jobs" / "ctr.yaml"
-JOB = JobSpec("a", command="x", image="i", max_nodes=3)
+JOB = QueuedJobSpec("a", command="x", image="i", max_nodes=3)
 Edl = Callable[..., str]
 
 

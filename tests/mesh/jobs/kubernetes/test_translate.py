@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from edl.coordinator.contexts import MeshContext
 from edl.mesh.jobs.backend import JobLocation
 from edl.mesh.jobs.kubernetes.resource import facts_of, manifest, to_resource
-from edl.mesh.jobs.spec import JobSpec
+from edl.mesh.jobs.spec import QueuedJobSpec
 from edl.mesh.kubernetes.resources import GPU
 from edl.runtime.errors import UsageError
 
@@ -34,11 +34,11 @@ _RESOURCES = st.fixed_dictionaries(
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> JobSpec:
+def jobs(draw: st.DrawFn) -> QueuedJobSpec:
     least, most = draw(_NODES)
     words = " ".join(draw(_WORDS))
     trains = draw(st.booleans())
-    return JobSpec(
+    return QueuedJobSpec(
         draw(st.from_regex(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?", fullmatch=True)),
         train=f"job.py {draw(st.sampled_from(['', '--epochs 3']))}".strip() if trains else "",
         command="" if trains else words,
@@ -56,26 +56,28 @@ def jobs(draw: st.DrawFn) -> JobSpec:
 
 
 @given(jobs())
-def test_a_job_comes_back_from_its_resource_which_is_its_manifest(spec: JobSpec) -> None:
+def test_a_job_comes_back_from_its_resource_which_is_its_manifest(spec: QueuedJobSpec) -> None:
     resource = json.loads(json.dumps(to_resource(spec, "here")))
-    assert JobSpec(**facts_of(resource)) == spec
+    assert QueuedJobSpec(**facts_of(resource)) == spec
     assert resource["metadata"] == {"name": spec.name, "namespace": "here"}
     text = "\n".join(manifest(spec, JobLocation(True, "here")))
     assert yaml.safe_load(text) == resource
 
 
 def test_a_node_has_what_it_asks_for_and_idle_cores_besides() -> None:
-    spec = JobSpec("a", command="x", image="i", resources={"cpu": 2, "memory": "4Gi", "gpu": 1})
+    spec = QueuedJobSpec(
+        "a", command="x", image="i", resources={"cpu": 2, "memory": "4Gi", "gpu": 1}
+    )
     claims = to_resource(spec)["spec"]["resources"]
     assert claims["requests"] == {"cpu": "2", "memory": "4Gi", GPU: "1"}
     assert claims["limits"] == {"memory": "4Gi", GPU: "1"}
-    plain = to_resource(JobSpec("a", command="x", image="i", grace_s=0.2))["spec"]
+    plain = to_resource(QueuedJobSpec("a", command="x", image="i", grace_s=0.2))["spec"]
     assert "resources" not in plain
     assert plain["graceSeconds"] == 1, "parts of a second are a whole one"
 
 
 def test_a_password_does_not_go_into_a_resource() -> None:
-    spec = partial(JobSpec, "a", command="x", image="i")
+    spec = partial(QueuedJobSpec, "a", command="x", image="i")
     with pytest.raises(UsageError, match="password") as refused:
         to_resource(spec(coordinator="redis://:s3cret@head"))
     assert "s3cret" not in str(refused.value)
@@ -85,7 +87,9 @@ def test_a_password_does_not_go_into_a_resource() -> None:
 
 def test_what_stands_in_a_file_and_is_left_out_is_said() -> None:
     def comments(**more: Any) -> int:
-        lines = list(manifest(JobSpec("a", command="x", image="i", **more), JobLocation(True)))
+        lines = list(
+            manifest(QueuedJobSpec("a", command="x", image="i", **more), JobLocation(True))
+        )
         assert "namespace" not in yaml.safe_load("\n".join(lines))["metadata"]
         return sum(line.startswith("#") for line in lines)
 
@@ -97,12 +101,12 @@ def test_what_stands_in_a_file_and_is_left_out_is_said() -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        (JobSpec("a", command="x"), "image: a job on Kubernetes names the image"),
-        (JobSpec("A", command="x", image="i"), "name: on Kubernetes 1 to 52 small letters"),
-        (JobSpec("a" * 53, command="x", image="i"), "name: on Kubernetes"),
+        (QueuedJobSpec("a", command="x"), "image: a job on Kubernetes names the image"),
+        (QueuedJobSpec("A", command="x", image="i"), "name: on Kubernetes 1 to 52 small letters"),
+        (QueuedJobSpec("a" * 53, command="x", image="i"), "name: on Kubernetes"),
     ],
 )
-def test_what_no_cluster_runs(spec: JobSpec, says: str) -> None:
+def test_what_no_cluster_runs(spec: QueuedJobSpec, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         to_resource(spec)
 

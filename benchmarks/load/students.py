@@ -36,7 +36,7 @@ _SUBSCRIBE: Final = "/edl.coordinator.v1.Coordinator/Subscribe"
 
 
 @dataclass
-class Figures:
+class StudentLoadStats:
     """What happened when, in monotonic seconds, and how much of it."""
 
     gained: dict[str, float] = field(default_factory=dict)  # teacher -> first assigned to anybody
@@ -52,7 +52,7 @@ class Figures:
 class Student:
     """One stream of reports and assignments."""
 
-    def __init__(self, name: str, service: str, want: int, figures: Figures) -> None:
+    def __init__(self, name: str, service: str, want: int, figures: StudentLoadStats) -> None:
         self.want = want
         self._figures = figures
         self._held: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ class Student:
 
 async def main(url: str, service: str, file: str, count: int, want: int, more: int) -> None:
     """Gather, and follow the schedule."""
-    phases, figures = schedule.Phases(), Figures()
+    phases, figures = schedule.Phases(), StudentLoadStats()
     registry = connect(url)
     managers = live_managers(registry)
     registry.close()

@@ -19,7 +19,7 @@ from ...coordinator.store.redis_leases import (
 )
 from ...runtime.errors import EdlError, RegistryUnavailable
 from .probed import INCARNATION, KEY
-from .resp import Connection, OnReply, command, integers, text
+from .resp import OnReply, RespConnection, command, integers, text
 
 #: Samples per second of the kinds of teachers in the crowd; a new one for each name, by its hash.
 SPEEDS: Final = (20.0, 20.0, 80.0)
@@ -34,7 +34,7 @@ class Wire:
     """
 
     def __init__(
-        self, connections: list[Connection], service: str, ttl_s: float, address: str
+        self, connections: list[RespConnection], service: str, ttl_s: float, address: str
     ) -> None:
         self.error: EdlError | None = None
         self._connections = connections
@@ -48,7 +48,7 @@ class Wire:
 
     @classmethod
     async def open(
-        cls, connections: list[Connection], service: str, ttl_s: float, address: str
+        cls, connections: list[RespConnection], service: str, ttl_s: float, address: str
     ) -> Self:
         """Make the scripts known to Redis, and the service."""
         for name in ("register", "beat"):
@@ -156,7 +156,7 @@ class Wire:
     def _fail(self, error: EdlError) -> None:
         self.error = self.error or error
 
-    def _next(self) -> Connection:
+    def _next(self) -> RespConnection:
         self._turn = (self._turn + 1) % len(self._connections)
         return self._connections[self._turn]
 

@@ -13,7 +13,7 @@ from ...runtime.errors import RegistryUnavailable
 OnReply = Callable[[bytes | RegistryUnavailable], None]
 
 
-class Connection(asyncio.Protocol):
+class RespConnection(asyncio.Protocol):
     """One connection to Redis; requests may overlap, replies come in their order."""
 
     def __init__(self) -> None:

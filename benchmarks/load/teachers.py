@@ -26,7 +26,7 @@ from ...runtime.supervise import end_with_parent
 from . import schedule
 from .beats import Wire
 from .probed import ProbedServer
-from .resp import Connection
+from .resp import RespConnection
 
 CONNECTIONS: Final = 100
 #: Registrations at once, while the crowd gathers.
@@ -35,7 +35,7 @@ _TICK_S: Final = 0.001
 
 
 @dataclass
-class Figures:
+class TeacherLoadStats:
     """What happened when, in monotonic seconds."""
 
     died: dict[str, float] = field(default_factory=dict)  # teacher -> its last beat
@@ -51,7 +51,7 @@ class Crowd:
     """
 
     def __init__(self, wire: Wire, ttl_s: float, rng: random.Random) -> None:
-        self.figures = Figures()
+        self.figures = TeacherLoadStats()
         self._wire = wire
         self._beat_s = ttl_s / BEATS_PER_TTL
         self._rng = rng
@@ -113,7 +113,7 @@ async def main(
     phases, rng = schedule.Phases(), random.Random(1)
     where = urlsplit(url)
     connections = [
-        await Connection.open(where.hostname or "127.0.0.1", where.port or 6379)
+        await RespConnection.open(where.hostname or "127.0.0.1", where.port or 6379)
         for _ in range(CONNECTIONS)
     ]
     probed = ProbedServer()

@@ -10,7 +10,7 @@ from ..children import Child, two_cores, two_cores_shared
 
 
 @dataclass
-class Turns:
+class RequestTimes:
     """What one lane took, turn by turn: seconds per request. The first turn does not count."""
 
     wall_s: list[float] = field(default_factory=list)
@@ -53,7 +53,7 @@ class RunningLane:
         client = (name, size, far, folder, port)
         self._client = Child(ending, f"the client {what}", module, *client)
         self._client.hear()
-        self.turns = Turns()
+        self.turns = RequestTimes()
 
     def turn(self, requests: int) -> float:
         """Seconds that a request takes on average."""

@@ -16,7 +16,7 @@ from ...teacher.backends.onnx import has_cuda
 from ..children import Child
 from ..pacing import SERVICE, Repeated
 from ..pacing.teachers import start_teachers
-from ..report import Estimate, Goal, Report, Row, interleaved
+from ..report import BenchmarkReport, Estimate, Goal, Row, interleaved
 from . import networks
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ NETWORKS: Final = {
 }
 
 
-def compare(device: str, quick: bool) -> Report:
+def compare(device: str, quick: bool) -> BenchmarkReport:
     """Each network in a bare loop and through a teacher and a reader: bytes in, top-k out.
 
     Args:
@@ -96,7 +96,7 @@ def compare(device: str, quick: bool) -> Report:
         )
         name = f"{network.name} on {device}: part of the bare loop"
         goals.append(Goal.judge(name, part, ">=", DELIVERED))
-    return Report(rows, goals)
+    return BenchmarkReport(rows, goals)
 
 
 def _can_run_onnx(device: str) -> bool:
