@@ -1,6 +1,6 @@
 """Redis and a service manager under 10,000 teachers and 1,000 students: CPU shares and latencies.
 
-The members are simulated (`crowd`), the protocols are real: each teacher registers and beats with
+The members are simulated (`load`), the protocols are real: each teacher registers and beats with
 one packet per beat, answers probes, and dies or joins; each student holds a stream, and reports
 each second. Redis and the manager are processes of their own. After all have been admitted, three
 phases are measured: nothing happens; teachers die at random moments; every student wants more than
@@ -32,8 +32,8 @@ from ..coordinator.manager.overview import ADMITTED
 from ..runtime.errors import ProcessFailed
 from ..runtime.supervise import Process, python_command, start
 from . import assignment
-from .crowd.beats import SPEEDS
-from .crowd.schedule import READY, TOLD
+from .load.beats import SPEEDS
+from .load.schedule import READY, TOLD
 from .report import BenchmarkReport, Goal, Row
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) 
         folder = Path(ending.enter_context(TemporaryDirectory(prefix="edl-crowd-")))
         crowds = {
             folder / kind: _member(
-                ending, f"{__package__}.crowd.{kind}", url, SERVICE, folder / kind, *arguments
+                ending, f"{__package__}.load.{kind}", url, SERVICE, folder / kind, *arguments
             )
             for kind, arguments in (
                 ("teachers", (teachers, ttl_s, changes, seconds)),

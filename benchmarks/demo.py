@@ -155,7 +155,7 @@ def _mesh(teacher: str, settings: DemoSettings, cores: CoreAssignment) -> Iterat
 
 def _neighbour(ending: ExitStack, teacher: Path, cores: CoreAssignment) -> Child:
     """A process that labels without a mesh, on the teachers' cores, when it is told to."""
-    module = "edl.benchmarks.pacing.neighbour"
+    module = "edl.benchmarks.paced.neighbour"
     on = ",".join(map(str, sorted(cores.others)))
     child = Child(ending, "the neighbour", module, on, teacher)
     child.hear()

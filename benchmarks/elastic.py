@@ -187,7 +187,7 @@ def _spec(name: str, steps: int, least: int, most: int) -> QueuedJobSpec:
 def _step_s(place: BenchmarkSetup) -> float:
     """Seconds of a step on one slot."""
     with children_on(place.cores[1]):
-        pace = start(python_command("pace", "edl.benchmarks.sharing.pace"))
+        pace = start(python_command("pace", "edl.benchmarks.sharing.step_duration"))
     try:
         return float(pace.expect(r"a step takes ([\d.]+) s", _START_S)[1])
     finally:

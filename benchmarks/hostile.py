@@ -32,12 +32,12 @@ from ..runtime.supervise import python_command, start
 from .attacking import attacks
 from .children import Child
 from .report import BenchmarkReport, Goal, Row
-from .teaching.models import FEATURES
+from .teachers.models import FEATURES
 
 log = logging.getLogger(__name__)
 
 SERVICE: Final = "bench"
-MODEL: Final = "edl.benchmarks.teaching.models:cheap"
+MODEL: Final = "edl.benchmarks.teachers.models:cheap"
 ROWS: Final = 32
 #: The p99 under attack, of that alone.
 LATER: Final = 3.0

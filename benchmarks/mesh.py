@@ -14,9 +14,9 @@ from contextlib import ExitStack
 from typing import Final
 
 from .children import Child, two_cores
-from .pacing.changes import n_training, suspended
-from .pacing.streams import Share, share, straggler
-from .pacing.teachers import PICTURES, paced, start_teachers
+from .paced.changes import n_training, suspended
+from .paced.streams import Share, share, straggler
+from .paced.teachers import PICTURES, paced, start_teachers
 from .report import BenchmarkReport, Estimate, Goal, Row, paired
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ def step(rows: int, batches: int) -> Estimate:
     others, core = two_cores()
     with ExitStack() as ending:
         [(address, _)] = start_teachers(ending, [paced(0.05, rows)], PICTURES)
-        module = "edl.benchmarks.pacing.step"
+        module = "edl.benchmarks.paced.step"
         student = Child(ending, "the student", module, core, others, rows, address)
         student.hear()
 

@@ -22,9 +22,9 @@ from typing import Final
 import numpy as np
 
 from .children import Child, two_cores_shared
-from .lanes.turns import RequestTimes, RunningLane
 from .reading import SHAPE
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
+from .transports.turns import RequestTimes, RunningLane
 
 log = logging.getLogger(__name__)
 

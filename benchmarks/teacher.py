@@ -30,8 +30,8 @@ from ..proto.arena import Array
 from ..runtime.supervise import python_command, start
 from .children import ANY_CORE, Child, move_to, two_cores
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
-from .teaching import on_device
-from .teaching.models import FEATURES
+from .teachers import on_device
+from .teachers.models import FEATURES
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def paced(batch_s: float, window_s: float) -> Estimate:
     batch = np.zeros((ROWS, FEATURES), np.float32)
     with ExitStack() as ending:
         options = ("--backend", "paced", "--rate", f"{ROWS / batch_s:.10g}")
-        address = _teacher(ending, "edl.benchmarks.teaching.models:cheap", options)
+        address = _teacher(ending, "edl.benchmarks.teachers.models:cheap", options)
         reader = ending.enter_context(_reader(batch, _FIRST + _WINDOWS * per_window, address))
         came = [time.perf_counter() for _ in reader]
     marks = came[_FIRST - 1 :: per_window]
@@ -119,7 +119,7 @@ def resnet(layers: int, batches: int) -> Shared:
     batch = np.zeros((ROWS, 3, 224, 224), np.float32)
     with ExitStack() as ending:
         folder = Path(ending.enter_context(TemporaryDirectory(prefix="edl-bench-")))
-        module = "edl.benchmarks.teaching.bare"
+        module = "edl.benchmarks.teachers.bare"
         bare = Child(ending, "the bare model", module, folder, layers, ROWS, far)
         model = bare.hear()["model"]
         server, url = start_embedded()
@@ -128,7 +128,7 @@ def resnet(layers: int, batches: int) -> Shared:
         if far != ANY_CORE:
             options += ("--devices", f"cpu:{far}")
         address = _teacher(ending, model, options, socket_core=near)
-        module, leases = "edl.benchmarks.teaching.watch", keys.leases("teachers", SERVICE)
+        module, leases = "edl.benchmarks.teachers.watch", keys.leases("teachers", SERVICE)
         watch = Child(ending, "the watcher", module, address, near, url, leases, TEACHER, TTL_S)
         watch.hear()
         reader = ending.enter_context(_reader(batch, batches, address))

@@ -16,9 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from .lanes import certificate
-from .lanes.turns import RequestTimes, RunningLane
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
+from .transports import certificate
+from .transports.turns import RequestTimes, RunningLane
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class LaneRow:
     """A lane of the table.
 
     Attributes:
-        module: of `lanes`.
+        module: of `transports`.
         title: for the table.
         tls: whether it is encrypted.
     """

@@ -1,6 +1,6 @@
 """A thousand students that subscribe, report each second and note what they are given.
 
-    python -m edl.benchmarks.crowd.students URL SERVICE FILE COUNT WANT MORE
+    python -m edl.benchmarks.load.students URL SERVICE FILE COUNT WANT MORE
 
 They spread over the live managers as readers do. SIGUSR1 begins the second phase, in which all go
 on as they are; again, the third, in which each starves and wants MORE teachers than before; again,

@@ -3,7 +3,7 @@
 Each beat is one packet, as it would be from a machine of its own. They lie evenly over the beat's
 time, and go over some hundred connections.
 
-    python -m edl.benchmarks.crowd.teachers URL SERVICE FILE COUNT TTL_S CHANGES SPAN_S
+    python -m edl.benchmarks.load.teachers URL SERVICE FILE COUNT TTL_S CHANGES SPAN_S
 
 SIGUSR1 begins the second phase, in which CHANGES of them die at random moments of SPAN_S seconds;
 again, the third, in which as many new ones join; again, the end: what was measured is written to
@@ -44,7 +44,7 @@ class TeacherLoadStats:
     late_s: float = 0.0  # the latest beat, behind its time
 
 
-class Crowd:
+class SimulatedTeachers:
     """All teachers of one process.
 
     One task beats for all: a task for each would cost more than Redis spends on them.
@@ -118,7 +118,7 @@ async def main(
     ]
     probed = ProbedServer()
     wire = await Wire.open(connections, service, ttl_s, address=await probed.start())
-    crowd = Crowd(wire, ttl_s, rng)
+    crowd = SimulatedTeachers(wire, ttl_s, rng)
     life = asyncio.create_task(crowd.live())
     life.add_done_callback(_fail)
     await crowd.gather([f"teacher-{number}" for number in range(count)])

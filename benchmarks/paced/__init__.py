@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from ...proto.arena import Array
-from ..teaching.models import FEATURES
+from ..teachers.models import FEATURES
 
 SERVICE: Final = "bench"
 #: Samples of a batch of the emulated devices.

@@ -1,6 +1,6 @@
 """A process that keeps a core busy with the demo's teacher while it is told to: `python -m` this.
 
-    python -m edl.benchmarks.pacing.neighbour CHANNEL CORE MODEL
+    python -m edl.benchmarks.paced.neighbour CHANNEL CORE MODEL
 
 Told "work", it answers at once; told "rest", when its last batch has ended.
 """

@@ -1,6 +1,6 @@
 """A real training step on a core of its own, with a reader and without: `python -m` this.
 
-    python -m edl.benchmarks.pacing.step CHANNEL CORE OTHERS ROWS ADDRESS
+    python -m edl.benchmarks.paced.step CHANNEL CORE OTHERS ROWS ADDRESS
 
 Paddle's MobileNetV3-small on pictures of 3 x 224 x 224. Told "run" with a number of batches and
 whether their soft labels come from a reader, it answers the processor time that this process used.

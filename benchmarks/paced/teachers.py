@@ -11,9 +11,9 @@ from ...runtime.supervise import Process, python_command, start
 from . import ROWS, SERVICE
 
 #: Takes 64 numbers of a sample.
-CHEAP: Final = "edl.benchmarks.teaching.models:cheap"
+CHEAP: Final = "edl.benchmarks.teachers.models:cheap"
 #: Takes pictures of 3 x 224 x 224.
-PICTURES: Final = "edl.benchmarks.teaching.models:pictures"
+PICTURES: Final = "edl.benchmarks.teachers.models:pictures"
 _READY_S: Final = 120.0
 
 

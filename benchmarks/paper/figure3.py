@@ -67,7 +67,9 @@ EXPERIMENT: Final = Experiment(
              f"{_TEXT}: the fine-tuned number is 5"),
     ),
     orders=(
-        ExpectedOrder(tuple(_rate(k) for k in (5, 4, 3, 2, 1)), f"{_TEXT}: more teachers, more throughput"),
+        ExpectedOrder(
+            tuple(_rate(k) for k in (5, 4, 3, 2, 1)), f"{_TEXT}: more teachers, more throughput"
+        ),
         ExpectedOrder(tuple(_rate(k) for k in (5, 6, 7, 8)), f"{_TEXT}: decreases beyond 5"),
         ExpectedOrder((("N-training", "img/s"), _rate(5), ("Online", "img/s")),
               f"{_TEXT}: Online much smaller; EDL-Dist similar to N-training"),

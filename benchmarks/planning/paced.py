@@ -14,12 +14,12 @@ from ...distill_reader import DistilReader
 from ...scheduler.cluster import Cluster, DeviceKind, DeviceRate, Distillation
 from ...scheduler.pipeline_model import DeviceGroup, PlannedMesh, predict
 from ...scheduler.simulator import Scenario, StudentGroup, TeacherGroup, simulate
-from ..pacing import FOR_EVER, ROWS, SERVICE, Repeated, batch
-from ..pacing.streams import windows_s
-from ..pacing.student import PacedStudent
-from ..pacing.teachers import paced, start_teachers
+from ..paced import FOR_EVER, ROWS, SERVICE, Repeated, batch
+from ..paced.streams import windows_s
+from ..paced.student import PacedStudent
+from ..paced.teachers import paced, start_teachers
 from ..report import MIN_ROUNDS
-from ..teaching.models import FEATURES
+from ..teachers.models import FEATURES
 
 _FLOAT_BYTES: Final = 4
 _CLASSES: Final = 10

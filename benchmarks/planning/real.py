@@ -15,7 +15,7 @@ from ...mesh.cores import children_on
 from ...scheduler.cluster import Cluster, DeviceKind, DeviceRate, Distillation
 from ...scheduler.pipeline_model import DeviceGroup, PlannedMesh, predict
 from ..children import Child
-from ..pacing.teachers import start_teachers
+from ..paced.teachers import start_teachers
 from ..paper.measured.cores import divided
 from ..paper.measured.models import CLASSES, MICRO_BATCH
 from ..paper.measured.student import (
@@ -27,7 +27,7 @@ from ..paper.measured.student import (
     STEP_ALONE,
 )
 from ..report import MIN_ROUNDS, interleaved
-from ..teaching.models import export_resnet
+from ..teachers.models import export_resnet
 
 log = logging.getLogger(__name__)
 

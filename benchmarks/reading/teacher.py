@@ -15,7 +15,7 @@ import numpy as np
 from ...proto.channel import Channel
 from ...runtime.supervise import end_with_parent
 from ..children import stay_on
-from ..lanes.codec import serve
+from ..transports.codec import serve
 from . import SHAPE
 
 

@@ -18,8 +18,8 @@ from ...distill_reader import DistilReader
 from ...proto.channel import Channel, Message
 from ...runtime.supervise import end_with_parent
 from ..children import stay_on
-from ..lanes.codec import MODEL
-from ..pacing import Repeated
+from ..paced import Repeated
+from ..transports.codec import MODEL
 from . import SHAPE
 
 

@@ -1,6 +1,6 @@
 """A model alone in a process, with nothing around it: `python -m` this.
 
-    python -m edl.benchmarks.teaching.bare CHANNEL FOLDER LAYERS ROWS CORE
+    python -m edl.benchmarks.teachers.bare CHANNEL FOLDER LAYERS ROWS CORE
 
 It exports a ResNet to FOLDER and says where it lies. Told "run" with a number of batches, it
 answers how many seconds they took.

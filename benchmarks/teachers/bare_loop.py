@@ -1,6 +1,6 @@
 """A network in a loop of its own framework, with nothing of ours around it: `python -m` this.
 
-    python -m edl.benchmarks.teaching.bare_loop CHANNEL FRAMEWORK NETWORK DEVICE ROWS TOP FOLDER
+    python -m edl.benchmarks.teachers.bare_loop CHANNEL FRAMEWORK NETWORK DEVICE ROWS TOP FOLDER
 
 FRAMEWORK is "torch" or "onnx", NETWORK a factory (`module:function`) of a PyTorch module, and
 DEVICE one of torch; for "onnx" the network is exported to FOLDER. The process says which model a

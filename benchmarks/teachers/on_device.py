@@ -14,8 +14,8 @@ from ...distill_reader import DistilReader
 from ...runtime.errors import ModelError
 from ...teacher.backends.onnx import has_cuda
 from ..children import Child
-from ..pacing import SERVICE, Repeated
-from ..pacing.teachers import start_teachers
+from ..paced import SERVICE, Repeated
+from ..paced.teachers import start_teachers
 from ..report import BenchmarkReport, Estimate, Goal, Row, interleaved
 from . import networks
 
@@ -111,7 +111,7 @@ def _by_turns(network: Network, device: str, turn_s: float) -> tuple[Estimate, f
     options = ("--devices", DEVICES[device], "--micro-batch", str(network.rows))
     with ExitStack() as ending:
         folder = ending.enter_context(TemporaryDirectory(prefix="edl-bench-"))
-        module = "edl.benchmarks.teaching.bare_loop"
+        module = "edl.benchmarks.teachers.bare_loop"
         what = (network.framework, network.factory, device, network.rows, TOP, Path(folder))
         bare = Child(ending, "the bare loop", module, *what)
         model = bare.hear()["model"]

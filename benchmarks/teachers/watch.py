@@ -1,6 +1,6 @@
 """An idle process on the cores of a teacher's socket side, that asks it whether it lives.
 
-    python -m edl.benchmarks.teaching.watch CHANNEL ADDRESS CORE REDIS LEASES TEACHER TTL_S
+    python -m edl.benchmarks.teachers.watch CHANNEL ADDRESS CORE REDIS LEASES TEACHER TTL_S
 
 Every few milliseconds it wakes, notes how late, and calls ServerLive; and it reads from the
 teacher's lease when the last beat came. Told "count", it tells what it noted since the last time.

@@ -1,6 +1,6 @@
 """One side of one lane, a process of its own: `python -m` this.
 
-    python -m edl.benchmarks.lanes.side CHANNEL LANE BYTES CORE[,CORE] FOLDER [PORT]
+    python -m edl.benchmarks.transports.side CHANNEL LANE BYTES CORE[,CORE] FOLDER [PORT]
 
 With the port of a server it is the client. FOLDER has certificate and key for TLS, and is "" for
 none. It is told what to do over a channel, and says what it used.

@@ -12,9 +12,9 @@ import pytest
 
 from edl.benchmarks import elastic, labels, ledger, reader
 from edl.benchmarks.distilling.churning import Churning
-from edl.benchmarks.pacing import streams
-from edl.benchmarks.pacing.streams import share, windows_s
-from edl.benchmarks.pacing.student import PacedStudent
+from edl.benchmarks.paced import streams
+from edl.benchmarks.paced.streams import share, windows_s
+from edl.benchmarks.paced.student import PacedStudent
 from edl.benchmarks.paper.measured import cores, table1
 from edl.benchmarks.paper.measured.student import (
     EDL_DIST,
@@ -27,7 +27,7 @@ from edl.benchmarks.paper.measured.student import (
 from edl.benchmarks.planning.judging import error_of
 from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED, Found, ReaderTimes
 from edl.benchmarks.report import MIN_ROUNDS, Estimate, Goal
-from edl.benchmarks.teaching.watch import Watch
+from edl.benchmarks.teachers.watch import Watch
 from edl.coordinator.heartbeat import BEATS_PER_TTL
 from edl.distill_reader import ReaderStats
 from edl.mesh.local import TeacherSpec
@@ -126,7 +126,7 @@ class VirtualTime:
 def virtual_time(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
     time = VirtualTime()
     for module in ("student", "streams"):
-        monkeypatch.setattr(f"edl.benchmarks.pacing.{module}.time", time)
+        monkeypatch.setattr(f"edl.benchmarks.paced.{module}.time", time)
     return time
 
 

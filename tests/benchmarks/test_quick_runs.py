@@ -31,14 +31,14 @@ from edl.benchmarks.children import Child
 from edl.benchmarks.distilling import reviews, vision
 from edl.benchmarks.distilling.pairs import Paired
 from edl.benchmarks.distilling.ways import WAYS, DistillationOutcome, Way
-from edl.benchmarks.lanes import REPLY_SHAPE, certificate
-from edl.benchmarks.pacing import changes, streams
-from edl.benchmarks.pacing.teachers import paced, start_teachers
+from edl.benchmarks.paced import changes, streams
+from edl.benchmarks.paced.teachers import paced, start_teachers
 from edl.benchmarks.planning import paced as planning
 from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED
 from edl.benchmarks.report import MIN_ROUNDS, BenchmarkReport
 from edl.benchmarks.sharing.load import ask
-from edl.benchmarks.teaching import on_device
+from edl.benchmarks.teachers import on_device
+from edl.benchmarks.transports import REPLY_SHAPE, certificate
 from edl.mesh.demo.modes import ModeResult, StreamSummary
 from edl.runtime.errors import ProcessFailed, UsageError
 from edl.runtime.supervise import python_command, start

@@ -49,7 +49,7 @@ def device() -> TestDevice:
 @pytest.fixture
 def teachers(device: TestDevice) -> Iterator[Start]:
     """Starts teachers of a network on the device: their addresses and processes."""
-    from edl.benchmarks.pacing.teachers import start_teachers
+    from edl.benchmarks.paced.teachers import start_teachers
 
     with ExitStack() as ending:
 

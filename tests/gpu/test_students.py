@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from edl.benchmarks.pacing import Repeated
+from edl.benchmarks.paced import Repeated
 from edl.distill_reader import DistilReader
 from edl.distill_reader.adapters.torch import TorchLoader
 from edl.student import DistillLoss, smoothed_cross_entropy

@@ -22,7 +22,7 @@ import pytest
 import redis
 
 from edl import __version__
-from edl.benchmarks.pacing.teachers import CHEAP, paced
+from edl.benchmarks.paced.teachers import CHEAP, paced
 from edl.coordinator import fetch_status
 from edl.mesh.cores import available_cores
 from edl.mesh.local import LocalMesh, TeacherSpec
@@ -364,7 +364,7 @@ def test_what_dies_comes_again_and_nothing_is_left_when_edl_up_is_killed(
 
 STUDENT = """
 import os
-from edl.benchmarks.pacing import FOR_EVER, Repeated, batch
+from edl.benchmarks.paced import FOR_EVER, Repeated, batch
 from edl.distill_reader import DistilReader
 
 source = Repeated(batch(), count=FOR_EVER)

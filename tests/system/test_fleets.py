@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from edl.benchmarks.pacing import FOR_EVER, Repeated, batch
-from edl.benchmarks.pacing import ROWS as PACED_ROWS
-from edl.benchmarks.pacing.teachers import CHEAP, paced
+from edl.benchmarks.paced import FOR_EVER, Repeated, batch
+from edl.benchmarks.paced import ROWS as PACED_ROWS
+from edl.benchmarks.paced.teachers import CHEAP, paced
 from edl.coordinator import connect
 from edl.coordinator.queue import QueueBoard, QueuedJob, open_queue
 from edl.distill_reader import DistilReader

@@ -13,7 +13,7 @@ from ....student import DistillLoss
 from ....teacher.backends.paddle import import_paddle
 from ....teacher.backends.selection import open_backend
 from ....teacher.microbatch import run_in_micro_batches
-from ...teaching.models import export_resnet
+from ...teachers.models import export_resnet
 from .models import ALPHA, BETA, CLASSES, LEARNING_RATE, MICRO_BATCH, TEMPERATURE
 
 

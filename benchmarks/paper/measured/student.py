@@ -21,7 +21,7 @@ from ....distill_reader import DistilReader
 from ....mesh.cores import children_on, pin_process
 from ....proto.channel import Channel
 from ....runtime.supervise import end_with_parent
-from ...pacing import FOR_EVER, SERVICE, Repeated
+from ...paced import FOR_EVER, SERVICE, Repeated
 from .models import CLASSES, load
 
 #: N-training: no teacher. Online: the teacher in the same process, on the same cores. EDL-Dist: by

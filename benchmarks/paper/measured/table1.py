@@ -11,7 +11,7 @@ from typing import Final
 
 from ....mesh.cores import available_cores, children_on
 from ...children import Child
-from ...pacing.teachers import PICTURES, paced, start_teachers
+from ...paced.teachers import PICTURES, paced, start_teachers
 from ...report import BenchmarkReport, Estimate, Goal, Row, interleaved
 from .cores import divided
 from .models import framework
