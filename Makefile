@@ -90,12 +90,13 @@ constraints: install ## pin what the images install, and list the licences of it
 	$(BIN)/python deploy/constraints/update.py
 
 .PHONY: check
-check: install ## format, lint, types, floors, generated stubs up to date
+check: install ## format, lint, types, floors, names, generated stubs up to date
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy docs/hooks/*.py
 	PYTHONPATH=src $(BIN)/lint-imports
+	$(BIN)/python tests/check_names.py
 	$(MAKE) --no-print-directory stubs
 
 .PHONY: format
