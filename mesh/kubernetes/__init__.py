@@ -1,1 +1,1 @@
-"""Kubernetes as the mesh sees it: a thin client, and the names of what we keep there."""
+"""A client of the Kubernetes API, and the names of the objects that the mesh keeps there."""

@@ -1,40 +1,53 @@
-"""Objects of Kubernetes, got, made and changed, as plain dicts."""
+"""A client for objects of Kubernetes, which it takes and returns as plain dicts."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import urlencode
 
-from ...runtime.errors import KubernetesUnavailable, ObjectChanged, ObjectMissing
-from .resources import OPERATOR, POD, Kind, Object, Objects
-from .transport import Connection, Transport, connect
+from ...runtime.errors import (
+    EdlError,
+    Forbidden,
+    KubernetesUnavailable,
+    ManifestRefused,
+    ObjectChanged,
+    ObjectExists,
+    ObjectMissing,
+    Unauthenticated,
+)
+from .connection import Connection, connect
+from .resources import GROUP, OPERATOR, POD, Kind, Object, Objects, key_of
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
 
 __all__ = ["ALL_NAMESPACES", "Client", "Connection", "connect"]
 
-#: Every namespace, where one is expected.
+#: Stands for all namespaces where a method takes one.
 ALL_NAMESPACES: Final = ""
-#: Objects that one answer to a list brings at most.
+#: Maximum number of objects in one response to a list request.
 _PAGE: Final = 500
 
 
 class Client:
-    """Objects of one API server, as plain dicts. Any number of threads may use it.
+    """A client of one API server. Any number of threads may use it.
 
-    Every method raises, of `runtime/errors.py`:
+    It never retries a request. Every method raises these errors of `runtime/errors.py`:
 
-    - KubernetesUnavailable: the server does not answer, is overloaded or fails: try again later;
-    - Unauthenticated, Forbidden: our credentials, or what they allow;
-    - ManifestRefused: it is no such object: its schema, a rule, an admission webhook;
-    - ObjectMissing, ObjectExists, ObjectChanged, where a method says so.
+    - KubernetesUnavailable: the server does not answer, is overloaded or fails: retry later;
+    - Unauthenticated, Forbidden: the credentials are wrong, or do not permit the request;
+    - ManifestRefused: the schema, a rule or an admission webhook rejects the object;
+    - ObjectMissing, ObjectExists, ObjectChanged: where a method says so.
 
     Args:
         connection: from `connect`.
-        timeout_s: for each answer, and for each piece of a log.
-        hook: called with method and path before each request; what it raises stops the request.
-        transport: another one than that, which then brings time and hook with it.
+        timeout_s: timeout for each response, and for each part of a log.
+        hook: called with method and path before each request; an exception stops the request.
 
     Attributes:
-        namespace: where objects are, where nobody says another.
+        namespace: default namespace, for calls that name none.
     """
 
     def __init__(
@@ -43,9 +56,13 @@ class Client:
         *,
         timeout_s: float = 30.0,
         hook: Callable[[str, str], None] | None = None,
-        transport: Transport | None = None,
     ) -> None:
-        self._transport = transport or Transport(connection, timeout_s=timeout_s, hook=hook)
+        from kubernetes.client.rest import RESTClientObject
+
+        self._configuration = connection.configuration
+        self._pool = RESTClientObject(connection.configuration).pool_manager
+        self._timeout_s = timeout_s
+        self._hook = hook
         self.namespace = connection.namespace
 
     def __enter__(self) -> Self:
@@ -55,24 +72,19 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close what connections there are."""
-        self._transport.close()
+        """Close all connections."""
+        self._pool.clear()
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
-        """One object.
-
-        Args:
-            kind: its kind.
-            name: its name.
-            namespace: None: the client's own.
+        """Return an object.
 
         Raises:
-            ObjectMissing: there is none of this name.
+            ObjectMissing: it does not exist.
         """
-        return self._transport.json("GET", self._path(kind, namespace, name))
+        return self._json("GET", self._path(kind, namespace, name))
 
     def find(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
-        """As `get`; None: there is none."""
+        """Return an object, or None if it does not exist."""
         try:
             return self.get(kind, name, namespace)
         except ObjectMissing:
@@ -81,13 +93,13 @@ class Client:
     def list(
         self, kind: Kind, labels: str = "", namespace: str | None = None, fields: str = ""
     ) -> Objects:
-        """All objects of a kind, by name; each says its `apiVersion` and `kind`.
+        """Return all objects of a kind, sorted by name, each with its `apiVersion` and `kind`.
 
         Args:
-            kind: which kind.
-            labels: a label selector, as of `resources.selector`.
-            namespace: None: the client's own; ALL_NAMESPACES: all.
-            fields: a field selector, such as "status.phase=Running".
+            kind: the kind.
+            labels: label selector, see `resources.selector`.
+            namespace: ALL_NAMESPACES: objects of all.
+            fields: field selector, such as "status.phase=Running".
 
         Raises:
             ObjectMissing: the cluster does not know the kind (`unknown_kind`).
@@ -98,7 +110,7 @@ class Client:
         path = self._path(kind, namespace)
         found: Objects = []
         while True:
-            page = self._transport.json("GET", path, query)
+            page = self._json("GET", path, query)
             found += page["items"]
             more = page["metadata"].get("continue")
             if not more:
@@ -106,18 +118,17 @@ class Client:
             query["continue"] = more
         for one in found:
             one.update(apiVersion=kind.api_version, kind=kind.kind)
-        return sorted(found, key=_name_of)
+        return sorted(found, key=key_of)
 
     def create(self, kind: Kind, body: Mapping[str, Any], namespace: str | None = None) -> Object:
-        """Make an object; `namespace` None: the one that it says, else the client's own.
+        """Create an object; `namespace` defaults to the one in `body`, then to the client's.
 
         Raises:
-            ObjectExists: there is one of this name.
-            ObjectMissing: there is no such namespace, or kind.
+            ObjectExists: an object of this name exists.
+            ObjectMissing: the namespace or the kind does not exist.
         """
         path = self._path(kind, namespace or body["metadata"].get("namespace"))
-        full = {"apiVersion": kind.api_version, "kind": kind.kind, **body}
-        return self._transport.json("POST", path, body=full)
+        return self._json("POST", path, body=_typed(kind, body))
 
     def patch(
         self,
@@ -129,19 +140,19 @@ class Client:
         subresource: str = "",
         resource_version: str | None = None,
     ) -> Object:
-        """Merge changes into an object (RFC 7386: null takes a field away, a list is replaced).
+        """Merge changes into an object (RFC 7386: null removes a field, a list is replaced).
 
         Args:
             kind: its kind.
             name: its name.
-            changes: what is to be otherwise, `{"spec": {"nodes": 3}}`.
-            namespace: None: the client's own.
-            subresource: "status" or "scale"; empty: all but the status.
-            resource_version: of the object that was read; with another one nothing is changed.
+            changes: the fields to change, such as `{"spec": {"nodes": 3}}`.
+            namespace: its namespace.
+            subresource: "status" or "scale"; empty: everything but the status.
+            resource_version: change nothing unless the object still has this version.
 
         Raises:
-            ObjectMissing: there is none.
-            ObjectChanged: somebody has changed it since it was read.
+            ObjectMissing: it does not exist.
+            ObjectChanged: it has another version.
         """
         body = dict(changes)
         if resource_version is not None:
@@ -149,55 +160,30 @@ class Client:
                 **body.get("metadata", {}),
                 "resourceVersion": resource_version,
             }
-        return self._transport.json(
-            "PATCH",
-            self._path(kind, namespace, name, subresource),
-            body=body,
-            content_type="application/merge-patch+json",
-        )
+        path = self._path(kind, namespace, name, subresource)
+        return self._json("PATCH", path, body=body, content_type="application/merge-patch+json")
 
-    def apply(
-        self,
-        kind: Kind,
-        body: Mapping[str, Any],
-        namespace: str | None = None,
-        *,
-        force: bool = True,
-    ) -> Object:
-        """Make an object, or make those fields of it ours that `body` has (server-side apply).
+    def apply(self, kind: Kind, body: Mapping[str, Any], namespace: str | None = None) -> Object:
+        """Create an object, or set the fields in `body` (server-side apply).
 
-        They are the operator's from then on; what it had said before and says no more is taken
-        away.
-
-        Args:
-            kind: its kind.
-            body: the fields that we want, and no others.
-            namespace: None: the one that it says, else the client's own.
-            force: take fields from others.
-
-        Raises:
-            ObjectChanged: others own a field, and `force` is not given.
-        """
-        meta = body["metadata"]
-        full = {"apiVersion": kind.api_version, "kind": kind.kind, **body}
-        return self._transport.json(
-            "PATCH",
-            self._path(kind, namespace or meta.get("namespace"), meta["name"]),
-            {"fieldManager": OPERATOR, "force": str(force).lower()},
-            full,
-            "application/apply-patch+yaml",
-        )
-
-    def replace(self, kind: Kind, body: Mapping[str, Any], namespace: str | None = None) -> Object:
-        """Put an object that was read and changed in its place.
-
-        Raises:
-            ObjectMissing: there is none.
-            ObjectChanged: it has another `resourceVersion` than `body`.
+        The operator owns these fields from then on, even if others owned them. Fields that it
+        applied before and that are not in `body` are removed.
         """
         meta = body["metadata"]
         path = self._path(kind, namespace or meta.get("namespace"), meta["name"])
-        return self._transport.json("PUT", path, body=body)
+        query = {"fieldManager": OPERATOR, "force": "true"}
+        return self._json("PATCH", path, query, _typed(kind, body), "application/apply-patch+yaml")
+
+    def replace(self, kind: Kind, body: Mapping[str, Any], namespace: str | None = None) -> Object:
+        """Replace an object by a changed copy.
+
+        Raises:
+            ObjectMissing: it does not exist.
+            ObjectChanged: its `resourceVersion` is not that of `body`.
+        """
+        meta = body["metadata"]
+        path = self._path(kind, namespace or meta.get("namespace"), meta["name"])
+        return self._json("PUT", path, body=body)
 
     def delete(
         self,
@@ -209,18 +195,18 @@ class Client:
         uid: str | None = None,
         resource_version: str | None = None,
     ) -> bool:
-        """Order an object to go; what it owns goes after it.
+        """Request the deletion of an object; the server then deletes the objects that it owns.
 
         Args:
             kind: its kind.
             name: its name.
-            namespace: None: the client's own.
-            grace_s: for a pod to end, seconds; None: as the pod says; 0: at once.
-            uid: of the one that is meant; another of the same name stays.
-            resource_version: as it was read; one that has changed since stays.
+            namespace: its namespace.
+            grace_s: seconds that a pod has to end; None: as its spec says; 0: end at once.
+            uid: delete nothing unless the object has this uid.
+            resource_version: delete nothing unless the object still has this version.
 
         Returns:
-            False: there was none, or not this one.
+            False: no such object, or another uid or version.
         """
         options: Object = {"propagationPolicy": "Background"}
         if grace_s is not None:
@@ -229,7 +215,7 @@ class Client:
         if any(meant.values()):
             options["preconditions"] = {key: value for key, value in meant.items() if value}
         try:
-            self._transport.json("DELETE", self._path(kind, namespace, name), body=options)
+            self._json("DELETE", self._path(kind, namespace, name), body=options)
         except (ObjectMissing, ObjectChanged):
             return False
         return True
@@ -243,18 +229,18 @@ class Client:
         tail_lines: int | None = None,
         container: str = "",
     ) -> Iterator[str]:
-        """Lines that a pod's container has printed so far, each after its time and a space.
+        """Yield the lines that a container has printed so far, each after its time and a space.
 
         Args:
-            pod: its name.
-            namespace: None: the client's own.
-            since_time: only what came after, RFC 3339.
-            tail_lines: only so many of the last.
-            container: its name; empty: the only one.
+            pod: name of the pod.
+            namespace: its namespace.
+            since_time: only lines printed at or after this time, RFC 3339.
+            tail_lines: only the last lines, at most so many.
+            container: name of the container; empty: the only one.
 
         Raises:
-            ObjectMissing: there is no such pod.
-            ManifestRefused: it has not started yet.
+            ObjectMissing: the pod does not exist.
+            ManifestRefused: the container has not started yet.
         """
         from urllib3.exceptions import HTTPError
 
@@ -262,18 +248,16 @@ class Client:
         query.update({"sinceTime": since_time} if since_time else {})
         query.update({"container": container} if container else {})
         query.update({} if tail_lines is None else {"tailLines": tail_lines})
-        answer = self._transport.send(
-            "GET", self._path(POD, namespace, pod, "log"), query, stream=True
-        )
+        response = self._send("GET", self._path(POD, namespace, pod, "log"), query, stream=True)
         rest = b""
         try:
-            for block in answer.stream(1 << 16):
+            for block in response.stream(1 << 16):
                 *lines, rest = (rest + block).split(b"\n")
                 yield from (line.decode(errors="replace") for line in lines)
         except HTTPError as error:
             raise KubernetesUnavailable(f"the log of {pod} broke off: {error}") from None
         finally:
-            answer.close()
+            response.close()
         if rest:
             yield rest.decode(errors="replace")
 
@@ -282,6 +266,94 @@ class Client:
     ) -> str:
         return kind.path(self.namespace if namespace is None else namespace, name, subresource)
 
+    def _json(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        """Send a request and return the object in its response."""
+        text = self._send(method, path, query, body, content_type).data
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            host = self._configuration.host
+            raise KubernetesUnavailable(
+                f"{host} does not answer as the API of Kubernetes does: {text[:80]!r}"
+            )
+        return value
 
-def _name_of(found: Object) -> tuple[str, str]:
-    return found["metadata"].get("namespace", ""), found["metadata"]["name"]
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        stream: bool = False,
+    ) -> BaseHTTPResponse:
+        """Send a request and return its response, which is successful.
+
+        With `stream` the body is not read yet; reading it may raise an HTTPError of urllib3.
+        """
+        from urllib3.exceptions import HTTPError
+
+        if self._hook is not None:
+            self._hook(method, path)
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        # This call also renews a token that has expired.
+        settings: dict[str, Any] = self._configuration.auth_settings()  # type: ignore[assignment]
+        for setting in settings.values():
+            if setting["in"] == "header" and setting["value"]:
+                headers[setting["key"]] = setting["value"]
+        host = self._configuration.host.rstrip("/")
+        try:
+            response = self._pool.request(
+                method,
+                f"{host}{path}?{urlencode(query)}" if query else f"{host}{path}",
+                body=None if body is None else json.dumps(body),
+                headers=headers,
+                timeout=self._timeout_s,
+                retries=False,
+                preload_content=not stream,
+            )
+            refusal = response.data if response.status >= 300 else None
+        except HTTPError as error:
+            raise KubernetesUnavailable(f"Kubernetes at {host} does not answer: {error}") from None
+        if refusal is not None:
+            raise _error(method, path, response.status, refusal)
+        return response
+
+
+def _typed(kind: Kind, body: Mapping[str, Any]) -> Object:
+    return {"apiVersion": kind.api_version, "kind": kind.kind, **body}
+
+
+def _error(method: str, path: str, status: int, body: bytes) -> EdlError:
+    """Map an unsuccessful response to an error."""
+    try:
+        told = json.loads(body)
+        message, reason = str(told["message"]), str(told.get("reason", ""))
+    except (ValueError, KeyError, TypeError):
+        if status == 404:
+            return ObjectMissing(
+                f"this cluster does not know {path}: are the definitions of {GROUP} installed?",
+                True,
+            )
+        message, reason = body.decode(errors="replace")[:200].strip() or f"status {status}", ""
+    match status:
+        case 409:
+            return (ObjectExists if reason == "AlreadyExists" else ObjectChanged)(message)
+        case 401:
+            return Unauthenticated(f"Kubernetes does not know who we are: {message}")
+        case 403:
+            return Forbidden(f"Kubernetes does not allow it: {message}")
+        case 404:
+            return ObjectMissing(message)
+        case 400 | 405 | 413 | 415 | 422:
+            return ManifestRefused(message)
+    return KubernetesUnavailable(f"Kubernetes answered {status} to {method} {path}: {message}")

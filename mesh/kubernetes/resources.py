@@ -1,4 +1,4 @@
-"""Names of what we keep in Kubernetes: kinds and their paths, labels, times, quantities."""
+"""Kinds of Kubernetes objects with their API paths, labels, times and quantities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ...runtime.errors import UsageError
 
-#: An object of Kubernetes as its API sends it: plain JSON.
+#: A Kubernetes object as its API sends it: plain JSON.
 Object = dict[str, Any]
 Objects = list[Object]
 
@@ -21,13 +21,13 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of objects, and where its API stands.
+    """A kind of objects.
 
     Attributes:
         api_version: "v1", or group and version.
-        kind: as manifests say it.
-        plural: as paths and RBAC rules say it.
-        namespaced: False: there is one for the whole cluster.
+        kind: its name in manifests.
+        plural: its name in paths and RBAC rules.
+        namespaced: False: its objects are in no namespace.
     """
 
     api_version: str
@@ -36,10 +36,10 @@ class Kind:
     namespaced: bool = True
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Path of the collection, of an object, or of a subresource of it.
+        """Return the path of the collection, of an object, or of a subresource.
 
         Args:
-            namespace: empty: of all namespaces (collections of namespaced kinds alone).
+            namespace: empty: all namespaces (for collections only).
             name: empty: the collection.
             subresource: "status", "scale", "log"; empty: none.
         """
@@ -64,13 +64,12 @@ LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 CRD: Final = Kind(
     "apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", False
 )
-#: All that the client knows without being told.
 KINDS: Final = (
     TEACHER_SERVICE, DISTILL_JOB, POD, SERVICE, SECRET, CONFIG_MAP, EVENT, NODE, NAMESPACE,
     DEPLOYMENT, JOB, LEASE, CRD,
 )  # fmt: skip
 
-#: Recommended labels, and ours.
+#: Labels that Kubernetes recommends, and our own.
 NAME_LABEL: Final = "app.kubernetes.io/name"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
@@ -80,20 +79,20 @@ JOB_LABEL: Final = f"{GROUP}/job"
 NODE_LABEL: Final = f"{GROUP}/node"
 APP: Final = "edl-dist"
 OPERATOR: Final = "edl-operator"
-#: A selector of the pods that are nodes of elastic jobs.
+#: Label selector of the pods that are nodes of elastic jobs.
 NODES_SELECTOR: Final = f"{MANAGED_BY_LABEL}={OPERATOR},{JOB_LABEL}"
-#: The container of a job's pod that is the node; others are a template's, or a cluster's own.
+#: The container of a job's pod that runs the node; a template or the cluster may add others.
 NODE_CONTAINER: Final = "node"
-#: The kind of resource of which a machine has one for each card.
+#: The resource that counts the GPUs of a machine.
 GPU: Final = "nvidia.com/gpu"
 
 
 def labels_of(component: str, **ours: str) -> dict[str, str]:
-    """Labels of an object that the operator makes.
+    """Return the labels of an object that the operator creates.
 
     Args:
         component: "teacher" or "student".
-        ours: values of `service`, `job`, `node`.
+        ours: values for `service`, `job` and `node`.
     """
     names = {"service": SERVICE_LABEL, "job": JOB_LABEL, "node": NODE_LABEL}
     return {
@@ -106,23 +105,23 @@ def labels_of(component: str, **ours: str) -> dict[str, str]:
 
 
 def selector(labels: Mapping[str, str]) -> str:
-    """A label selector that takes objects with all of these: "a=b,c=d"."""
+    """Return a label selector for objects that have all these labels: "a=b,c=d"."""
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 def key_of(found: Mapping[str, Any]) -> tuple[str, str]:
-    """Namespace and name of an object."""
+    """Return namespace and name of an object."""
     return found["metadata"].get("namespace", ""), found["metadata"]["name"]
 
 
 def is_node(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod is a node of an elastic job, which gets out of the way of others."""
+    """Return whether a pod is a node of an elastic job, which makes room for other pods."""
     labels = pod["metadata"].get("labels") or {}
     return labels.get(MANAGED_BY_LABEL) == OPERATOR and JOB_LABEL in labels
 
 
 def owner_reference(owner: Mapping[str, Any]) -> Object:
-    """What makes an object go with its owner, and says whose it is."""
+    """Return the reference with which an object is controlled by its owner, and deleted with it."""
     return {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
@@ -134,26 +133,29 @@ def owner_reference(owner: Mapping[str, Any]) -> Object:
 
 
 def is_controlled_by(found: Mapping[str, Any], uid: str) -> bool:
-    """Whether the owner of this uid, not one before it of the same name, controls an object."""
+    """Return whether the owner with this uid controls an object.
+
+    A former owner of the same name has another uid.
+    """
     references = found["metadata"].get("ownerReferences", ())
     return any(one.get("controller") and one.get("uid") == uid for one in references)
 
 
 def rfc3339(seconds: float) -> str:
-    """A time as Kubernetes writes it, by microseconds, which its leases take too."""
+    """Format seconds since 1970 with microseconds, as in leases."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def rfc3339_s(seconds: float) -> str:
-    """The same by whole seconds, as in conditions and other `date-time` fields."""
+    """Format seconds since 1970 as whole seconds, as in conditions and `date-time` fields."""
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds_of(text: str) -> float:
-    """Seconds since 1970 of a time that Kubernetes, or one of the functions above, has written.
+    """Return the seconds since 1970 of a time in RFC 3339.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is no such time.
     """
     try:
         return datetime.fromisoformat(text).timestamp()
@@ -172,10 +174,10 @@ _QUANTITY: Final = re.compile(
 
 
 def quantity(value: str | int | float) -> float:
-    """The number that a quantity says: "500m" is 0.5, "2Gi" is 2147483648.
+    """Return the value of a quantity: "500m" is 0.5, "2Gi" is 2147483648.
 
     Raises:
-        UsageError: it is no quantity.
+        UsageError: the value is no quantity.
     """
     match = _QUANTITY.fullmatch(str(value).strip())
     if match is None:
