@@ -1,7 +1,8 @@
-"""What a cluster has, and what of it others hold: the pool that elastic jobs share.
+"""Capacity of a cluster, and how much of it other pods use: the pool that elastic jobs share.
 
-Amounts are summed over machines, not packed into them (docs/adr/0016). Kinds of resources have
-names that read well in a reason: "cpu", "GiB of memory", "gpu", "pods"; all others keep their own.
+Amounts are summed over machines, not packed into them (docs/adr/0016). The most frequent resources
+get names that users can read in a reason: "cpu", "GiB of memory", "gpu", "pods"; all others keep
+their Kubernetes name.
 """
 
 from __future__ import annotations
@@ -22,27 +23,29 @@ from ...runtime.errors import UsageError
 from ...scheduler.elastic_values import Pool
 
 _GIB: Final = 2.0**30
-#: Of Kubernetes -> ours, and how many of its units one of ours is.
+#: Kubernetes name -> our name, and units of Kubernetes per unit of ours.
 _KINDS: Final = {
     "memory": ("GiB of memory", _GIB),
     "ephemeral-storage": ("GiB of disk", _GIB),
     GPU: ("gpu", 1.0),
 }
 PODS: Final = "pods"
-#: Of the machine that a pod has: it counts in the pool; it takes nobody any more, but what runs
-#: there goes on (cordoned); nothing is heard of it; the pod has none yet.
+#: State of a pod's machine. "counted": in the pool; "closed": ready, but takes no new pods
+#: (cordoned or tainted); "silent": not ready or gone; "none": the pod is not scheduled yet.
 Machine = Literal["counted", "closed", "silent", "none"]
-#: Kubernetes knows no larger quantity.
+#: Upper bound of a request; Kubernetes has no larger quantity.
 _MOST: Final = 2.0**63
-#: What a cluster that grows as pods wait for machines has of each kind: no bound.
+#: Amount of each resource in a cluster that adds machines for waiting pods: no bound.
 _PLENTY: Final = 1e12
 ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
-#: A field selector of pods that hold room, or may come to.
+#: Field selector of the pods that use resources, or may later.
 NOT_ENDED: Final = ",".join(f"status.phase!={phase}" for phase in sorted(ENDED_PHASES))
 
 
 def amounts(resources: Mapping[str, Any]) -> dict[str, float]:
-    """Amounts by our kinds, of what Kubernetes says by its own: {"memory": "2Gi", "cpu": "500m"}.
+    """Convert resources of Kubernetes to our names and units.
+
+    {"memory": "2Gi", "cpu": "500m"} becomes {"GiB of memory": 2.0, "cpu": 0.5}.
 
     Raises:
         UsageError: a value is no quantity.
@@ -55,37 +58,37 @@ def amounts(resources: Mapping[str, Any]) -> dict[str, float]:
 
 
 def requests_of(spec: Mapping[str, Any]) -> dict[str, float]:
-    """What a pod takes of a machine, as the cluster's scheduler counts it.
+    """Return the effective requests of a pod, as the cluster's scheduler counts them.
 
-    Containers together, or the largest of those that run before them, unless the pod says it for
-    all of them; and the pod itself.
+    This is the larger of the sum over its containers and the largest init container. Requests of
+    the pod itself take precedence. Its overhead is added, and one of "pods".
 
     Args:
-        spec: of the pod.
+        spec: spec of the pod.
 
     Raises:
-        UsageError: it says something that is no quantity.
+        UsageError: a value is no quantity.
     """
     total: dict[str, float] = {}
     for container in spec.get("containers", ()):
         total = _sum(total, _container(container))
-    beside: dict[str, float] = {}  # containers that start before, and stay
+    sidecars: dict[str, float] = {}  # init containers that keep running
     largest: dict[str, float] = {}
     for container in spec.get("initContainers", ()):
         own = _container(container)
         if container.get("restartPolicy") == "Always":
-            beside = _sum(beside, own)
+            sidecars = _sum(sidecars, own)
             own = {}
-        largest = _most(largest, _sum(beside, own))
-    total = _most(_sum(total, beside), largest) | _container(spec)
+        largest = _most(largest, _sum(sidecars, own))
+    total = _most(_sum(total, sidecars), largest) | _container(spec)
     return {**_sum(total, amounts(spec.get("overhead") or {})), PODS: 1.0}
 
 
 def checked_requests_of(spec: Mapping[str, Any]) -> dict[str, float]:
-    """`requests_of` of a pod that is to be made, to whose spec a user's template has added.
+    """Return `requests_of` a pod spec into which a user's template is merged.
 
     Raises:
-        UsageError: that is no template of a pod, or says an amount that none can request.
+        UsageError: the template is malformed, or requests an impossible amount.
     """
     try:
         needs = requests_of(spec)
@@ -98,7 +101,7 @@ def checked_requests_of(spec: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _container(container: Mapping[str, Any]) -> dict[str, float]:
-    """What one container requests; where it only has a limit, that is its request."""
+    """Return the requests of a container; a limit without a request counts as one."""
     resources = container.get("resources") or {}
     return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
@@ -115,15 +118,16 @@ def pool_of(
     machines: Iterable[Mapping[str, float]],
     others: Iterable[tuple[Machine, bool, Mapping[str, float]]],
 ) -> Pool:
-    """What a cluster has, and what of it others hold or want back.
+    """Return the capacity of the cluster, and how much of it other pods take.
 
-    Teachers that wait for a machine want room back; of other pods only those count that have a
-    machine: what a stranger asks for in vain moves nobody.
+    A pod takes its requests if it runs on a counted machine. A teacher that waits for a machine
+    takes them as well, so jobs make room for it. Other waiting pods do not: jobs give up no nodes
+    for them.
 
     Args:
-        machines: what each of those has that count, of each kind.
-        others: of each pod of others that has not ended: the machine that it has, whether it is a
-            teacher that stays, and what it requests.
+        machines: allocatable resources of each counted machine.
+        others: for each other pod that has not ended: state of its machine, whether it is a teacher
+            that is not being deleted, and its requests.
     """
     capacity: dict[str, float] = {}
     for amounts_of in machines:
@@ -137,11 +141,11 @@ def pool_of(
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """The cluster's nodes, as Kubernetes calls them.
+    """The machines of the cluster, which Kubernetes calls nodes. See `Machine`.
 
     Attributes:
-        counted: what those have that are ready and take pods, by name.
-        closed: those that are ready, and take no pods (any more), or none of those that may come.
+        counted: name -> allocatable resources, of machines that are ready and take new pods.
+        closed: names of machines that are ready but take no new pods, or none of the jobs.
     """
 
     counted: Mapping[str, Mapping[str, float]]
@@ -151,14 +155,14 @@ class Machines:
     def of(
         cls, nodes: Iterable[Object], tolerated: Iterable[Sequence[Object]] | None = None
     ) -> Machines:
-        """As the API lists them.
+        """Classify the nodes of the cluster.
 
         Args:
-            nodes: those of the cluster.
-            tolerated: for each sort of pods that may come, their tolerations; a machine whose
-                taints keep all of them away is closed. None: taints are not looked at.
+            nodes: all Node objects.
+            tolerated: tolerations of each job. A machine is closed if its taints keep all jobs
+                away. None: ignore taints.
         """
-        sorts = None if tolerated is None else list(tolerated)
+        jobs = None if tolerated is None else list(tolerated)
         counted, closed = {}, set()
         for node in nodes:
             name = node["metadata"]["name"]
@@ -166,14 +170,14 @@ class Machines:
             if not _is_ready(status):
                 continue
             spec = node.get("spec", {})
-            if spec.get("unschedulable") or (sorts is not None and _keeps_away(spec, sorts)):
+            if spec.get("unschedulable") or (jobs is not None and _keeps_away(spec, jobs)):
                 closed.add(name)
             else:
                 counted[name] = amounts(status.get("allocatable", {}))
         return cls(counted, frozenset(closed))
 
     def of_pod(self, pod: Object) -> Machine:
-        """What the machine is that a pod has."""
+        """Return the state of a pod's machine."""
         name = pod.get("spec", {}).get("nodeName")
         if not name:
             return "none"
@@ -182,11 +186,11 @@ class Machines:
         return "closed" if name in self.closed else "silent"
 
     def pool(self, pods: Iterable[Object], ours: Callable[[Object], bool]) -> Pool:
-        """What there is, and what is others'; see `pool_of`.
+        """Return the pool; see `pool_of`.
 
         Args:
-            pods: of all namespaces.
-            ours: whether a pod is one of those that share the pool.
+            pods: pods of all namespaces.
+            ours: returns whether a pod shares the pool.
         """
         others = (
             (self.of_pod(pod), _is_teacher(pod), requests_of(pod["spec"]))
@@ -197,15 +201,15 @@ class Machines:
 
 
 def unbounded(kinds: Iterable[str]) -> Pool:
-    """Of a cluster to which machines come when pods wait for them."""
+    """Return the pool of a cluster that adds machines for waiting pods."""
     return Pool(dict.fromkeys(kinds, _PLENTY))
 
 
-def _keeps_away(spec: Mapping[str, Any], sorts: Sequence[Sequence[Object]]) -> bool:
-    """Whether a machine's taints keep all sorts of pods away.
+def _keeps_away(spec: Mapping[str, Any], jobs: Sequence[Sequence[Object]]) -> bool:
+    """Return whether a machine's taints keep all jobs away.
 
-    Those of Kubernetes' own say how a machine is at the moment: what runs there goes on, and its
-    readiness is looked at elsewhere.
+    The taints of Kubernetes itself are ignored: they reflect conditions of the machine, and
+    readiness is checked separately.
     """
     taints = [
         one
@@ -214,7 +218,7 @@ def _keeps_away(spec: Mapping[str, Any], sorts: Sequence[Sequence[Object]]) -> b
         and not one.get("key", "").startswith("node.kubernetes.io/")
     ]
     return bool(taints) and not any(
-        all(any(_tolerates(one, taint) for one in sort) for taint in taints) for sort in sorts
+        all(any(_tolerates(one, taint) for one in job) for taint in taints) for job in jobs
     )
 
 

@@ -1,4 +1,4 @@
-"""What the operator is told."""
+"""Settings of the operator's reconcilers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ...scheduler.elastic_values import ElasticConfig
 
 @dataclass(frozen=True, slots=True)
 class OperatorConfig:
-    """How the operator works; the same at all that may lead.
+    """Settings of the reconcilers; use the same ones for all operators of a cluster.
 
     Attributes:
-        namespace: whose resources it makes true; "": those of all namespaces.
-        coordinator: Redis URL of the mesh for resources that name none; None: they have to.
-        interval_s: seconds between two looks at everything, where nothing is noticed before.
-        elastic: how jobs share what the cluster has.
-        growing_cluster: nodes come when pods wait for them: what is free now bounds no number of
-            teachers, nor of nodes of jobs.
-        place_within_s: a node of a job that the cluster can place nowhere for so long is given up
-            for a while.
+        namespace: namespace of the resources; "": all namespaces.
+        coordinator: Redis URL of the mesh for resources that name none; None: each must name one.
+        interval_s: seconds between two rounds if nothing changes.
+        elastic: how jobs share the cluster.
+        growing_cluster: the cluster adds machines for waiting pods, so its free resources do not
+            limit the number of teachers or nodes.
+        place_within_s: a job does without a node for a while if the cluster has not scheduled its
+            pod after so many seconds.
     """
 
     namespace: str = "default"

@@ -1,4 +1,4 @@
-"""Which of several operators acts: the one that holds a Lease of the cluster."""
+"""Leader election: of several operators, the one that holds a Lease of the cluster acts."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from .error_log import ErrorLog
 
 log = logging.getLogger(__name__)
 
-#: Methods that change something.
+#: HTTP methods that only the leader may use.
 _WRITING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 def _seconds() -> float:
-    """Since the machine has started; where that is not known, without those that it slept."""
+    """Return seconds since the machine booted, with the time that it slept, if the OS counts it."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
 
 
 class LeaseElection:
-    """One candidate for the lead; any number of threads may ask whether it leads.
+    """A candidate for leadership. `leads` and `check` may be called from any thread.
 
     Args:
-        client: of its own, so that a slow answer to the loop delays no renewal.
-        name: of the Lease.
-        me: the candidate's own name, another one with each start.
-        duration_s: after so long without a sign of life another one takes the lead; >= 1.
-        on_change: called, in the thread that looks, when it leads from now on or no more.
-        clock: seconds that do not go back, and pass while the machine sleeps.
-        now: seconds since 1970.
+        client: not shared, so that slow responses to others delay no renewal.
+        name: name of the Lease.
+        me: identity of this candidate, unique for each process.
+        duration_s: another candidate takes over if the lease is not renewed for so long; >= 1.
+        on_change: called in the renewing thread after leadership was gained or lost.
+        clock: returns seconds that never go back and that pass while the machine sleeps.
+        now: returns seconds since 1970.
     """
 
     def __init__(
@@ -66,18 +66,18 @@ class LeaseElection:
         self._on_change = on_change
         self._clock = clock
         self._now = now
-        self._sight = LeaseView()
+        self._view = LeaseView()
         self._led = False
         self._errors = ErrorLog()
-        self._lock = threading.Lock()  # of looking and giving back
-        self._beat = Periodic("edl-lease", duration_s * RENEWING, self.look)
+        self._lock = threading.Lock()  # held while the lease is renewed or released
+        self._renewal = Periodic("edl-lease", duration_s * RENEWING, self.look)
 
     def leads(self) -> bool:
-        """Whether this one may act now."""
-        return may_act(self._sight, self._clock())
+        """Return whether this operator may act now."""
+        return may_act(self._view, self._clock())
 
     def check(self, method: str, path: str) -> None:
-        """A client's hook: refuses what changes something while another one may lead.
+        """Reject requests that change something; a hook for `Client`.
 
         Raises:
             LeaseSuperseded: this operator does not lead.
@@ -86,21 +86,21 @@ class LeaseElection:
             raise LeaseSuperseded(f"{self._me} leads no more: {method} {path} is not sent")
 
     def start(self) -> None:
-        """Begin to renew, or to wait; once only."""
-        self._beat.start()
+        """Start the thread that acquires and renews the lease; call it once."""
+        self._renewal.start()
 
     def stop(self) -> None:
-        """End, and give the lease back so that nobody waits for its end; again without effect."""
-        self._beat.stop()
+        """Stop, and release the lease so that another operator takes over at once; idempotent."""
+        self._renewal.stop()
         with self._lock:
             try:
-                self._give_back()
+                self._release()
             except EdlError as error:
                 log.warning("the lead could not be given back: %s", error)
-        self._note()
+        self._notify()
 
     def look(self) -> None:
-        """Read the lease, and take or renew it if it is time to."""
+        """Read the lease, and acquire or renew it if it is time to."""
         with self._lock:
             try:
                 self._look()
@@ -110,14 +110,14 @@ class LeaseElection:
                 self._errors.report(log, self._name, "the lead cannot be kept or sought", error)
             else:
                 self._errors.clear(self._name)
-        self._note()
+        self._notify()
 
     def _look(self) -> None:
         began_s = self._clock()
         found = self._client.find(LEASE, self._name)
         lease = None if found is None else _lease(found)
-        self._sight = lease_read(self._sight, lease, self._me, self._clock())
-        match lease_action(self._sight, self._me, self._clock()):
+        self._view = lease_read(self._view, lease, self._me, self._clock())
+        match lease_action(self._view, self._me, self._clock()):
             case "make":
                 made = self._client.create(LEASE, self._manifest())
                 self._wrote(made, began_s)
@@ -125,14 +125,13 @@ class LeaseElection:
                 self._wrote(self._client.replace(LEASE, self._renewed(found)), began_s)
 
     def _wrote(self, done: Object, began_s: float) -> None:
-        # A lead that has lapsed since the last look is one that begins anew: who rested meanwhile
-        # has to be woken.
+        # If leadership lapsed since the last look, this is a change: `on_change` has to be called.
         self._led = self._led and self.leads()
-        self._sight = lease_written(self._sight, _lease(done), self._me, began_s)
+        self._view = lease_written(self._view, _lease(done), self._me, began_s)
 
-    def _give_back(self) -> None:
-        sight, self._sight = self._sight, LeaseView()
-        if sight.lease is None or sight.renewed_s is None:
+    def _release(self) -> None:
+        view, self._view = self._view, LeaseView()
+        if view.lease is None or view.renewed_s is None:
             return
         try:
             found = self._client.get(LEASE, self._name)
@@ -140,9 +139,9 @@ class LeaseElection:
                 found["spec"].update(holderIdentity="", leaseDurationSeconds=1)
                 self._client.replace(LEASE, found)
         except (ObjectChanged, ObjectMissing):
-            return  # it is another one's already
+            return  # another operator has it
 
-    def _note(self) -> None:
+    def _notify(self) -> None:
         leading = self.leads()
         if leading != self._led:
             self._led = leading

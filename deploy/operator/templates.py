@@ -1,4 +1,4 @@
-"""Manifests: what a user's template adds to ours, and whether what is there is what is wanted."""
+"""Merges pod templates of users into our manifests, and compares manifests with objects."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ...coordinator.store.redis_url import holds_password
 from ...mesh.kubernetes.resources import GROUP, Object, quantity
 from ...runtime.errors import UsageError
 
-#: The user of our images.
+#: User id and group id of our images.
 USER: Final = 65532
-#: Says which manifest an object was made from, so that a field which is wanted no more is noticed.
+#: Annotation with the hash of the manifest. It changes even if a field is only removed from it.
 MADE_FROM: Final = f"{GROUP}/made-from"
-#: Lists of a pod that are merged: by what, or one behind the other.
+#: Lists of a pod spec whose items are merged by this key; and lists that are concatenated.
 _KEYED: Final = {
     "containers": "name",
     "env": "name",
@@ -26,10 +26,13 @@ _APPENDED: Final = frozenset({"tolerations"})
 
 
 def merged(ours: Any, theirs: Any, key: str = "") -> Any:
-    """Theirs over ours: maps by key, containers by name; what is alike beside them is replaced.
+    """Merge a user's template into our manifest; the user's values win.
+
+    Mappings are merged by key and containers by name. Other items with the same key (`_KEYED`) are
+    replaced, and so are all other lists and values.
 
     Raises:
-        ValueError: what has to be a list is none.
+        ValueError: the template has no list where one is needed.
     """
     if isinstance(ours, dict) and isinstance(theirs, dict):
         both = {**ours, **theirs}
@@ -57,10 +60,10 @@ def _merged_lists(ours: list[Any], theirs: list[Any], key: str) -> list[Any]:
 
 
 def check_coordinator(container: Object) -> bool:
-    """Whether a container is told the Redis URL of the mesh by a variable.
+    """Return whether the container's environment has the Redis URL of the mesh.
 
     Raises:
-        UsageError: in plain text it holds a password, which all that may read pods would see.
+        UsageError: the URL is plain text with a password; everyone who may read pods would see it.
     """
     told = [one for one in container.get("env") or () if one["name"] == "EDL_COORDINATOR"]
     if any(holds_password(str(one.get("value", ""))) for one in told):
@@ -73,12 +76,12 @@ def check_coordinator(container: Object) -> bool:
 
 
 def literal(word: str) -> str:
-    """A word in which Kubernetes finds no variable."""
+    """Escape `$(`, so that Kubernetes expands no variable in a word."""
     return word.replace("$(", "$$(")
 
 
 def marked(manifest: Object) -> Object:
-    """The manifest, with what it is made from."""
+    """Return the manifest with an annotation that has its hash."""
     text = json.dumps(manifest, sort_keys=True).encode()
     meta = manifest["metadata"]
     annotations = {
@@ -89,14 +92,14 @@ def marked(manifest: Object) -> Object:
 
 
 def made_from(found: Object) -> str | None:
-    """The mark of the manifest that an object was made from, as `marked` has it."""
+    """Return the hash that `marked` has put into an object; None: there is none."""
     mark: str | None = (found["metadata"].get("annotations") or {}).get(MADE_FROM)
     return mark
 
 
 def covers(found: Any, wanted: Any, key: str = "") -> bool:
-    """Whether an object has all that is wanted of it; what else it has is others'."""
-    if wanted in ("", 0, False, {}) and found is None:  # a server leaves out what says nothing
+    """Return whether an object has all fields of a manifest; it may have more."""
+    if wanted in ("", 0, False, {}) and found is None:  # servers omit empty values
         return True
     if isinstance(wanted, Mapping):
         return isinstance(found, Mapping) and all(
@@ -115,7 +118,7 @@ def covers(found: Any, wanted: Any, key: str = "") -> bool:
 
 
 def _is_same(found: Any, wanted: Any, by: str) -> bool:
-    """Whether two list items match: mappings by name and all that is wanted, others if equal."""
+    """Return whether two list items match: mappings by key and wanted fields, others if equal."""
     if not isinstance(found, Mapping) or not isinstance(wanted, Mapping):
         return bool(found == wanted)
     return bool(found.get(by) == wanted.get(by)) and covers(found, wanted)
