@@ -1,4 +1,4 @@
-"""The options of `edl operator run`: their help, their limits, their environment variables."""
+"""Options of `edl operator run`: help, limits and environment variables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Namespace = Annotated[
         "-n",
         envvar="EDL_NAMESPACE",
         metavar="NAME",
-        help="Whose resources are made true. Default: the one of the context, or of the pod.",
+        help="Namespace of the resources. Default: that of the context, or of the pod.",
         rich_help_panel=_CLUSTER,
     ),
 ]
@@ -28,7 +28,7 @@ AllNamespaces = Annotated[
     typer.Option(
         "--all-namespaces",
         "-A",
-        help="Those of every namespace; the lease stays in --namespace.",
+        help="Reconcile resources of all namespaces; the lease stays in --namespace.",
         rich_help_panel=_CLUSTER,
     ),
 ]
@@ -37,7 +37,7 @@ Kubeconfig = Annotated[
     typer.Option(
         envvar="KUBECONFIG",
         metavar="FILE",
-        help="Says where the cluster is. Default: ~/.kube/config, or within a pod its account.",
+        help="Kubeconfig file. Default: ~/.kube/config; in a pod, its service account.",
         rich_help_panel=_CLUSTER,
     ),
 ]
@@ -45,7 +45,7 @@ Context = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Of the kubeconfig. Default: its current one.",
+        help="Context of the kubeconfig. Default: its current one.",
         rich_help_panel=_CLUSTER,
     ),
 ]
@@ -54,7 +54,7 @@ GrowingCluster = Annotated[
     typer.Option(
         "--growing-cluster",
         envvar="EDL_GROWING_CLUSTER",
-        help="Machines come when pods wait for them: what is free now is no bound.",
+        help="The cluster adds machines for waiting pods: do not limit pods to what is free now.",
         rich_help_panel=_CLUSTER,
     ),
 ]
@@ -63,7 +63,7 @@ Coordinator = Annotated[
     typer.Option(
         envvar="EDL_COORDINATOR",
         metavar="URL",
-        help="Redis URL of the mesh, for resources that name none.",
+        help="Redis URL of the mesh for resources that name none.",
     ),
 ]
 Interval = Annotated[
@@ -71,15 +71,15 @@ Interval = Annotated[
     typer.Option(
         envvar="EDL_INTERVAL",
         metavar="SECONDS",
-        help="Between two looks at everything. Changes of resources, and of what was made of them,"
-        " are seen at once; of machines by then.",
+        help="Time between two rounds. Changes of resources, and of objects created for them, start"
+        " a round at once; changes of machines do not.",
     ),
 ]
 MaxLoad = Annotated[
     float,
     typer.Option(
         envvar="EDL_MAX_LOAD",
-        help="The share of what the cluster has that jobs and all others may take together.",
+        help="Share of the cluster's capacity that jobs and all other pods may use together.",
         rich_help_panel=_JOBS,
     ),
 ]
@@ -88,7 +88,7 @@ Freeze = Annotated[
     typer.Option(
         envvar="EDL_FREEZE",
         metavar="SECONDS",
-        help="A job that was changed keeps its nodes for so long, unless it has to make room.",
+        help="A resized job keeps its number of nodes for so long, unless it has to make room.",
         rich_help_panel=_JOBS,
     ),
 ]
@@ -97,7 +97,7 @@ PlaceWithin = Annotated[
     typer.Option(
         envvar="EDL_PLACE_WITHIN",
         metavar="SECONDS",
-        help="A job does without nodes that the cluster cannot place for so long.",
+        help="A job does without nodes whose pods the cluster does not schedule within this time.",
         rich_help_panel=_JOBS,
     ),
 ]
@@ -115,7 +115,7 @@ LeaseDuration = Annotated[
         min=1,
         envvar="EDL_LEASE_DURATION",
         metavar="SECONDS",
-        help="After so long without a sign of life of the one that acts another one does.",
+        help="Another operator takes over if the leader does not renew the lease for so long.",
         rich_help_panel=_LEAD,
     ),
 ]
@@ -124,7 +124,7 @@ MetricsListen = Annotated[
     typer.Option(
         envvar="EDL_METRICS_LISTEN",
         metavar="[HOST:]PORT",
-        help="Serve Prometheus metrics and health here; a port alone is one of this machine only.",
+        help="Serve Prometheus metrics and health here; a port alone: for this machine only.",
         rich_help_panel=_METRICS,
     ),
 ]

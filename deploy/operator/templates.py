@@ -14,7 +14,7 @@ from ...runtime.errors import UsageError
 #: User id and group id of our images.
 USER: Final = 65532
 #: Annotation with the hash of the manifest. It changes even if a field is only removed from it.
-MADE_FROM: Final = f"{GROUP}/made-from"
+HASH_ANNOTATION: Final = f"{GROUP}/made-from"
 #: Lists of a pod spec whose items are merged by this key; and lists that are concatenated.
 _KEYED: Final = {
     "containers": "name",
@@ -75,26 +75,26 @@ def check_coordinator(container: Object) -> bool:
     return bool(told)
 
 
-def literal(word: str) -> str:
+def escaped(word: str) -> str:
     """Escape `$(`, so that Kubernetes expands no variable in a word."""
     return word.replace("$(", "$$(")
 
 
-def marked(manifest: Object) -> Object:
+def with_hash(manifest: Object) -> Object:
     """Return the manifest with an annotation that has its hash."""
     text = json.dumps(manifest, sort_keys=True).encode()
     meta = manifest["metadata"]
     annotations = {
         **meta.get("annotations", {}),
-        MADE_FROM: hashlib.sha256(text).hexdigest()[:16],
+        HASH_ANNOTATION: hashlib.sha256(text).hexdigest()[:16],
     }
     return {**manifest, "metadata": {**meta, "annotations": annotations}}
 
 
-def made_from(found: Object) -> str | None:
-    """Return the hash that `marked` has put into an object; None: there is none."""
-    mark: str | None = (found["metadata"].get("annotations") or {}).get(MADE_FROM)
-    return mark
+def manifest_hash(found: Object) -> str | None:
+    """Return the hash that `with_hash` has put into an object; None: there is none."""
+    value: str | None = (found["metadata"].get("annotations") or {}).get(HASH_ANNOTATION)
+    return value
 
 
 def covers(found: Any, wanted: Any, key: str = "") -> bool:

@@ -1,4 +1,4 @@
-"""The pod of one node of a DistillJob."""
+"""Manifest of the pod that runs one node of a DistillJob."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from ....mesh.jobs.spec import QueuedJobSpec
 from ....mesh.kubernetes.resources import NODE_CONTAINER, Object, labels_of, owner_reference
 from ....runtime.errors import UsageError
 from ..capacity import checked_requests_of
-from ..templates import USER, check_coordinator, literal, merged
+from ..templates import USER, check_coordinator, escaped, merged
 
-#: Where a volume claim of checkpoints is found; without one it is the pod's own.
+#: Folder of checkpoints: a volume claim, if the job names one, else an empty volume of the pod.
 CHECKPOINTS: Final = "/var/lib/edl/checkpoints"
-#: A machine of which nothing is heard for so long has lost its nodes, seconds.
-_SILENCE_S: Final = 30
+#: Seconds that a pod tolerates a machine that is unreachable or not ready.
+_UNREACHABLE_S: Final = 30
 
 
 def spec_of(job: Object) -> QueuedJobSpec:
-    """What a DistillJob describes, held against what such a file may say.
+    """Return the validated spec of a DistillJob.
 
     Raises:
-        UsageError: it cannot be run; says why.
+        UsageError: the spec is invalid; the message has the reason.
     """
     spec, meta = job.get("spec", {}), job["metadata"]
     try:
@@ -38,15 +38,15 @@ def spec_of(job: Object) -> QueuedJobSpec:
 
 
 def pod_of(job: Object, number: int, coordinator: str | None) -> Object:
-    """The manifest of a node's pod.
+    """Return the manifest of a node's pod.
 
     Args:
         job: the DistillJob.
-        number: of the node.
-        coordinator: Redis URL of the mesh, unless the job names one.
+        number: number of the node.
+        coordinator: Redis URL of the mesh, if the job names none.
 
     Raises:
-        UsageError: the job cannot be run; says why.
+        UsageError: the job is invalid; the message has the reason.
     """
     name, spec = job["metadata"]["name"], job["spec"]
     template = spec.get("podTemplate") or {}
@@ -56,7 +56,7 @@ def pod_of(job: Object, number: int, coordinator: str | None) -> Object:
         told = template.get("metadata") or {}
         labels = {**(told.get("labels") or {}), **labels_of("student", job=name, node=str(number))}
         annotations = dict(told.get("annotations") or {})
-        _check_reach(job, pod_spec)
+        _check_training(job, pod_spec)
     except (TypeError, AttributeError, KeyError, ValueError) as error:
         raise UsageError(f"podTemplate is no template of a pod: {error}") from None
     return {
@@ -69,18 +69,18 @@ def pod_of(job: Object, number: int, coordinator: str | None) -> Object:
             "annotations": annotations,
             "ownerReferences": [owner_reference(job)],
         },
-        # A node that has ended is started as another one, or not at all: that is ours to decide.
+        # The operator decides whether a node that has ended is replaced.
         "spec": {**pod_spec, "restartPolicy": "Never"},
     }
 
 
 def needs_of(job: Object, coordinator: str | None) -> dict[str, float]:
-    """What a node takes of a machine; arguments and errors are those of `pod_of`."""
+    """Return the resources that a node requests; arguments and errors are those of `pod_of`."""
     return checked_requests_of(pod_of(job, 0, coordinator)["spec"])
 
 
 def tolerations_of(job: Object, coordinator: str | None) -> list[Object]:
-    """Taints of machines that its nodes put up with; none where it cannot be run."""
+    """Return the tolerations of its nodes; empty if the job is invalid."""
     try:
         found = pod_of(job, 0, coordinator)["spec"]["tolerations"]
     except UsageError:
@@ -95,7 +95,7 @@ def _pod_spec(job: Object, number: int, url: str | None) -> Object:
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        # As the first process of a container a program that does not heed SIGTERM never gets it.
+        # The kernel drops a SIGTERM for process 1 of a container that has no handler for it.
         "shareProcessNamespace": not spec.get("train"),
         "terminationGracePeriodSeconds": spec.get("graceSeconds", 60),
         "securityContext": {
@@ -111,7 +111,7 @@ def _pod_spec(job: Object, number: int, url: str | None) -> Object:
                 "key": f"node.kubernetes.io/{trouble}",
                 "operator": "Exists",
                 "effect": "NoExecute",
-                "tolerationSeconds": _SILENCE_S,
+                "tolerationSeconds": _UNREACHABLE_S,
             }
             for trouble in ("unreachable", "not-ready")
         ],
@@ -140,17 +140,17 @@ def _pod_spec(job: Object, number: int, url: str | None) -> Object:
             {"name": "tmp", "emptyDir": {}},
             {"name": "state", "emptyDir": {}},
             {"name": "checkpoints", **kept},
-            # Readers keep their batches in shared memory; a container has 64 MB unless it says so.
+            # Readers keep batches in shared memory, of which a container has 64 MB by default.
             {"name": "shm", "emptyDir": {"medium": "Memory"}},
         ],
     }
 
 
-def _check_reach(job: Object, pod_spec: Object) -> None:
-    """Nodes of a training find each other and its checkpoints, by the template if need be.
+def _check_training(job: Object, pod_spec: Object) -> None:
+    """Check that the nodes of a training can reach the mesh's Redis and share checkpoints.
 
     Raises:
-        UsageError: they would not.
+        UsageError: the job and its template name no URL, or no shared location.
     """
     own = next(one for one in pod_spec["containers"] if one["name"] == NODE_CONTAINER)
     told = check_coordinator(own) or own.get("envFrom")
@@ -171,15 +171,15 @@ def _check_reach(job: Object, pod_spec: Object) -> None:
 
 
 def _program(job: Object) -> dict[str, list[str]]:
-    """What the container runs: the image's own program with these arguments, or another one."""
+    """Return the arguments of the image's entry point, or the command that replaces it."""
     described = spec_of(job)
     if not described.trains:
-        return {"command": [literal(word) for word in shlex.split(described.command)]}
+        return {"command": [escaped(word) for word in shlex.split(described.command)]}
     words = shlex.split(described.train)
-    argv = ["student", "train", *(literal(word) for word in words)]
+    argv = ["student", "train", *(escaped(word) for word in words)]
     argv += ["--job", described.name, "--nodes", f"{described.min_nodes}:{described.max_nodes}"]
     if not any(word.split("=")[0] == "--checkpoint" for word in words):
-        # Another job of this name, later, begins at its beginning.
+        # The uid keeps a later job of the same name from resuming this one.
         own = f"{described.name}-{job['metadata']['uid'][:8]}"
         argv += ["--checkpoint", f"{CHECKPOINTS}/{own}"]
     return {"args": argv}
@@ -189,5 +189,5 @@ def _env(job: Object, number: int, url: str | None) -> list[Object]:
     own = {"EDL_JOB": job["metadata"]["name"], "EDL_JOB_NODE": str(number), "HOME": "/tmp"}
     if url:
         own["EDL_COORDINATOR"] = url
-    both = {**own, **{key: literal(value) for key, value in spec_of(job).env.items()}}
+    both = {**own, **{key: escaped(value) for key, value in spec_of(job).env.items()}}
     return [{"name": key, "value": value} for key, value in both.items()]

@@ -1,4 +1,4 @@
-"""A job's ledger in the status of its DistillJob, and what else is told there."""
+"""Writes the status of a DistillJob, and reads a job's ledger from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ....runtime.errors import UsageError
 from ..conditions import Condition, merged
 from .ledger import JobActions, PodLedger
 
-#: Of a ledger -> of a status, for plain values and for times.
+#: Field of a ledger -> field of a status, for plain values and for times.
 _VALUES: Final = {
     "target": "target",
     "next_number": "nextNode",
@@ -37,17 +37,17 @@ _TIMES: Final = {
     "fits_until_s": "placeableUntil",
     "unplaced_since_s": "unplacedSince",
 }
-#: States of jobs that never get a node again.
-_ENDS: Final = ("succeeded", "failed")
-#: Seconds that pass do not make another reason: it would be written down every second.
+#: States of jobs that have ended.
+_END_STATES: Final = ("succeeded", "failed")
+#: Number of seconds in a reason. A reason that differs only there is not written again.
 _SECONDS: Final = re.compile(r"\d+(?= s\b)")
 
 
 def ledger_of(job: Object) -> PodLedger:
-    """What the status of a DistillJob keeps for us.
+    """Read the ledger from the status of a DistillJob.
 
     Raises:
-        UsageError: somebody has written something else there.
+        UsageError: the status is damaged.
     """
     status = job.get("status") or {}
     found: dict[str, Any] = {
@@ -62,21 +62,21 @@ def ledger_of(job: Object) -> PodLedger:
             PodLedger(),
             **found,
             counted=frozenset(status.get("counted") or ()),
-            end=end if end in _ENDS else "",
+            end=end if end in _END_STATES else "",
         )
     except TypeError as error:
         raise UsageError(f"the status of {job['metadata']['name']} is damaged: {error}") from None
 
 
 def has_ended(job: Object) -> bool:
-    """Whether a DistillJob is kept for its logs alone."""
-    return (job.get("status") or {}).get("state") in _ENDS
+    """Return whether a job has ended; it is kept only for its logs."""
+    return (job.get("status") or {}).get("state") in _END_STATES
 
 
 def ledger_fields(ledger: PodLedger) -> Object:
-    """What of a status `ledger_of` reads; None for what the ledger does not have.
+    """Return the fields of a status that `ledger_of` reads; None: not set.
 
-    But for how the job has ended: that is its state.
+    The state is not among them; it says how a job has ended.
     """
     fields: Object = {theirs: getattr(ledger, ours) for ours, theirs in _VALUES.items()}
     for ours, theirs in _TIMES.items():
@@ -85,49 +85,49 @@ def ledger_fields(ledger: PodLedger) -> Object:
     return {**fields, "counted": sorted(ledger.counted)}
 
 
-def status_of(job: Object, orders: JobActions, now: float) -> Object:
-    """The status that says all of it; None for what it does not have.
+def status_of(job: Object, actions: JobActions, now: float) -> Object:
+    """Return the complete status; None: not set.
 
     Args:
-        job: as it was read.
-        orders: for it.
+        job: the DistillJob as it was read.
+        actions: the operator's decisions about it.
         now: seconds since 1970.
     """
     before, meta = job.get("status") or {}, job["metadata"]
-    reason = orders.reason
+    reason = actions.reason
     if _SECONDS.sub("", reason) == _SECONDS.sub("", before.get("reason", "")):
         reason = before.get("reason", "")
-    status = ledger_fields(orders.ledger)
+    status = ledger_fields(actions.ledger)
     generation = meta.get("generation", 1)
     status.update(
-        state=orders.state,
+        state=actions.state,
         reason=reason,
-        nodes=orders.nodes,
-        ready=orders.ready,
-        leaving=orders.leaving,
+        nodes=actions.nodes,
+        ready=actions.ready,
+        leaving=actions.leaving,
         selector=selector({JOB_LABEL: meta["name"]}),
         observedGeneration=generation,
         conditions=merged(
-            before.get("conditions", ()), _conditions(orders, reason), generation, now
+            before.get("conditions", ()), _conditions(actions, reason), generation, now
         ),
     )
     return status
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Object:
-    """What of a status has to be written; empty: nothing.
+    """Return the fields of a status that have changed.
 
-    A text that says nothing is left out: an API server has been seen to make null of it.
+    An empty text becomes None, because some API servers store it as null.
     """
     told = {key: None if value == "" else value for key, value in after.items()}
     return {key: value for key, value in told.items() if before.get(key) != value}
 
 
-def _conditions(orders: JobActions, reason: str) -> list[Condition]:
-    word = orders.state.capitalize()
-    whole = orders.state == "running" and orders.ready == orders.nodes
+def _conditions(actions: JobActions, reason: str) -> list[Condition]:
+    word = actions.state.capitalize()
+    whole = actions.state == "running" and actions.ready == actions.nodes
     return [
         Condition("Ready", whole, word, reason),
-        Condition("Progressing", orders.state in ("creating", "scaling"), word, reason),
-        Condition("Degraded", bool(orders.degraded), orders.degraded or word, reason),
+        Condition("Progressing", actions.state in ("creating", "scaling"), word, reason),
+        Condition("Degraded", bool(actions.degraded), actions.degraded or word, reason),
     ]

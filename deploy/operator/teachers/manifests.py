@@ -1,4 +1,4 @@
-"""The Deployment of a service's teachers, and the Service by which they are found."""
+"""Manifests for a TeacherService: the Deployment of its teachers, and a headless Service."""
 
 from __future__ import annotations
 
@@ -16,35 +16,38 @@ from ....mesh.kubernetes.resources import (
     quantity,
 )
 from ....runtime.errors import UsageError
-from ..templates import USER, check_coordinator, literal, merged
+from ..templates import USER, check_coordinator, escaped, merged
 from .spot import spot_fields
 
 CONTAINER: Final = "teacher"
-#: Which TeacherService it is, however the service itself is called.
+#: Label with the name of the TeacherService; its `spec.service` may differ.
 INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
 METRICS_PORT: Final = 9101
-#: Options that say the same as the resource, or as its Deployment.
-_OURS: Final = (
+#: Options that the operator sets, so `spec.args` may not.
+_RESERVED_ARGS: Final = (
     "--model", "--service", "--coordinator", "--teacher-id", "--host", "--port", "--http",
     "--transport-port", "--metrics-listen", "--grace",
 )  # fmt: skip
-#: By which a teacher knows who calls, or is told not to mind: options, and variables.
+#: Options and variables that let a teacher authenticate callers, or skip that.
 _CREDENTIALS: Final = ("--tokens", "--tls-ca", "--insecure")
 _CREDENTIAL_VARIABLES: Final = ("EDL_TOKENS", "EDL_TLS_CA", "EDL_INSECURE")
-#: A pod has so much longer than its teacher, seconds: to end, after it has finished.
+#: Seconds that a pod has to end in addition to the grace period of its teacher.
 _MARGIN_S: Final = 15
-#: Lasts until the teacher has ended by itself: a second SIGTERM, which Kubernetes sends when a hook
-#: is over, would end a drain at once.
+#: Starts the drain and waits until the teacher has ended. Kubernetes sends SIGTERM after the hook,
+#: and a second SIGTERM would abort a drain.
 _DRAIN: Final = "kill -TERM 1; while kill -0 1 2>/dev/null; do sleep 0.2; done"
 
 
 def service_of(resource: Object) -> str:
-    """Name of the service that a TeacherService is about."""
+    """Return the name of the service in the mesh."""
     return str(resource["spec"].get("service") or resource["metadata"]["name"])
 
 
 def selector_of(resource: Object) -> dict[str, str]:
-    """Labels that its teachers' pods have, and no others'; never changed."""
+    """Return the labels that select the pods of its teachers.
+
+    A Deployment cannot change its selector, so no version may return others.
+    """
     return {
         INSTANCE_LABEL: resource["metadata"]["name"],
         COMPONENT_LABEL: "teacher",
@@ -53,7 +56,7 @@ def selector_of(resource: Object) -> dict[str, str]:
 
 
 def service_key_of(pod: Object) -> tuple[str, str] | None:
-    """Namespace and name of the TeacherService of whose teachers a pod is one; None: of none."""
+    """Return namespace and name of a pod's TeacherService; None if the pod is no teacher."""
     labels = pod["metadata"].get("labels") or {}
     key = pod["metadata"]["namespace"], labels.get(INSTANCE_LABEL, "")
     ours = labels.get(COMPONENT_LABEL) == "teacher" and labels.get(MANAGED_BY_LABEL) == OPERATOR
@@ -61,15 +64,15 @@ def service_key_of(pod: Object) -> tuple[str, str] | None:
 
 
 def deployment_of(resource: Object, replicas: int, coordinator: str | None) -> Object:
-    """The Deployment that a TeacherService is to have.
+    """Return the manifest of the Deployment for a TeacherService.
 
     Args:
         resource: the TeacherService.
-        replicas: teachers.
-        coordinator: Redis URL of the mesh, unless the resource names one.
+        replicas: number of teachers.
+        coordinator: Redis URL of the mesh, if the resource names none.
 
     Raises:
-        UsageError: it cannot be had so; says why.
+        UsageError: the resource is invalid; the message has the reason.
     """
     spec = resource["spec"]
     _check(resource)
@@ -82,7 +85,7 @@ def deployment_of(resource: Object, replicas: int, coordinator: str | None) -> O
         if told.get("annotations"):
             template_meta["annotations"] = dict(told["annotations"])
         container = next(one for one in pod["containers"] if one["name"] == CONTAINER)
-        _check_reach(container)
+        _check_container(container)
     except (TypeError, AttributeError, KeyError, ValueError) as error:
         raise UsageError(f"spec.podTemplate: this is no template of a pod: {error}") from None
     return {
@@ -95,7 +98,8 @@ def deployment_of(resource: Object, replicas: int, coordinator: str | None) -> O
             "selector": {"matchLabels": selector_of(resource)},
             "strategy": {
                 "type": "RollingUpdate",
-                # of one to three teachers none is missed; more need no room for one besides
+                # Up to three teachers stay available during an update. More of them can be updated
+                # without room for another pod.
                 "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": 1},
             },
             "template": {"metadata": template_meta, "spec": pod},
@@ -104,7 +108,7 @@ def deployment_of(resource: Object, replicas: int, coordinator: str | None) -> O
 
 
 def service_manifest_of(resource: Object) -> Object:
-    """The Service that a TeacherService is to have: names of teachers, no address of its own."""
+    """Return the manifest of a headless Service, which gives teachers DNS names."""
     port = resource["spec"]["port"]
     return {
         "apiVersion": "v1",
@@ -112,7 +116,7 @@ def service_manifest_of(resource: Object) -> Object:
         "metadata": _meta(resource),
         "spec": {
             "clusterIP": "None",
-            # a teacher is asked by its name to be admitted, before its pod counts as ready
+            # The admission check reaches a teacher by its name, before its pod is ready.
             "publishNotReadyAddresses": True,
             "selector": selector_of(resource),
             "ports": [
@@ -124,29 +128,25 @@ def service_manifest_of(resource: Object) -> Object:
 
 
 def pod_spec_of(deployment: Object) -> Object:
-    """The spec of its pods."""
+    """Return the spec of its pods."""
     found: Object = deployment["spec"]["template"]["spec"]
     return found
 
 
 def _check(resource: Object) -> None:
-    """What the schema of the definition cannot say.
-
-    Raises:
-        UsageError: it cannot work.
-    """
+    """Check what the schema of the definition cannot express; raise UsageError."""
     spec = resource["spec"]
     try:
         check_service(service_of(resource))
     except UsageError as error:
         raise UsageError(f"spec.service: {error}") from None
-    if spec["minReplicas"] > spec["maxReplicas"]:  # servers before 1.25 know no rules
+    if spec["minReplicas"] > spec["maxReplicas"]:  # servers before 1.25 ignore rules
         raise UsageError(
             f"spec.maxReplicas: expects spec.minReplicas ({spec['minReplicas']}) or more, got"
             f" {spec['maxReplicas']}"
         )
     for word in spec.get("args") or ():
-        if word.split("=")[0] in _OURS:
+        if word.split("=")[0] in _RESERVED_ARGS:
             raise UsageError(
                 f"spec.args: {word.split('=')[0]} is said by the operator: leave it out"
             )
@@ -158,15 +158,15 @@ def _check(resource: Object) -> None:
                 raise UsageError(f"spec.resources.{what}.{kind}: {error}") from None
 
 
-def _check_reach(container: Object) -> None:
-    """A teacher finds its mesh, and does not start unless it knows who calls.
+def _check_container(container: Object) -> None:
+    """Check that a teacher knows its coordinator, and that it can authenticate callers.
 
     Raises:
-        UsageError: it would end at once, or nobody would find it.
+        UsageError: it would not start, or clients would not find it.
     """
     told = check_coordinator(container)
     if container.get("envFrom"):
-        return  # whatever it has from there
+        return  # the variables there are not known
     if not told:
         raise UsageError(
             "spec.coordinator: teachers register in the mesh's Redis: name it, or start the"
@@ -229,7 +229,7 @@ def _pod(resource: Object, coordinator: str | None) -> Object:
 
 
 def _ports(port: int) -> tuple[tuple[str, int], ...]:
-    """Those of a teacher by name; `port` is that of gRPC."""
+    """Return name and number of all ports of a teacher; `port` is that of gRPC."""
     return ("grpc", port), ("http", port + 1), ("transport", port + 2), ("metrics", METRICS_PORT)
 
 
@@ -245,7 +245,7 @@ def _container(resource: Object, coordinator: str | None) -> Object:
             {"name": name, "containerPort": number, "protocol": "TCP"}
             for name, number in _ports(port)
         ],
-        # loading, warming up, the self-test: ten minutes for all of it
+        # ten minutes to load the model, warm up and pass the self-test
         "startupProbe": _probe("/health/ready", periodSeconds=2, failureThreshold=300),
         "livenessProbe": _probe("/health/live", periodSeconds=10, failureThreshold=3),
         "readinessProbe": _probe("/health/ready", periodSeconds=5, failureThreshold=3),
@@ -269,7 +269,7 @@ def _arguments(spec: Object, service: str) -> list[str]:
     return [
         "teacher",
         "serve",
-        f"--model={literal(spec['model'])}",
+        f"--model={escaped(spec['model'])}",
         f"--service={service}",
         "--host=0.0.0.0",
         f"--port={port}",
@@ -282,7 +282,7 @@ def _arguments(spec: Object, service: str) -> list[str]:
 
 
 def _env(resource: Object, coordinator: str | None) -> list[Object]:
-    """Variables; those of the user are the later ones, and may use the earlier."""
+    """Return the variables; the user's come last, so they may refer to ours."""
     spec = resource["spec"]
     fields = {
         "POD_NAME": "metadata.name",
@@ -296,7 +296,7 @@ def _env(resource: Object, coordinator: str | None) -> list[Object]:
     url = spec.get("coordinator") or coordinator
     values: dict[str, Any] = {
         "HOME": "/tmp",
-        # a fleet's: the coordinator's number is of those beside it that others have started
+        # The prefix tells these teachers from others, which the coordinator's count includes.
         "EDL_TEACHER_ID": f"{FLEET_PREFIX}$(POD_NAME)",
         "EDL_ADVERTISE": "$(POD_IP)",
         **({"EDL_COORDINATOR": url} if url else {}),

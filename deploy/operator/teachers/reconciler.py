@@ -32,7 +32,7 @@ from ..capacity import checked_requests_of
 from ..config import OperatorConfig
 from ..error_log import ErrorLog
 from ..events import post_events
-from ..templates import covers, made_from, marked
+from ..templates import covers, manifest_hash, with_hash
 from .capacity_left import TeacherRoom
 from .manifests import deployment_of, pod_spec_of, service_manifest_of, service_of
 from .replica_count import ReplicaBounds, ReplicaCount, count_of
@@ -132,7 +132,8 @@ class TeacherServiceReconciler:
         except UsageError as error:
             self._write_status(resource, refusal_of(resource, deployment, str(error), now), now)
             return
-        applied = deployment is not None and made_from(deployment) == made_from(marked(manifest))
+        hashed = with_hash(manifest)
+        applied = deployment is not None and manifest_hash(deployment) == manifest_hash(hashed)
         status = status_of(resource, deployment, count, now, applied=applied)
         # A decision is written before it is applied, so that the next operator finds it. Only
         # after a refusal it has to be accepted first.
@@ -212,7 +213,7 @@ class TeacherServiceReconciler:
 
     def _ensure(self, kind: Kind, resource: Object, found: Object | None, manifest: Object) -> None:
         """Create an object, or correct those of its fields that are ours."""
-        wanted = marked(manifest)
+        wanted = with_hash(manifest)
         if found is not None and "deletionTimestamp" in found["metadata"]:
             return  # it is created again once it is gone
         if found is None or not covers(found, wanted):

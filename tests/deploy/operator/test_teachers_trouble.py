@@ -13,7 +13,7 @@ from hypothesis import example, given
 from edl.deploy.operator.capacity import checked_requests_of
 from edl.deploy.operator.teachers.manifests import deployment_of, pod_spec_of
 from edl.deploy.operator.teachers.reconciler import TeacherServiceReconciler
-from edl.deploy.operator.templates import covers, marked
+from edl.deploy.operator.templates import covers, with_hash
 from edl.mesh.kubernetes.resources import DEPLOYMENT, TEACHER_SERVICE, Object
 from edl.runtime.errors import Forbidden, ManifestRefused, ObjectChanged, UsageError
 from edl.tests.deploy.kube_api.cluster import Cluster, KillBefore, Killed
@@ -186,7 +186,7 @@ def test_any_template_is_accepted_or_refused(pod: dict[str, Any], meta: Any, fou
         checked_requests_of(pod_spec_of(made))
     except UsageError:
         return
-    wanted = marked(made)
+    wanted = with_hash(made)
     assert covers(wanted, wanted)
     there = deepcopy(wanted)
     there["spec"]["template"]["spec"] |= dict.fromkeys(pod, found)
