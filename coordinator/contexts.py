@@ -155,7 +155,8 @@ class Contexts:
         return Contexts(left, "" if self.current == name else self.current)
 
 
-_PATHS = frozenset({"tls_ca", "tls_cert", "tls_key", "token_file", "kubeconfig"})
+#: Fields that are paths.
+PATHS = frozenset({"tls_ca", "tls_cert", "tls_key", "token_file", "kubeconfig"})
 
 
 def given_fields(context: MeshContext) -> Iterator[tuple[str, str]]:
@@ -193,5 +194,5 @@ def _context(name: object, body: object) -> MeshContext:
             raise ValueError(
                 f"context {name!r}: {key!r}: {value!r}; expects text for {', '.join(known)}"
             )
-        settings[known[key]] = Path(value) if known[key] in _PATHS else value
+        settings[known[key]] = Path(value) if known[key] in PATHS else value
     return MeshContext(**settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from ..contexts import ContextFile, MeshContext
 
 _PLAIN_WIDTH = 100  # of what goes to a file or a pipe
+#: Fields of a context and the variables for them; they complete a URL of a flag or variable.
+URL_VARIABLES: Final = {
+    "tls_ca": "EDL_TLS_CA",
+    "tls_cert": "EDL_TLS_CERT",
+    "tls_key": "EDL_TLS_KEY",
+    "token_file": "EDL_TOKEN_FILE",
+    "jobs_on": "EDL_JOBS_ON",
+    "queue": "EDL_QUEUE",
+    "kubeconfig": "KUBECONFIG",
+}
 
 
 def _one_mesh(ctx: typer.Context, url: str) -> str:
@@ -92,27 +102,18 @@ def mesh_context(name: str, coordinator: str) -> MeshContext:
         UsageError: there is no such context, or its file is invalid.
     """
     from ..config import DEFAULT_URL
-    from ..contexts import MeshContext
+    from ..contexts import PATHS, MeshContext
 
     if not coordinator:
         contexts = context_file().read()
         if chosen := name or contexts.current:
             return contexts.get(chosen)
 
-    def path(variable: str) -> Path | None:
-        value = os.environ.get(variable)
-        return Path(value) if value else None
-
-    return MeshContext(
-        coordinator or DEFAULT_URL,
-        path("EDL_TLS_CA"),
-        path("EDL_TLS_CERT"),
-        path("EDL_TLS_KEY"),
-        path("EDL_TOKEN_FILE"),
-        os.environ.get("EDL_JOBS_ON") or "queue",
-        os.environ.get("EDL_QUEUE") or "main",
-        path("KUBECONFIG"),
-    )
+    given = {name: os.environ.get(variable) for name, variable in URL_VARIABLES.items()}
+    settings: dict[str, Any] = {
+        name: Path(value) if name in PATHS else value for name, value in given.items() if value
+    }
+    return MeshContext(coordinator or DEFAULT_URL, **settings)
 
 
 def console() -> Console:

@@ -18,6 +18,7 @@ from unittest import mock
 import typer
 
 from edl.cli import command_line
+from edl.coordinator.ops.options import URL_VARIABLES
 from edl.teacher.cli import app as teacher
 
 #: Programs of the package, by the name of their file or of their module.
@@ -56,6 +57,8 @@ def check(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
             if getattr(error, "format_message", None) is None:
                 raise
             raise WrongCommand(f"{' '.join(argv)}: {_message(error)}") from None
+    if "context" in values:
+        read |= set(URL_VARIABLES.values())
     if unread := sorted(set(ours) - read - BESIDE_OPTIONS):
         raise WrongCommand(f"{' '.join(argv)}: does not read {', '.join(unread)}")
     return values
