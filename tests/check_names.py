@@ -59,9 +59,6 @@ KEPT = {
     "coordinator/jobs/board.py": "contains JobBoard, a term of the docs",
     "coordinator/machines/board.py": "contains MachineBoard, a term of the docs",
     "coordinator/queue/board.py": "contains QueueBoard, a term of the docs",
-    "coordinator/ops/lines.py": "lines of text, no connections",
-    "coordinator/service/door.py": "admits calls; no local transport",
-    "coordinator/service/door.py:Door": "as above",
     "coordinator/store/facts.py": "facts of members are a term of the registry",
     "mesh/kubernetes/resources.py:Kind": "the term of Kubernetes",
 }

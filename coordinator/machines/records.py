@@ -271,7 +271,7 @@ def report_from(text: str) -> Report:
 def _of_types(cls: type[Any], value: object) -> dict[str, Any]:
     """The fields of a record, of the types that they have; others are of a newer version."""
     if not isinstance(value, Mapping):
-        raise UsageError(f"a {cls.__name__.lower()} is a mapping, not {type(value).__name__}")
+        raise UsageError(f"{cls.__name__}: expects a mapping, got {type(value).__name__}")
     kinds: dict[str, tuple[type, ...]] = {
         "str": (str,),
         "int": (int,),
@@ -285,7 +285,7 @@ def _of_types(cls: type[Any], value: object) -> dict[str, Any]:
             continue
         given = value[one.name]
         if (expected := kinds.get(str(one.type))) and type(given) not in expected:
-            raise UsageError(f"{one.name} of a {cls.__name__.lower()} is no {one.type}")
+            raise UsageError(f"{one.name} of {cls.__name__} is no {one.type}")
         told[one.name] = given
     missing = {one.name for one in fields(cls)} & {"service", "model_url", "content_id"}
     if cls is Deployment and not missing <= told.keys():

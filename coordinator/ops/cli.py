@@ -60,7 +60,7 @@ def events(
     """Show what happened in the mesh, and why: who came, was lost, drained, was given to whom."""
     quiet_grpc()
     from ..calling.client import watch
-    from .lines import event_json, event_text
+    from .text_output import event_json, event_text
 
     mesh = mesh_context(context, coordinator)
     out = console()
@@ -180,7 +180,7 @@ def doctor(
     import json as format_
 
     from .doctor import examine
-    from .lines import finding_json, finding_text
+    from .text_output import finding_json, finding_text
 
     findings = []
     out = console()

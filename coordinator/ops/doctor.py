@@ -25,9 +25,9 @@ from ..calling.client import ask_status
 from ..calling.subscription import try_subscribing
 from ..registry import Member, Registry, connect
 from ..store.redis_url import masked
-from .lines import Finding, doubt, well, wrong
 from .reaching import certificate_expiry, exclusion, refusal
 from .service_view import number_of
+from .text_output import Finding, doubt, well, wrong
 
 #: Clocks of two machines further apart are worth a word: incarnations are made from them.
 CLOCK_S: Final = 2.0

@@ -18,7 +18,7 @@ from ..machines import MachineBoard
 from ..manager.overview import own_part
 from ..manager.student_sessions import owns
 from ..registry import Registry
-from .door import Context, Door, RefusedByGate, parsed
+from .call_guard import CallGuard, Context, RefusedByGate, parsed
 
 _T = TypeVar("_T")
 
@@ -44,7 +44,7 @@ class Calls:
     Args:
         overview: the manager.
         registry: where orders are written.
-        door: who is let in.
+        guard: who is let in.
         limits: how many are answered side by side.
         machines: where deployments are written; None: there are no machines.
     """
@@ -53,14 +53,14 @@ class Calls:
         self,
         overview: MeshOverview,
         registry: Registry,
-        door: Door,
+        guard: CallGuard,
         limits: ManagerLimits,
         machines: MachineBoard | None = None,
     ) -> None:
         self._overview = overview
         self._registry = registry
         self._machines = machines
-        self._door = door
+        self._guard = guard
         self._opened = Places("calls without a request", limits.silent, limits.silent // 2)
         self._answered = Places("calls", limits.calls, limits.calls)
         # Apart, so that students keep no administrator out.
@@ -82,10 +82,10 @@ class Calls:
         answer: Callable[[Any, Caller], Message],
     ) -> Handler:
         async def call(requests: AsyncIterator[bytes], context: Context) -> None:
-            caller = await self._door.admit(context, *roles)
+            caller = await self._guard.admit(context, *roles)
             try:
                 with self._opened.one(caller.principal):
-                    data = await self._door.first(requests)
+                    data = await self._guard.first(requests)
                 if data is None:  # cut short, or above what gRPC itself takes
                     raise WireError("the call ended without a whole request")
                 request = parsed(kind(), data)
@@ -95,13 +95,13 @@ class Calls:
                     reply = await in_thread(answer, request, caller)
                 await context.write(reply.SerializeToString())
             except Exception as error:
-                await self._door.refuse(context, error)
+                await self._guard.refuse(context, error)
 
         return grpc.stream_stream_rpc_method_handler(call)
 
     def _status(self, request: pb.StatusRequest, caller: Caller) -> pb.MeshStatus:
         if not request.own_only:
-            self._door.check_role(caller, "viewer")
+            self._guard.check_role(caller, "viewer")
             return self._overview.status(request.service, request.max_members)
         whole = self._overview.status(request.service)
         return own_part(whole, self._owned_by(caller), request.max_members)

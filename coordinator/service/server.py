@@ -20,8 +20,8 @@ from ..config import check_free, join_address
 from ..limits import ManagerLimits
 from ..machines import MachineBoard
 from ..registry import Registry
+from .call_guard import CallGuard
 from .calls import Calls, MeshOverview
-from .door import Door
 from .subscribing import Students, Subscribing
 from .watching import Watching
 
@@ -79,10 +79,10 @@ class CoordinatorServer:
         self._on_refused, self._on_ended = on_refused, on_ended
         self._gate = gate or AccessControl(security, on_refused)
         self._security = security
-        door = Door(self._gate, limits, on_refused)
-        self._subscribing = Subscribing(manager, door, limits)
-        self._watching = Watching(registry, door, limits)
-        self._calls = Calls(manager, registry, door, limits, machines)
+        guard = CallGuard(self._gate, limits, on_refused)
+        self._subscribing = Subscribing(manager, guard, limits)
+        self._watching = Watching(registry, guard, limits)
+        self._calls = Calls(manager, registry, guard, limits, machines)
         self._pings = _pings(limits.ping_s)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None

@@ -36,7 +36,7 @@ from ..calling.discovery import BEAT_METADATA, SECRET_METADATA
 from ..limits import ManagerLimits, Places
 from ..manager.student_sessions import StudentOwner
 from ..registry import keys
-from .door import Context, Door, parsed
+from .call_guard import CallGuard, Context, parsed
 
 
 class Outgoing:
@@ -131,13 +131,13 @@ class Subscribing:
 
     Args:
         students: the manager.
-        door: who is let in.
+        guard: who is let in.
         limits: how much each may say.
     """
 
-    def __init__(self, students: Students, door: Door, limits: ManagerLimits) -> None:
+    def __init__(self, students: Students, guard: CallGuard, limits: ManagerLimits) -> None:
         self._students = students
-        self._door = door
+        self._guard = guard
         self._limits = limits
         self._places = Places("streams of students", limits.streams, limits.streams_per_principal)
         self._open: dict[Outgoing, _Admitted] = {}
@@ -151,7 +151,7 @@ class Subscribing:
         """End the streams of credentials that are withdrawn; runs until it is cancelled."""
         while True:
             await asyncio.sleep(_RECHECK_S)
-            revision = self._door.revision
+            revision = self._guard.revision
             for stream, admitted in list(self._open.items()):
                 if admitted.revision is revision:
                     continue
@@ -159,7 +159,7 @@ class Subscribing:
                 if stream.report is not None:
                     student_id, admitted.revision = stream.report.student_id, revision
                 try:
-                    self._door.check_again(admitted.context, "student", student_id)
+                    self._guard.check_again(admitted.context, "student", student_id)
                 except AccessError as error:
                     log.warning("the subscription of student %s ends: %s", student_id, error)
                     stream.fail(error)
@@ -168,13 +168,13 @@ class Subscribing:
 
     async def handle(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Serve one call."""
-        admitted = _Admitted(context, self._door.revision)
-        caller = await self._door.admit(context, "student")
+        admitted = _Admitted(context, self._guard.revision)
+        caller = await self._guard.admit(context, "student")
         try:
             with self._places.one(caller.principal):
                 await self._serve(requests, admitted, caller)
         except EdlError as error:
-            await self._door.refuse(context, error)
+            await self._guard.refuse(context, error)
 
     async def _serve(
         self, requests: AsyncIterator[bytes], admitted: _Admitted, caller: Caller
@@ -216,13 +216,13 @@ class Subscribing:
         claim: StudentOwner,
     ) -> None:
         try:
-            data = await self._door.first(requests)
+            data = await self._guard.first(requests)
             if data is None:
                 # Cut short, or above what gRPC itself takes; only these come here.
                 raise WireError("the stream ended without a whole report")
             report = parsed(pb.StudentReport(), data)
             check_report(report, None, self._limits)
-            self._door.check_own(caller, report.student_id)
+            self._guard.check_own(caller, report.student_id)
             stream.report = report
             self._students.subscribe(stream, report, claim)
             await self._go_on(requests, stream, report)

@@ -22,8 +22,8 @@ from ..limits import ManagerLimits, Places
 from ..manager.messages import event_message
 from ..registry import LogEntry, Registry, keys
 from ..store.records import log_position
+from .call_guard import CallGuard, Context, parsed
 from .calls import in_thread
-from .door import Context, Door, parsed
 
 log = logging.getLogger(__name__)
 
@@ -160,13 +160,13 @@ class Watching:
 
     Args:
         registry: where the logs are.
-        door: who is let in.
+        guard: who is let in.
         limits: how many at once.
     """
 
-    def __init__(self, registry: Registry, door: Door, limits: ManagerLimits) -> None:
+    def __init__(self, registry: Registry, guard: CallGuard, limits: ManagerLimits) -> None:
         self._registry = registry
-        self._door = door
+        self._guard = guard
         self._limits = limits
         self._tail = LogTail(registry)
         self._places = Places("watchers of the log", limits.watchers, limits.watchers_per_principal)
@@ -177,10 +177,10 @@ class Watching:
 
     async def handle(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Serve one call."""
-        caller = await self._door.admit(context, "viewer")
+        caller = await self._guard.admit(context, "viewer")
         try:
             with self._places.one(caller.principal):
-                data = await self._door.first(requests)
+                data = await self._guard.first(requests)
                 if data is None:  # cut short, or above what gRPC itself takes
                     raise WireError("the call ended without a whole request")
                 request = parsed(pb.WatchRequest(), data)
@@ -188,7 +188,7 @@ class Watching:
                     keys.check_service(request.service)
                 await self._serve(request, context)
         except Exception as error:
-            await self._door.refuse(context, error)
+            await self._guard.refuse(context, error)
 
     async def _serve(self, request: pb.WatchRequest, context: Context) -> None:
         # At once: by that a follower knows that this manager does not hang.
@@ -203,7 +203,7 @@ class Watching:
             before_all = log_position("")
             await self._write(context, past)
             while True:
-                self._door.check_again(context, "viewer")
+                self._guard.check_again(context, "viewer")
                 try:
                     async with asyncio.timeout(_CHECK_S):
                         service, entry = await listener.next()

@@ -9,7 +9,7 @@ import pytest
 
 from edl.cli import command_line
 from edl.coordinator.jobs import JobBoard
-from edl.coordinator.ops import jobs_view, lines, queue_view, service_view
+from edl.coordinator.ops import jobs_view, queue_view, service_view, text_output
 from edl.coordinator.ops.status_view import render, to_json, volume_bar
 from edl.coordinator.queue import JobProgress, QueueBoard
 from edl.coordinator.registry.records import LogEntry
@@ -278,13 +278,13 @@ def event(kind: str = "lost", **fields: Any) -> pb.Event:
 
 
 def test_lines_of_the_log_have_columns_and_their_json_every_field() -> None:
-    told = [lines.event_text(event(kind)) for kind in ("lost", "registered", "upgrade")]
+    told = [text_output.event_text(event(kind)) for kind in ("lost", "registered", "upgrade")]
     assert all(".123 resnet " in line.plain for line in told)
     assert len({line.plain.index("p4-3") for line in told}) == 1
     assert all(line.spans for line in told), "kinds are coloured"
     assigned = event("assigned", before=["a", "b"], after=["b", "c"])
-    assert lines.event_text(assigned).plain.endswith("[+c -a]")
-    assert "[" not in lines.event_text(event("assigned", before=["a"], after=["a"])).plain
-    document = json.loads(lines.event_json(event("assigned", after=["a"])))
+    assert text_output.event_text(assigned).plain.endswith("[+c -a]")
+    assert "[" not in text_output.event_text(event("assigned", before=["a"], after=["a"])).plain
+    document = json.loads(text_output.event_json(event("assigned", after=["a"])))
     assert set(document) == {field.name for field in pb.Event.DESCRIPTOR.fields}
     assert (document["after"], document["before"]) == (["a"], [])

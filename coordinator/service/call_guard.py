@@ -50,7 +50,7 @@ _REASONS: Final[dict[type[BaseException], str]] = {
 }
 
 
-class Door:
+class CallGuard:
     """Lets a call in, or answers it with what is wrong.
 
     Args:
