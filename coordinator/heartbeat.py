@@ -1,4 +1,4 @@
-"""Keeps one lease alive: registers, beats at four tenths of the TTL, outlasts outages."""
+"""Keeps a lease alive: registers, sends heartbeats, goes on after outages of the registry."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from .store.records import PLAIN_TTLS
 
 log = logging.getLogger(__name__)
 
-#: Beats per TTL: one may be lost, and another one still comes in time, as it would with three.
+#: Heartbeats per TTL: one may be lost, and the next one still comes in time.
 BEATS_PER_TTL: Final = 2.5
-#: So soon a lease runs out that is given up: managers look for those a few times in it.
+#: TTL in seconds of a lease that is given up: long enough for managers to notice it.
 _LAST_TTL_S: Final = 0.2
-#: Letters of the reason that stand in the registry.
+#: Most characters of the reason that the registry keeps.
 _MAX_WHY: Final = 300
 #: Attempts per TTL while the registry does not answer.
 _ATTEMPTS_PER_TTL: Final = 6
-#: Of the time between two beats: so early one may come that stands for its moment.
+#: A heartbeat may come early by this share of the interval and still count for its moment.
 _EARLY: Final = 0.05
 
 
 class Heartbeat:
-    """One lease, and the thread that prolongs it.
+    """One lease, and the thread that renews it.
 
-    Its first beat comes at a random time of the first interval, so that members which start
-    together, or which all registered anew in an emptied registry, do not beat in waves.
+    The first heartbeat comes at a random time within the first interval. Otherwise members that
+    start together, or register again in an emptied registry, would send heartbeats in waves.
 
     Args:
-        registry: where the lease is; it stays the caller's to close.
-        kind: which kind of member this is.
-        service: the service it belongs to; "" for managers.
-        member: its id.
-        facts: asked before each beat what to tell; must hold `incarnation`, which stays the same.
-            Only what changed is sent; what changes with every batch, once in two TTLs. Called in
-            the heartbeat's thread.
-        ttl_s: seconds without a beat after which it is dead.
-        on_superseded: called once, in the heartbeat's thread, when a newer incarnation has taken
+        registry: where the lease is; the caller closes it.
+        kind: kind of member.
+        service: service of the member; "" for managers.
+        member: id of the member.
+        facts: returns the facts of the member; called in the heartbeat's thread before each
+            heartbeat. `incarnation` is required and must not change. Only changes are sent, and
+            facts that change with every batch once in two TTLs.
+        ttl_s: the member is dead after so many seconds without a heartbeat.
+        on_superseded: called once, in the heartbeat's thread, after a newer incarnation has taken
             the id; the heartbeat has ended then.
-        on_drain: called once, in the heartbeat's thread, when somebody asked this member to finish
-            what it has and leave. The beats go on.
+        on_drain: called once, in the heartbeat's thread, when the member is asked to drain.
+            Heartbeats go on.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Heartbeat:
         self._on_drain = on_drain
         self._sent: dict[str, str] = {}
         self._noted: dict[str, str] = {}
-        self._told_s = 0.0
+        self._facts_sent_s = 0.0
         self._registered = False
         self._answering = True
         self._stopping = False
@@ -84,29 +84,29 @@ class Heartbeat:
 
     @property
     def answering(self) -> bool:
-        """Whether the registry answered the last beat."""
+        """Whether the registry answered the last heartbeat."""
         return self._answering
 
     def start(self) -> None:
-        """Register now, in the caller's thread, then beat.
+        """Register in the caller's thread, then start to send heartbeats.
 
         Raises:
             RegistryUnavailable: the registry does not answer; nothing was started.
-            AccessError: it does not let us; nothing was started.
+            AccessError: it refuses access; nothing was started.
             LeaseSuperseded: a newer incarnation holds the id; nothing was started.
         """
         self._register(dict(self._facts()))
         self._thread.start()
 
     def update(self) -> None:
-        """Send facts that changed now, not at the next beat. Returns at once."""
+        """Send changed facts now, not with the next heartbeat. Does not block."""
         self._wake.set()
 
     def give_up(self, why: str, timeout_s: float = 5.0) -> None:
-        """End the beats, and the lease as if its owner had died. Idempotent; never raises.
+        """End the heartbeats, and the lease as if its owner had died. Idempotent; never raises.
 
-        What students have in flight at it they send to others at once, while `stop` lets them wait
-        for it. `why` is what the log of the service says of it.
+        Students send at once to others what they have in flight at this member; after `stop` they
+        wait for its answers. `why` goes into the log of the service.
         """
         if self._stopping:
             return
@@ -120,13 +120,13 @@ class Heartbeat:
                     _LAST_TTL_S,
                     incarnation=int(self._sent["incarnation"]),
                     facts={GIVEN_UP: why[:_MAX_WHY]},
-                    concerns=True,  # managers are to look, and a plain beat shortens no lease
+                    concerns=True,  # notifies managers; a plain heartbeat shortens no lease
                 )
 
     def stop(self, leave: bool = True, timeout_s: float = 5.0) -> None:
-        """End the beats and, with `leave`, the lease itself. Idempotent; never raises.
+        """End the heartbeats and, with `leave`, the lease. Idempotent; never raises.
 
-        A lease that cannot be ended, because the registry does not answer, ends by its deadline.
+        If the registry does not answer, the lease expires at its deadline.
         """
         if self._stopping:
             return
@@ -158,13 +158,13 @@ class Heartbeat:
     def _next_s(self, now: float, interval_s: float) -> float:
         if not self._registry.gathers_beats:
             return now + interval_s
-        # All of this host at the same moments; a little early counts as at the moment.
+        # All members of this host beat at the same moments; slightly early counts as the moment.
         return (math.floor(now / interval_s + _EARLY) + 1) * interval_s
 
     def _beat(self) -> bool:
-        """One beat; returns whether the registry answered."""
+        """Send a heartbeat; return whether the registry answered."""
         try:
-            self._prolong(self._latest_facts())
+            self._renew(self._latest_facts())
         except (RegistryUnavailable, AccessError) as error:
             if self._answering:
                 log.warning("%s; %s goes on and tries again", error, self._member)
@@ -182,17 +182,17 @@ class Heartbeat:
         return True
 
     def _latest_facts(self) -> dict[str, str]:
-        """What is to be told; what was told last when its owner cannot say, for it is alive."""
+        """Return the facts; those sent last if the callback fails, as the member is alive."""
         try:
             return dict(self._facts())
         except Exception:
             log.exception("the facts of %s cannot be had; its beats go on", self._member)
             return self._sent
 
-    def _prolong(self, facts: dict[str, str]) -> None:
+    def _renew(self, facts: dict[str, str]) -> None:
         changed = {name: value for name, value in facts.items() if self._sent.get(name) != value}
         now = time.monotonic()
-        if are_volatile(changed) and now - self._told_s < self._ttl_s * PLAIN_TTLS:
+        if are_volatile(changed) and now - self._facts_sent_s < self._ttl_s * PLAIN_TTLS:
             changed, facts = {}, self._sent
         concerns = concerns_managers(self._kind, changed, self._noted)
         beat = self._registry.beat(
@@ -213,8 +213,8 @@ class Heartbeat:
             )
             return
         self._sent = facts
-        if changed or now - self._told_s >= self._ttl_s * PLAIN_TTLS:
-            self._told_s = now
+        if changed or now - self._facts_sent_s >= self._ttl_s * PLAIN_TTLS:
+            self._facts_sent_s = now
         if concerns:
             self._noted = facts
         if beat is Beat.DRAIN and self._on_drain is not None:
@@ -231,5 +231,5 @@ class Heartbeat:
     def _register(self, facts: dict[str, str]) -> None:
         self._registry.register(self._kind, self._service, self._member, facts, self._ttl_s)
         self._sent = self._noted = facts
-        self._told_s = time.monotonic()
+        self._facts_sent_s = time.monotonic()
         self._registered = True

@@ -239,6 +239,6 @@ class Election:
                 try:
                     self.renew()
                 except Exception:
-                    log.exception("leases to lead could not be prolonged by our own mistake")
+                    log.exception("leaderships could not be renewed because of a bug")
             self._wake.wait(self._interval_s)
             self._wake.clear()

@@ -38,19 +38,19 @@ from .watch_cache import WatchCache
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at what changes seldom: the plan.
+#: Seconds between two reads of what changes seldom: the plan.
 _SELDOM_S = 0.25
-#: Seconds between two counts for the metrics.
+#: Seconds between two updates of the metrics.
 _VIEW_S = 0.25
-#: Writes in one look: a log that is longer goes on with the next.
+#: Most writes per call of `look`; the rest of a longer log follows in the next.
 _WRITES = 8
-#: Seconds after a mistake of ours before another term begins: to read everything is dear.
-_MISTAKE_S = 1.0
+#: Seconds between an unexpected exception and the next term, which reads everything.
+_PAUSE_AFTER_BUG_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Ground:
-    """What a term stands on: when one of these is another one, the term is over."""
+class _LeadershipBasis:
+    """What leadership depends on: the term is over when one of these changes."""
 
     fence: Leads
     registry_id: str
@@ -58,17 +58,17 @@ class _Ground:
 
 
 class Leader:
-    """Leads while the election says so.
+    """Leads a service while the election says so.
 
     Args:
-        registry: where everything is.
-        service: its name.
+        registry: members, assignments and leases.
+        service: name of the service.
         config: settings of the manager.
-        election: who leads.
-        address: of the manager, for the log.
-        prober: asked to probe teachers; None: all are admitted.
-        wake: called when there is something to look at before the next look is due; any thread.
-        scaling: how the service is scaled, asked anew each time; None: as `config` says.
+        election: knows who leads.
+        address: address of the manager, for the log.
+        prober: probes teachers; None: all are admitted.
+        wake: called from any thread when `look` should be called before it is due.
+        scaling: returns how the service is scaled; None: as `config` says.
     """
 
     def __init__(
@@ -93,9 +93,9 @@ class Leader:
         self._rng = random.Random()
         self._grace_s = rule.grace_s(config.ttl_s, BEATS_PER_TTL)
         self._state: ServiceState | None = None
-        self._former: ServiceState | None = None  # ours, and nobody has led since
-        self._ground: _Ground | None = None
-        self._mistake_s = float("-inf")
+        self._previous: ServiceState | None = None  # ours, and nobody has led since
+        self._basis: _LeadershipBasis | None = None
+        self._failed_s = float("-inf")
         self._due_s = math.inf
         self._seldom_s = self._compared_s = self._viewed_s = float("-inf")
         self._answers: queue.SimpleQueue[ProbeAnswer] = queue.SimpleQueue()
@@ -104,22 +104,22 @@ class Leader:
 
     @property
     def due_s(self) -> float:
-        """When a lease runs out that nothing prolongs, by the clock of `look`; infinite: never."""
+        """When the next lease expires, by the clock of `look`; infinite: never."""
         return self._due_s
 
     @property
     def view(self) -> LeaderView | None:
-        """How it stands; None while another one leads. Safe in any thread."""
+        """The service as its leader sees it; None while another manager leads. Thread-safe."""
         return self._view
 
     def look(self, now: float) -> bool:
-        """Do all that is to be done now; returns whether rows of the table were written.
+        """Do what is due now; return whether rows of the assignment table were written.
 
         Raises:
-            UnavailableError: the registry does not answer; what stands, stands.
-            AccessError: nor does it let us; the same.
-            Exception: a mistake of ours, in which what was read may be lost: the term is over, and
-                the next one reads everything anew, here or at another manager.
+            UnavailableError: the registry does not answer; the state is kept.
+            AccessError: the registry refuses access; the state is kept.
+            Exception: a bug. The term is over, and the next leader, here or at another manager,
+                reads everything again.
         """
         try:
             return self._look(now)
@@ -152,23 +152,23 @@ class Leader:
         if standing is None or not standing.leads:
             self._forget()
             if standing is not None:
-                self._former = None
+                self._previous = None
             return None
         answer = standing.answer
-        ground = _Ground(answer.fence, answer.registry_id, standing.answering_since_s)
+        basis = _LeadershipBasis(answer.fence, answer.registry_id, standing.answering_since_s)
         state = self._state
         if (
             state is not None
-            and ground == self._ground
+            and basis == self._basis
             and not state.is_void(answer.epoch, answer.time_ms, standing.asked_s)
         ):
             return state
-        if now - self._mistake_s < _MISTAKE_S:
+        if now - self._failed_s < _PAUSE_AFTER_BUG_S:
             return None
-        self._remember()
-        return self._begin(answer.time_ms, ground, now)
+        self._keep_state()
+        return self._begin(answer.time_ms, basis, now)
 
-    def _begin(self, time_ms: int, ground: _Ground, now: float) -> ServiceState:
+    def _begin(self, time_ms: int, basis: _LeadershipBasis, now: float) -> ServiceState:
         registry, service = self._registry, self.service
         found = ServiceSnapshot(
             time_ms,
@@ -180,14 +180,14 @@ class Leader:
         )
         self._state = state = ServiceState(
             found,
-            self._former,
+            self._previous,
             now,
             grace_s=self._grace_s,
             lost_s=FACTS_TTLS * self._ttl_s,
             rng=None if self._prober is None else self._rng,
             leader=self._address,
         )
-        self._ground, self._compared_s = ground, now
+        self._basis, self._compared_s = basis, now
         self._sums = replace(self._sums, recoveries=self._sums.recoveries + 1)
         log.info("service %s: leads term %d", service, state.term)
         return state
@@ -195,32 +195,32 @@ class Leader:
     def _forget(self) -> None:
         if self._state is not None:
             log.info("service %s: leads no more", self.service)
-        self._remember()
+        self._keep_state()
         self._autoscaler.forget()
-        self._state = self._ground = self._view = None
+        self._state = self._basis = self._view = None
 
-    def _remember(self) -> None:
-        """Keep the term that is over, unless it wrote nothing, and one that did is remembered."""
-        state, former = self._state, self._former
+    def _keep_state(self) -> None:
+        """Keep the state of the last term, unless it wrote nothing and one before it did."""
+        state, previous = self._state, self._previous
         if state is None:
             return
-        if former is None or state.begun or state.epoch > former.epoch:
-            self._former = state
+        if previous is None or state.begun or state.epoch > previous.epoch:
+            self._previous = state
 
     def _give_up(self, now: float) -> None:
-        """After a mistake: nothing that this term knows is believed any more."""
-        log.error("service %s: a look failed by our own mistake; starts anew", self.service)
-        self._mistake_s = now
+        """End the term after a bug and discard all that it knows."""
+        log.error("service %s: a bug ended the leadership; it starts again", self.service)
+        self._failed_s = now
         standing = self._election.standing(self.service)
         self._forget()
-        self._former = None
+        self._previous = None
         if standing is not None and standing.leads:
             self._election.stand_down(self.service, standing.token)
 
     @property
     def _fence(self) -> Leads:
-        assert self._ground is not None  # a term stands on it
-        return self._ground.fence
+        assert self._basis is not None  # set while a term lasts
+        return self._basis.fence
 
     # -- what comes in
 
@@ -240,7 +240,7 @@ class Leader:
         return ServiceEvents(teachers, students, names, plan)
 
     def _changes(self, kind: Kind, cache: WatchCache, now: float) -> Changes:
-        """What has happened, the deaths of this moment included where they may be told."""
+        """Return the changes, with members that died just now if this manager may sweep."""
         cursor, permit = cache.cursor_at(now), self._election.permit()
         changes = self._registry.changes(kind, self.service, cursor)
         if changes.due_s <= 0 and permit is not None:
@@ -268,7 +268,7 @@ class Leader:
         refusals = self._sums.refusals + todo.refused
         self._sums = replace(self._sums, solve_s=solve_s, refusals=refusals)
         for identity, member in todo.probes:
-            assert self._prober is not None  # else nobody is to be probed
+            assert self._prober is not None  # else there are no probes
             self._prober.probe(self.service, member, partial(self._answered, identity))
         if todo.plan is not None:
             plan, entry = todo.plan
@@ -291,7 +291,9 @@ class Leader:
                 write.admitted,
             )
             if not done:
-                log.warning("service %s: another manager has written; starts anew", self.service)
+                log.warning(
+                    "service %s: another manager has written; it starts again", self.service
+                )
                 self._election.stand_down(self.service, self._fence.holder)
                 self._forget()
                 return wrote

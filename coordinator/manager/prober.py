@@ -126,7 +126,7 @@ class GrpcProber:
         try:
             verdict = self._verdict(member)
         except Exception as error:  # of ours, or an odd thing that somebody wrote to Redis
-            log.exception("a probe of teacher %s failed by our own mistake", member.member)
+            log.exception("a probe of teacher %s failed because of a bug", member.member)
             verdict = Verdict(False, retry=True, why=f"probing it failed: {error!r}")
         if self._stopped:
             return

@@ -114,7 +114,7 @@ class CallGuard:
         if reason:
             self._on_refused(reason)
         elif not isinstance(error, EdlError):
-            log.error("a call failed by our own mistake", exc_info=error)
+            log.error("a call failed because of a bug", exc_info=error)
         await self._abort(context, error)
 
     async def first(self, requests: AsyncIterator[bytes]) -> bytes | None:
