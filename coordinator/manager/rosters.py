@@ -1,7 +1,4 @@
-"""The teachers and students of a service, as its leader knows them: readings in, events out.
-
-No I/O.
-"""
+"""Teachers and students of a service as its leader knows them: changes in, events out. No I/O."""
 
 from __future__ import annotations
 
@@ -21,13 +18,13 @@ from .messages import number_of, report_from
 from .stored_records import PendingChanges
 from .watch_cache import WatchCache
 
-#: Why a teacher is lost that says nothing more.
+#: Reason for the loss of a teacher that sends no more heartbeats.
 _SILENT: Final = "its lease ran out, no beat came in time"
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """The answer to a probe: see `Admission.answered`."""
+    """Result of a probe; see `Admission.answered`."""
 
     identity: TeacherIdentity
     verdict: Literal["ok", "retry", "never"]
@@ -37,15 +34,15 @@ class ProbeAnswer:
 class TeacherRoster:
     """Teachers of one service in one term.
 
-    A teacher is `up` when the rule may assign it: it is admitted, or readers held it when the term
-    began; the latter stays until its probe fails.
+    A teacher is `up` if it may be assigned: it is admitted, or readers held it when the term began.
+    The latter stays up until its probe fails.
 
     Args:
-        pending: where everything that comes up is put.
-        grace_s: how long those that the registry has forgotten have to come back.
-        admission: who is admitted; None: every teacher is.
-        remembered: teacher id -> incarnation that earlier leaders knew; 0 is any.
-        gone: teacher id -> when it went, in a former term of the same leader.
+        pending: collects events and log entries.
+        grace_s: seconds for members that the registry has lost to register again.
+        admission: decides who is admitted; None: every teacher is.
+        remembered: teacher id -> incarnation that earlier leaders knew; 0: any.
+        gone: teacher id -> when it left, in an earlier term of this leader.
     """
 
     def __init__(
@@ -63,56 +60,56 @@ class TeacherRoster:
         self._up: dict[str, rule.TeacherUp] = {}
         self._believed: dict[str, int] = {}
         self._draining: set[str] = set()
-        self._lives: dict[str, int] = {}
+        self._incarnations: dict[str, int] = {}
         self._given_up: dict[str, str] = {}  # why
         self._grace_s = grace_s
         self._gone_s = dict(gone)  # readers may hold them a little longer
 
     @property
     def draining(self) -> int:
-        """How many of them take nothing new."""
+        """Number of teachers that drain."""
         return len(self._draining & self._up.keys())
 
     @property
     def lives(self) -> Mapping[str, int]:
-        """Teacher id -> incarnation of those that are there."""
-        return self._lives
+        """Teacher id -> incarnation of registered teachers."""
+        return self._incarnations
 
     @property
     def gone(self) -> Mapping[str, float]:
-        """Teacher id -> when it went, of those that readers may still hold."""
+        """Teacher id -> when it left, of teachers that readers may still hold."""
         return self._gone_s
 
     @property
     def up(self) -> Mapping[str, rule.TeacherUp]:
-        """Those that the rule knows, by id."""
+        """Teachers that may be assigned, by id."""
         return self._up
 
     def hear(self, changes: Changes, now: float) -> None:
-        """Teachers have changed."""
+        """Take in changes of teachers."""
         news = self.cache.apply(changes, now)
         for member in news.changed:
-            self._is(member, now)
+            self._update(member, now)
         for name in news.left:
             self._gone(name, now, lost=False)
         for name in news.lost:
             self._gone(name, now, lost=True)
 
     def hear_left(self, names: Iterable[str], now: float) -> None:
-        """Teachers that left while nobody led: out at once, whatever readers say."""
+        """Remove teachers that left while nobody led, even if readers still hold them."""
         for name in names:
             self._gone_s[name] = now
             if name not in self.cache.members and name in self._remembered:
                 self._gone(name, now, lost=False)
 
     def to_probe(self, now: float) -> list[tuple[TeacherIdentity, Member]]:
-        """Those to probe now; they are taken to be probed from here on."""
+        """Return the teachers to probe now; they count as being probed from now on."""
         if self.admission is None:
             return []
         return [(one, self.cache.members[one.teacher_id]) for one in self.admission.due(now)]
 
     def answered(self, answers: Iterable[ProbeAnswer], now: float) -> int:
-        """Probes have ended; returns how many teachers that refuses."""
+        """Take in results of probes; return how many teachers are refused."""
         refused = 0
         if self.admission is None:
             return refused
@@ -136,28 +133,28 @@ class TeacherRoster:
                 self._pending.log("refused", name, f"refused: {outcome.why}")
             self._down(name, lost=True)
 
-    def _is(self, member: Member, now: float) -> None:
+    def _update(self, member: Member, now: float) -> None:
         name = member.member
         self._gone_s.pop(name, None)
         self._given_up.pop(name, None)
         if why := member.facts.get(GIVEN_UP):
             self._given_up[name] = why
-        if self._lives.get(name) != member.incarnation:
-            self._lives[name] = member.incarnation
+        if self._incarnations.get(name) != member.incarnation:
+            self._incarnations[name] = member.incarnation
             self._draining.discard(name)
             if self._remembered.pop(name, None) not in (0, member.incarnation):
                 self._pending.log("registered", name, _registered(member))
         if self.admission is not None:
             identity = TeacherIdentity(name, member.incarnation, member.facts.get("address", ""))
             if not self.admission.appeared(identity, now) and not self._is_believed(member):
-                self._down(name, lost=True)  # another one took its name
+                self._down(name, lost=True)  # another incarnation took its name
                 return
         else:
             self._pending.admitted.setdefault(name, 0)
         self._up_now(member)
 
     def _is_believed(self, member: Member) -> bool:
-        """Readers held it when this term began, and it is back: it stays while it is probed."""
+        """Whether readers held it when the term began; then it stays up while it is probed."""
         if self._believed.get(member.member) not in (0, member.incarnation):
             return False
         self._believed[member.member] = member.incarnation
@@ -182,7 +179,7 @@ class TeacherRoster:
 
     def _gone(self, name: str, now: float, *, lost: bool, text: str = "") -> None:
         self._gone_s[name] = now
-        self._lives.pop(name, None)
+        self._incarnations.pop(name, None)
         why = self._given_up.pop(name, _SILENT)
         self._remembered.pop(name, None)
         if self.admission is not None:
@@ -202,9 +199,9 @@ class TeacherRoster:
             self._pending.events.append(rule.TeacherDown(name, lost=lost))
 
     def believe(self, teachers: Iterable[str], content_id: str, now: float) -> None:
-        """A reader holds these: they are there until the time of grace is over.
+        """Take teachers that a reader holds for live until the grace period is over.
 
-        Not those that went or were refused: the reader has not heard of it yet.
+        Except those that left or were refused: the reader does not know it yet.
         """
         for name in teachers:
             if name in self._gone_s or self._is_refused(name):
@@ -215,13 +212,13 @@ class TeacherRoster:
                 self._pending.events.append(up)
             elif name not in self._up and not self.cache.members[name].draining:
                 self._believed[name] = self.cache.members[name].incarnation
-                self._up_now(self.cache.members[name])  # back, and not probed yet
+                self._up_now(self.cache.members[name])  # registered again, and not probed yet
 
     def _is_refused(self, name: str) -> bool:
         return self.admission is not None and self.admission.is_refused(name)
 
     def give_up(self, now: float, *, recovered: bool = False) -> None:
-        """Let go of those that were missing for too long, and of all that are when `recovered`."""
+        """Remove teachers that were missing for too long; all that are missing if `recovered`."""
         for name in [n for n, at in self._gone_s.items() if now - at > self._grace_s]:
             del self._gone_s[name]
         for name in self.cache.overdue(now):
@@ -235,14 +232,14 @@ class StudentRoster:
     """Students of one service in one term.
 
     Args:
-        pending: where everything that comes up is put.
-        grace_s: how long those that the registry has forgotten have to come back.
-        teachers: who is told what readers hold, while they are believed.
-        time_ms: the registry's clock when the term began.
+        pending: collects events and log entries.
+        grace_s: seconds for members that the registry has lost to register again.
+        teachers: learns what readers hold while this roster is recovering.
+        time_ms: time of the registry when the term began.
 
     Attributes:
-        recovering: what readers say that they hold is believed.
-        ahead: the greatest epoch that a reader follows, of those that can be.
+        recovering: teachers that readers hold count as live.
+        ahead: the greatest credible epoch that a reader follows.
     """
 
     def __init__(
@@ -255,21 +252,21 @@ class StudentRoster:
         self._teachers = teachers
         self._time_ms = time_ms
         self._starvation = StarvationLog()
-        self._lives: dict[str, int] = {}
-        self._told: dict[str, rule.StudentReported] = {}
+        self._incarnations: dict[str, int] = {}
+        self._reported: dict[str, rule.StudentReported] = {}
 
     def hear(self, changes: Changes, rows: Mapping[str, Row], now: float) -> None:
-        """Students have changed; `rows` are those of the table."""
+        """Take in changes of students; `rows` are those of the assignment table."""
         news = self.cache.apply(changes, now)
         for member in news.changed:
-            self._is(member, rows.get(member.member), now)
+            self._update(member, rows.get(member.member), now)
         for name in news.left:
             self._gone(name, "closed its stream")
         for name in news.lost:
             self._gone(name, "its lease ran out, no report came in time")
 
     def believe_row(self, name: str, row: Row, now: float) -> None:
-        """A student of the table has no lease: it may still come back to what it had."""
+        """Keep a student of the table that has no lease: it may register again."""
         if self.cache.believe(name, now):
             self._teachers.believe(row.teachers, row.content_id, now)
             self._tell(
@@ -282,25 +279,27 @@ class StudentRoster:
                 )
             )
 
-    def _is(self, member: Member, row: Row | None, now: float) -> None:
+    def _update(self, member: Member, row: Row | None, now: float) -> None:
         name = member.member
         report = report_from(member)
         if leadership.is_believable(report.term, self._time_ms):
             self.ahead = max(self.ahead, (report.term, report.counter))
         held, before = tuple(report.teachers), row.teachers if row else ()
-        if self.recovering:  # what it does not tell, the table does
+        if self.recovering:  # the table has what the student does not report
             content_id = report.content_id or (row.content_id if row else "")
             self._teachers.believe((*before, *held), content_id, now)
         self._starvation.hear(name, report.state == "starved", now)
-        life = self._lives.get(name, row.incarnation if row else 0)
+        life = self._incarnations.get(name, row.incarnation if row else 0)
         if life != member.incarnation:
             self._pending.lives[name] = member.incarnation
             anew = f"started anew (incarnation {member.incarnation})" if life else "subscribed"
             self._pending.log("subscribed", name, f"{anew}, wants teachers: {report.want}")
-        afresh = life != member.incarnation or (self.recovering and not set(held) <= set(before))
-        if afresh and self._told.pop(name, None) is not None:
-            self._pending.events.append(rule.StudentGone(name))  # what it holds counts of new ones
-        self._lives[name] = member.incarnation
+        is_new = life != member.incarnation or (self.recovering and not set(held) <= set(before))
+        if is_new and self._reported.pop(name, None) is not None:
+            self._pending.events.append(
+                rule.StudentGone(name)
+            )  # only a new student's `holding` counts
+        self._incarnations[name] = member.incarnation
         self._tell(
             rule.StudentReported(
                 name,
@@ -323,27 +322,27 @@ class StudentRoster:
 
     def _tell(self, event: rule.StudentReported) -> None:
         plain = replace(event, holding=())
-        if self._told.get(event.student_id) != plain:
-            self._told[event.student_id] = plain
+        if self._reported.get(event.student_id) != plain:
+            self._reported[event.student_id] = plain
             self._pending.events.append(event)
 
     def _gone(self, name: str, why: str) -> None:
-        self._lives.pop(name, None)
+        self._incarnations.pop(name, None)
         self._starvation.forget(name)
         self._pending.lives[name] = None
         self._pending.log("gone", name, f"gone: {why}")
-        if self._told.pop(name, None) is not None:
+        if self._reported.pop(name, None) is not None:
             self._pending.events.append(rule.StudentGone(name))
 
     def pass_time(self, now: float) -> None:
-        """Tell what has lasted."""
+        """Log students that have starved, or have been steady, for long enough."""
         for name, starved in self._starvation.lasting(now):
             kind = "starved" if starved else "steady"
             text = "starves: it waits for labels" if starved else "is steady again"
             self._pending.log(kind, name, text)
 
     def give_up(self, now: float) -> None:
-        """Let go of those that were missing for too long."""
+        """Remove students that were missing for too long."""
         for name in self.cache.overdue(now):
             self._gone(name, "it has not come back in time")
 
@@ -371,5 +370,5 @@ def _why_draining(member: Member) -> str:
 
 
 def _finite(value: float) -> float:
-    """A measured time that can be worked with; 0, which is "not known", for any other."""
+    """Return a measured time if it is finite and positive, else 0, which means unknown."""
     return value if math.isfinite(value) and value > 0 else 0.0

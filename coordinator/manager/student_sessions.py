@@ -1,8 +1,8 @@
-"""Students at one manager: their streams, the leases that it writes for them, and who owns one.
+"""Students of one manager: their streams, their owners, and the leases that it writes for them.
 
 The first caller that subscribes as a student owns its name: the student's facts hold hashes of its
-principal and of the secret of its stream. When the registry has lost them, the first one to come
-is believed.
+principal and of the secret of its stream. If the registry has lost them, the next caller becomes
+the owner.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..registry import Beat, Epoch, Member, MemberBeat, Registry, Row
 from ..registry.records import concerns_managers
 from .messages import MANAGER, report_facts, teacher_from
 
-#: What a student needs to know of a teacher; a change of anything else is not worth a message.
+#: Facts of a teacher that students need; other changes are not sent.
 _TOLD = (
     "incarnation", "address", "protocol", "content_id", "numerics_id", "state", "drain", "slots",
     "inputs", "voucher",
@@ -33,46 +33,46 @@ SECRET: Final = "secret"
 
 @dataclass(frozen=True, slots=True)
 class StudentOwner:
-    """Who opened a stream, and claims to be a student.
+    """The caller that opened a stream as a student.
 
     Attributes:
-        principal: who its credential says that it is; empty where nobody is authenticated.
-        secret: of its subscription: what it presented, else what it is given now.
+        principal: identity of its credential; empty without authentication.
+        secret: secret of its subscription: the one presented, or a new one.
     """
 
     principal: str = ""
     secret: str = ""
 
     def facts(self) -> dict[str, str]:
-        """What is kept of it beside the student's report."""
+        """Return what the registry keeps beside the student's report."""
         return {OWNER: _hash(self.principal), SECRET: _hash(self.secret)}
 
 
 def refusal_of(
     student_id: str, incarnation: int, caller: StudentOwner, facts: Mapping[str, str] | None
 ) -> EdlError | None:
-    """Why a caller may not report as this student; None: it may.
+    """Return why a caller may not report as a student; None: it may.
 
     Args:
-        student_id: which student it says that it is.
-        incarnation: which life of it.
-        caller: who it is.
-        facts: what is known of that student; None: nothing.
+        student_id: id of the student.
+        incarnation: incarnation that the caller claims.
+        caller: the caller.
+        facts: what the registry knows of the student; None: nothing.
 
     Returns:
-        Forbidden for another owner, or for the wrong secret of the same life; LeaseSuperseded for
-        a life that is over. Who shows the right secret of the same life is its owner, whatever its
-        principal: tokens may have been exchanged in the meantime.
+        Forbidden for another owner, or for the wrong secret of the same incarnation;
+        LeaseSuperseded for an older incarnation. A caller with the right secret of the same
+        incarnation is the owner whatever its principal, as tokens may have been rotated.
     """
     if not facts:
         return None
     mine = caller.facts()
-    same_life = facts.get("incarnation", "") == str(incarnation)
-    if same_life and _agree(facts, mine, SECRET):
+    same_incarnation = facts.get("incarnation", "") == str(incarnation)
+    if same_incarnation and _agree(facts, mine, SECRET):
         return None
     if not _agree(facts, mine, OWNER):
         return Forbidden(f"student {student_id} belongs to another principal")
-    if same_life:
+    if same_incarnation:
         return Forbidden(
             f"student {student_id} has a stream with another secret; a new start of it needs a "
             "greater incarnation"
@@ -88,13 +88,13 @@ def owns(principal: str, facts: Mapping[str, str]) -> bool:
 
 
 def _agree(facts: Mapping[str, str], mine: Mapping[str, str], name: str) -> bool:
-    """Whether what is kept fits what came; where nothing is kept, whoever comes is believed."""
+    """Whether the stored hash matches; True if none is stored."""
     kept = facts.get(name, "")
     return not kept or hmac.compare_digest(kept, mine[name])
 
 
 def superseded_by_restart(student_id: str) -> LeaseSuperseded:
-    """What a life that is over is told."""
+    """Return the error for an older incarnation."""
     return LeaseSuperseded(
         f"student {student_id} was started again and has replaced this one; if both are to run,"
         " give each reader another rank= or job="
@@ -105,16 +105,16 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-#: Writes per TTL and student of what does not concern the leader, however often it reports.
+#: Most writes per TTL and student of facts that do not concern the leader.
 _WRITES_PER_TTL = 2
 
 
 @dataclass(slots=True)
 class _Written:
-    """What stands in the registry.
+    """What the registry has of a student.
 
     Attributes:
-        noted: facts as they were when managers were last told.
+        noted: facts when managers were last notified.
     """
 
     incarnation: int
@@ -125,12 +125,12 @@ class _Written:
 
 @dataclass(frozen=True, slots=True)
 class DesiredLease:
-    """A student as it is to stand in the registry.
+    """The lease that a student should have in the registry.
 
     Attributes:
-        student_id: its id.
-        facts: all of them.
-        urgent: managers must hear of it, whatever has changed.
+        student_id: id of the student.
+        facts: all its facts.
+        urgent: notify managers, whatever has changed.
     """
 
     student_id: str
@@ -139,17 +139,17 @@ class DesiredLease:
 
     @property
     def incarnation(self) -> int:
-        """Its life."""
+        """Incarnation of the student."""
         return int(self.facts["incarnation"])
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseOutcome:
-    """What came of writing.
+    """Result of a write.
 
     Attributes:
-        superseded: students of whom a newer life holds the lease, and what to tell the older.
-        concerns: whether the leader has something to see.
+        superseded: students whose lease a newer incarnation holds, with the error for the older.
+        concerns: whether the leader should look.
     """
 
     superseded: Mapping[str, LeaseSuperseded] = field(default_factory=dict)
@@ -157,22 +157,22 @@ class LeaseOutcome:
 
 
 class AssignmentStream(Protocol):
-    """The way back to one subscribed student. Neither method may block or raise."""
+    """The stream to a subscribed student. Neither method may block or raise."""
 
     def push(self, assignment: pb.Assignment) -> None:
-        """Send it; a later one replaces an earlier one that was not sent yet."""
+        """Send an assignment; it replaces one that was not sent yet."""
 
     def close(self, error: EdlError) -> None:
-        """End the stream by `error`."""
+        """End the stream with an error."""
 
 
 class StudentSession:
-    """A student that this manager holds.
+    """A student that is subscribed at this manager.
 
     Args:
-        stream: where it is told its assignments.
-        report: the latest that it said.
-        caller: who it is.
+        stream: receives its assignments.
+        report: its latest report.
+        caller: its owner.
         manager: address of this manager.
     """
 
@@ -183,25 +183,23 @@ class StudentSession:
         self.report = report
         self.pushed: Row | None = None
         self._own = {**caller.facts(), MANAGER: manager}
-        self._told: object = None
+        self._sent: object = None
         self._ahead: Epoch = (0, 0)
 
     @property
     def student_id(self) -> str:
-        """Whose it is."""
         return self.report.student_id
 
     @property
     def incarnation(self) -> int:
-        """Which life of it."""
         return self.report.incarnation
 
     def is_ahead(self, epoch: Epoch) -> bool:
-        """Whether it says that it follows what the table has not reached, and that is news."""
+        """Whether it follows an epoch that the table has not reached, and that was not handled."""
         return self._follows > epoch and self._follows != self._ahead
 
     def heeded(self) -> None:
-        """The leader will hear what it follows."""
+        """Note that the leader is told which epoch it follows."""
         self._ahead = self._follows
 
     @property
@@ -209,19 +207,19 @@ class StudentSession:
         return self.report.term, self.report.counter
 
     def desired(self, *, urgent: bool = False) -> DesiredLease:
-        """How it is to stand in the registry."""
+        """Return the lease that it should have."""
         return DesiredLease(self.student_id, {**report_facts(self.report), **self._own}, urgent)
 
     def tell(self, row: Row, term: int, teachers: Mapping[str, Member], live: int) -> bool:
-        """Push its row of the table, unless it was told just that; returns whether it was pushed.
+        """Push its row of the table unless it has it; return whether it was pushed.
 
-        A teacher that the registry has forgotten goes by its id alone: who holds it knows the rest.
+        Of a teacher that the registry has lost only the id is sent: its holder knows the rest.
         """
         members = [teachers.get(name) or Member(name) for name in row.teachers]
         told = term, row, [facts_for_students(member) for member in members]
-        if told == self._told:
+        if told == self._sent:
             return False
-        self._told, self.pushed = told, row
+        self._sent, self.pushed = told, row
         self.stream.push(
             pb.Assignment(
                 protocol_version=PROTOCOL_VERSION,
@@ -240,12 +238,12 @@ class StudentSession:
 
 
 def facts_for_students(member: Member) -> tuple[str, ...]:
-    """What a student is told of a teacher."""
+    """Return the facts of a teacher that students receive."""
     return tuple(member.facts.get(name, "") for name in _TOLD)
 
 
 class StudentLeases:
-    """Makes and prolongs leases of kind "students" in one service."""
+    """Creates and renews the leases of students of one service."""
 
     def __init__(self, registry: Registry, service: str, ttl_s: float) -> None:
         self._registry = registry
@@ -254,12 +252,12 @@ class StudentLeases:
         self._written: dict[str, _Written] = {}
 
     def is_time(self, student_id: str, now: float) -> bool:
-        """Whether its lease is to be prolonged now, if it has said anything since the last time."""
+        """Whether its lease should be renewed now if it has reported since the last time."""
         written = self._written.get(student_id)
         return written is None or now - written.at_s >= self._ttl_s / _WRITES_PER_TTL
 
     def is_due(self, desired: DesiredLease, now: float) -> bool:
-        """Whether it is to be written now: because it concerns the leader, or it is time."""
+        """Whether to write it now: it concerns the leader, or the lease has to be renewed."""
         if desired.urgent or self.is_time(desired.student_id, now):
             return True
         written = self._written[desired.student_id]
@@ -268,7 +266,7 @@ class StudentLeases:
         return _concerns(_changed(written.facts, desired.facts), written.noted)
 
     def register(self, desired: DesiredLease, now: float) -> LeaseSuperseded | None:
-        """Make a lease, or make it anew; returns why not, when a newer life of it holds it.
+        """Create or replace a lease; return the error if a newer incarnation holds it.
 
         Raises:
             UnavailableError: the registry does not answer.
@@ -281,13 +279,13 @@ class StudentLeases:
         except LeaseSuperseded as error:
             self._written.pop(desired.student_id, None)
             return error
-        # As if written some time ago: who came together is not to be written together for ever.
+        # Spread renewals: students that came together would be written together for ever.
         ago_s = random.random() * self._ttl_s / _WRITES_PER_TTL
         self._written[desired.student_id] = _Written(desired.incarnation, facts, now - ago_s, facts)
         return None
 
     def write(self, all_desired: Iterable[DesiredLease], now: float) -> LeaseOutcome:
-        """Write students, in as few round trips as can be.
+        """Write leases in as few round trips as possible.
 
         Raises:
             UnavailableError: the registry does not answer; some may have been written.
@@ -311,7 +309,7 @@ class StudentLeases:
     def _beat(
         self, beats: Sequence[tuple[DesiredLease, MemberBeat]], now: float
     ) -> list[DesiredLease]:
-        """Prolong leases; returns those that were taken out meanwhile, or have another life."""
+        """Renew leases; return those that are gone, or have another incarnation."""
         sent = [(self._service, beat) for _, beat in beats]
         answers = self._registry.beat_many("students", sent, self._ttl_s) if sent else []
         unknown = []
@@ -326,15 +324,15 @@ class StudentLeases:
         return unknown
 
     def forget(self, student_id: str) -> None:
-        """Somebody else looks after its lease, or nobody does."""
+        """Stop renewing a lease."""
         self._written.pop(student_id, None)
 
     def forget_all(self) -> None:
-        """The registry may have forgotten: everything is to be written anew."""
+        """Write everything again: the registry may have lost it."""
         self._written.clear()
 
     def leave(self, student_id: str, incarnation: int) -> None:
-        """End a lease at once, unless another life holds it.
+        """End a lease at once, unless another incarnation holds it.
 
         Raises:
             UnavailableError: the registry does not answer.
