@@ -1,7 +1,4 @@
-"""The whole mesh as one message: read from the registry, at most twice a second for all who ask.
-
-Below the reading: one service summed up, and which of its members need a look first, without I/O.
-"""
+"""The status of the mesh as one message, read from the registry at most twice a second."""
 
 from __future__ import annotations
 
@@ -16,23 +13,22 @@ from ..registry import DesiredCount, LogEntry, Member, Plan, Registry, Row, Tabl
 from .messages import number_of, report_from, teacher_from
 from .watch_cache import WatchCache
 
-#: Seconds for which a reading serves everybody; longer by far than it takes, when it takes long.
-_FRESH_S = 0.5
-_SHARE = 8.0
-#: How far back in the log a refusal is looked for.
-_LOG = 1000
+#: A status is cached for this many seconds, and at least this many times as long as it took.
+_FRESH_S, _FRESH_TIMES = 0.5, 8.0
+#: Entries of the log that are searched for refusals.
+_LOG_ENTRIES = 1000
 ADMITTED = "admitted"
 
 
 class Overview:
-    """Answers how the mesh is. Safe to use from several threads.
+    """Returns the status of the mesh. Thread-safe.
 
-    Facts of teachers are read as they change, and anew only for those that are shown: so ten
-    thousand of them cost little.
+    Only changed facts of teachers are read, and all facts only of those that are shown, so ten
+    thousand teachers cost little.
 
     Args:
-        registry: what is read.
-        leader_of: service -> address of the manager that leads it, or an empty string.
+        registry: of the mesh.
+        leader_of: service -> address of its leader; empty: none.
         clock: monotonic seconds.
     """
 
@@ -47,29 +43,29 @@ class Overview:
         self._clock = clock
         self._lock = threading.Lock()
         self._caches: dict[str, WatchCache] = {}
-        self._kept: dict[tuple[str, int], tuple[float, pb.MeshStatus]] = {}
+        self._cached: dict[tuple[str, int], tuple[float, pb.MeshStatus]] = {}
 
     def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
-        """Who is alive and who serves whom.
+        """Return which members are alive and who serves whom.
 
         Args:
             service: one service; empty for all.
-            max_members: at most so many teachers and students of each, those that need a look
-                first; 0: all.
+            max_members: most teachers and students of each service, those with problems first;
+                0: all.
 
         Raises:
             UnavailableError: the registry does not answer.
         """
         with self._lock:
             began_s = self._clock()
-            until_s, status = self._kept.get((service, max_members), (0.0, None))
+            until_s, status = self._cached.get((service, max_members), (0.0, None))
             if status is not None and began_s < until_s:
                 return status
             status = self._read(service, max_members)
             took_s = self._clock() - began_s
-            self._kept = {key: one for key, one in self._kept.items() if one[0] > began_s}
-            fresh_until_s = self._clock() + max(_FRESH_S, _SHARE * took_s)
-            self._kept[service, max_members] = fresh_until_s, status
+            self._cached = {key: one for key, one in self._cached.items() if one[0] > began_s}
+            fresh_until_s = self._clock() + max(_FRESH_S, _FRESH_TIMES * took_s)
+            self._cached[service, max_members] = fresh_until_s, status
             return status
 
     def _read(self, service: str, max_members: int) -> pb.MeshStatus:
@@ -87,8 +83,8 @@ class Overview:
         return status
 
     def _service(self, name: str, max_members: int) -> pb.ServiceStatus:
-        found = self._reading(name)
-        status = _summed_up(found)
+        found = self._read_service(name)
+        status = _summary(found)
         names = _teachers_first(found)[: max_members or None]
         for member in self._registry.read("teachers", name, names):
             teacher = teacher_from(member)
@@ -98,7 +94,7 @@ class Overview:
         status.students.extend(_student(found, one) for one in names)
         return status
 
-    def _reading(self, name: str) -> _Reading:
+    def _read_service(self, name: str) -> _ServiceRecords:
         registry = self._registry
         cache = self._caches.setdefault(name, WatchCache(0.0))
         now = self._clock()
@@ -110,7 +106,7 @@ class Overview:
             admitted.get(member.member) not in (0, member.incarnation)
             for member in cache.members.values()
         )
-        return _Reading(
+        return _ServiceRecords(
             name,
             dict(cache.members),
             {member.member: member for member in registry.members("students", name)},
@@ -118,25 +114,25 @@ class Overview:
             self._leader_of(name),
             registry.plan(name),
             admitted,
-            _refusals(registry.events(name, last=_LOG)) if waiting else {},
+            _refusals(registry.events(name, last=_LOG_ENTRIES)) if waiting else {},
             registry.desired(name),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _ServiceRecords:
     """One service as the registry has it.
 
     Attributes:
         name: of the service.
-        teachers: by id; facts that change with every batch may be old.
-        students: by id, as their managers wrote them last.
-        table: who is assigned what.
-        leader: address of the manager that computes that; empty: none.
-        plan: of its content.
-        admitted: teacher id -> incarnation that was admitted; 0: any, as nobody was probed.
-        refused: teacher id -> why it was not, as far as the log reaches.
-        desired: how many teachers there should be; None: no leader has said so lately.
+        teachers: by id; facts that change with every batch may be stale.
+        students: by id, as their managers wrote them.
+        table: assignments.
+        leader: address of the manager that leads the service; empty: none.
+        plan: of the content.
+        admitted: teacher id -> admitted incarnation; 0: any, as there are no probes.
+        refused: teacher id -> reason, as far as the log reaches.
+        desired: desired number of teachers; None: no leader has published one lately.
     """
 
     name: str
@@ -151,48 +147,48 @@ class _Reading:
 
 
 def _refusals(log: Iterable[LogEntry]) -> dict[str, str]:
-    """Why teachers were refused last, by id."""
+    """Return the latest reason for refusal by teacher."""
     return {entry.subject: entry.text for entry in log if entry.kind == "refused"}
 
 
-def _admission_of(found: _Reading, member: Member) -> str:
-    """Field `admission` of a teacher: "admitted", why it was refused, or empty: not probed yet."""
+def _admission_of(found: _ServiceRecords, member: Member) -> str:
+    """Return "admitted", the reason for refusal, or "": not probed yet."""
     if found.admitted.get(member.member) in (0, member.incarnation):
         return ADMITTED
     return found.refused.get(member.member, "")
 
 
-def _teachers_first(found: _Reading) -> list[str]:
-    """Ids of teachers: the refused, the waiting, the draining, the idle, then the others."""
+def _teachers_first(found: _ServiceRecords) -> list[str]:
+    """Return ids of teachers: refused, waiting, draining and idle ones before the others."""
     used = {name for row in found.table.rows.values() for name in row.teachers}
 
     def rank(member: Member) -> tuple[int, str]:
         admission = _admission_of(found, member)
-        signs = (
+        problems = (
             admission not in ("", ADMITTED),
             not admission,
             member.draining,
             member.member not in used,
         )
-        return signs.index(True) if True in signs else len(signs), member.member
+        return problems.index(True) if True in problems else len(problems), member.member
 
     return [name for _, name in sorted(rank(member) for member in found.teachers.values())]
 
 
-def _students_first(found: _Reading) -> list[str]:
-    """Ids of students: those without any teacher, the starved, those with too few, the others."""
+def _students_first(found: _ServiceRecords) -> list[str]:
+    """Return ids of students: without teachers, starved, with too few, then the others."""
 
     def rank(member: Member) -> tuple[int, str]:
         have = len(found.table.rows.get(member.member, Row()).teachers)
         want = number_of(member.facts.get("want"))
-        signs = (want > 0 and have == 0, member.facts.get("state") == "starved", have < want)
-        return signs.index(True) if True in signs else len(signs), member.member
+        problems = (want > 0 and have == 0, member.facts.get("state") == "starved", have < want)
+        return problems.index(True) if True in problems else len(problems), member.member
 
     return [name for _, name in sorted(rank(member) for member in found.students.values())]
 
 
-def _student(found: _Reading, name: str) -> pb.StudentStatus:
-    """One student with its assignment."""
+def _student(found: _ServiceRecords, name: str) -> pb.StudentStatus:
+    """Return a student with its assignment."""
     row, member = found.table.rows.get(name, Row()), found.students[name]
     return pb.StudentStatus(
         report=report_from(member),
@@ -202,8 +198,8 @@ def _student(found: _Reading, name: str) -> pb.StudentStatus:
     )
 
 
-def _summed_up(found: _Reading) -> pb.ServiceStatus:
-    """Everything but the members themselves."""
+def _summary(found: _ServiceRecords) -> pb.ServiceStatus:
+    """Return the status of a service without its members."""
     students = [member.facts for member in found.students.values()]
     rows = [found.table.rows[name] for name in found.students if name in found.table.rows]
     contents = (member.facts.get("content_id", "") for member in found.teachers.values())
@@ -237,12 +233,12 @@ def _summed_up(found: _Reading) -> pb.ServiceStatus:
 def own_part(
     whole: pb.MeshStatus, owned: Callable[[str], Container[str]], max_members: int = 0
 ) -> pb.MeshStatus:
-    """Some students of a mesh and their teachers; sums and counts are of these alone.
+    """Return the part of a status with some students and their teachers, summed up again.
 
     Args:
-        whole: of all members.
-        owned: name of a service -> ids of its students that are told.
-        max_members: at most so many students and teachers of each service; 0: all.
+        whole: status of all members.
+        owned: name of a service -> ids of the students to keep.
+        max_members: most students and teachers of each service; 0: all.
     """
     own = pb.MeshStatus(managers=whole.managers, redis_time_ms=whole.redis_time_ms)
     for service in whole.services:
@@ -268,24 +264,24 @@ def own_part(
     return own
 
 
-def state_of(admission: str, says: str) -> str:
-    """The state of a teacher, as people are told it.
+def state_of(admission: str, reported: str) -> str:
+    """Return the state of a teacher as it is shown.
 
     Args:
-        admission: what came of its probe, as `_admission_of` has it.
-        says: what it says of itself: "serving", "draining", or nothing.
+        admission: as `_admission_of` returns it.
+        reported: "serving", "draining" or "", as the teacher reports it.
 
     Returns:
-        "refused", "waiting" (for its probe), or what it says.
+        "refused", "waiting" (for its probe), or what it reports.
     """
     if admission not in ("", ADMITTED):
         return "refused"
-    return (says or "serving") if admission else "waiting"
+    return (reported or "serving") if admission else "waiting"
 
 
-def _state(found: _Reading, member: Member) -> str:
-    says = "draining" if member.draining else member.facts.get("state", "")
-    return state_of(_admission_of(found, member), says)
+def _state(found: _ServiceRecords, member: Member) -> str:
+    reported = "draining" if member.draining else member.facts.get("state", "")
+    return state_of(_admission_of(found, member), reported)
 
 
 def _sum(members: Iterable[Mapping[str, str]], name: str) -> float:

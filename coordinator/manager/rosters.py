@@ -296,9 +296,8 @@ class StudentRoster:
             self._pending.log("subscribed", name, f"{anew}, wants teachers: {report.want}")
         is_new = life != member.incarnation or (self.recovering and not set(held) <= set(before))
         if is_new and self._reported.pop(name, None) is not None:
-            self._pending.events.append(
-                rule.StudentGone(name)
-            )  # only a new student's `holding` counts
+            # The rule looks at `holding` of new students only.
+            self._pending.events.append(rule.StudentGone(name))
         self._incarnations[name] = member.incarnation
         self._tell(
             rule.StudentReported(

@@ -1,8 +1,7 @@
 """The subscriptions of one service at one manager: reports of students in, assignments out.
 
-The hub decides nothing. It writes what its students report into the registry, and pushes rows of
-the assignment table down their streams. The leader that computes the table is mostly another
-process.
+The hub decides nothing. It writes reports of its students into the registry and pushes rows of the
+assignment table to them. The leader that computes the table is usually another process.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ class _NewStream:
 
 
 class SubscriptionHub:
-    """Used by the thread of the hubs alone.
+    """Not thread-safe: used by the thread of the hubs.
 
-    Methods that read or write the registry may raise UnavailableError, and then have changed
-    nothing that a later call does not make good. Streams stay open in the meantime.
+    Methods that access the registry may raise UnavailableError. A later call then does what is
+    missing; streams stay open meanwhile.
 
     Args:
-        registry: where everything is.
-        service: its name.
+        registry: of the mesh.
+        service: name of the service.
         ttl_s: TTL of students' leases, in seconds.
-        manager: address of this manager, written beside its students.
-        now: monotonic seconds, as everywhere below.
+        manager: address of this manager, stored with its students.
+        now: monotonic seconds, as in all methods.
     """
 
     def __init__(
@@ -70,37 +69,37 @@ class SubscriptionHub:
         self._sessions: dict[str, StudentSession] = {}
         self._arrivals: list[_NewStream] = []
         self._unwritten: set[str] = set()
-        self._unread: set[str] = set()  # of these: those whose report nobody has compared yet
+        self._unread: set[str] = set()  # subset whose report was not compared yet
         self._leaving: dict[str, int] = {}
-        self._untold: set[str] = set()
+        self._unpushed: set[str] = set()
         self._registry_id = ""
         self._live = 0
         self._compared_s = self._used_s = now
         self._pushed = 0
         self._look_s = 0.0
 
-    # -- what students do
+    # -- streams
 
     def subscribed(
         self, stream: AssignmentStream, report: pb.StudentReport, caller: StudentOwner
     ) -> None:
-        """A student opened a stream; `settle` lets it in or refuses it."""
+        """Take a new stream; `settle` accepts or refuses it."""
         self._arrivals.append(_NewStream(stream, report, caller))
 
     def reported(self, stream: AssignmentStream, report: pb.StudentReport) -> None:
-        """A student says how it is; on a stream that is not its latest, nobody listens."""
+        """Take a report of a student; ignored unless it comes on its latest stream."""
         session = self._sessions.get(report.student_id)
         if session is not None and session.stream is stream:
             session.report = report
             self._unread.add(session.student_id)
             return
-        self._arrivals = [  # it waits to be let in
+        self._arrivals = [  # not settled yet
             _NewStream(stream, report, one.caller) if one.stream is stream else one
             for one in self._arrivals
         ]
 
     def ended(self, stream: AssignmentStream, student_id: str, *, clean: bool) -> None:
-        """A stream is over. Unless its student closed it, the student may come back, anywhere."""
+        """Forget a stream. Unless the student closed it, it may reconnect to any manager."""
         self._arrivals = [one for one in self._arrivals if one.stream is not stream]
         session = self._sessions.get(student_id)
         if session is None or session.stream is not stream:
@@ -114,13 +113,13 @@ class SubscriptionHub:
         del self._sessions[session.student_id]
         self._unwritten.discard(session.student_id)
         self._unread.discard(session.student_id)
-        self._untold.discard(session.student_id)
+        self._unpushed.discard(session.student_id)
         self._leases.forget(session.student_id)
 
-    # -- who may come in
+    # -- admission
 
     def settle(self, now: float) -> bool:
-        """Let in or refuse those who have come; returns whether the leader has something to see."""
+        """Accept or refuse new streams; return whether the leader should look."""
         arrivals, self._arrivals = self._arrivals, []
         if not arrivals:
             return False
@@ -155,17 +154,17 @@ class SubscriptionHub:
             )
         self._sessions[name] = session
         self._leaving.pop(name, None)
-        self._untold.add(name)
+        self._unpushed.add(name)
         log.info("service %s: student %s wants teachers: %d", self.service, name, report.want)
 
-    # -- what the registry says
+    # -- reading the registry
 
     def look(self, now: float, registry_id: str) -> None:
         """Read the table and the teachers.
 
         Args:
-            now: as everywhere.
-            registry_id: which server process answers: another one has to be told everything anew.
+            now: monotonic seconds.
+            registry_id: id of the server process; another one gets everything again.
         """
         began_s = time.perf_counter()
         if registry_id != self._registry_id:
@@ -185,7 +184,7 @@ class SubscriptionHub:
             self._teachers.compare(self._registry.names("teachers", self.service), now)
             self._teachers.overdue(now)
         if news.changed or news.left or news.lost:
-            self._follow(news.changed, before)
+            self._note_changes(news.changed, before)
         self._look_s = time.perf_counter() - began_s
 
     def _read_table(self) -> None:
@@ -195,11 +194,11 @@ class SubscriptionHub:
         self._rows.update(table.rows)
         for name in table.gone:
             self._rows.pop(name, None)
-        self._untold.update(table.rows.keys() & self._sessions.keys())
+        self._unpushed.update(table.rows.keys() & self._sessions.keys())
         self._epoch = table.epoch
 
-    def _follow(self, changed: Iterable[Member], before: Mapping[str, Member | None]) -> None:
-        """Students are told of changes of their teachers that matter to them."""
+    def _note_changes(self, changed: Iterable[Member], before: Mapping[str, Member | None]) -> None:
+        """Note the students whose teachers changed in a way that matters to them."""
         members = self._teachers.members.values()
         self._live = sum(1 for member in members if member.facts and not member.draining)
         moved = {
@@ -211,22 +210,22 @@ class SubscriptionHub:
         if moved:
             for name, session in self._sessions.items():
                 if session.pushed is not None and not moved.isdisjoint(session.pushed.teachers):
-                    self._untold.add(name)
+                    self._unpushed.add(name)
 
-    # -- what comes of it
+    # -- writing and pushing
 
     def tell(self) -> None:
-        """Push assignments that changed; end the streams of lives that are over.
+        """Push assignments that changed; end the streams of older incarnations.
 
-        A student whose row is not there keeps what it has: nobody has computed it yet, or the
-        registry has lost it.
+        A student without a row keeps its teachers: the row was not computed yet, or the registry
+        has lost it.
         """
         term = self._epoch[0] if self._epoch else 0
-        for name in sorted(self._untold):
+        for name in sorted(self._unpushed):
             row, session = self._rows.get(name), self._sessions[name]
             if row is None or row.incarnation < session.incarnation:
                 continue
-            self._untold.discard(name)
+            self._unpushed.discard(name)
             if row.incarnation > session.incarnation:
                 session.stream.close(superseded_by_restart(name))
                 self._drop(session)
@@ -234,7 +233,7 @@ class SubscriptionHub:
                 self._pushed += session.tell(row, term, self._teachers.members, self._live)
 
     def write(self, now: float) -> bool:
-        """Bring its students' leases up to date; returns whether that concerns the leader."""
+        """Write leases of students that are due; return whether the leader should look."""
         self._leave()
         all_desired = list(self._due(now))
         try:
@@ -252,7 +251,7 @@ class SubscriptionHub:
         return outcome.concerns
 
     def _due(self, now: float) -> Iterator[DesiredLease]:
-        """What is to be written now. Each report is compared once: there are thousands a second."""
+        """Yield leases to write now. Each report is compared once: there are thousands a second."""
         timely = {name for name in self._unwritten if self._leases.is_time(name, now)}
         unread, self._unread = self._unread, set()
         self._unwritten |= unread
@@ -268,18 +267,18 @@ class SubscriptionHub:
         if not self._leaving:
             return
         for member in self._registry.read("students", self.service, sorted(self._leaving)):
-            if member.facts.get(MANAGER) == self._manager:  # else it has moved to another one
+            if member.facts.get(MANAGER) == self._manager:  # else it has moved to another manager
                 self._leases.leave(member.member, self._leaving[member.member])
         self._leaving.clear()
 
     def is_idle(self, now: float) -> bool:
-        """Whether no student was here for so long that nothing of it need be remembered."""
+        """Whether there was no student for so long that the hub can be dropped."""
         if self._sessions or self._arrivals or self._leaving:
             self._used_s = now
         return now - self._used_s > FACTS_TTLS * self._ttl_s
 
     def view(self) -> HubView:
-        """How it stands."""
+        """Return figures for the metrics."""
         reports = [session.report for session in self._sessions.values()]
         return HubView(
             streams=len(reports),
