@@ -163,7 +163,7 @@ def watch(
         EdlError: as `fetch_status`; with `follow`, only before the first manager has answered.
     """
     if follow:
-        from .following import follow_log
+        from .log_follower import follow_log
 
         yield from follow_log(url, service, last, security)
         return

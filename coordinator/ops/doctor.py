@@ -25,7 +25,7 @@ from ..calling.client import ask_status
 from ..calling.subscription import try_subscribing
 from ..registry import Member, Registry, connect
 from ..store.redis_url import masked
-from .reaching import certificate_expiry, exclusion, refusal
+from .reachability import certificate_expiry, exclusion, refusal
 from .service_view import number_of
 from .text_output import Finding, doubt, well, wrong
 

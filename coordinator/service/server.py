@@ -21,9 +21,9 @@ from ..limits import ManagerLimits
 from ..machines import MachineBoard
 from ..registry import Registry
 from .call_guard import CallGuard
-from .calls import Calls, MeshOverview
-from .subscribing import Students, Subscribing
-from .watching import Watching
+from .subscribe_handler import Students, SubscribeHandler
+from .unary_handlers import MeshOverview, UnaryHandlers
+from .watch_handler import WatchHandler
 
 log = logging.getLogger(__name__)
 
@@ -80,9 +80,9 @@ class CoordinatorServer:
         self._gate = gate or AccessControl(security, on_refused)
         self._security = security
         guard = CallGuard(self._gate, limits, on_refused)
-        self._subscribing = Subscribing(manager, guard, limits)
-        self._watching = Watching(registry, guard, limits)
-        self._calls = Calls(manager, registry, guard, limits, machines)
+        self._subscribing = SubscribeHandler(manager, guard, limits)
+        self._watching = WatchHandler(registry, guard, limits)
+        self._calls = UnaryHandlers(manager, registry, guard, limits, machines)
         self._pings = _pings(limits.ping_s)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None

@@ -13,7 +13,7 @@ from edl.coordinator.limits import ManagerLimits
 from edl.coordinator.machines import MachineBoard
 from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.service import CoordinatorServer
-from edl.coordinator.service.subscribing import Outgoing
+from edl.coordinator.service.subscribe_handler import Outgoing
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.protocols import PROTOCOL_VERSION

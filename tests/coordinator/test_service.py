@@ -14,8 +14,8 @@ import pytest
 
 from edl.coordinator.limits import ManagerLimits
 from edl.coordinator.registry import LogEntry
-from edl.coordinator.service import CoordinatorServer, watching
-from edl.coordinator.service.watching import Listener
+from edl.coordinator.service import CoordinatorServer, watch_handler
+from edl.coordinator.service.watch_handler import Listener
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ServerSecurity, TlsFiles
 from edl.runtime import errors
@@ -285,7 +285,7 @@ def test_a_credential_that_changes_before_the_first_report_is_held_against_it(
 
 
 def test_a_watcher_hears_all_or_is_told_to_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "_BEHIND", 3)
+    monkeypatch.setattr(watch_handler, "_BEHIND", 3)
     events = [("s", LogEntry("registered", "t1", "t1 came", id=f"{n}-0")) for n in range(4)]
 
     async def watch() -> None:

@@ -38,7 +38,7 @@ class MeshOverview(Protocol):
         ...
 
 
-class Calls:
+class UnaryHandlers:
     """Answers questions and orders, each in a thread of its own.
 
     Args:

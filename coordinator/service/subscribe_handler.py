@@ -126,7 +126,7 @@ class _Admitted:
     revision: object
 
 
-class Subscribing:
+class SubscribeHandler:
     """Carries reports to the manager and assignments to students.
 
     Args:

@@ -23,7 +23,7 @@ from ..manager.messages import event_message
 from ..registry import LogEntry, Registry, keys
 from ..store.records import log_position
 from .call_guard import CallGuard, Context, parsed
-from .calls import in_thread
+from .unary_handlers import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ def in_order(said: list[Said]) -> list[Said]:
 _CHECK_S: Final = 1.0
 
 
-class Watching:
+class WatchHandler:
     """Sends the log to those who watch it.
 
     Args:
