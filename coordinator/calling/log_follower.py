@@ -1,4 +1,4 @@
-"""A log that is read on over the deaths of managers."""
+"""Follows the log of a mesh, also when managers die."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ _CAP_S: Final = 2.0
 def follow_log(
     url: str, service: str, last: int, security: ClientSecurity | None
 ) -> Iterator[pb.Event]:
-    """Events of the log, each once; goes on at another manager when its own dies.
+    """Yield events of the log, each once; continue at another manager when one dies.
 
     Args:
         url: Redis URL of the mesh.
         service: one service; empty for all.
-        last: begin with at most so many of those that lie in the log; 0 for all.
+        last: begin with at most this many existing events; 0: all.
         security: how to call managers.
 
     Raises:
-        EdlError: before the first manager has answered: there is none, or it refuses us.
+        EdlError: no manager has answered yet: there is none, or it refuses the call.
     """
-    reading = _Reading(url, service, last, security)
+    reader = _LogReader(url, service, last, security)
     rng, attempt = random.Random(), 0
     while True:
         try:
-            for event in reading.events():
+            for event in reader.events():
                 attempt = 0
                 yield event
         except (UnavailableError, AccessError) as error:
-            if not reading.begun:
+            if not reader.begun:
                 raise
-            # One manager's death is nothing to speak of; that there is no other, once.
+            # The death of one manager is not worth a warning; that there is no other is worth one.
             log.log(
                 logging.WARNING if attempt == 1 else logging.DEBUG,
                 "the log cannot be read now, and goes on when it can: %s",
@@ -57,8 +57,8 @@ def follow_log(
         time.sleep(delay_s(attempt, rng, cap_s=_CAP_S))
 
 
-class _Reading:
-    """What was said already, so that another manager need not say it again."""
+class _LogReader:
+    """The position in each log, so that no event is repeated by another manager."""
 
     def __init__(self, url: str, service: str, last: int, security: ClientSecurity | None) -> None:
         self.begun = False
@@ -70,8 +70,8 @@ class _Reading:
         self._first_ms = 0
 
     def events(self) -> Iterator[pb.Event]:
-        """What one manager says that none has said before."""
-        # Once begun, all that lies in the log is read again: what was missed is among it.
+        """Yield the events of one manager that were not yielded before."""
+        # Later all existing events are read: those that were missed are among them.
         last = 0 if self.begun else self._last
         request = pb.WatchRequest(service=self._service, last=last, follow=True)
         for address in self._addresses():

@@ -1,4 +1,4 @@
-"""Whether something listens at an address, and with which certificate, seen from here."""
+"""Whether addresses can be reached from this machine, and until when certificates are valid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIMEOUT_S = 2.0
 
 
 def refusal(address: str) -> str:
-    """Why nobody can be reached at `host:port` or a URL; empty when somebody listens there."""
+    """Return why `host:port` or a URL cannot be reached; empty: something listens there."""
     try:
         with socket.create_connection(host_and_port(address), timeout=_TIMEOUT_S):
             return ""
@@ -30,7 +30,7 @@ def refusal(address: str) -> str:
 
 
 def exclusion(teacher: pb.Teacher, service: str, security: ClientSecurity | None) -> str:
-    """Why a teacher does not let callers with these credentials in; empty where it does."""
+    """Return why a teacher refuses these credentials; empty: it accepts them, or is away."""
     model = teacher.model or service
     try:
         with closing(open_client(teacher.protocol, teacher.address, model, security)) as client:
@@ -43,7 +43,7 @@ def exclusion(teacher: pb.Teacher, service: str, security: ClientSecurity | None
 
 
 def certificate_expiry(address: str, security: ClientSecurity) -> float:
-    """When the certificate expires that a server shows and that is trusted here.
+    """Return when the certificate of a server expires, if it is trusted here.
 
     Args:
         address: `host:port` or an https:// URL.
@@ -53,7 +53,7 @@ def certificate_expiry(address: str, security: ClientSecurity) -> float:
         Seconds since 1970.
 
     Raises:
-        OSError: it does not answer, speaks no TLS, or its certificate is refused.
+        OSError: the server does not answer or speak TLS, or its certificate is not trusted.
         UsageError: a file of `security` cannot be used.
     """
     url = address if "://" in address else f"https://{address}"

@@ -1,4 +1,4 @@
-"""The method Watch: what lies in the log, then what comes, by one reading for all who watch."""
+"""The method Watch: entries of the log, then new ones; one reader serves all watchers."""
 
 from __future__ import annotations
 
@@ -27,45 +27,44 @@ from .unary_handlers import in_thread
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks.
+#: Seconds between two reads of the logs.
 _LOOK_S: Final = 0.2
-#: The first look reads so far back, so that nothing is missed between a watcher's own reading of
-#: what lies in the log and the first of what comes.
+#: The first read goes back so far that a watcher misses nothing between reading the log itself and
+#: the first new entry.
 _OVERLAP_MS: Final = 2000
-#: Events that a watcher may have before it: twice what the log of one service holds, however many
-#: services it watches.
+#: Most unsent events of a watcher: twice what the log of one service holds.
 _BEHIND: Final = 20_000
 
-#: A service's name and what its log says.
-Said = tuple[str, LogEntry]
+#: Name of a service and an entry of its log.
+ServiceEntry = tuple[str, LogEntry]
 
 
 class Listener:
-    """What one watcher has not sent yet; `service` is the one it watches, empty for all."""
+    """Unsent events of one watcher; `service` is the one it watches, empty for all."""
 
     def __init__(self, service: str) -> None:
         self.service = service
-        self._queue: asyncio.Queue[Said | None] = asyncio.Queue(_BEHIND + 1)
+        self._queue: asyncio.Queue[ServiceEntry | None] = asyncio.Queue(_BEHIND + 1)
         self._lost = False
 
-    def put(self, said: Said) -> None:
-        """One more; a watcher that is far behind loses its stream rather than we our memory."""
+    def put(self, said: ServiceEntry) -> None:
+        """Add an event. A watcher that is too far behind loses its stream, so memory is bounded."""
         if self._queue.qsize() < _BEHIND:
             self._queue.put_nowait(said)
         else:
             self._lost = True
 
     def end(self) -> None:
-        """Nothing comes any more; there is always room for this."""
+        """End the stream; there is always room for this."""
         if not self._queue.full():
             self._queue.put_nowait(None)
 
-    async def next(self) -> Said:
-        """The next one, waiting for it.
+    async def next(self) -> ServiceEntry:
+        """Wait for the next event and return it.
 
         Raises:
-            RateLimited: the watcher was so slow that some are lost.
-            UnavailableError: nothing comes any more.
+            RateLimited: the watcher is too slow, and events were dropped.
+            UnavailableError: this manager ends.
         """
         if self._lost:
             raise RateLimited(f"this watcher is {_BEHIND} events behind the log: begin again")
@@ -76,10 +75,10 @@ class Listener:
 
 
 class LogTail:
-    """Reads every log that somebody watches, while somebody does. Used by one loop.
+    """Reads the logs of all watched services while there are watchers. Used by one event loop.
 
     Args:
-        registry: where the logs are.
+        registry: has the logs.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -91,7 +90,7 @@ class LogTail:
 
     @contextmanager
     def listening(self, service: str) -> Iterator[Listener]:
-        """Hear of what comes, and of a little of what came just before."""
+        """Receive new entries, and the latest before them."""
         listener = Listener(service)
         self._listeners.add(listener)
         if self._task is None or self._task.done():
@@ -103,7 +102,7 @@ class LogTail:
             self._listeners.discard(listener)
 
     async def stop(self) -> None:
-        """End the reading, and all who listen."""
+        """Stop reading, and end all listeners."""
         for listener in self._listeners:
             listener.end()
         if self._task is not None:
@@ -122,22 +121,22 @@ class LogTail:
                     log.warning("%s; watchers of the log wait", error)
                 answering = False
             except Exception:
-                log.exception("one look at the log failed")
+                log.exception("the log could not be read because of a bug")
             await asyncio.sleep(_LOOK_S)
 
-    def _tell(self, said: Said) -> None:
+    def _tell(self, said: ServiceEntry) -> None:
         for listener in self._listeners:
             if listener.service in ("", said[0]):
                 listener.put(said)
 
-    def _look(self, watched: set[str]) -> list[Said]:
-        """What has come since the last look; in a thread."""
+    def _look(self, watched: set[str]) -> list[ServiceEntry]:
+        """Return the entries since the last read; blocks."""
         if not self._begin:
             self._begin = f"{max(0, self._registry.time_ms() - _OVERLAP_MS)}-0"
         services = watched - {""}
         if "" in watched:
             services |= set(self._registry.logs())
-        found: list[Said] = []
+        found: list[ServiceEntry] = []
         for service in services:
             entries = self._registry.events(service, self._after.get(service, self._begin))
             if entries:
@@ -146,22 +145,22 @@ class LogTail:
         return in_order(found)
 
 
-def in_order(said: list[Said]) -> list[Said]:
-    """By time; what one service said stays in its order."""
+def in_order(said: list[ServiceEntry]) -> list[ServiceEntry]:
+    """Sort by time; entries of one service keep their order."""
     return sorted(said, key=lambda each: log_position(each[1].id))
 
 
-#: Seconds within which a watcher whose credential was withdrawn hears nothing more.
+#: Seconds until a watcher whose credential was withdrawn receives nothing more.
 _CHECK_S: Final = 1.0
 
 
 class WatchHandler:
-    """Sends the log to those who watch it.
+    """Sends entries of the log to watchers.
 
     Args:
-        registry: where the logs are.
-        guard: who is let in.
-        limits: how many at once.
+        registry: has the logs.
+        guard: admits callers.
+        limits: bounds the number of watchers.
     """
 
     def __init__(self, registry: Registry, guard: CallGuard, limits: ManagerLimits) -> None:
@@ -172,7 +171,7 @@ class WatchHandler:
         self._places = Places("watchers of the log", limits.watchers, limits.watchers_per_principal)
 
     async def stop(self) -> None:
-        """End the reading of the log."""
+        """Stop reading the log."""
         await self._tail.stop()
 
     async def handle(self, requests: AsyncIterator[bytes], context: Context) -> None:
@@ -191,14 +190,14 @@ class WatchHandler:
             await self._guard.refuse(context, error)
 
     async def _serve(self, request: pb.WatchRequest, context: Context) -> None:
-        # At once: by that a follower knows that this manager does not hang.
+        # At once, so that the caller knows that this manager does not hang.
         await context.send_initial_metadata(((VERSION_METADATA, str(PROTOCOL_VERSION)),))
         if not request.follow:
             _, past = await in_thread(self._past, request)
             await self._write(context, past)
             return
         with self._tail.listening(request.service) as listener:
-            # Only then what lies there already: between both, nothing is missed.
+            # Listening first: no entry is missed between both.
             sent, past = await in_thread(self._past, request)
             before_all = log_position("")
             await self._write(context, past)
@@ -214,15 +213,17 @@ class WatchHandler:
                     sent[service] = place
                     await self._write(context, [(service, entry)])
 
-    def _past(self, request: pb.WatchRequest) -> tuple[dict[str, tuple[int, int]], list[Said]]:
-        """How far each log has been read, and the entries to send of them."""
+    def _past(
+        self, request: pb.WatchRequest
+    ) -> tuple[dict[str, tuple[int, int]], list[ServiceEntry]]:
+        """Return the position of the last entry of each log, and the entries to send."""
         services = [request.service] if request.service else self._registry.logs()
         logs = {each: self._registry.events(each, last=request.last) for each in services}
         read = {each: log_position(log[-1].id) for each, log in logs.items() if log}
         said = [(service, entry) for service, log in logs.items() for entry in log]
         return read, in_order(said)[-request.last :]  # 0: all
 
-    async def _write(self, context: Context, said: Iterable[Said]) -> None:
+    async def _write(self, context: Context, said: Iterable[ServiceEntry]) -> None:
         try:
             for service, entry in said:
                 async with asyncio.timeout(self._limits.write_s):
