@@ -1,4 +1,4 @@
-"""What both ends of the control plane agree on: how managers are found, how calls to them fail."""
+"""How managers are found, how calls to them fail, and metadata that both ends use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..registry import Registry
 if TYPE_CHECKING:
     import grpc
 
-#: A manager that hangs is found out by pings; one that died, by its connection.
+#: Pings detect a manager that hangs; one that died closes its connections.
 CHANNEL_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 2000),
     ("grpc.keepalive_timeout_ms", 2000),
@@ -21,16 +21,16 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", 256 << 20),  # the status of 10,000 teachers
 )
-#: Seconds until a manager has to have taken up a stream.
+#: Seconds until a manager must have accepted a stream.
 _ANSWER_S: Final = 4.0
-#: Initial metadata of a watcher's stream: that of the protocol.
+#: Initial metadata of a watcher's stream: version of the protocol.
 VERSION_METADATA: Final = "edl-protocol-version"
 #: Initial metadata of a subscription: seconds between reports that keep the student's lease.
 BEAT_METADATA: Final = "edl-beat-s"
-#: Metadata of a subscription, both ways: what proves that a later stream is the same student's.
+#: Metadata of a subscription in both directions: proves that a later stream is of the same student.
 SECRET_METADATA: Final = "edl-secret"
 
-#: Names of the codes that another manager would answer, too; all others may be this one's trouble.
+#: Codes that every manager would answer; other codes may be a problem of this manager alone.
 _LASTING: Final = frozenset(
     {
         "ALREADY_EXISTS",
@@ -42,7 +42,7 @@ _LASTING: Final = frozenset(
 
 
 def live_managers(registry: Registry) -> list[str]:
-    """Addresses of the managers whose leases stand, sorted.
+    """Return the addresses of live managers, sorted.
 
     Raises:
         RegistryUnavailable: the registry does not answer, or refuses writes.
@@ -51,7 +51,7 @@ def live_managers(registry: Registry) -> list[str]:
     """
     addresses = sorted(member.member for member in registry.members("managers", ""))
     if not addresses:
-        registry.check_writes()  # where it refuses, managers at work have lost their leases
+        registry.check_writes()  # if it refuses writes, live managers have lost their leases
         raise CoordinatorUnavailable(
             f"no service manager is registered at {registry.url}; start one with "
             f"'edl coordinator serve --redis {registry.url}'"

@@ -1,4 +1,4 @@
-"""Who may call what, what a call's first bytes have to be, and what becomes of those refused."""
+"""Admits calls by role, bounds their first message, and ends and counts those refused."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _M = TypeVar("_M", bound=Message)
 
 
 class RefusedByGate(Forbidden):
-    """One that the gate has counted."""
+    """A refusal that the gate has counted."""
 
 
-#: What each refusal is counted as; the nearest class counts. Other errors are no refusals.
+#: Reason in the metrics by class of error, nearest class first. Other errors are not refusals.
 _REASONS: Final[dict[type[BaseException], str]] = {
     RefusedByGate: "",
-    Unauthenticated: "",  # which the gate alone says, and counts
+    Unauthenticated: "",  # raised and counted by the gate
     AccessError: "forbidden",
     VersionMismatch: "version",
     WireError: "malformed",
@@ -51,11 +51,11 @@ _REASONS: Final[dict[type[BaseException], str]] = {
 
 
 class CallGuard:
-    """Lets a call in, or answers it with what is wrong.
+    """Admits calls, or ends them with an error.
 
     Args:
-        gate: knows credentials; it counts those that it refuses itself.
-        limits: sizes and times.
+        gate: checks credentials, and counts its own refusals.
+        limits: bounds sizes and times.
         on_refused: called with the reason of every other refusal.
     """
 
@@ -70,7 +70,7 @@ class CallGuard:
         return self._gate.revision
 
     async def admit(self, context: Context, *roles: str) -> Caller:
-        """Who calls, in one of `roles` or an admin; ends the call otherwise, before it is read."""
+        """Return the caller if it has one of `roles` or is an admin; else end the call unread."""
         try:
             caller = self._caller(context)
             self._gate.require(caller, *roles)
@@ -79,15 +79,15 @@ class CallGuard:
         return caller
 
     def check_again(self, context: Context, role: str, student_id: str = "") -> None:
-        """Look at the credential of a call that was admitted some time ago.
+        """Check the credential of an admitted call again.
 
         Args:
             context: of the call.
-            role: what it was admitted for.
-            student_id: the student that it reports for; empty: none, or it has not said.
+            role: role that it was admitted with.
+            student_id: student that it reports for; empty: none, or not known yet.
 
         Raises:
-            AccessError: it was withdrawn, or is another role's or another student's by now.
+            AccessError: the credential was withdrawn, or has another role or student now.
         """
         caller = self._caller(context)
         self.check_role(caller, role)
@@ -95,21 +95,21 @@ class CallGuard:
             self.check_own(caller, student_id)
 
     def check_role(self, caller: Caller, role: str) -> None:
-        """Raises Forbidden when `caller` is neither a `role` nor an admin."""
+        """Raise Forbidden if the caller has neither the role nor is an admin."""
         try:
             self._gate.require(caller, role)
         except Forbidden as error:
             raise RefusedByGate(str(error)) from None
 
     def check_own(self, caller: Caller, student_id: str) -> None:
-        """Raises Forbidden when the credential of `caller` is for other students."""
+        """Raise Forbidden if the credential of the caller is for other students."""
         try:
             self._gate.require_student(caller, student_id)
         except Forbidden as error:
             raise RefusedByGate(str(error)) from None
 
     async def refuse(self, context: Context, error: Exception) -> NoReturn:
-        """End a call by `error`; count it if it is the caller's fault."""
+        """End a call with an error; count it if the caller caused it."""
         reason = next((_REASONS[k] for k in type(error).__mro__ if k in _REASONS), "")
         if reason:
             self._on_refused(reason)
@@ -118,7 +118,7 @@ class CallGuard:
         await self._abort(context, error)
 
     async def first(self, requests: AsyncIterator[bytes]) -> bytes | None:
-        """The first message of a call; None when the call ends without one.
+        """Return the first message of a call; None: the call ended without one.
 
         Raises:
             WireError: it did not come in time.

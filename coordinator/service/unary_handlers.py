@@ -1,4 +1,4 @@
-"""The methods Status, Drain, Upgrade and Deploy: one question, one answer."""
+"""The methods Status, Drain, Upgrade and Deploy: one request, one reply."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from .call_guard import CallGuard, Context, RefusedByGate, parsed
 
 _T = TypeVar("_T")
 
-#: On the wire, a call of one message is a stream. Taken as one, its caller is admitted before
-#: anything that it sends is read.
+#: A unary call is a stream on the wire. Handled as a stream, its caller is admitted before its
+#: message is read.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
-#: Calls of students that are answered side by side, and those of one of them.
+#: Most concurrent calls of all students, and of one of them.
 _OWN, _OWN_EACH = 8, 2
 
 
 class MeshOverview(Protocol):
-    """What a manager knows of the mesh."""
+    """The status of the mesh."""
 
     def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
-        """Who is alive and who serves whom; may raise RegistryUnavailable."""
+        """Return who is alive and who serves whom; may raise RegistryUnavailable."""
         ...
 
 
 class UnaryHandlers:
-    """Answers questions and orders, each in a thread of its own.
+    """Handles unary calls, each in a thread of its own.
 
     Args:
-        overview: the manager.
-        registry: where orders are written.
-        guard: who is let in.
-        limits: how many are answered side by side.
-        machines: where deployments are written; None: there are no machines.
+        overview: returns the status.
+        registry: receives orders.
+        guard: admits callers.
+        limits: bounds concurrent calls.
+        machines: receives deployments; None: there are no machines.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class UnaryHandlers:
         self._guard = guard
         self._opened = Places("calls without a request", limits.silent, limits.silent // 2)
         self._answered = Places("calls", limits.calls, limits.calls)
-        # Apart, so that students keep no administrator out.
+        # Separate, so that students block no administrator.
         self._own = Places("calls of students for their status", _OWN, _OWN_EACH)
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -91,7 +91,9 @@ class UnaryHandlers:
                 request = parsed(kind(), data)
                 own = getattr(request, "own_only", False)
                 places, principal = (self._own, caller.principal) if own else (self._answered, "")
-                with places.one(principal):  # not before: who says nothing keeps nobody out
+                with places.one(
+                    principal
+                ):  # after the request has come: silent callers block nobody
                     reply = await in_thread(answer, request, caller)
                 await context.write(reply.SerializeToString())
             except Exception as error:
@@ -107,7 +109,7 @@ class UnaryHandlers:
         return own_part(whole, self._owned_by(caller), request.max_members)
 
     def _owned_by(self, caller: Caller) -> Callable[[str], set[str]]:
-        """Gives the ids of a service's students that the credential of `caller` subscribed."""
+        """Return a function: service -> ids of its students that the caller's credential owns."""
 
         def owned(service: str) -> set[str]:
             students = self._registry.members("students", service)
@@ -142,7 +144,7 @@ class UnaryHandlers:
 
 
 async def in_thread(work: Callable[..., _T], *args: Any) -> _T:
-    """Run what may wait for the registry; its refusals of *our* credentials are outages to others.
+    """Run blocking work in a thread. If Redis refuses this manager, callers see an outage.
 
     Raises:
         RegistryUnavailable: the registry does not answer, or refuses this manager.
