@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ..contexts import ContextFile, MeshContext
 
 _PLAIN_WIDTH = 100  # of what goes to a file or a pipe
-#: Fields of a context and the variables for them; they complete a URL of a flag or variable.
-URL_VARIABLES: Final = {
+#: Variables for fields of a context; read if a URL names the mesh, or no context is set.
+FIELD_VARIABLES: Final = {
     "tls_ca": "EDL_TLS_CA",
     "tls_cert": "EDL_TLS_CERT",
     "tls_key": "EDL_TLS_KEY",
@@ -109,7 +109,7 @@ def mesh_context(name: str, coordinator: str) -> MeshContext:
         if chosen := name or contexts.current:
             return contexts.get(chosen)
 
-    given = {name: os.environ.get(variable) for name, variable in URL_VARIABLES.items()}
+    given = {name: os.environ.get(variable) for name, variable in FIELD_VARIABLES.items()}
     settings: dict[str, Any] = {
         name: Path(value) if name in PATHS else value for name, value in given.items() if value
     }

@@ -18,7 +18,7 @@ from unittest import mock
 import typer
 
 from edl.cli import command_line
-from edl.coordinator.ops.options import URL_VARIABLES
+from edl.coordinator.ops.options import FIELD_VARIABLES
 from edl.teacher.cli import app as teacher
 
 #: Programs of the package, by the name of their file or of their module.
@@ -58,7 +58,7 @@ def check(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
                 raise
             raise WrongCommand(f"{' '.join(argv)}: {_message(error)}") from None
     if "context" in values:
-        read |= set(URL_VARIABLES.values())
+        read |= set(FIELD_VARIABLES.values())
     if unread := sorted(set(ours) - read - BESIDE_OPTIONS):
         raise WrongCommand(f"{' '.join(argv)}: does not read {', '.join(unread)}")
     return values
