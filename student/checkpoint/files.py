@@ -154,7 +154,7 @@ def name_of(step: int) -> str:
 
 
 def unique_name_of(step: int, generation: int | None = None) -> str:
-    """A name that no other process chooses at the same time."""
+    """A name that hardly any other process chooses in the same second: one in 65,536 does."""
     saved_by = "" if generation is None else f"-g{generation}"
     return f"{name_of(step)}{saved_by}-{token()}"
 

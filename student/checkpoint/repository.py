@@ -135,7 +135,7 @@ class Repository:
         after = ""
         if fence is not None:
             after = fence.after
-            name = name or unique_name_of(contents.step, fence.generation)
+            name = name or self._free_name(contents.step, fence.generation)
         draft = self._files.draft(contents.step, contents.nbytes, name)
         try:
             manifest = checked.write(draft, contents, self.provenance, after)
@@ -145,6 +145,13 @@ class Repository:
             draft.abort()
             raise
         return checkpoint_from(self._files, name, manifest, digest_of(packed))
+
+    def _free_name(self, step: int, generation: int) -> str:
+        """A new name; the random part of one may repeat that of another save of its second."""
+        taken = set(self._files.names())
+        while (name := unique_name_of(step, generation)) in taken:
+            pass
+        return name
 
     def join(self, written: Checkpoint, fence: Fence | None = None) -> Checkpoint | None:
         """Make a checkpoint the newest of the history, then remove those that have served.

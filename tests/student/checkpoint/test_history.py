@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -130,6 +131,19 @@ def test_of_two_that_join_at_once_each_continues_the_other(
     joined = repository.join(repository.write(contents(20), slow), slow)
     assert (joined.sequence if joined else None) == (2 if step < 20 else None)
     assert training.counting() == counting
+
+
+def test_two_saves_of_one_second_never_share_a_name(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = (f"6b0ae2c0{number // 2:04x}" for number in itertools.count())  # each twice
+    monkeypatch.setattr("edl.student.checkpoint.files.token", lambda: next(tokens))
+    fence = training.begin()
+    repository = training.repository()
+    first = repository.write(contents(1, by=1), fence)
+    second = repository.write(contents(1, by=2), fence)
+    assert first.name != second.name
+    assert repository.load(first).tensors["model/w"].tolist() == [1, 1]
 
 
 def test_what_stays_outside_goes_with_the_next_save(training: Training) -> None:
