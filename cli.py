@@ -22,7 +22,6 @@ _GROUPS = {
         "student.cli",
         "Train a student on nodes that come and go; evaluate, export.",
     ),
-    "service": ("coordinator.ops.deploy_cli", "Services: list, show, upgrade, deploy."),
     "agent": (
         "mesh.agent.cli",
         "Lend this machine to the mesh: it registers and runs a teacher of a service that needs"
@@ -40,12 +39,28 @@ _GROUPS = {
         "student.checkpoint.cli",
         "Look into the checkpoints of a student's training.",
     ),
-    "job": ("mesh.jobs.cli", "Elastic jobs that share a fleet: submit, list, scale, stop."),
     "operator": (
         "deploy.operator.cli",
         "Kubernetes: make TeacherServices and DistillJobs true.",
     ),
     "fleet": ("mesh.fleet.cli", "Start and stop processes of the mesh on this machine."),
+}
+#: Commands of older versions, and what to use instead.
+_FORMER = {
+    "job": "edl get|describe|logs|scale|delete job",
+    "job submit": "edl apply -f JOB.yaml, with `kind: job` in the file",
+    "job list": "edl get jobs",
+    "job scale": "edl scale job NAME N",
+    "job stop": "edl delete job NAME",
+    "job logs": "edl logs job NAME",
+    "job events": "edl events --jobs",
+    "job reserve": "edl reserve",
+    "service": "edl get|describe|scale|delete service",
+    "service list": "edl get services",
+    "service show": "edl describe service NAME",
+    "service upgrade": "edl upgrade SERVICE CONTENT",
+    "service deploy": "edl apply -f FILE.yaml, with `kind: service` in the file",
+    "service undeploy": "edl delete service NAME",
 }
 #: Single commands: module of the function of this name, and its line in `edl --help`.
 _COMMANDS = {
@@ -62,16 +77,45 @@ _COMMANDS = {
         "Show teachers, students, who serves whom, machines, trainings, and elastic jobs in a"
         " line.",
     ),
-    "events": (
-        "coordinator.ops.cli",
-        "Show what happened in the mesh, and why: who came, was lost, drained, was given to whom.",
+    "get": (
+        "mesh.resources.cli",
+        "Show teachers, students, services, machines or jobs, one in a line.",
+    ),
+    "describe": (
+        "mesh.resources.cli",
+        "Show all that is known of one resource; of a job also what happened to it, and why.",
+    ),
+    "logs": (
+        "mesh.resources.cli",
+        "Show the latest lines that the nodes of a job printed, each with its node.",
+    ),
+    "scale": (
+        "mesh.resources.cli",
+        "Set the number of nodes of a job, or of teachers of a service on machines.",
     ),
     "drain": (
-        "coordinator.ops.cli",
-        "Ask teachers to finish what they have and leave; no label is lost.",
+        "mesh.resources.cli",
+        "Ask a teacher, or all of a machine, to finish what they have and leave; no label is lost.",
+    ),
+    "delete": ("mesh.resources.cli", "Stop a job, or take its machines from a service."),
+    "apply": (
+        "mesh.resources.cli",
+        "Make what files describe: start a mesh, deploy services on machines, submit jobs.",
+    ),
+    "upgrade": (
+        "mesh.resources.cli",
+        "Move a service to another model: start teachers of it under the same service first.",
+    ),
+    "reserve": (
+        "mesh.resources.cli",
+        "Reserve slots of elastic jobs for an online service, as long as this command runs.",
+    ),
+    "events": (
+        "mesh.resources.cli",
+        "Show what happened in the mesh, and why: who came, was lost, drained, was given to whom.",
     ),
     "doctor": (
-        "coordinator.ops.cli",
+        "coordinator.ops.doctor_cli",
         "Check, from this machine, whether a student or an operator here would be served.",
     ),
     "demo": (
@@ -170,7 +214,7 @@ def _root() -> typer.Typer:
 
 def _moved(command: str) -> dict[str, str]:
     """Return the options that a command had before there were contexts, and what to use instead."""
-    if command not in ("status", "events", "drain", "doctor", "service", "job", "fleet"):
+    if command not in ("status", "events", "drain", "doctor", "fleet"):
         return {}
     security = {
         option: f"it belongs to a context: 'edl context add NAME {option} FILE ...', or {variable}."
@@ -193,6 +237,11 @@ def _edl() -> typer.Typer:
         asked = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
         words = asked.split()[1:]
     known = bool(words) and words[0] in _GROUPS | _COMMANDS
+    former = " ".join(words[:2]) if " ".join(words[:2]) in _FORMER else "".join(words[:1])
+    if former in _FORMER and not completing:
+        from .runtime.errors import UsageError
+
+        raise UsageError(f"'edl {former}' is now: {_FORMER[former]}")
     if words in ([], ["--help"], ["--version"]) or (completing and not known):
         return overview()
     return command_line(words[0])

@@ -34,7 +34,7 @@ class MeshContext:
         tls_cert: our certificate.
         tls_key: its key.
         token_file: file with our bearer token.
-        jobs_on: where `edl job` runs jobs: `queue`, `kubernetes` or `kubernetes:NAMESPACE`.
+        jobs_on: where elastic jobs run: `queue`, `kubernetes` or `kubernetes:NAMESPACE`.
         queue: name of the queue of elastic jobs.
         kubeconfig: file of the cluster; None: the default one.
         kube_context: context of the kubeconfig; empty: its current one.

@@ -143,8 +143,8 @@ def _meant(content_id: str, known: Iterable[str], service: str) -> str:
     if not found and not is_content(content_id):
         raise UsageError(
             f"no teacher or student of service {service} has content {content_id!r:.80}, nor one"
-            " that begins so: 'edl service show' names theirs. One to come is 64 hexadecimal"
-            " digits, as 'edl teacher fingerprint MODEL' prints them"
+            " that begins so: 'edl describe service NAME' shows theirs. One to come is 64"
+            " hexadecimal digits, as 'edl teacher fingerprint MODEL' prints them"
         )
     return found[0] if found else content_id
 
@@ -237,7 +237,7 @@ def deploy(board: MachineBoard, deployment: Deployment) -> str:
         ):
             raise UsageError(
                 f"service {name} is deployed with content {standing.content_id}: students of one "
-                f"service are labelled by one content, so undeploy it first ('edl service undeploy "
+                f"service are labelled by one content, so undeploy it first ('edl delete service "
                 f"{name}'), or deploy the other one under another name"
             )
         if board.deploy(deployment, standing):

@@ -12,8 +12,8 @@ import typer
 SERVE = (
     "Load a model, warm it up, measure it, and label what students send."
     "\n\nOne line on stdout says when it is ready; the steps before go to stderr. SIGTERM, "
-    "or an administrator by 'edl drain', drains: no new students, finish what is there, leave, "
-    "exit 0. Settings come from the flag, else from "
+    "or 'edl drain teacher NAME', drains: no new students, finish what is there, leave, exit 0. "
+    "Settings come from the flag, else from "
     "the environment variable named beside it, else from the default."
 )
 

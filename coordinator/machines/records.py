@@ -64,7 +64,7 @@ class Deployment:
         check_options(self.options)
         if not 0 <= self.min <= self.max <= _MOST_TEACHERS:
             raise UsageError(
-                f"a service has 0 to {_MOST_TEACHERS} teachers, at least --min and at most --max, "
+                f"a service has 0 to {_MOST_TEACHERS} teachers, at least `min` and at most `max`, "
                 f"not {self.min} to {self.max}"
             )
         if not -1000 <= self.priority <= 1000:
@@ -82,7 +82,7 @@ class Deployment:
         if not (math.isfinite(ceiling) and ceiling >= 0):
             raise UsageError(f"a cost ceiling is 0 or more per hour, not {ceiling}")
         if not self.price_per_hour:
-            raise UsageError("a cost ceiling bounds nothing without what a teacher costs: --price")
+            raise UsageError("a cost ceiling needs `price`, the cost of a teacher")
         if least > ceiling * (1 + 1e-9):
             raise UsageError(
                 f"--min {self.min} teachers cost {least:g} an hour, the ceiling is {ceiling:g}"

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ..machines import Deployment, Machine, MachineBoard
+from ...runtime.errors import AccessError
+from ..machines import Deployment, Machine, MachineBoard, open_machines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -64,6 +65,21 @@ def read_machines(board: MachineBoard) -> MachinesState:
     return MachinesState(board.machines(), board.deployments())
 
 
+def machines_at(url: str) -> MachinesState | None:
+    """Return what the board at a Redis URL holds; None: this user may ask managers alone.
+
+    Raises:
+        RegistryUnavailable: Redis does not answer.
+    """
+    board = open_machines(url)
+    try:
+        return read_machines(board)
+    except AccessError:
+        return None
+    finally:
+        board.close()
+
+
 def to_json(state: MachinesState) -> dict[str, Any]:
     """The structure that the head of this file describes."""
     placed = _placed(state)
@@ -89,12 +105,7 @@ def render(state: MachinesState, most: int = 0) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = []
-    if state.deployments:
-        parts += [Text("deployments", style="bold"), _deployments(state)]
-    for one in state.deployments:
-        for machine, trouble in list(_troubles(state, one).items())[:_TROUBLES]:
-            parts.append(Text(f"{one.service} on {machine}: {trouble}", style="bold red"))
+    parts = [render_deployments(state)] if state.deployments else []
     if state.machines:
         # Those that cannot do what they should come first.
         shown = sorted(
@@ -102,6 +113,19 @@ def render(state: MachinesState, most: int = 0) -> RenderableType:
         )[: most or None]
         parts += [Text(f"machines: {len(state.machines)}", style="bold"), _machines(shown)]
     return Group(*parts)
+
+
+def render_deployments(state: MachinesState) -> RenderableType:
+    """Table of the deployments, and why machines could not start their teachers."""
+    from rich.console import Group
+    from rich.text import Text
+
+    troubles = [
+        Text(f"{one.service} on {machine}: {trouble}", style="bold red")
+        for one in state.deployments
+        for machine, trouble in list(_troubles(state, one).items())[:_TROUBLES]
+    ]
+    return Group(Text("deployments", style="bold"), _deployments(state), *troubles)
 
 
 def _placed(state: MachinesState) -> Counter[str]:

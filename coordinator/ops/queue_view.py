@@ -1,4 +1,4 @@
-"""The elastic jobs of a queue in one line of `edl status`: `edl job list` has a row for each.
+"""The elastic jobs of a queue in one line of `edl status`: `edl get jobs` has a row for each.
 
 The JSON form: `{"queue": str, "fleet": host of who runs them or null, "slots": int, "taken": int,
 "jobs": {state, or "lost": how many}}`.

@@ -82,6 +82,7 @@ def _look(fetch: Callable[[], pb.MeshStatus], url: str, service: str, queue: str
     """Raises CoordinatorUnavailable where no manager answers and nothing trains either."""
     from ...proto import coordinator_pb2 as pb
     from ...runtime.errors import CoordinatorUnavailable
+    from .machines_view import machines_at
 
     try:
         mesh = fetch()
@@ -89,8 +90,8 @@ def _look(fetch: Callable[[], pb.MeshStatus], url: str, service: str, queue: str
         jobs, queued = (_jobs(url), _queue(url, queue)) if not service else ((), None)
         if not (jobs or queued):
             raise
-        return _Seen(pb.MeshStatus(), jobs, str(error), _machines(url), queued)
-    machines = _machines(url)
+        return _Seen(pb.MeshStatus(), jobs, str(error), machines_at(url), queued)
+    machines = machines_at(url)
     machines = machines and machines.of(service)
     if service:
         return _Seen(mesh, (), machines=machines)
@@ -100,7 +101,7 @@ def _look(fetch: Callable[[], pb.MeshStatus], url: str, service: str, queue: str
 def _found(seen: _Seen, service: str) -> _Seen:
     deployed = seen.machines is not None and seen.machines.deployments
     if service and not seen.mesh.services and not deployed:
-        raise UsageError(f"there is no service {service!r}: 'edl service list' shows all")
+        raise UsageError(f"there is no service {service!r}: 'edl get services' shows all")
     return seen
 
 
@@ -114,20 +115,6 @@ def _jobs(url: str) -> Sequence[JobState]:
         return read_jobs(board)
     except AccessError:  # the user of this URL is one who may ask managers alone
         return ()
-    finally:
-        board.close()
-
-
-def _machines(url: str) -> MachinesState | None:
-    from ...runtime.errors import AccessError
-    from ..machines import open_machines
-    from .machines_view import read_machines
-
-    board = open_machines(url)
-    try:
-        return read_machines(board)
-    except AccessError:  # as above
-        return None
     finally:
         board.close()
 

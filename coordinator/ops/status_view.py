@@ -125,11 +125,11 @@ def render(status: pb.MeshStatus, service_asked: str = "") -> RenderableType:
     for service in status.services:
         parts += [Text(), _heading(service)]
         if service.teachers:
-            parts += [Text(), _teacher_table(service)]
+            parts += [Text(), teacher_table(service)]
             parts += _left_out(len(service.teachers), service.teacher_count, "teachers")
             parts += _troubles(service)
         if service.students:
-            parts += [Text(), _student_table(service.students)]
+            parts += [Text(), student_table(service.students)]
             parts += _left_out(len(service.students), service.student_count, "students")
     return Group(*parts)
 
@@ -217,7 +217,8 @@ def _states(service: pb.ServiceStatus) -> str:
     ).replace("_", " ")
 
 
-def _teacher_table(service: pb.ServiceStatus) -> Table:
+def teacher_table(service: pb.ServiceStatus) -> Table:
+    """Return a row for each teacher of a service."""
     table = _table(("teacher", "address", "state", "device"), _TEACHER_NUMBERS, "serves")
     serves = _serves(service)
     for teacher in service.teachers:
@@ -246,7 +247,8 @@ def _in_flight(teacher: pb.Teacher) -> str:
     return f"{teacher.in_flight}/{teacher.slots}" if teacher.slots else str(teacher.in_flight)
 
 
-def _student_table(students: Iterable[pb.StudentStatus]) -> Table:
+def student_table(students: Iterable[pb.StudentStatus]) -> Table:
+    """Return a row for each student."""
     table = _table(("student", "state"), _STUDENT_NUMBERS, "\nof ut")
     for student in students:
         report = student.report

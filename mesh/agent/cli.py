@@ -148,8 +148,8 @@ def agent(
 ) -> None:
     """Lend this machine to the mesh: it registers and runs a teacher of a service that needs one.
 
-    `edl service deploy` says which models there are; only their declared content is served. SIGTERM
-    and Ctrl-C drain the teacher. `edl agent yield` gives the machine back to its owner.
+    `edl apply` deploys services; only their declared content is served. SIGTERM and Ctrl-C drain
+    the teacher. `edl agent yield` gives the machine back to its owner.
     """
     if context.invoked_subcommand is not None:
         return

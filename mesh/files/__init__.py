@@ -1,5 +1,5 @@
 """Frozen dataclasses as YAML files: jobs, meshes, clusters and scenarios, read strictly."""
 
-from .yaml_files import parse, read, write
+from .yaml_files import parse, parse_kinds, read, write
 
-__all__ = ["parse", "read", "write"]
+__all__ = ["parse", "parse_kinds", "read", "write"]

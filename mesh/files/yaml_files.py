@@ -19,9 +19,17 @@ import yaml
 from ...runtime.errors import UsageError
 from ...scheduler.units import Number
 from . import scalars
-from .yaml_tree import FileLocation, compose, describe_node, load, unknown_key
+from .yaml_tree import (
+    FileLocation,
+    compose,
+    compose_all,
+    describe_node,
+    load,
+    unknown_key,
+)
 
 T = TypeVar("T")
+_MAX_DOCUMENTS = 1000
 
 
 def read(path: str | os.PathLike[str], kind: type[T]) -> T:
@@ -57,6 +65,29 @@ def parse(text: str, kind: type[T], name: str = "text") -> T:
         raise UsageError(f"{name} is larger than 1 MiB: that is no description")
     value: T = _dataclass(compose(text, name), kind, FileLocation(name))
     return value
+
+
+def parse_kinds(text: str, kinds: Mapping[str, type[T]], name: str) -> list[T]:
+    """Read a text of one or more documents, each with a key `kind` beside those of its dataclass.
+
+    Args:
+        text: YAML.
+        kinds: dataclass of each value of `kind`.
+        name: name for errors, as for `parse`.
+
+    Raises:
+        UsageError: as for `read`; or `kind` is missing or unknown.
+    """
+    location, found = FileLocation(name), []
+    for root in compose_all(text, name, most=_MAX_DOCUMENTS):
+        named = [(key, child) for key, child in root.value if key.value == "kind"]
+        if not named:
+            expected = _either([f"`kind: {kind}`" for kind in kinds])
+            location.fail(root, f"'kind' is missing: expects {expected}")
+        kind = kinds[_word(named[0][1], tuple(kinds), location.of("kind"))]
+        root.value.remove(named[0])
+        found.append(_dataclass(root, kind, location))
+    return found
 
 
 def _value(node: yaml.Node, kind: Any, location: FileLocation) -> Any:

@@ -105,22 +105,39 @@ def compose(text: str, name: str) -> yaml.MappingNode:
         UsageError: it is not YAML, is empty, has several documents, anchors or tags, is nested too
             deeply, or is not a mapping.
     """
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        _check(text, name, loader)
-        root = yaml.compose(text, Loader=loader)
-    except yaml.YAMLError as error:
-        raise UsageError(_complaint(error, text, name)) from error
-    if root is None or root.tag == f"{_TAG}null":
-        raise UsageError(f"{name} is empty: expects a mapping, `key: value` a line")
-    if not isinstance(root, yaml.MappingNode):
-        FileLocation(name).fail(
-            root, f"expects a mapping, `key: value` a line, got {describe_node(root)}"
-        )
+    (root,) = compose_all(text, name, most=1)
     return root
 
 
-def _check(text: str, name: str, loader: type[yaml.SafeLoader]) -> None:
+def compose_all(text: str, name: str, *, most: int) -> list[yaml.MappingNode]:
+    """Parse a text with one to `most` documents, each a mapping.
+
+    Raises:
+        UsageError: as for `compose`.
+    """
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        _check(text, name, loader, most)
+        roots = [one for one in yaml.compose_all(text, Loader=loader) if not _is_empty(one)]
+    except yaml.YAMLError as error:
+        raise UsageError(_complaint(error, text, name)) from error
+    if not roots:
+        raise UsageError(f"{name} is empty: expects a mapping, `key: value` a line")
+    found = []
+    for root in roots:
+        if not isinstance(root, yaml.MappingNode):
+            FileLocation(name).fail(
+                root, f"expects a mapping, `key: value` a line, got {describe_node(root)}"
+            )
+        found.append(root)
+    return found
+
+
+def _is_empty(root: yaml.Node | None) -> bool:
+    return root is None or root.tag == f"{_TAG}null"
+
+
+def _check(text: str, name: str, loader: type[yaml.SafeLoader], most: int) -> None:
     depth = documents = 0
     for event in yaml.parse(text, Loader=loader):
         line = event.start_mark.line + 1 if event.start_mark else 1
@@ -131,8 +148,9 @@ def _check(text: str, name: str, loader: type[yaml.SafeLoader]) -> None:
         documents += isinstance(event, yaml.DocumentStartEvent)
         if depth > MAX_DEPTH:
             raise UsageError(f"{name}:{line}: nested deeper than {MAX_DEPTH}: no description is")
-        if documents > 1:
-            raise UsageError(f"{name}:{line}: a second document: expects one, without `---` inside")
+        if documents > most:
+            expects = "one, without `---` inside" if most == 1 else f"at most {most}"
+            raise UsageError(f"{name}:{line}: document {documents}: expects {expects}")
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise UsageError(f"{name}:{line}: anchors (& and *) are not read: write it out")
         tag = getattr(event, "tag", None)

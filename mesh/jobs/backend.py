@@ -1,4 +1,4 @@
-"""What `edl job` needs from where jobs run: a queue in Redis, or a Kubernetes cluster.
+"""What the commands for jobs need from where jobs run: a queue in Redis, or a Kubernetes cluster.
 
 A job is a `QueuedJob` on both, so tables, JSON and the timeline are the same.
 """
@@ -24,8 +24,8 @@ _LOOK_S: Final = 0.25
 def not_ended(name: str) -> UsageError:
     """Return the error of a submission whose name belongs to a job that has not ended."""
     return UsageError(
-        f"there is a job {name} that has not ended: 'edl job stop {name}' ends it, another `name:`"
-        " is another job"
+        f"there is a job {name} that has not ended: 'edl delete job {name}' ends it, another"
+        " `name:` is another job"
     )
 
 
@@ -101,7 +101,7 @@ def wait_for_end(backend: JobBackend, job: QueuedJob, timeout_s: float) -> JobPr
     while (end := backend.ended(job)) is None:
         if time.monotonic() > deadline_s:
             raise UnavailableError(
-                f"job {job.name} has not ended in {timeout_s:g} s; 'edl job list' says why"
+                f"job {job.name} has not ended in {timeout_s:g} s; 'edl get jobs' says why"
             )
         time.sleep(_LOOK_S)
     return end

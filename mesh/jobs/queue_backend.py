@@ -1,4 +1,4 @@
-"""`edl job` on a queue in Redis, whose jobs an `edl fleet jobs` runs."""
+"""Elastic jobs on a queue in Redis, whose jobs an `edl fleet jobs` runs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class QueueBackend:
             jobs,
             self._board.time_ms(),
             fleet_line(runner, reservations),
-            f"no job in queue {self._queue}: 'edl job submit JOB.yaml' adds one",
+            f"no job in queue {self._queue}: 'edl apply -f JOB.yaml' adds one",
             {
                 "fleet": None if runner is None else {"runner": runner.runner_id, **runner.facts},
                 "reservations": [{"name": one.name, "slots": one.slots} for one in reservations],
@@ -79,7 +79,7 @@ class QueueBackend:
         found = self._find(name)
         if found is None:
             raise UsageError(
-                f"there is no job {name!r} in queue {self._queue}: 'edl job list' shows all"
+                f"there is no job {name!r} in queue {self._queue}: 'edl get jobs' shows all"
             )
         return found
 

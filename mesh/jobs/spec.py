@@ -17,7 +17,6 @@ from typing import Annotated, Any, Final, Self
 
 from ...runtime.errors import UsageError
 from ...scheduler.units import Number
-from ..files import read
 from ..files.program_checks import check_env, check_name, check_program
 from ..kubernetes.resources import quantity
 
@@ -175,18 +174,18 @@ class QueuedJobSpec:
         return tuple(argv)
 
 
-def read_job(path: Path, *, here: bool = True) -> QueuedJobSpec:
-    """Read a job's file; its folder becomes absolute.
+def checked_job(spec: QueuedJobSpec, path: Path, *, here: bool = True) -> QueuedJobSpec:
+    """Check what a job's file names; its folder becomes absolute.
 
     Args:
+        spec: what the file says.
         path: the file.
         here: its nodes run on machines that see the same files; False: they run in an image, so no
             file is looked for, and the folder is left as it is.
 
     Raises:
-        UsageError: as for `files.read`; or its folder, or the job file of its training, is missing.
+        UsageError: its folder, or the job file of its training, is missing.
     """
-    spec = read(path, QueuedJobSpec)
     if not here:
         return spec
     folder = path.parent if spec.folder == Path() else spec.folder

@@ -1,4 +1,4 @@
-"""Jobs of a queue as `edl job` shows them."""
+"""Jobs of a queue as commands show them."""
 
 from __future__ import annotations
 

@@ -134,12 +134,14 @@ class MeshFile:
         services: services by name.
         students: students by name.
         folder: working directory; relative to the file, whose folder is the default.
+        kind: what `edl apply` asks of each file.
     """
 
     coordinator: CoordinatorSpec = field(default_factory=CoordinatorSpec)
     services: Mapping[str, ServiceSpec] = field(default_factory=dict)
     students: Mapping[str, StudentSpec] = field(default_factory=dict)
     folder: Path = Path()
+    kind: Literal["mesh"] = "mesh"
 
     def __post_init__(self) -> None:
         for kind, names in (("services", self.services), ("students", self.students)):

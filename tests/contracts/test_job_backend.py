@@ -1,4 +1,4 @@
-"""What `edl job` says and asks is the same for a fleet's queue in Redis and for a cluster."""
+"""What commands say of jobs and ask is the same for a fleet's queue in Redis and for a cluster."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from edl.cli import command_line
 from edl.coordinator.contexts import ContextFile, Contexts, MeshContext
 from edl.coordinator.queue import JobProgress, QueueBoard
 from edl.coordinator.store.redis_store import RedisStore
 from edl.mesh.jobs.backend import JobLocation
-from edl.mesh.jobs.cli import app
 from edl.mesh.kubernetes import resources
 from edl.mesh.kubernetes.resources import DISTILL_JOB, rfc3339
 from edl.runtime.errors import UnavailableError, UsageError
@@ -138,16 +138,23 @@ class Said:
         self._options, self._folder = stage.options, folder
 
     def __call__(self, command: str, *words: object) -> str:
-        return output_of(app, command, *words, *self._options)
+        return output_of(command_line(command), command, *words, *self._options)
 
     def file(self, name: str, *lines: str) -> Path:
         path = self._folder / f"{name}.yaml"
-        text = [f"name: {name}", "command: work --hard", "image: x:1", "max_nodes: 3", *lines]
+        text = [
+            "kind: job",
+            f"name: {name}",
+            "command: work --hard",
+            "image: x:1",
+            "max_nodes: 3",
+            *lines,
+        ]
         path.write_text("\n".join(text))
         return path
 
     def job(self, name: str) -> dict[str, Any]:
-        listed = json.loads(self("list", "--json"))
+        listed = json.loads(self("get", "jobs", "--json"))
         return next(one for one in listed["jobs"] if one["name"] == name)
 
 
@@ -157,58 +164,58 @@ def edl(stage: Stage, tmp_path: Path) -> Said:
 
 
 def test_a_job_from_its_submission_to_its_end(stage: Stage, edl: Said) -> None:
-    assert "'edl job submit JOB.yaml" in edl("list")
-    dry = edl("submit", edl.file("a", "priority: 7"), "--dry-run")
+    assert "'edl apply -f JOB.yaml" in edl("get", "jobs")
+    dry = edl("apply", "-f", edl.file("a", "priority: 7"), "--dry-run")
     assert "a" in dry
-    assert json.loads(edl("list", "--json"))["jobs"] == []
+    assert json.loads(edl("get", "jobs", "--json"))["jobs"] == []
 
-    assert "job a is " in edl("submit", edl.file("a", "priority: 7"))
-    with pytest.raises(UsageError, match="there is a job a that has not ended: 'edl job stop a'"):
-        edl("submit", edl.file("a"))
-    edl("submit", edl.file("b", "min_nodes: 2"))
+    assert "job a is " in edl("apply", "-f", edl.file("a", "priority: 7"))
+    with pytest.raises(UsageError, match="there is a job a that has not ended: 'edl delete job a'"):
+        edl("apply", "-f", edl.file("a"))
+    edl("apply", "-f", edl.file("b", "min_nodes: 2"))
     first = edl.job("a")
-    assert [one["name"] for one in json.loads(edl("list", "--json"))["jobs"]] == ["a", "b"]
+    assert [one["name"] for one in json.loads(edl("get", "jobs", "--json"))["jobs"]] == ["a", "b"]
     assert (first["state"], first["running"], first["asked_nodes"]) == ("creating", 0, None)
     assert (first["spec"]["command"], first["spec"]["priority"]) == ("work --hard", 7)
 
     now_ms = first["submitted_ms"] + 4500
     stage.becomes("a", JobProgress("scaling", 3, 1, "grows by 2", now_ms, failures=1))
-    row = next(line for line in edl("list").splitlines() if " a " in line)
+    row = next(line for line in edl("get", "jobs").splitlines() if " a " in line)
     for words in ("scaling", "1 -> 3", "1:3", "7", "4.5 s", "grows by 2"):
         assert words in row
 
-    edl("scale", "a", 2)
+    edl("scale", "job", "a", 2)
     assert edl.job("a")["asked_nodes"] == 2
-    assert "1:3 (asked 2)" in edl("list")
+    assert "1:3 (asked 2)" in edl("get", "jobs")
     with pytest.raises(UsageError, match="job a runs with 1 to 3 nodes, not with 4"):
-        edl("scale", "a", 4)
+        edl("scale", "job", "a", 4)
     with pytest.raises(UsageError, match="expects a number of nodes or 'auto'"):
-        edl("scale", "a", "more")
-    edl("scale", "a", "auto")
+        edl("scale", "job", "a", "more")
+    edl("scale", "job", "a", "auto")
     assert edl.job("a")["asked_nodes"] is None
 
     with pytest.raises(UnavailableError, match=r"job a has not ended in 0\.01 s"):
-        edl("stop", "a", "--wait", 0.01)
+        edl("delete", "job", "a", "--wait", 0.01)
     assert edl.job("a")["asked_to_stop"]
     assert not edl.job("b")["asked_to_stop"]
     stage.becomes("a", JobProgress("stopped", 0, 0, "it was asked to stop", now_ms, now_ms + 1))
     assert (edl.job("a")["state"], edl.job("a")["pending_s"]) == ("stopped", 4.5)
-    for ask in (("scale", "a", 2), ("stop", "a")):
+    for ask in (("scale", "job", "a", 2), ("delete", "job", "a")):
         with pytest.raises(UsageError, match="job a has ended already"):
             edl(*ask)
-    for ask in (("scale", "c", 2), ("stop", "c"), ("logs", "c")):
+    for ask in (("scale", "job", "c", 2), ("delete", "job", "c"), ("logs", "job", "c")):
         with pytest.raises(UsageError, match="there is no job 'c' in "):
             edl(*ask)
 
-    edl("submit", edl.file("a"))  # the name is free again
+    edl("apply", "-f", edl.file("a"))  # the name is free again
     again = edl.job("a")
     assert (again["state"], again["asked_to_stop"], again["failures"]) == ("creating", False, 0)
 
 
 def test_a_job_whose_fleet_was_killed_is_lost(stage: Stage, edl: Said) -> None:
-    edl("submit", edl.file("a"))
+    edl("apply", "-f", edl.file("a"))
     stage.becomes("a", JobProgress("running", target=1, running=1, first_ms=1))
-    edl("submit", edl.file("b"))
+    edl("apply", "-f", edl.file("b"))
     assert [edl.job(name)["state"] for name in "ab"] == ["running", "creating"]
     if isinstance(stage, OnCluster):
         return  # its nodes do not end with the operator
@@ -216,39 +223,39 @@ def test_a_job_whose_fleet_was_killed_is_lost(stage: Stage, edl: Said) -> None:
     lost = edl.job("a")
     assert [lost["state"], edl.job("b")["state"]] == ["lost", "creating"]
     assert "not heard of" in lost["reason"]
-    assert re.search(r"\ba +│? *lost\b", edl("list"))
+    assert re.search(r"\ba +│? *lost\b", edl("get", "jobs"))
 
 
 def test_what_nodes_print_steers_no_terminal(stage: Stage, edl: Said) -> None:
-    edl("submit", edl.file("a"))
+    edl("apply", "-f", edl.file("a"))
     stage.prints("a", 1, "a\x1b[2Jb\tc\x9bd\re")
-    assert edl("logs", "a") == "node 1 | a\\x1b[2Jb\tc\\x9bd\\x0de\n"
+    assert edl("logs", "job", "a") == "node 1 | a\\x1b[2Jb\tc\\x9bd\\x0de\n"
     stage.happens("a", "Scaled: to \x1b]0;x\x07 nodes")
-    assert r"a: Scaled: to \x1b]0;x\x07 nodes" in edl("events")
+    assert r"a: Scaled: to \x1b]0;x\x07 nodes" in edl("events", "--jobs")
     stage.becomes("a", JobProgress("failed", reason="\x1bc"))
-    assert "\x1b" not in edl("list")
+    assert "\x1b" not in edl("get", "jobs")
 
 
 def test_what_nodes_print_and_what_happens(stage: Stage, edl: Said) -> None:
-    edl("submit", edl.file("a"))
-    edl("submit", edl.file("b"))
-    assert edl("logs", "a") == ""
+    edl("apply", "-f", edl.file("a"))
+    edl("apply", "-f", edl.file("b"))
+    assert edl("logs", "job", "a") == ""
     stage.prints("a", 1, "up")
     stage.prints("a", 2, "up", "[step 1]")
     stage.prints("b", 1, "of another job")
     stage.prints("a", 1, "step 1")
-    assert edl("logs", "a").splitlines() == [
+    assert edl("logs", "job", "a").splitlines() == [
         "node 1 | up", "node 2 | up", "node 2 | [step 1]", "node 1 | step 1",
     ]  # fmt: skip
     stage.becomes("a", JobProgress("succeeded", reason="a node has ended well", ended_ms=1))
-    assert len(edl("logs", "a", "--follow").splitlines()) == 4
+    assert len(edl("logs", "job", "a", "--follow").splitlines()) == 4
 
     stage.happens("a", "Scaled: to 2 nodes")
     stage.happens("b", "Waits: behind a")
-    told = edl("events")
+    told = edl("events", "--jobs")
     assert re.search(r"^\d\d:\d\d:\d\d  a: Scaled: to 2 nodes$", told, re.MULTILINE)
     assert "b: Waits: behind a" in told
-    last = json.loads(edl("events", "--last", 1, "--json").splitlines()[-1])
+    last = json.loads(edl("events", "--jobs", "--last", 1, "--json").splitlines()[-1])
     assert {"at_ms", "kind", "job", "what"} == last.keys()
 
 
@@ -257,7 +264,7 @@ def test_logs_follow_until_the_end(
 ) -> None:
     for module in ("queue_backend", "kubernetes.backend"):
         monkeypatch.setattr(f"edl.mesh.jobs.{module}._LOOK_S", 0.02)
-    edl("submit", edl.file("a"))
+    edl("apply", "-f", edl.file("a"))
     stage.prints("a", 1, "up")
     with closing(stage.where().open()) as backend:
         lines = backend.log_lines(backend.find("a"), follow=True)

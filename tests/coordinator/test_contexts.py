@@ -134,8 +134,8 @@ class TestWhichMesh:
             asking.append(mesh_context(name, coordinator))
             raise UsageError("enough")
 
-        monkeypatch.setattr("edl.coordinator.ops.cli.mesh_context", record)
-        refusal_of(command_line("drain"), "drain", "t", *flags)
+        monkeypatch.setattr("edl.mesh.resources.resource_kind.mesh_context", record)
+        refusal_of(command_line("drain"), "drain", "teacher", "t", *flags)
         (found,) = asking
         assert found.coordinator == f"memory://{asked}"
         assert (found.token_file == prod) is (asked == "prod"), "a token stays with its mesh"
@@ -158,5 +158,5 @@ class TestWhichMesh:
 def test_a_command_asks_the_mesh_of_the_context(file: Path, mesh: Served) -> None:
     ContextFile(file).write(Contexts().add("here", MeshContext(mesh.url)))
     assert run(command_line("events"), "events").exit_code == 0
-    output_of(command_line("service"), "service", "list")
+    output_of(command_line("get"), "get", "services")
     assert mesh.manager.asked

@@ -228,7 +228,7 @@ def test_a_service_is_given_its_least_when_it_is_fresh_and_not_for_ever() -> Non
 
 def test_a_service_that_is_undeployed_gives_back_and_is_forgotten() -> None:
     yard = deployed("m")
-    with pytest.raises(UsageError, match="edl service undeploy a"):
+    with pytest.raises(UsageError, match="edl delete service a"):
         deploy(yard.board, replace(A, content_id="cc" * 32))
     deploy(yard.board, replace(A, max=5))
     assert yard.board.deployments()[0].max == 5

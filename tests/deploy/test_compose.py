@@ -259,7 +259,7 @@ def test_certificates_users_and_probes_fit_together(mesh: Mesh) -> None:
         wait_until(lambda: "service ctr: 1 teacher serves" in mesh.operator("doctor"), DEADLINE_S)
         assert "WRONG" not in mesh.operator("doctor")
         assert re.search(r"teacher-1\s+localhost:\d+\s+serving", mesh.operator("status"))
-        assert "draining ctr/teacher-1" in mesh.operator("drain", "teacher-1")
+        assert "draining ctr/teacher-1" in mesh.operator("drain", "teacher", "teacher-1")
         assert teacher.wait(DEADLINE_S) == 0
 
 

@@ -46,7 +46,7 @@ def test_the_reference_has_every_command_and_escapes_bars_in_cells() -> None:
     written = commands.commands()
     listed = set(re.findall(r"^##+ `(.*)`$", written, re.MULTILINE))
     assert listed == {command.path for command in commands.walk()}
-    assert {"edl", "edl teacher serve", "edl job submit", "edl bench"} <= listed
+    assert {"edl", "edl teacher serve", "edl apply", "edl bench"} <= listed
     # Python-Markdown keeps the backslash of an escaped bar between backquotes.
     written += "\n" + resources.resources()
     assert "`--lr-policy <keep|linear|sqrt>`" in written

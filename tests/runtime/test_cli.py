@@ -20,7 +20,7 @@ def test_the_overview_shows_what_the_commands_say_of_themselves() -> None:
     ("words", "offered"),
     [
         ("edl st", {"status", "student", "store"}),
-        ("edl job s", {"submit", "scale", "stop"}),
+        ("edl scale s", {"student", "service", "students", "services"}),
         ("edl drain --co", {"--context", "--coordinator"}),
         ("edl drain --context l", {"lab", "left"}),
     ],

@@ -80,10 +80,10 @@ def test_a_teacher_is_drained_by_command_and_the_log_says_all_that_happened(
     with service.reader(source, teachers_min=2) as reader:
         iterator = iter(reader)
         batches = taken_until(iterator, lambda: len(reader.stats.teachers) == 2)
-        code, (line,) = edl("drain", a + "x", "--service", service.name, url=service.url)
+        code, (line,) = edl("drain", "teacher", a + "x", "--service", service.name, url=service.url)
         assert code == 2
         assert a in line, "the near name"
-        drained = edl("drain", a, "--service", service.name, url=service.url)
+        drained = edl("drain", "teacher", a, "--service", service.name, url=service.url)
         assert drained == (0, [f"draining {service.name}/{a}"])
         batches += taken_until(iterator, lambda: not service.teachers[a].alive)
         assert service.teachers[a].returncode == 0
@@ -111,22 +111,23 @@ def test_a_teacher_is_drained_by_command_and_the_log_says_all_that_happened(
 
 def test_services_are_listed_and_shown(service: Service) -> None:
     def asked(*words: str) -> str:
-        return "".join(edl_output("service", *words, url=service.url))
+        return "".join(edl_output(*words, url=service.url))
 
     service.add("a")
     # The content is declared at the end of the leader's recovery.
     wait_until(lambda: service.status.leader and service.status.content_id)
-    assert service.name in asked("list")
-    found = json.loads(asked("show", service.name, "--json"))
+    assert service.name in asked("get", "services")
+    (found,) = json.loads(asked("get", "services", service.name, "--json"))["services"]
     assert (bool(found["leader"]), found["teacher_states"]) == (True, {"serving": 1})
-    assert found["content_id"] in asked("show", service.name)
-    assert edl("service", "show", "nope", url=service.url)[0] == 2
+    assert found["content_id"] in asked("describe", "service", service.name)
+    assert edl("describe", "service", "nope", url=service.url)[0] == 2
     assert edl("status", "--service", "nope", url=service.url)[0] == 2
-    move = ("service", "upgrade", service.name, "--content")
+    move = ("upgrade", service.name)
     assert edl(*move, found["content_id"], url=service.url)[0] == 2
     assert edl(*move, "deadbeef", url=service.url)[0] == 2
     assert edl(*move, "c2" * 32, url=service.url)[0] == 0
-    assert json.loads(asked("show", service.name, "--json"))["next_content_id"] == "c2" * 32
+    (moving,) = json.loads(asked("get", "service", service.name, "--json"))["services"]
+    assert moving["next_content_id"] == "c2" * 32
 
 
 def test_a_local_mesh_starts_examines_and_ends_its_processes(tmp_path: Path) -> None:

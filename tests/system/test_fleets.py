@@ -49,10 +49,10 @@ class World:
         return self.runners[-1]
 
     def run_job(self, *words: object) -> str:
-        return "".join(f"{line}\n" for line in edl_output("job", *words, url=self.url))
+        return "".join(f"{line}\n" for line in edl_output(*words, url=self.url))
 
     def file(self, name: str, command: str, **keys: object) -> Path:
-        lines = [f"name: {name}", f"command: >-\n  {command}"]
+        lines = ["kind: job", f"name: {name}", f"command: >-\n  {command}"]
         path = self.folder / f"{name}.yaml"
         path.write_text("\n".join([*lines, *(f"{key}: {value}" for key, value in keys.items())]))
         return path
@@ -72,8 +72,8 @@ class World:
 
     @contextmanager
     def reserved(self, slots: int) -> Iterator[re.Match[str]]:
-        """Slots that a process of `edl job reserve` keeps; gives what it said of them."""
-        words = ("job", "reserve", slots, "--name", "web", "--coordinator", self.url)
+        """Slots that a process of `edl reserve` keeps; gives what it said of them."""
+        words = ("reserve", slots, "--name", "web", "--coordinator", self.url)
         service = start(python_command("reserve", "edl", *words))
         try:
             yield service.expect(r"(slot \d.*) free after ([\d.]+) s", 20)
@@ -106,39 +106,39 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_from_submission_to_each_end(world: World) -> None:
     """An elastic job, one that takes a node of it, one that fails, one that succeeds."""
-    world.run_job("submit", world.file("both", WORKS, min_nodes=1, max_nodes=2))
+    world.run_job("apply", "-f", world.file("both", WORKS, min_nodes=1, max_nodes=2))
     world.fleet()
     world.reaches("both", "running", 2)
     wait_until(lambda: "node 2 | up 2" in world.printed("both"))
-    world.run_job("submit", world.file("one", WORKS, min_nodes=1, max_nodes=1))
+    world.run_job("apply", "-f", world.file("one", WORKS, min_nodes=1, max_nodes=1))
     world.reaches("one", "running", 1)
     world.reaches("both", "running", 1)
     wait_until(lambda: "node 2 | bye" in world.printed("both"))
-    assert json.loads(world.run_job("list", "--json"))["fleet"]["taken"] == [0, 1]
+    assert json.loads(world.run_job("get", "jobs", "--json"))["fleet"]["taken"] == [0, 1]
     assert "elastic jobs: 2 running; fleet on " in "".join(edl_output("status", url=world.url))
 
-    assert "one: stopped" in world.run_job("stop", "one", "--wait", 20)
+    assert "one: stopped" in world.run_job("delete", "job", "one", "--wait", 20)
     world.reaches("both", "running", 2)
-    world.run_job("scale", "both", 1)
+    world.run_job("scale", "job", "both", 1)
     world.reaches("both", "running", 1)
 
     broken = "sh -c 'echo no such data; exit 3'"
-    world.run_job("submit", world.file("broken", broken, retries=1))
+    world.run_job("apply", "-f", world.file("broken", broken, retries=1))
     world.reaches("broken", "failed", 0)
     failed = world.job("broken").progress
     assert failed.failures == 2
     assert "exit code 3" in failed.reason
     assert "no such data" in failed.reason
 
-    world.run_job("submit", world.file("short", "sh -c 'sleep 0.1; echo result 42'"))
-    assert world.run_job("logs", "short", "--follow") == "node 1 | result 42\n"
+    world.run_job("apply", "-f", world.file("short", "sh -c 'sleep 0.1; echo result 42'"))
+    assert world.run_job("logs", "job", "short", "--follow") == "node 1 | result 42\n"
     assert world.job("short").progress.state == "succeeded"
-    told = world.run_job("events", "--last", 200)
+    told = world.run_job("events", "--jobs", "--last", 200)
     assert [words for words in ("one: stopped:", "short: succeeded:") if words not in told] == []
 
 
 def test_a_runner_that_dies_takes_its_nodes_along_and_the_next_one_goes_on(world: World) -> None:
-    world.run_job("submit", world.file("both", WORKS, min_nodes=1, max_nodes=2))
+    world.run_job("apply", "-f", world.file("both", WORKS, min_nodes=1, max_nodes=2))
     first = world.fleet()
     world.reaches("both", "running", 2)
     wait_until(lambda: "node 2 | up 2" in world.printed("both"))
@@ -158,16 +158,16 @@ def test_a_runner_that_dies_takes_its_nodes_along_and_the_next_one_goes_on(world
     assert (progress.state, progress.running) == ("creating", 0)
     assert "the fleet was ended" in progress.reason
     assert {"node 3 | bye", "node 4 | bye"} <= set(world.printed("both"))
-    world.run_job("stop", "both")
+    world.run_job("delete", "job", "both")
     world.fleet()
     world.reaches("both", "stopped", 0)
 
 
 def test_a_reservation_takes_slots_back_also_from_who_does_not_leave(world: World) -> None:
-    world.run_job("submit", world.file("kind", WORKS, min_nodes=1, max_nodes=2))
+    world.run_job("apply", "-f", world.file("kind", WORKS, min_nodes=1, max_nodes=2))
     world.fleet(3, "--yield-within", 1)
     world.reaches("kind", "running", 2)
-    world.run_job("submit", world.file("deaf", STUBBORN, grace_s=600))
+    world.run_job("apply", "-f", world.file("deaf", STUBBORN, grace_s=600))
     world.reaches("deaf", "running", 1)
     with pytest.raises(UsageError, match="3 slots, 4 cannot"):
         world.run_job("reserve", 4)
@@ -177,7 +177,7 @@ def test_a_reservation_takes_slots_back_also_from_who_does_not_leave(world: Worl
         assert float(after_s) < 10.0
         assert where.count("slot") == 2
         assert ("cores" in where) == (len(os.sched_getaffinity(0)) >= 3)
-        assert "web has 2 of 2" in world.run_job("list")
+        assert "web has 2 of 2" in world.run_job("get", "jobs")
         taken = {slot for job in world.board.jobs() for slot in job.progress.slots}
         assert len(taken) == 1
         with pytest.raises(UsageError, match="already"):
@@ -189,7 +189,7 @@ def test_a_reservation_takes_slots_back_also_from_who_does_not_leave(world: Worl
         assert "node 1 | bye" in world.printed("kind")
         assert world.printed("deaf")[-1].endswith("| no")
         assert [job.progress.state for job in world.board.jobs()] == ["creating", "creating"]
-        world.run_job("stop", "deaf")
+        world.run_job("delete", "job", "deaf")
         world.reaches("deaf", "stopped", 0)
 
 

@@ -1,4 +1,4 @@
-"""`edl job` on a Kubernetes cluster: DistillJob resources, logs of pods, and Events."""
+"""Elastic jobs on a Kubernetes cluster: DistillJob resources, logs of pods, and Events."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class KubernetesBackend:
             jobs,
             int(time.time() * 1000),
             f"Kubernetes at {self._host}, namespace {namespace}: {nodes} nodes run",
-            f"no job in namespace {namespace}: 'edl job submit JOB.yaml' adds one",
+            f"no job in namespace {namespace}: 'edl apply -f JOB.yaml' adds one",
             {"cluster": {"host": self._host, "namespace": namespace}},
         )
 
@@ -113,7 +113,7 @@ class KubernetesBackend:
         found = self._resource(name)
         if found is None:
             raise UsageError(
-                f"there is no job {name!r} in namespace {self._client.namespace}: 'edl job list'"
+                f"there is no job {name!r} in namespace {self._client.namespace}: 'edl get jobs'"
                 " shows all"
             )
         return job_of(found)

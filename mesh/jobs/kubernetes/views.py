@@ -1,4 +1,4 @@
-"""DistillJob resources as the jobs and events that `edl job` shows."""
+"""DistillJob resources as the jobs and events that commands show."""
 
 from __future__ import annotations
 

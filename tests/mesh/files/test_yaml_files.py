@@ -110,7 +110,7 @@ def test_everything_that_a_description_may_hold(tmp_path: Path) -> None:
         ("? [a]\n: 3", "c.yaml:1: a key is text"),
         ("devices: &x [{name: a}]", "c.yaml:1: anchors (& and *) are not read"),
         ("devices: !!python/object/apply:os.system [id]", "c.yaml:1: the tag"),
-        (BASE + "---\n" + BASE, "c.yaml:3: a second document"),
+        (BASE + "---\n" + BASE, "c.yaml:3: document 2: expects one"),
         ("[" * 1000, "c.yaml:1: nested deeper than 32"),
         ("a: " + "{b: " * 500, "nested deeper than 32"),
     ],

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edl.mesh.jobs.spec import QueuedJobSpec, read_job
+from edl.mesh.jobs.spec import QueuedJobSpec, checked_job
+from edl.mesh.resources.documents import read_documents
 from edl.runtime.errors import UsageError
 from edl.tests.deploy.command_lines import check
 
@@ -18,8 +19,14 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "jobs"
 
 def written(folder: Path, text: str) -> Path:
     file = folder / "job.yaml"
-    file.write_text(text)
+    file.write_text(f"{text}kind: job\n")
     return file
+
+
+def read_job(file: Path) -> QueuedJobSpec:
+    ((path, spec),) = read_documents([file])
+    assert isinstance(spec, QueuedJobSpec)
+    return checked_job(spec, path)
 
 
 def test_a_training_gets_what_the_fleet_says(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`edl job` on a cluster: manifests that an API server takes, and what is said where it refuses."""
+"""Elastic jobs on a cluster: manifests that an API server takes, and its refusals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,11 @@ import pytest
 import yaml
 
 import edl
+from edl.cli import command_line
 from edl.coordinator.contexts import ContextFile, Contexts, MeshContext
 from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.jobs.reconciler import DistillJobReconciler
 from edl.mesh.jobs.backend import JobLocation
-from edl.mesh.jobs.cli import app
 from edl.mesh.jobs.kubernetes.backend import KubernetesBackend
 from edl.mesh.jobs.kubernetes.resource import to_resource
 from edl.mesh.jobs.spec import QueuedJobSpec
@@ -55,7 +54,7 @@ def cluster(tmp_path: Path) -> Iterator[Emulated]:
 def edl_job(cluster: Emulated, monkeypatch: pytest.MonkeyPatch) -> Edl:
     monkeypatch.setenv("EDL_JOBS_ON", f"kubernetes:{cluster.namespace}")
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
-    return partial(output_of, app)
+    return lambda verb, *words: output_of(command_line(verb), verb, *words)
 
 
 def submitted(cluster: Emulated, state: str = "", **status: Any) -> Object:
@@ -68,24 +67,26 @@ def submitted(cluster: Emulated, state: str = "", **status: Any) -> Object:
 
 def job_file(folder: Path, **more: Any) -> Path:
     file = folder / "a.yaml"
-    file.write_text(yaml.safe_dump({"name": "a", "command": "x", "image": "i", **more}))
+    file.write_text(
+        yaml.safe_dump({"kind": "job", "name": "a", "command": "x", "image": "i", **more})
+    )
     return file
 
 
 def test_dry_run_prints_a_manifest_that_kubectl_can_apply(
     cluster: Emulated, edl_job: Edl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    dry = ("submit", EXAMPLE, "--dry-run")
+    dry = ("apply", "-f", EXAMPLE, "--dry-run")
     monkeypatch.setenv("EDL_COORDINATOR", "redis://127.0.0.1:1")  # how this machine reaches it
     manifest = yaml.safe_load(edl_job(*dry))
     assert cluster.client.list(DISTILL_JOB) == []
     assert "coordinator" not in manifest["spec"]
     told = job_file(tmp_path, coordinator="redis://redis:6379")
-    named = yaml.safe_load(edl_job("submit", told, "--dry-run"))
+    named = yaml.safe_load(edl_job("apply", "-f", told, "--dry-run"))
     assert named["spec"]["coordinator"] == "redis://redis:6379"
     made = cluster.client.create(DISTILL_JOB, manifest)
     assert made["spec"].items() >= manifest["spec"].items(), "nothing was pruned"
-    listed = json.loads(edl_job("list", "--json"))["jobs"][0]
+    listed = json.loads(edl_job("get", "jobs", "--json"))["jobs"][0]
     assert (listed["name"], listed["spec"]["resources"]["cpu"]) == ("ctr", "2")
     assert "no operator has seen it yet" in listed["reason"]
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
@@ -99,10 +100,10 @@ def test_a_refused_spec_does_not_replace_the_former_job(
 ) -> None:
     former = submitted(cluster, "succeeded")
     with pytest.raises(ManifestRefused, match=r"spec\.image.*too long") as caught:
-        edl_job("submit", job_file(tmp_path, image="x" * 2000))
+        edl_job("apply", "-f", job_file(tmp_path, image="x" * 2000))
     assert "\n" not in str(caught.value)
     assert cluster.client.get(DISTILL_JOB, "a") == former
-    edl_job("submit", job_file(tmp_path))
+    edl_job("apply", "-f", job_file(tmp_path))
     assert cluster.client.get(DISTILL_JOB, "a")["metadata"]["uid"] != former["metadata"]["uid"]
 
 
@@ -136,15 +137,21 @@ def test_refusals_of_the_server_are_reported(
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("EDL_JOBS_ON", "kubernetes:nowhere")
         with pytest.raises(UsageError, match='namespaces "nowhere" not found'):
-            edl_job("submit", EXAMPLE)
+            edl_job("apply", "-f", EXAMPLE)
     with pytest.raises(UsageError, match=r"no slots to reserve.*priorityClassName"):
         edl_job("reserve", 1)
     says = 'distilljobs.edl-dist.io is forbidden: User "u" cannot list resource "distilljobs"'
     forbidden = cluster.server.refusing(Refusal(403, "Forbidden", says))
     with forbidden, pytest.raises(Forbidden, match=says):
-        edl_job("list")
+        edl_job("get", "jobs")
     del cluster.server.store.known[DISTILL_JOB.api_version, DISTILL_JOB.plural]
-    for words in (("list",), ("submit", EXAMPLE), ("logs", "a"), ("events",), ("stop", "a")):
+    for words in (
+        ("get", "jobs"),
+        ("apply", "-f", EXAMPLE),
+        ("logs", "job", "a"),
+        ("events", "--jobs"),
+        ("delete", "job", "a"),
+    ):
         with pytest.raises(ObjectMissing, match="kubectl apply -k deploy/operator/crds"):
             edl_job(*words)
 
@@ -163,15 +170,15 @@ def test_bad_kubeconfigs_are_reported(
         )
     )
     with pytest.raises(UsageError, match=r"no Kubernetes to talk to.*nowhere"):
-        edl_job("list", "--context", "b")
+        edl_job("get", "jobs", "--context", "b")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     with pytest.raises(UsageError, match="no Kubernetes to talk to"):
-        edl_job("list")
+        edl_job("get", "jobs")
     for text in ("a: [", "hello", "[1, 2]", "contexts: 5\ncurrent-context: a"):
         (tmp_path / "odd").write_text(text)
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "odd"))
         with pytest.raises(UsageError, match=r"no kubeconfig|no Kubernetes to talk to") as caught:
-            edl_job("list")
+            edl_job("get", "jobs")
         assert "\n" not in str(caught.value)
 
 
@@ -182,9 +189,9 @@ def test_events_include_conditions(cluster: Emulated, edl_job: Edl) -> None:
         {"type": "Degraded", "status": "False", **why, **at},
     ]
     submitted(cluster, "running", conditions=conditions)
-    told = edl_job("events").splitlines()
+    told = edl_job("events", "--jobs").splitlines()
     assert [line.split("  ")[-1] for line in told] == ["a: Ready: has all", "a: was submitted"]
-    assert edl_job("events", "--last", 1).splitlines() == told[1:]
+    assert edl_job("events", "--jobs", "--last", 1).splitlines() == told[1:]
 
 
 def test_following_logs_survives_an_outage_of_the_api_server(
@@ -221,18 +228,18 @@ def test_the_operator_carries_out_the_commands(
             now += 40.0
             operator.reconcile(now)
             cluster.play()
-        listed: list[dict[str, Any]] = json.loads(edl_job("list", "--json"))["jobs"]
+        listed: list[dict[str, Any]] = json.loads(edl_job("get", "jobs", "--json"))["jobs"]
         assert {one["name"]: (one["state"], one["running"]) for one in listed} == jobs
 
     cpu = {"cpu": 1}
-    edl_job("submit", job_file(tmp_path, max_nodes=2, resources=cpu))
+    edl_job("apply", "-f", job_file(tmp_path, max_nodes=2, resources=cpu))
     becomes(a=("running", 2))
-    edl_job("submit", job_file(tmp_path, name="b", resources=cpu))
+    edl_job("apply", "-f", job_file(tmp_path, name="b", resources=cpu))
     becomes(a=("running", 1), b=("running", 1))
-    assert "b: was submitted" in edl_job("events")
-    assert "is to stop" in edl_job("stop", "b")
+    assert "b: was submitted" in edl_job("events", "--jobs")
+    assert "is to stop" in edl_job("delete", "job", "b")
     becomes(a=("running", 2), b=("stopped", 0))
-    edl_job("scale", "a", 1)
+    edl_job("scale", "job", "a", 1)
     becomes(a=("running", 1), b=("stopped", 0))
     for pod in cluster.client.list(POD):
         cluster.end(pod["metadata"]["name"], 0)
@@ -262,7 +269,7 @@ def test_commands_need_exactly_the_documented_role(
         edl_job(*words)
         asked.update(used(*one, cluster.namespace) for one in cluster.server.requests[before:])
 
-    note("submit", job_file(tmp_path, max_nodes=2))
+    note("apply", "-f", job_file(tmp_path, max_nodes=2))
     job = cluster.client.get(DISTILL_JOB, "a")
     labels = labels_of("student", job="a", node="1")
     meta = {"name": "a-1", "labels": labels, "ownerReferences": [owner_reference(job)]}
@@ -270,11 +277,17 @@ def test_commands_need_exactly_the_documented_role(
     cluster.client.create(POD, pod)
     cluster.say("a-1", "Running")
     cluster.server.store.logs[cluster.namespace, "a-1"] = "2026-01-01T00:00:00Z up\n"
-    for words in (("list",), ("events",), ("logs", "a"), ("scale", "a", 1), ("stop", "a")):
+    for words in (
+        ("get", "jobs"),
+        ("events", "--jobs"),
+        ("logs", "job", "a"),
+        ("scale", "job", "a", 1),
+        ("delete", "job", "a"),
+    ):
         note(*words)
     cluster.patch_status(DISTILL_JOB, "a", observedGeneration=1, state="stopped")
-    note("logs", "a", "--follow")
-    note("submit", job_file(tmp_path))  # in the place of the one that has ended
+    note("logs", "job", "a", "--follow")
+    note("apply", "-f", job_file(tmp_path))  # in the place of the one that has ended
     page = (ROOT / "docs" / "elastic-jobs.md").read_text()
     blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     assert asked == granted(next(yaml.safe_load(one) for one in blocks if "kind: Role" in one))

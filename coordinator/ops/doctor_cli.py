@@ -1,0 +1,36 @@
+"""The command `edl doctor`."""
+
+from __future__ import annotations
+
+import typer
+
+from .options import Coordinator, Json, MeshName, console, mesh_context, quiet_grpc
+
+
+def doctor(
+    json: Json = False,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
+) -> None:
+    """Check, from this machine, whether a student or an operator here would be served.
+
+    Redis, its clock and its memory, the service managers, versions, credentials, each service and
+    whether its teachers can be reached from here. Exits with 1 when something is wrong.
+    """
+    quiet_grpc()
+    import json as format_
+
+    from .doctor import examine
+    from .text_output import finding_json, finding_text
+
+    findings = []
+    out = console()
+    mesh = mesh_context(context, coordinator)
+    for finding in examine(mesh.coordinator, mesh.security):
+        findings.append(finding)
+        if not json:
+            out.print(finding_text(finding), soft_wrap=True)
+    if json:
+        print(format_.dumps([finding_json(finding) for finding in findings], indent=2))
+    if any(finding.level == "wrong" for finding in findings):
+        raise typer.Exit(1)

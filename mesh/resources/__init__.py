@@ -1,0 +1,1 @@
+"""`edl get|describe|logs|scale|drain|delete|apply`: the same verbs for everything in a mesh."""

@@ -1,0 +1,345 @@
+"""The commands `edl get|describe|logs|scale|drain|delete|apply|upgrade|reserve|events`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from ...coordinator.ops.options import (
+    Coordinator,
+    Json,
+    MeshName,
+    Service,
+    console,
+    mesh_context,
+    quiet_grpc,
+)
+from ...runtime.errors import UsageError
+from ...runtime.standard_streams import visible
+
+if TYPE_CHECKING:
+    from .documents import Spec
+    from .jobs import JobKind
+    from .resource_kind import ResourceKind
+    from .services import ServiceKind
+
+#: Module and class of each kind.
+_KINDS = {
+    "teacher": ("members", "TeacherKind"),
+    "student": ("members", "StudentKind"),
+    "service": ("services", "ServiceKind"),
+    "machine": ("machines", "MachineKind"),
+    "job": ("jobs", "JobKind"),
+}
+
+Kind = Annotated[
+    str,
+    typer.Argument(
+        metavar="KIND",
+        help="teacher, student, service, machine or job; or its plural.",
+        autocompletion=lambda: [*_KINDS, *(f"{name}s" for name in _KINDS)],
+    ),
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name, as `edl get KIND` shows it.")]
+
+
+def get(
+    kind: Kind,
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="This one only.")] = "",
+    service: Service = "",
+    json: Json = False,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
+) -> None:
+    """Show teachers, students, services, machines or jobs, one in a line.
+
+    Jobs are elastic jobs; `edl status` shows trainings, and everything of a mesh at once.
+    """
+    import json as format_
+
+    found = _resources(kind, context, coordinator).get(name, service)
+    if json:
+        print(format_.dumps(found.body, indent=2))
+    else:
+        console().print(found.table)
+
+
+def describe(
+    kind: Kind,
+    name: Name,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
+) -> None:
+    """Show all that is known of one resource; of a job also what happened to it, and why."""
+    console().print(_resources(kind, context, coordinator).describe(name))
+
+
+def logs(
+    kind: Kind,
+    name: Name,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow the logs until the job ends.")
+    ] = False,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
+) -> None:
+    """Show the latest lines that the nodes of a job printed, each with its node."""
+    try:
+        for line in _resources(kind, context, coordinator).logs(name, follow):
+            print(visible(line), flush=True)
+    except KeyboardInterrupt:
+        if not follow:  # Ctrl-C ends --follow
+            raise
+
+
+def scale(
+    kind: Kind,
+    name: Name,
+    size: Annotated[
+        str,
+        typer.Argument(
+            metavar="SIZE",
+            help="Nodes of a job, or auto: as many as there is room for. Teachers of a service on"
+            " machines: N or MIN:MAX.",
+        ),
+    ],
+    context: MeshName = "",
+    coordinator: Coordinator = "",
+) -> None:
+    """Set the number of nodes of a job, or of teachers of a service on machines."""
+    typer.echo(_resources(kind, context, coordinator).scale(name, size))
+
+
+def drain(
+    kind: Kind,
+    name: Name,
+    service: Service = "",
+    context: MeshName = "",
+    coordinator: Coordinator = "",
+) -> None:
+    """Ask a teacher, or all of a machine, to finish what they have and leave; no label is lost.
+
+    They get nothing new from this moment, and their processes end by themselves within their grace
+    period. Needs a token of the role admin, where tokens are asked for.
+    """
+    for drained in _resources(kind, context, coordinator).drain(name, service):
+        typer.echo(visible(f"draining {drained}"))
+
+
+def delete(
+    kind: Kind,
+    name: Name,
+    wait: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="Wait at most so long for the end of a job.", min=0.0),
+    ] = 0.0,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
+) -> None:
+    """Stop a job, or take its machines from a service.
+
+    The nodes of a job end at a safe point, and a training keeps its checkpoint. The teachers of a
+    service on machines finish what they have.
+    """
+    typer.echo(_resources(kind, context, coordinator).delete(name, wait))
+
+
+def apply(
+    files: Annotated[
+        list[Path],
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="FILE.yaml",
+            help="Documents with `kind: mesh`, `service` or `job`. Repeat it for each file.",
+        ),
+    ],
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Check the files and show what would run, a job on Kubernetes as a manifest;"
+            " change nothing.",
+        ),
+    ] = False,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
+) -> None:
+    """Make what files describe: start a mesh, deploy services on machines, submit jobs.
+
+    All files are checked before anything is changed. A service that is deployed already is changed;
+    a job starts as soon as there is room for its least number of nodes; a mesh starts in the
+    background, as by `edl up --detach`.
+    """
+    from ..jobs.spec import QueuedJobSpec, checked_job
+    from .documents import read_documents
+    from .services import ServiceKind
+
+    quiet_grpc()
+    jobs = _jobs(context, coordinator)
+    documents = [
+        (path, checked_job(spec, path, here=not jobs.location.kubernetes))
+        if isinstance(spec, QueuedJobSpec)
+        else (path, spec)
+        for path, spec in read_documents(files)
+    ]
+    services = ServiceKind(context, coordinator)
+    for path, spec in documents:
+        _apply(path, spec, jobs, services, dry_run)
+
+
+def _apply(path: Path, spec: Spec, jobs: JobKind, services: ServiceKind, dry_run: bool) -> None:
+    from ..jobs.spec import QueuedJobSpec
+    from ..up.cli import up
+    from .documents import DeploymentSpec
+
+    if isinstance(spec, QueuedJobSpec):
+        for line in jobs.location.plan(spec) if dry_run else jobs.submit(spec):
+            typer.echo(line)
+    elif not isinstance(spec, DeploymentSpec):
+        up(path, detach=True, dry_run=dry_run)
+    elif dry_run:
+        most = spec.min if spec.max is None else spec.max
+        typer.echo(f"service {spec.name}: {spec.min} to {most} teachers of {spec.model}")
+    else:
+        typer.echo(services.deploy(spec.request()))
+
+
+def upgrade(
+    service: Annotated[str, typer.Argument(metavar="SERVICE", help="Its name.")],
+    content: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONTENT",
+            help="The content to move to: `edl describe service NAME` names those that are served,"
+            " and the first characters of one do.",
+        ),
+    ],
+    at: Annotated[
+        Literal["epoch", "now"],
+        typer.Option(
+            help="epoch: each student when it begins its next epoch, so that every epoch is of one "
+            "content; now: at once."
+        ),
+    ] = "epoch",
+    context: MeshName = "",
+    coordinator: Coordinator = "",
+) -> None:
+    """Move a service to another model: start teachers of it under the same service first.
+
+    A student is never labelled by both at once, and stays where it is while no teacher of the new
+    content serves. `edl describe service NAME` tells how many are still to move; then the old
+    teachers can be drained.
+    """
+    quiet_grpc()
+    from ...coordinator.calling import client
+
+    mesh = mesh_context(context, coordinator)
+    typer.echo(client.upgrade(mesh.coordinator, service, content, at, security=mesh.security()))
+
+
+def reserve(
+    slots: Annotated[int, typer.Argument(min=1, metavar="SLOTS", help="Number of slots.")],
+    name: Annotated[str, typer.Option(help="Name of the reservation.")] = "service",
+    for_: Annotated[
+        float | None,
+        typer.Option("--for", metavar="SECONDS", min=0.1, help="Default: until Ctrl-C."),
+    ] = None,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
+) -> None:
+    """Reserve slots of elastic jobs for an online service, as long as this command runs.
+
+    Prints the slots and their cores once their nodes have left. On Kubernetes there are no slots:
+    use priorities of pods.
+    """
+    from contextlib import closing
+
+    from ...coordinator.queue import open_queue
+    from ...runtime.lifecycle import stop_on_signals
+    from ..jobs.reservation import hold_slots
+
+    jobs = _jobs(context, coordinator)
+    if jobs.location.kubernetes:
+        raise UsageError(
+            "on Kubernetes there are no slots to reserve: elastic jobs make room for teachers of a"
+            " TeacherService by themselves, and for pods of others that have a `priorityClassName`"
+            " above theirs; docs/elastic-jobs.md says more"
+        )
+    board = open_queue(jobs.mesh.coordinator, jobs.mesh.queue)
+    with closing(board), stop_on_signals() as wish:
+        hold_slots(board, name, slots, for_, wish, typer.echo)
+
+
+def events(
+    service: Service = "",
+    jobs: Annotated[bool, typer.Option("--jobs", help="Of elastic jobs instead.")] = False,
+    last: Annotated[
+        int, typer.Option(min=0, help="So many of the log, the latest; 0: all that it holds.")
+    ] = 50,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
+    ] = False,
+    json: Json = False,
+    context: MeshName = "",
+    coordinator: Coordinator = "",
+) -> None:
+    """Show what happened in the mesh, and why: who came, was lost, drained, was given to whom."""
+    quiet_grpc()
+    if jobs:
+        if service or follow:
+            raise UsageError("events of jobs have no --service and no --follow")
+        _events_of_jobs(_jobs(context, coordinator), last, json)
+        return
+    from ...coordinator.calling import client
+    from ...coordinator.ops.text_output import event_json, event_text
+
+    mesh = mesh_context(context, coordinator)
+    out = console()
+    try:
+        for event in client.watch(
+            mesh.coordinator, service=service, last=last, follow=follow, security=mesh.security()
+        ):
+            if json:
+                print(event_json(event), flush=True)
+            else:
+                out.print(event_text(event), soft_wrap=True)
+    except KeyboardInterrupt:
+        if not follow:  # which is ended in no other way
+            raise
+
+
+def _events_of_jobs(jobs: JobKind, last: int, json: bool) -> None:
+    import json as format_
+
+    from ..jobs.views import event_line
+
+    for event in jobs.events(last or sys.maxsize):
+        if json:
+            print(format_.dumps({"at_ms": event.at_ms, **event.body}))
+        else:
+            typer.echo(visible(event_line(event)))
+
+
+def _resources(kind: str, context: str, coordinator: str) -> ResourceKind:
+    """Return what carries out verbs for a kind, given by its name or its plural."""
+    from importlib import import_module
+
+    quiet_grpc()
+    name = kind if kind in _KINDS else kind.removesuffix("s")
+    if name not in _KINDS:
+        raise UsageError(f"there is no kind {kind!r:.40}; there are: {', '.join(_KINDS)}")
+    module, class_name = _KINDS[name]
+    made: ResourceKind = getattr(import_module(f".{module}", __package__), class_name)(
+        context, coordinator
+    )
+    return made
+
+
+def _jobs(context: str, coordinator: str) -> JobKind:
+    from .jobs import JobKind
+
+    return JobKind(context, coordinator)

@@ -1,0 +1,95 @@
+"""Files of `edl apply -f`: each document of them says by `kind:` what it describes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from ...coordinator.operations import asked_by
+from ...proto import coordinator_pb2 as pb
+from ...runtime.errors import UsageError
+from ...scheduler.units import Number
+from ..files import parse_kinds
+from ..files.yaml_tree import load
+from ..jobs.spec import QueuedJobSpec
+from ..up.spec import MeshFile
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentSpec:
+    """A service on machines that run `edl agent`.
+
+    Attributes:
+        name: of the service.
+        model: URL from which machines fetch the model, a file or a folder: https://, s3://, gs://,
+            hdfs://, file:// and others of fsspec.
+        content: content id of the model, as `edl teacher fingerprint MODEL` prints it with the
+            preprocessing of `options`; a machine serves nothing else.
+        min: least number of teachers, until no student has come for the coordinator's
+            `--idle-to-zero`.
+        max: greatest number of teachers; default: `min`.
+        priority: higher priorities get machines first.
+        price: of a teacher per hour, in your currency.
+        cost_ceiling: of all its teachers per hour; default: the coordinator's.
+        freeze: seconds for which the number of teachers stays after a change.
+        options: `NAME=VALUE`, options of `edl teacher serve` such as `micro-batch=8` or
+            `preprocess=imagenet`; only those that cannot run code.
+    """
+
+    name: str
+    model: str
+    content: str
+    min: Annotated[int, Number(at_least=0)] = 1
+    max: Annotated[int, Number(at_least=0)] | None = None
+    priority: int = 0
+    price: Annotated[float, Number(at_least=0)] = 0.0
+    cost_ceiling: Annotated[float, Number(at_least=0)] | None = None
+    freeze: Annotated[float, Number("s", at_least=0)] = 30.0
+    options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            asked_by(self.request())
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+    def request(self) -> pb.DeployRequest:
+        """Return what the coordinator is asked for."""
+        return pb.DeployRequest(
+            service=self.name,
+            model_url=self.model,
+            content_id=self.content,
+            options=self.options,
+            min=self.min,
+            max=self.min if self.max is None else self.max,
+            priority=self.priority,
+            price_per_hour=self.price,
+            freeze_seconds=self.freeze,
+            cost_ceiling_per_hour=self.cost_ceiling,
+        )
+
+
+Spec = MeshFile | DeploymentSpec | QueuedJobSpec
+KINDS: Final[dict[str, type[Spec]]] = {
+    "mesh": MeshFile,
+    "service": DeploymentSpec,
+    "job": QueuedJobSpec,
+}
+
+
+def read_documents(paths: Sequence[Path]) -> list[tuple[Path, Spec]]:
+    """Return what files describe, each with its file.
+
+    Raises:
+        UsageError: as for `files.read`; a document has no known kind; a mesh is not alone in its
+            file, which `edl up` reads again.
+    """
+    found: list[tuple[Path, Spec]] = []
+    for path in paths:
+        specs = parse_kinds(load(path), KINDS, str(path))
+        if len(specs) > 1 and any(isinstance(one, MeshFile) for one in specs):
+            raise UsageError(f"{path}: a mesh has a file of its own, without further documents")
+        found += [(path, one) for one in specs]
+    return found

@@ -1,0 +1,110 @@
+"""Elastic jobs, in a queue or on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from ...coordinator.queue import Entry, QueuedJob
+from ...runtime.errors import UsageError
+from ..jobs import views
+from ..jobs.backend import JobBackend, JobLocation, wait_for_end
+from ..jobs.spec import QueuedJobSpec
+from .resource_kind import ResourceKind, ResourceList, facts_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_EVENTS = 1000
+
+
+class JobKind(ResourceKind):
+    """Elastic jobs."""
+
+    name = "job"
+    missing: ClassVar = {"drain": "'edl delete job NAME' stops it at a safe point"}
+
+    def get(self, name: str, service: str) -> ResourceList:
+        from rich.console import Group
+        from rich.text import Text
+
+        if service:
+            raise UsageError("jobs have no service: 'edl get students --service NAME' shows those")
+        with self.backend() as backend:
+            found = backend.listing()
+            if name:
+                found = replace(found, jobs=[backend.find(name)])
+        table = views.table(found) if found.jobs else Text(found.empty)
+        return ResourceList(views.to_json(found), Group(Text(found.head), table))
+
+    def describe(self, name: str) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        (facts,) = self.get(name, "").body["jobs"]
+        spec = facts.pop("spec")
+        told = [one for one in self.events(_EVENTS) if one.body.get("job") == name]
+        return Group(facts_table(facts | spec), *(Text(views.event_line(one)) for one in told))
+
+    def logs(self, name: str, follow: bool) -> Iterator[str]:
+        with self.backend() as backend:
+            yield from backend.log_lines(backend.find(name), follow)
+
+    def scale(self, name: str, size: str) -> str:
+        if size != "auto" and not size.isdecimal():
+            raise UsageError(f"expects a number of nodes or 'auto', got {size!r:.40}")
+        count = None if size == "auto" else int(size)
+        with self.backend() as backend:
+            found = backend.find(name)
+            _check_limits(found, count)
+            _check_running(backend.scale(found, count), name)
+        asked = "as many nodes as there is room for" if count is None else f"{count} nodes"
+        return f"job {name} is to run with {asked}"
+
+    def delete(self, name: str, wait_s: float) -> str:
+        with self.backend() as backend:
+            found = backend.find(name)
+            _check_running(backend.stop(found), name)
+            if wait_s:
+                return f"job {name}: {wait_for_end(backend, found, wait_s).state}"
+            return f"job {name} is to stop{backend.stop_note()}"
+
+    def submit(self, spec: QueuedJobSpec) -> list[str]:
+        """Add a job; return what happens now."""
+        with self.backend() as backend:
+            return backend.submit(spec)
+
+    def events(self, last: int) -> list[Entry]:
+        """Return the latest events of all jobs, oldest first; 0: all that are kept."""
+        with self.backend() as backend:
+            return backend.events(last)
+
+    @property
+    def location(self) -> JobLocation:
+        """Where jobs run."""
+        return JobLocation.of(self.mesh)
+
+    @contextmanager
+    def backend(self) -> Iterator[JobBackend]:
+        """Connect to where jobs run."""
+        backend = self.location.open()
+        try:
+            yield backend
+        finally:
+            backend.close()
+
+
+def _check_limits(job: QueuedJob, count: int | None) -> None:
+    least, most = int(job.spec.get("min_nodes", 1)), int(job.spec.get("max_nodes", 1))
+    if count is not None and not least <= count <= most:
+        raise UsageError(
+            f"job {job.name} runs with {least} to {most} nodes, not with {count};"
+            f" 'edl delete job {job.name}' ends it"
+        )
+
+
+def _check_running(accepted: bool, name: str) -> None:
+    if not accepted:
+        raise UsageError(f"job {name} has ended already: 'edl get jobs' says how")

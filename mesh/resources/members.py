@@ -1,0 +1,109 @@
+"""Teachers and students, as a service manager knows them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from ...coordinator.calling import client
+from ...coordinator.ops import status_view
+from .resource_kind import ResourceKind, ResourceList, facts_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ...proto import coordinator_pb2 as pb
+
+
+class _Members(ResourceKind):
+    """Members of services; one name may belong to several services."""
+
+    plural: Literal["teachers", "students"]
+
+    def _status(self, name: str, service: str) -> pb.MeshStatus:
+        mesh = self.mesh
+        status = client.fetch_status(mesh.coordinator, service, security=mesh.security())
+        known = set()
+        for one in status.services:
+            members = getattr(one, self.plural)
+            known |= {self._id(member) for member in members}
+            if name:
+                kept = [member for member in members if self._id(member) == name]
+                del members[:]
+                members.extend(kept)
+        if name and name not in known:
+            raise self.not_found(name, known)
+        return status
+
+    def get(self, name: str, service: str) -> ResourceList:
+        from rich.console import Group
+        from rich.text import Text
+
+        status = self._status(name, service)
+        parts: list[RenderableType] = []
+        for one in status.services:
+            if getattr(one, self.plural):
+                parts += [Text(one.name, "bold"), self._table(one)]
+        return ResourceList(
+            {self.plural: self._json(status)}, Group(*(parts or [Text(f"no {self.name}")]))
+        )
+
+    def describe(self, name: str) -> RenderableType:
+        from rich.console import Group
+
+        return Group(*map(facts_table, self._json(self._status(name, ""))))
+
+    def _json(self, status: pb.MeshStatus) -> list[dict[str, Any]]:
+        services = status_view.to_json(status)["services"]
+        return [
+            {"service": one["name"], **member} for one in services for member in one[self.plural]
+        ]
+
+    def _id(self, member: Any) -> str:
+        raise NotImplementedError
+
+    def _table(self, service: pb.ServiceStatus) -> RenderableType:
+        raise NotImplementedError
+
+
+class TeacherKind(_Members):
+    """Teachers."""
+
+    name = "teacher"
+    plural = "teachers"
+    missing: ClassVar = {
+        "logs": "its log is where it was started: the terminal or folder of 'edl up' and"
+        " 'edl agent', 'journalctl', 'kubectl logs'",
+        "scale": "'edl scale service NAME MIN:MAX' sets how many teachers a service has",
+        "delete": "'edl drain teacher NAME' lets it finish and leave",
+    }
+
+    def drain(self, name: str, service: str) -> list[str]:
+        mesh = self.mesh
+        return client.drain(
+            mesh.coordinator, service=service, teacher_id=name, security=mesh.security()
+        )
+
+    def _id(self, member: Any) -> str:
+        return str(member.teacher_id)
+
+    def _table(self, service: pb.ServiceStatus) -> RenderableType:
+        return status_view.teacher_table(service)
+
+
+class StudentKind(_Members):
+    """Students."""
+
+    name = "student"
+    plural = "students"
+    missing: ClassVar = {
+        "logs": "its log is where it was started",
+        "scale": "'edl scale job NAME N' sets the nodes of an elastic job",
+        "drain": "SIGTERM stops it at a safe point",
+        "delete": "SIGTERM stops it at a safe point; 'edl delete job NAME' stops an elastic job",
+    }
+
+    def _id(self, member: Any) -> str:
+        return str(member.report.student_id)
+
+    def _table(self, service: pb.ServiceStatus) -> RenderableType:
+        return status_view.student_table(service.students)

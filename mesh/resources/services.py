@@ -1,0 +1,116 @@
+"""Services, and the machines that serve them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, ClassVar
+
+from ...coordinator.calling import client
+from ...coordinator.ops import machines_view, service_view
+from ...proto import coordinator_pb2 as pb
+from ...runtime.errors import UsageError
+from .resource_kind import ResourceKind, ResourceList
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ...coordinator.machines import Deployment
+    from ...coordinator.ops.machines_view import MachinesState
+
+
+class ServiceKind(ResourceKind):
+    """Services: sets of teachers that label alike."""
+
+    name = "service"
+    missing: ClassVar = {
+        "logs": "'edl events --service NAME' shows what happened in it",
+        "drain": "'edl drain teacher NAME' is for one teacher, 'edl drain machine NAME' for those"
+        " of a host; 'edl delete service NAME' takes its machines",
+    }
+
+    def get(self, name: str, service: str) -> ResourceList:
+        from rich.console import Group
+        from rich.text import Text
+
+        name = name or service
+        found, machines = self._services(name), self._machines(name)
+        deployed = [] if machines is None else machines.deployments
+        if name and not found and not deployed:
+            raise self.not_found(name, (one.name for one in self._services("")))
+        parts = [
+            service_view.table(found)
+            if found
+            else Text("no service: start a teacher, 'edl-teacher serve --model ... --service NAME'")
+        ]
+        if machines is not None and deployed:
+            parts.append(machines_view.render_deployments(machines))
+        body = {
+            "services": [service_view.to_json(one) for one in found],
+            "deployments": None
+            if machines is None
+            else machines_view.to_json(machines)["deployments"],
+        }
+        return ResourceList(body, Group(*parts))
+
+    def describe(self, name: str) -> RenderableType:
+        from rich.console import Group
+
+        found, machines = self._services(name), self._machines(name)
+        if not found:
+            return self.get(name, "").table
+        deployed = machines is not None and machines.deployments
+        more = [machines_view.render(machines)] if machines is not None and deployed else []
+        return Group(service_view.details(found[0]), *more)
+
+    def scale(self, name: str, size: str) -> str:
+        bounds = re.fullmatch(r"(\d{1,4})(?::(\d{1,4}))?", size)
+        if bounds is None:
+            raise UsageError(f"a service has N or MIN:MAX teachers, not {size!r:.40}")
+        least = int(bounds[1])
+        deployment = self._deployment(name)
+        return self.deploy(
+            pb.DeployRequest(
+                service=name,
+                model_url=deployment.model_url,
+                content_id=deployment.content_id,
+                options=[f"{option}={value}" for option, value in deployment.options],
+                min=least,
+                max=int(bounds[2] or least),
+                priority=deployment.priority,
+                price_per_hour=deployment.price_per_hour,
+                freeze_seconds=deployment.freeze_s,
+                cost_ceiling_per_hour=deployment.cost_ceiling_per_hour,
+            )
+        )
+
+    def delete(self, name: str, wait_s: float) -> str:
+        if wait_s:
+            raise UsageError("--wait is for jobs; 'edl get services' shows when machines are free")
+        return self.deploy(pb.DeployRequest(service=name, withdraw=True))
+
+    def deploy(self, request: pb.DeployRequest) -> str:
+        """Ask the coordinator for a deployment; return what happens now."""
+        return client.deploy(self.mesh.coordinator, request, security=self.mesh.security())
+
+    def _services(self, name: str) -> list[pb.ServiceStatus]:
+        mesh = self.mesh
+        status = client.fetch_status(
+            mesh.coordinator, name, max_members=1, security=mesh.security()
+        )
+        return list(status.services)
+
+    def _machines(self, name: str) -> MachinesState | None:
+        machines = machines_view.machines_at(self.mesh.coordinator)
+        return None if machines is None else machines.of(name)
+
+    def _deployment(self, name: str) -> Deployment:
+        machines = machines_view.machines_at(self.mesh.coordinator)
+        if machines is None:
+            raise UsageError("this user may not read deployments: use a URL of an operator")
+        for one in machines.deployments:
+            if one.service == name and not one.withdrawn:
+                return one
+        raise UsageError(
+            f"service {name!r} is not deployed on machines: 'edl apply -f FILE' deploys it;"
+            " teachers that were started by hand are started and drained by hand"
+        )
