@@ -213,9 +213,10 @@ def _root() -> typer.Typer:
 
 
 def _moved(command: str) -> dict[str, str]:
-    """Return the options that a command had before there were contexts, and what to use instead."""
+    """Return the options that a command had in older versions, and what to use instead."""
+    moved = {"--coordinator": "it is --redis now"}
     if command not in ("status", "events", "drain", "doctor", "fleet"):
-        return {}
+        return moved
     security = {
         option: f"it belongs to a context: 'edl context add NAME {option} FILE ...', or {variable}."
         for option, variable in (
@@ -223,11 +224,15 @@ def _moved(command: str) -> dict[str, str]:
             ("--tls-key", "EDL_TLS_KEY"), ("--token-file", "EDL_TOKEN_FILE"),
         )
     }  # fmt: skip
-    return security | {
-        "--on": "it belongs to a context: 'edl context add NAME --jobs-on ...', or EDL_JOBS_ON.",
-        "--kubeconfig": "it belongs to a context: 'edl context add NAME --kubeconfig FILE ...'.",
-        "--queue": "it belongs to a context: 'edl context add NAME --queue ...', or EDL_QUEUE.",
-    }
+    return (
+        moved
+        | security
+        | {
+            "--on": "it belongs to a context: 'edl context add NAME --jobs-on ...', or EDL_JOBS_ON.",
+            "--kubeconfig": "it belongs to a context: 'edl context add NAME --kubeconfig FILE ...'.",
+            "--queue": "it belongs to a context: 'edl context add NAME --queue ...', or EDL_QUEUE.",
+        }
+    )
 
 
 def _edl() -> typer.Typer:

@@ -162,7 +162,7 @@ def _fleet(place: BenchmarkSetup, mode: Mode) -> Iterator[None]:
     """A runner of jobs; at its end no node is left."""
     command = python_command(
         "fleet", "edl", "fleet", "jobs", "--slots", SLOTS, "--mode", mode, "--freeze", _FREEZE_S,
-        "--folder", place.folder / mode, "--coordinator", place.url,
+        "--folder", place.folder / mode, "--redis", place.url,
         log=place.folder / "fleet.log",
     )  # fmt: skip
     fleet = start(command, echo=lambda line: log.debug("fleet: %s", line))
@@ -247,9 +247,7 @@ def _service(place: BenchmarkSetup, requests: int) -> Served:
         log.info("beside jobs on both slots: p99 %.1f ms", p99(beside))
         began_s = time.monotonic()
         reserve = start(
-            python_command(
-                "reserve", "edl", "job", "reserve", 1, "--name", "web", "--coordinator", place.url
-            )
+            python_command("reserve", "edl", "reserve", 1, "--name", "web", "--redis", place.url)
         )
         try:
             slot = int(reserve.expect(r"slot (\d+)", _START_S)[1])

@@ -124,7 +124,7 @@ def resnet(layers: int, batches: int) -> Shared:
         model = bare.hear()["model"]
         server, url = start_embedded()
         ending.callback(server.stop)
-        options: tuple[str, ...] = ("--coordinator", url, "--ttl", str(TTL_S))
+        options: tuple[str, ...] = ("--redis", url, "--ttl", str(TTL_S))
         if far != ANY_CORE:
             options += ("--devices", f"cpu:{far}")
         address = _teacher(ending, model, options, socket_core=near)

@@ -7,8 +7,8 @@ export CLICKS=DIR                                  # has train.txt and eval.txt
 python examples/ctr.py generate 20000              # writes small ones there, of invented habits
 python examples/ctr.py teacher ctr-teacher
 edl coordinator serve
-edl-teacher serve --model ctr-teacher --service ctr --coordinator redis://127.0.0.1:6379
-edl student train examples/ctr.py --coordinator redis://127.0.0.1:6379 --epochs 2
+edl-teacher serve --model ctr-teacher --service ctr --redis redis://127.0.0.1:6379
+edl student train examples/ctr.py --redis redis://127.0.0.1:6379 --epochs 2
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 edl coordinator serve
 python examples/digits_teacher.py digits-teacher
-edl-teacher serve --model digits-teacher --service digits --coordinator redis://127.0.0.1:6379
-edl student train examples/digits.py --coordinator redis://127.0.0.1:6379 --epochs 40
+edl-teacher serve --model digits-teacher --service digits --redis redis://127.0.0.1:6379
+edl student train examples/digits.py --redis redis://127.0.0.1:6379 --epochs 40
 
 Needs scikit-learn, which brings the digits.
 """

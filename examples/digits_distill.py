@@ -2,7 +2,7 @@
 
 edl coordinator serve
 python examples/digits_teacher.py digits-teacher
-edl-teacher serve --model digits-teacher --service digits --coordinator redis://127.0.0.1:6379
+edl-teacher serve --model digits-teacher --service digits --redis redis://127.0.0.1:6379
 python examples/digits_distill.py redis://127.0.0.1:6379
 
 Start more teachers with the same line, and end some, while it runs: `edl status --watch` shows it.

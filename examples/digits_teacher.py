@@ -1,7 +1,7 @@
 """A teacher to try the mesh with: trains a small CNN on handwritten digits and exports it.
 
 python examples/digits_teacher.py digits-teacher      # writes digits-teacher/model.*, in seconds
-edl-teacher serve --model digits-teacher --service digits --coordinator redis://127.0.0.1:6379
+edl-teacher serve --model digits-teacher --service digits --redis redis://127.0.0.1:6379
 """
 
 from __future__ import annotations

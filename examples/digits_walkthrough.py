@@ -86,7 +86,7 @@ to_onnx(network, Path(folder.name) / "digits.onnx")
 # ## A mesh
 #
 # A coordinator, which brings a Redis of its own, and two teachers: processes of this machine, which
-# end with this one whatever happens. `edl status --coordinator URL` in a terminal shows them.
+# end with this one whatever happens. `edl status --redis URL` in a terminal shows them.
 
 # %%
 mesh = LocalMesh()

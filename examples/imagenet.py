@@ -4,8 +4,8 @@ export IMAGENET=DIR       # has train/<wnid>/*.JPEG and val/<wnid>/*.JPEG,
                           # or val/*.JPEG with val.txt: lines of a file's name and its class, from 0
 python examples/imagenet.py resnet101 [WEIGHTS.pdparams]     # without: Paddle downloads its own
 edl coordinator serve
-edl-teacher serve --model resnet101 --service resnet101 --coordinator redis://127.0.0.1:6379
-edl student train examples/imagenet.py --coordinator redis://127.0.0.1:6379 --nodes 1:8 \
+edl-teacher serve --model resnet101 --service resnet101 --redis redis://127.0.0.1:6379
+edl student train examples/imagenet.py --redis redis://127.0.0.1:6379 --nodes 1:8 \
     --ranks-per-node 8 --total-batch 1024 --epochs 90 --checkpoint s3://bucket/resnet50
 
 Images travel as uint8; teachers send the 20 greatest of 1000 classes. The learning rate is that of

@@ -3,8 +3,8 @@
 export MNIST=DIR                          # has the four IDX files: train-images-idx3-ubyte, ...
 python examples/mnist.py mnist-teacher    # trains the teacher and exports it
 edl coordinator serve
-edl-teacher serve --model mnist-teacher --service mnist --coordinator redis://127.0.0.1:6379
-edl student train examples/mnist.py --coordinator redis://127.0.0.1:6379 --epochs 30
+edl-teacher serve --model mnist-teacher --service mnist --redis redis://127.0.0.1:6379
+edl student train examples/mnist.py --redis redis://127.0.0.1:6379 --epochs 30
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A teacher in numpy alone: which of three spiral arms a point lies on. It is fitted as it starts.
 
-edl-teacher serve --model spirals_teacher:network --service spirals --coordinator redis://...
+edl-teacher serve --model spirals_teacher:network --service spirals --redis redis://...
 (with this folder in PYTHONPATH), or everything at once: edl up examples/mesh.yaml
 """
 

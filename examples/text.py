@@ -3,9 +3,9 @@ r"""A job for `edl student train`: a bag of characters learns the mood of review
 export REVIEWS=DIR                        # has pos.txt and neg.txt, one review to a line
 python examples/text.py text-teacher      # trains a convolutional teacher and exports it
 edl coordinator serve
-edl-teacher serve --model text-teacher --service reviews --coordinator redis://127.0.0.1:6379 \
+edl-teacher serve --model text-teacher --service reviews --redis redis://127.0.0.1:6379 \
     --no-self-test                        # which tries noise, and noise is no text
-edl student train examples/text.py --coordinator redis://127.0.0.1:6379 --epochs 10
+edl student train examples/text.py --redis redis://127.0.0.1:6379 --epochs 10
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ RanksPerNode = Annotated[
 Coordinator = Annotated[
     str | None,
     typer.Option(
+        "--redis",
         envvar="EDL_COORDINATOR",
         help="Redis URL of the mesh: nodes meet there, and teachers are found there.",
         rich_help_panel=_WORLD,

@@ -43,7 +43,7 @@ def plan(settings: TrainSettings) -> Iterator[str]:
         where = settings.coordinator or ", ".join(settings.teachers)
         if assembly.needs_teachers and not where:
             raise UsageError(
-                "the job distils: give --coordinator redis://HOST:6379, or --teachers HOST:PORT,..."
+                "the job distils: give --redis redis://HOST:6379, or --teachers HOST:PORT,..."
             )
         yield f"soft labels: of service {assembly.distill.service} at {where or 'nobody'}"
     yield from _world(settings)

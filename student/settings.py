@@ -134,7 +134,7 @@ class TrainSettings:
             )
         if most > 1 and self.coordinator is None:
             raise UsageError(
-                f"--nodes {least}:{most} needs --coordinator redis://host:6379: nodes find each"
+                f"--nodes {least}:{most} needs --redis redis://host:6379: nodes find each"
                 " other there"
             )
         if most > 1 and self.checkpoint is None:
@@ -143,7 +143,7 @@ class TrainSettings:
                 " reach: a new world begins from there"
             )
         if self.coordinator is not None and self.teachers:
-            raise UsageError("give --coordinator or teachers' addresses, not both")
+            raise UsageError("give --redis or teachers' addresses, not both")
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, which `from_json` makes the same settings of."""

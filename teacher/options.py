@@ -203,6 +203,8 @@ Coordinator = Annotated[
         "come from a file: ?password_file=PATH, and sentinel_password_file=; a CA by "
         "ssl_ca_certs=PATH. Without it the teacher serves alone, for readers that name its "
         "address.",
+        "--redis",
+        "--coordinator",
     ),
 ]
 TeacherId = Annotated[

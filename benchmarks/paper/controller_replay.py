@@ -131,7 +131,7 @@ def _fleet(mode: Mode) -> Iterator[QueueBoard]:
         queue = stack.enter_context(closing(open_queue(url)))
         command = python_command(
             "fleet", "edl", "fleet", "jobs", "--slots", SLOTS, "--mode", mode, "--freeze", 0,
-            "--folder", folder / "jobs", "--coordinator", url, log=folder / "fleet.log",
+            "--folder", folder / "jobs", "--redis", url, log=folder / "fleet.log",
         )  # fmt: skip
         fleet = start(command)
         stack.callback(fleet.stop, grace_s=30.0)

@@ -29,7 +29,9 @@ def context() -> None:
 @app.command()
 def add(
     name: Name,
-    coordinator: Annotated[str, typer.Option(help="Redis URL of the mesh.")] = DEFAULT_URL,
+    coordinator: Annotated[
+        str, typer.Option("--redis", help="Redis URL of the mesh.")
+    ] = DEFAULT_URL,
     tls_ca: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Certificates that sign those of service managers."),
@@ -102,7 +104,7 @@ def list_contexts(json: Json = False) -> None:
         print(format_.dumps({"current": contexts.current, "contexts": shown}, indent=2))
         return
     if not shown:
-        typer.echo("no context: 'edl context add NAME --coordinator URL' adds one")
+        typer.echo("no context: 'edl context add NAME --redis URL' adds one")
         return
     table = Table("", "context", "coordinator", "settings", box=None)
     for name, settings in shown.items():

@@ -36,7 +36,7 @@ def _one_mesh(ctx: typer.Context, url: str) -> str:
     if url and ctx.params.get("context"):
         if _source(ctx, "context") == "COMMANDLINE":
             if _source(ctx, "coordinator") == "COMMANDLINE":
-                raise UsageError("give --context or --coordinator, not both")
+                raise UsageError("give --context or --redis, not both")
             return ""
         ctx.params["context"] = ""
     return url
@@ -53,7 +53,7 @@ MeshName = Annotated[
         "--context",
         envvar="EDL_CONTEXT",
         metavar="NAME",
-        is_eager=True,  # before --coordinator, which looks at it
+        is_eager=True,  # before --redis, which looks at it
         autocompletion=lambda: _context_names(),
         help="Which mesh, by its name in `edl context list`. Default: the current one.",
     ),
@@ -61,6 +61,7 @@ MeshName = Annotated[
 Coordinator = Annotated[
     str,
     typer.Option(
+        "--redis",
         envvar="EDL_COORDINATOR",
         metavar="URL",
         callback=_one_mesh,
@@ -95,7 +96,7 @@ def _context_names() -> list[str]:
 def mesh_context(name: str, coordinator: str) -> MeshContext:
     """Return how to reach the mesh that the options name.
 
-    A context is used whole: variables for credentials belong to a URL of `--coordinator` or
+    A context is used whole: variables for credentials belong to a URL of `--redis` or
     EDL_COORDINATOR, so no credential goes to another mesh than its own.
 
     Raises:

@@ -61,6 +61,7 @@ GrowingCluster = Annotated[
 Coordinator = Annotated[
     str | None,
     typer.Option(
+        "--redis",
         envvar="EDL_COORDINATOR",
         metavar="URL",
         help="Redis URL of the mesh for resources that name none.",

@@ -26,7 +26,9 @@ _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 #: Seconds added to the grace period of teachers.
 _FREE_S: Final = 15.0
 
-Coordinator = Annotated[str, typer.Option(envvar="EDL_COORDINATOR", help="Redis URL of the mesh.")]
+Coordinator = Annotated[
+    str, typer.Option("--redis", envvar="EDL_COORDINATOR", help="Redis URL of the mesh.")
+]
 Name = Annotated[
     str | None,
     typer.Option(

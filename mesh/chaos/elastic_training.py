@@ -85,7 +85,7 @@ class ElasticTraining:
         command = python_command(
             name,
             "edl",
-            *("student", "train", JOB_FILE, "--coordinator", self._url, "--job", JOB),
+            *("student", "train", JOB_FILE, "--redis", self._url, "--job", JOB),
             *("--nodes", "1:2", "--epochs", 1000),
             *("--checkpoint", self._folder / "checkpoints", "--id-log", self._id_log, *options),
             log=self._folder / f"{name}.log",

@@ -67,7 +67,7 @@ def _check_bytes(where: str, amount: str) -> None:
 
 
 #: Options of `edl student train` that the runner sets.
-_OURS: Final = ("--nodes", "--job", "--coordinator", "--dry-run")
+_OURS: Final = ("--nodes", "--job", "--redis", "--dry-run")
 _CLUSTER_ONLY: Final = ("image", "resources", "checkpoint_claim", "coordinator")
 
 
@@ -78,7 +78,7 @@ class QueuedJobSpec:
     Attributes:
         name: its name in the queue; also that of its training.
         train: arguments of `edl student train`: the job file and its options, without those that
-            the runner sets (`--nodes`, `--job`, `--coordinator`).
+            the runner sets (`--nodes`, `--job`, `--redis`).
         command: another program and its arguments instead. Neither goes through a shell.
         min_nodes: it does not run with fewer.
         max_nodes: it never has more.

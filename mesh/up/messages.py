@@ -77,7 +77,7 @@ def _change(old: ProcessState, new: ProcessState, address: str, last: str, logs:
 
 def up(what: str, up_s: float, url: str) -> str:
     """Describe a mesh that is up."""
-    return f"up in {up_s:.1f} s: {what}; 'edl status --coordinator {url}' shows it"
+    return f"up in {up_s:.1f} s: {what}; 'edl status --redis {url}' shows it"
 
 
 def describe_end(code: int | None) -> str:

@@ -20,8 +20,6 @@ from ..local import COORDINATOR_READY, TEACHER_READY
 from .mesh_state import ProcessSpec
 from .spec import URL, MeshFile, ServiceSpec, StudentSpec, program, search_path
 
-#: Options whose value is the Redis URL, and the environment variable for each.
-_VARIABLES: Final = {"--coordinator": "EDL_COORDINATOR", "--redis": "EDL_REDIS"}
 #: Shown until the coordinator has reported its address.
 UNKNOWN: Final = "redis://127.0.0.1:PORT"
 COORDINATOR: Final = "coordinator"
@@ -176,7 +174,7 @@ def _teachers(name: str, service: ServiceSpec, tag: str, folder: Path) -> list[P
     if service.is_factory and "PYTHONPATH" not in env:  # its module may be in the folder
         before = os.environ.get("PYTHONPATH")
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), before)))
-    place = ("--service", name, "--model", service.model, "--coordinator", URL)
+    place = ("--service", name, "--model", service.model, "--redis", URL)
     common = (*place, "--grace", f"{service.grace_s:g}")
     late_s = service.grace_s + _MARGIN_S
     if service.teachers == "auto":
@@ -222,7 +220,7 @@ def _students(
 def _training(name: str, student: StudentSpec, checkpoints: Path) -> list[str]:
     words = shlex.split(student.train)
     given = _options(tuple(words))
-    words += ["--coordinator", URL]
+    words += ["--redis", URL]
     if "--job" not in given:
         words += ["--job", name]
     if "--nodes" not in given and student.nodes > 1:
@@ -235,9 +233,10 @@ def _training(name: str, student: StudentSpec, checkpoints: Path) -> list[str]:
 def _unseen(words: tuple[str, ...], url: str) -> tuple[tuple[str, ...], dict[str, str]]:
     """Move a URL with a password to a variable, as all users may read command lines."""
     if masked(url) != url:
-        for at, (option, value) in enumerate(pairwise(words)):
-            if option in _VARIABLES and value == url:
-                return (*words[:at], *words[at + 2 :]), {_VARIABLES[option]: url}
+        variable = "EDL_REDIS" if words[0] == COORDINATOR else "EDL_COORDINATOR"
+        for at, pair in enumerate(pairwise(words)):
+            if pair == ("--redis", url):
+                return (*words[:at], *words[at + 2 :]), {variable: url}
     return words, {}
 
 

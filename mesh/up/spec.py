@@ -75,7 +75,7 @@ class ServiceSpec:
     ready_s: Ready = 120.0
 
     def __post_init__(self) -> None:
-        ours = ("--model", "--service", "--coordinator", "--teacher-id", "--grace")
+        ours = ("--model", "--service", "--redis", "--teacher-id", "--grace")
         check_words("options", self.options, ours, "model, the service's name, grace_s")
         _check_url("options", self.options)
         check_env(self.env)
@@ -114,7 +114,7 @@ class StudentSpec:
     grace_s: Grace = 30.0
 
     def __post_init__(self) -> None:
-        ours = ("--coordinator", "--dry-run", "--teachers")
+        ours = ("--redis", "--dry-run", "--teachers")
         check_program(self.train, self.command, ours, "the coordinator")
         _check_url("train", self.train)
         check_env(self.env)

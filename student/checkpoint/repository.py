@@ -371,7 +371,7 @@ class Repository:
         except BlockingIOError as error:
             raise UsageError(
                 f"another training saves its checkpoints to {self.url}. Give this one another"
-                " --checkpoint; or start both with the same --coordinator, as nodes of one job"
+                " --checkpoint; or start both with the same --redis, as nodes of one job"
             ) from error
 
     def _found(self, saved: Checkpoint) -> Sequence[StoredCheckpoint]:

@@ -135,7 +135,7 @@ def make_reader(
     if settings.coordinator is None and not settings.teachers:
         raise UsageError(
             f"the job asks the service {distill.service!r} for soft labels, and nothing says where"
-            " its teachers are: give --coordinator redis://HOST:6379, or --teachers HOST:PORT,..."
+            " its teachers are: give --redis redis://HOST:6379, or --teachers HOST:PORT,..."
         )
     reader = DistilReader(
         source,

@@ -156,7 +156,7 @@ _FLAGS: Final = {
 def check_settings(config: TeacherConfig) -> None:
     """Raise UsageError for unsupported settings, or if a required one is missing."""
     if config.coordinator is None:
-        raise UsageError("Paddle Serving is registered at a coordinator: name it by --coordinator")
+        raise UsageError("Paddle Serving is registered at a coordinator: name it by --redis")
     if len(config.devices) > 1:
         raise UsageError("a Paddle Serving teacher has one device: start another for each other")
     if config.devices[0].cores:

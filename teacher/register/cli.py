@@ -119,7 +119,7 @@ TestEvery = Annotated[
 ]
 Service = Annotated[str, _mesh("EDL_SERVICE", "The name that students ask for.")]
 Coordinator = Annotated[
-    str, _mesh("EDL_COORDINATOR", "Redis URL of the mesh, as of 'edl teacher serve'.")
+    str, _mesh("EDL_COORDINATOR", "Redis URL of the mesh, as of 'edl teacher serve'.", "--redis")
 ]
 TeacherId = Annotated[
     str, _mesh("EDL_TEACHER_ID", "Unique within the service. Default: the endpoint.")

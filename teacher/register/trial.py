@@ -181,7 +181,7 @@ class Trial:
             self._client.infer(LabelRequest(batch), self._config.timeout_s)
             raise UsageError(
                 f"it is an edl-teacher ({error}), which registers itself: start it with"
-                " --coordinator, and no sidecar"
+                " --redis, and no sidecar"
             ) from None
 
     def _refuse_unknown_inputs(self) -> None:

@@ -31,7 +31,7 @@ class Fleet:
     """A queue of jobs, and the runner that a test plays."""
 
     def __init__(self, url: str) -> None:
-        self.options = ("--coordinator", url)
+        self.options = ("--redis", url)
         self.board = QueueBoard(RedisStore(url, timeout_s=DEADLINE_S))
         fence = self.board.take("r", {"host": "here", "slots": 4}, 60.0)
         assert fence is not None

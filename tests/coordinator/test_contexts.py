@@ -33,7 +33,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_first_context_is_current_until_another_is_used(file: Path, tmp_path: Path) -> None:
     assert "no context" in output_of(app, "list")
     token = write_secret(tmp_path / "token", "secret")
-    output_of(app, "add", "prod", "--coordinator", URL, "--token-file", token)
+    output_of(app, "add", "prod", "--redis", URL, "--token-file", token)
     output_of(app, "add", "lab", "--jobs-on", "kubernetes:team", "--queue", "night")
     assert mesh_context("", "") == MeshContext(URL, token_file=token)
     assert mesh_context("lab", "").jobs_on == "kubernetes:team"
@@ -48,7 +48,7 @@ def test_the_first_context_is_current_until_another_is_used(file: Path, tmp_path
 
 
 def test_a_password_stays_in_the_file_which_others_cannot_read(file: Path) -> None:
-    output_of(app, "add", "prod", "--coordinator", "redis://ann:s3cret@head:6379")
+    output_of(app, "add", "prod", "--redis", "redis://ann:s3cret@head:6379")
     assert "s3cret" not in output_of(app, "list") + output_of(app, "list", "--json")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert mesh_context("prod", "").coordinator == "redis://ann:s3cret@head:6379"
@@ -114,7 +114,7 @@ class TestWhichMesh:
             ((), {"EDL_COORDINATOR": "memory://other"}, "other"),
             ((), {"EDL_COORDINATOR": "memory://other", "EDL_CONTEXT": "lab"}, "other"),
             (("--context", "lab"), {"EDL_COORDINATOR": "memory://other"}, "lab"),
-            (("--coordinator", "memory://other"), {"EDL_CONTEXT": "lab"}, "other"),
+            (("--redis", "memory://other"), {"EDL_CONTEXT": "lab"}, "other"),
             (("--context", "prod"), {"EDL_CONTEXT": "lab"}, "prod"),
         ],
     )
@@ -151,7 +151,7 @@ class TestWhichMesh:
         assert mesh_context("lab", "").token_file is None
 
     def test_two_flags_are_one_too_many(self, prod: Path) -> None:
-        flags = ("--context", "lab", "--coordinator", URL)
+        flags = ("--context", "lab", "--redis", URL)
         assert "not both" in refusal_of(command_line("status"), "status", *flags)
 
 

@@ -86,7 +86,7 @@ def test_two_ranks_of_ctr_learn_from_a_larger_model(
     module["train_teacher"](tmp_path / "teacher")
     with LocalMesh() as mesh:
         mesh.add_teacher("t", TeacherSpec("ctr", str(tmp_path / "teacher")))
-        argv = ("-m", "edl", "student", "train", job, "--steps", 6, "--coordinator", mesh.url)
+        argv = ("-m", "edl", "student", "train", job, "--steps", 6, "--redis", mesh.url)
         ranks = ("--ranks-per-node", 2, "--total-batch", 200)
         (told,) = printed("node", argv + ranks, r"finished at step 6  log loss ([0-9.]+)")
     assert 0.1 < float(told[1]) < 1.0  # 0.69 knows nothing

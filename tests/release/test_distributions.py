@@ -126,7 +126,7 @@ def helps_examines_and_reads(image: Build) -> None:
     help_text = run(image, *image.file.last("cpu", "CMD").argv)
     assert "coordinator" in help_text
     assert "teacher" in help_text
-    nobody = run(image, "doctor", "--coordinator", "redis://127.0.0.1:1", code=1)
+    nobody = run(image, "doctor", "--redis", "redis://127.0.0.1:1", code=1)
     assert "redis://127.0.0.1:1" in nobody
     teacher = ScriptedTeacher()
     try:

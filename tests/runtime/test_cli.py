@@ -21,7 +21,7 @@ def test_the_overview_shows_what_the_commands_say_of_themselves() -> None:
     [
         ("edl st", {"status", "student", "store"}),
         ("edl scale s", {"student", "service", "students", "services"}),
-        ("edl drain --co", {"--context", "--coordinator"}),
+        ("edl drain --re", {"--redis"}),
         ("edl drain --context l", {"lab", "left"}),
     ],
 )

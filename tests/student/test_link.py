@@ -129,7 +129,7 @@ def test_settings_are_json(given: dict[str, Any]) -> None:
         ({"seed": -1}, "seed is a number from 0"),
         ({"nodes": (2, 1)}, "1 <= MIN <= MAX"),
         ({"ranks_per_node": 5000}, "1 to 4096 ranks"),
-        ({"nodes": (1, 4)}, "needs --coordinator"),
+        ({"nodes": (1, 4)}, "needs --redis"),
         ({"nodes": (1, 4), "coordinator": URL}, "needs --checkpoint"),
         ({"coordinator": URL, "teachers": ("a:1",)}, "not both"),
         ({"deal": "random"}, "deal is one of dynamic, static"),
@@ -153,7 +153,7 @@ def test_terminal_gets_its_cursor_back(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(cli, "configure_logging", lambda *_: None)
     job = tmp_path / "job.py"
     job.write_text("")
-    arguments = ["train", str(job), "--steps", "1", "--coordinator", "nowhere"]
+    arguments = ["train", str(job), "--steps", "1", "--redis", "nowhere"]
     result = CliRunner().invoke(cli.app, arguments)
     assert isinstance(result.exception, UsageError)
     hidden, again = "\x1b[?25l", "\x1b[?25h"

@@ -42,7 +42,7 @@ def ready(process: Process) -> Coordinator:
 
 def edl(*arguments: object, url: str = "") -> tuple[int, list[str]]:
     """Run `edl ...`; returns its exit code and the lines of its output."""
-    words = (*arguments, *(("--coordinator", url) if url else ()))
+    words = (*arguments, *(("--redis", url) if url else ()))
     process = start(python_command("edl", "edl", *words, env={"COLUMNS": "1000"}))
     code = process.wait(START_S)
     assert code is not None, process.tail()
@@ -51,7 +51,7 @@ def edl(*arguments: object, url: str = "") -> tuple[int, list[str]]:
 
 def edl_output(*arguments: object, url: str) -> list[str]:
     """The lines that `edl ...`, run in the process of the test, prints; it has to succeed."""
-    words = [*map(str, arguments), "--coordinator", url]
+    words = [*map(str, arguments), "--redis", url]
     runner = CliRunner(env={"COLUMNS": "1000"})
     result = runner.invoke(command_line(words[0]), words, catch_exceptions=False)
     assert result.exit_code == 0, result.output

@@ -65,7 +65,7 @@ class Lending:
 
     def agent(self, name: str) -> Process:
         """Start one; it is ended with the test."""
-        words = (f"--coordinator={self.mesh.url}", f"--machine={name}", "--devices=cpu")
+        words = (f"--redis={self.mesh.url}", f"--machine={name}", "--devices=cpu")
         more = (f"--cache={self.cache(name)}", "--ttl=6", "--grace=10")
         self._agents.append(start(python_command(name, "edl", "agent", *words, *more)))
         return self._agents[-1]

@@ -72,7 +72,7 @@ def kinds_about(log: list[dict[str, Any]], subject: str) -> list[str]:
 def test_a_teacher_is_drained_by_command_and_the_log_says_all_that_happened(
     service: Service, set_pace: Callable[[float], None], stack: ExitStack
 ) -> None:
-    words = ("events", "--follow", "--service", service.name, "--coordinator", service.url)
+    words = ("events", "--follow", "--service", service.name, "--redis", service.url)
     follower = stack.enter_context(running(*words))
     set_pace(0.02 / 8)
     a, b = service.add("a", "b")

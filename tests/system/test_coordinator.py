@@ -180,7 +180,7 @@ def test_certificates_and_tokens_are_asked_for(
 
 
 def test_watching_prints_one_table_after_another_until_ctrl_c(coordinator: Coordinator) -> None:
-    arguments = ("status", "--coordinator", coordinator.url, "--watch")
+    arguments = ("status", "--redis", coordinator.url, "--watch")
     terminal = {"FORCE_COLOR": "1"}  # lets rich believe in one
     for line, form in ((re.compile(r"^\{.*\}$"), ["--json"]), (re.compile("service managers"), [])):
         process = start(python_command("status", "edl", *arguments, *form, env=terminal))

@@ -44,7 +44,7 @@ class World:
     def fleet(self, slots: int = 2, *options: object) -> Process:
         """Start a runner; it may have to wait for the queue."""
         words = ("fleet", "jobs", "--slots", slots, "--freeze", 0, "--ttl", TTL_S)
-        more = ("--folder", self.folder / "fleet", "--coordinator", self.url, *options)
+        more = ("--folder", self.folder / "fleet", "--redis", self.url, *options)
         self.runners.append(start(python_command("fleet", "edl", *words, *more)))
         return self.runners[-1]
 
@@ -73,7 +73,7 @@ class World:
     @contextmanager
     def reserved(self, slots: int) -> Iterator[re.Match[str]]:
         """Slots that a process of `edl reserve` keeps; gives what it said of them."""
-        words = ("reserve", slots, "--name", "web", "--coordinator", self.url)
+        words = ("reserve", slots, "--name", "web", "--redis", self.url)
         service = start(python_command("reserve", "edl", *words))
         try:
             yield service.expect(r"(slot \d.*) free after ([\d.]+) s", 20)
@@ -205,7 +205,7 @@ def test_a_fleet_follows_its_student_and_goes_with_it(stack: ExitStack) -> None:
     stack.callback(process.stop)
     url = ready(process).url
     words = ("fleet", "local", "--service", SERVICE, "--model", CHEAP, "--max", MOST)
-    options = ("--ttl", TTL_S, "--micro-batch", PACED_ROWS, "--coordinator", url, "--grace", 2)
+    options = ("--ttl", TTL_S, "--micro-batch", PACED_ROWS, "--redis", url, "--grace", 2)
     fleet = start(python_command("fleet", "edl", *words, *options, "--", *paced(TEACHER_S)))
     stack.callback(fleet.stop, 20.0)
     fleet.expect("fleet ready", 60.0)

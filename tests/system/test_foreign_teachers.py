@@ -41,7 +41,7 @@ def sidecar(
     process = start(
         python_command(
             "sidecar", "edl.teacher", "register", "--service", service.name,
-            "--endpoint", address, "--model", MODEL, "--coordinator", service.url, "--ttl", TTL_S,
+            "--endpoint", address, "--model", MODEL, "--redis", service.url, "--ttl", TTL_S,
             "--every", 0.3, "--test-every", 0.6, "--timeout", 2, *named, *arguments,
         )
     )  # fmt: skip

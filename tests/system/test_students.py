@@ -145,12 +145,12 @@ def test_missing_teachers_are_awaited_until_ctrl_c_or_for_as_long_as_stated(
     job_file = tmp_path / "job.py"
     job_file.write_text(f"{JOB_FILE.read_text()}\n\n{ASKS}")
     with closing(Nodes(tmp_path, ("--epochs", 1), job_file)) as nodes:
-        node = nodes.start("--coordinator", redis[0])
+        node = nodes.start("--redis", redis[0])
         node.expect(r"0 of 0 teachers live", START_S)
         node.send_signal(signal.SIGINT)
         assert node.wait(END_S) == 128 + signal.SIGINT
         nodes.environment = {"EDL_TEST_WAIT_S": "1"}
-        node = nodes.start("--coordinator", redis[0])
+        node = nodes.start("--redis", redis[0])
         assert node.wait(END_S) == NoTeacherAvailable.exit_code
         assert [line for line in node.tail(100) if "no teacher of service 'nobody' for 1 s" in line]
         assert not re.search("generation 3|crashed", "\n".join(node.tail(100)))
@@ -184,7 +184,7 @@ BATCH = 12
 @pytest.fixture
 def elastic(tmp_path: Path, redis: tuple[str, psutil.Process]) -> Iterator[Nodes]:
     """Nodes that meet at the Redis of the test."""
-    options = ("--coordinator", redis[0], "--save-every-steps", 50)
+    options = ("--redis", redis[0], "--save-every-steps", 50)
     with closing(Nodes(tmp_path, options)) as nodes:
         yield nodes
 

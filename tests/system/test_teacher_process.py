@@ -113,7 +113,7 @@ def test_a_start_that_cannot_work_is_refused_in_one_line(tmp_path: Path) -> None
         for arguments, expected, words in (
             (("--model", "/nope"), 2, "no model at /nope: expected"),
             (("--port", port), 69, f"another process listens on 127.0.0.1:{port}"),
-            (("--coordinator", redis), 69, "does not answer"),
+            (("--redis", redis), 69, "does not answer"),
             (("--tokens", missing), 2, missing),
             (("--tls-cert", missing, "--tls-key", missing), 2, missing),
         ):
@@ -126,7 +126,7 @@ def test_a_start_that_cannot_work_is_refused_in_one_line(tmp_path: Path) -> None
 
 def test_a_model_that_fails_its_self_test_says_why_and_never_registers(valkey_url: str) -> None:
     name = unique("undecided")
-    arguments = ("--coordinator", valkey_url, "--service", name)
+    arguments = ("--redis", valkey_url, "--service", name)
     code, line = fails("--model", f"{LINEAR}:undecided", *arguments)
     assert code == 2
     words = "output 'logits' is uniform: the same for all 5 classes, in every sample"
@@ -135,7 +135,7 @@ def test_a_model_that_fails_its_self_test_says_why_and_never_registers(valkey_ur
 
 
 def test_a_name_that_another_teacher_has_taken_meanwhile(valkey_url: str) -> None:
-    arguments, name = ("--coordinator", valkey_url, "--teacher-id", "t1"), unique("taken")
+    arguments, name = ("--redis", valkey_url, "--teacher-id", "t1"), unique("taken")
     with serving(*arguments, service=name) as older, serving(*arguments, service=name) as newer:
         assert older.process.wait(ANSWER_S) == 1
         assert older.process.tail(1)[0].startswith("edl-teacher: ")
@@ -165,7 +165,7 @@ def test_tls_and_tokens_guard_labels_and_metrics(tmp_path: Path, stack: ExitStac
     stack.callback(manager.stop)
     url = ready(manager).url
     options = ("--tls-cert", files.certificate, "--tls-key", files.key, "--tokens", tokens)
-    beside = ("--coordinator", url, "--metrics-listen", "0")
+    beside = ("--redis", url, "--metrics-listen", "0")
     with serving(*map(str, options), *beside, client=good) as teacher:
         teacher.ask()
         wait_until(lambda: [one.admission for one in teachers_of(url)] == ["admitted"])
@@ -188,7 +188,7 @@ def test_another_teacher_on_a_dead_ones_address_answers_nothing_that_was_meant_f
     valkey_url: str,
 ) -> None:
     name = unique("dead")
-    arguments = ("--coordinator", valkey_url, "--ttl", "60")
+    arguments = ("--redis", valkey_url, "--ttl", "60")
     with serving(*arguments, "--teacher-id", "dead", service=name) as dead:
         (before,) = members(valkey_url, name)
         os.kill(dead.process.pid, signal.SIGKILL)

@@ -150,7 +150,7 @@ class Mesh:
         """What an `edl` command on the student's host prints, whatever its exit code is."""
         token_file = f"{self.folder}/{token}.token"
         secrets = ("--tls-ca", f"{self.folder}/ca.pem", "--token-file", token_file)
-        command = (*PYTHON, "-m", "edl", *words, "--coordinator", self.url(user), *secrets)
+        command = (*PYTHON, "-m", "edl", *words, "--redis", self.url(user), *secrets)
         process = self._start(STUDENT, *command)
         process.wait(WAIT_S)
         return "\n".join(process.tail(200))
@@ -206,7 +206,7 @@ class Mesh:
 
     def _serve_teacher(self, name: str) -> None:
         folder, url = self.folder, self.url(f"edl-teacher-{SERVICE}")
-        words = ("serve", "--model", MODEL, "--service", SERVICE, "--coordinator", url)
+        words = ("serve", "--model", MODEL, "--service", SERVICE, "--redis", url)
         listen = ("--host", self.net.addresses[TEACHERS], "--tokens", f"{folder}/teacher-tokens")
         tls = ("--tls-cert", f"{folder}/teacher.pem", "--tls-key", f"{folder}/teacher.key")
         program = (*PYTHON, "-m", "edl.teacher", *words, "--teacher-id", name, *listen, *tls)

@@ -82,7 +82,7 @@ function empty(is) {
   $("empty").append(
     element("h2", {}, "The mesh is empty, and ready"),
     element("p", {}, "No teacher and no student has registered. Start a teacher on any machine that reaches the coordinator's Redis:"),
-    command("edl-teacher serve --model MODEL --service NAME --coordinator redis://HEAD:6379"),
+    command("edl-teacher serve --model MODEL --service NAME --redis redis://HEAD:6379"),
     element("p", {}, "Then let a student read through it:"),
     command('loader = DistilReader(data_loader, service="NAME", coordinator="redis://HEAD:6379")'),
     element("p", {}, "Both appear here within a second of their first sign of life."));

@@ -157,7 +157,7 @@ def _check_training(job: Object, pod_spec: Object) -> None:
     if job["spec"].get("train") and not told:
         raise UsageError(
             "its nodes meet in the mesh's Redis: name it as spec.coordinator, or start the operator"
-            " with --coordinator"
+            " with --redis"
         )
     volumes = [one for one in pod_spec["volumes"] if one["name"] == "checkpoints"]
     shared = not any("emptyDir" in one for one in volumes)

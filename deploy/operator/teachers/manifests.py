@@ -25,7 +25,7 @@ INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
 METRICS_PORT: Final = 9101
 #: Options that the operator sets, so `spec.args` may not.
 _RESERVED_ARGS: Final = (
-    "--model", "--service", "--coordinator", "--teacher-id", "--host", "--port", "--http",
+    "--model", "--service", "--redis", "--teacher-id", "--host", "--port", "--http",
     "--transport-port", "--metrics-listen", "--grace",
 )  # fmt: skip
 #: Options and variables that let a teacher authenticate callers, or skip that.
@@ -170,7 +170,7 @@ def _check_container(container: Object) -> None:
     if not told:
         raise UsageError(
             "spec.coordinator: teachers register in the mesh's Redis: name it, or start the"
-            " operator with --coordinator"
+            " operator with --redis"
         )
     said = {word.split("=")[0] for word in container.get("args") or ()}
     said |= {one["name"] for one in container.get("env") or ()}

@@ -64,7 +64,7 @@ def test_what_others_wrote_steers_no_terminal_and_a_pipe_has_a_hundred_columns(
         manager.registry.note("digits", [LogEntry("lost", evil, evil)])
         for words in ("events", "status --service digits", "describe service digits"):
             command, *more = words.split()
-            told = run(command_line(command), command, *more, "--coordinator", manager.url).output
+            told = run(command_line(command), command, *more, "--redis", manager.url).output
             assert harmless in told
             assert set(told) & {"\x1b", "\x07"} == set(), words
             if command == "status":

@@ -160,7 +160,7 @@ def operator(cluster: Cluster, name: str) -> Iterator[Process]:
     process = start(
         python_command(
             name, "edl", "operator", "run", "--kubeconfig", cluster.kubeconfig,
-            "--namespace", cluster.namespace, "--coordinator", "redis://127.0.0.1:1",
+            "--namespace", cluster.namespace, "--redis", "redis://127.0.0.1:1",
             "--interval", 300, "--lease-duration", 6, "--metrics-listen", "0",
         )
     )  # fmt: skip

@@ -47,7 +47,7 @@ class Operator:
         return cli_output.refusal_of(*self._command(verb, *words))
 
     def _command(self, verb: str, *words: object) -> tuple[Any, ...]:
-        return command_line(verb), verb, *words, "--coordinator", self.mesh.url
+        return command_line(verb), verb, *words, "--redis", self.mesh.url
 
     @property
     def deployment(self) -> Deployment:

@@ -44,12 +44,12 @@ def test_teachers_get_what_the_mesh_says(tmp_path: Path) -> None:
           b: {model: "net:make", teachers: auto, min_teachers: 1, max_teachers: 4, options: --ttl 3}
     """
     found = commands(tmp_path, text, "redis://127.0.0.1:77")
-    common = "--model big --coordinator redis://127.0.0.1:77 --grace 60"
+    common = "--model big --redis redis://127.0.0.1:77 --grace 60"
     assert found == {
         "coordinator": "coordinator serve --ttl 3 --redis-port 77",
         "a-1": f"teacher serve --service a {common} --teacher-id a-1 --threads 2",
         "a-2": f"teacher serve --service a {common} --teacher-id a-2 --threads 2",
-        "b-fleet": "fleet local --service b --model net:make --coordinator redis://127.0.0.1:77"
+        "b-fleet": "fleet local --service b --model net:make --redis redis://127.0.0.1:77"
         " --grace 10 --min 1 --max 4 -- --ttl 3",
     }
     assert commands(tmp_path, text)["coordinator"].endswith("--redis-port 0")
@@ -73,11 +73,9 @@ def test_students_of_both_kinds(tmp_path: Path) -> None:
     found = commands(tmp_path, text, "redis://x:1")
     train = "student train job.py"
     own = tmp_path / "own" / "one"
-    assert found["one"] == (
-        f"{train} --epochs 3 --coordinator redis://x:1 --job one --checkpoint {own}"
-    )
+    assert found["one"] == (f"{train} --epochs 3 --redis redis://x:1 --job one --checkpoint {own}")
     assert "--nodes 1:2" in commands(tmp_path, "students: {a: {train: job.py, nodes: 2}}")["a-1"]
-    two = f"{train} --job j --checkpoint=here --nodes 3 --coordinator redis://x:1"
+    two = f"{train} --job j --checkpoint=here --nodes 3 --redis redis://x:1"
     assert found["two-1"] == found["two-2"] == two
     assert found["any"] == f"{Path(sys.executable).parent}/python my.py redis://x:1 $HOME"
 
@@ -144,7 +142,7 @@ def test_a_password_is_on_no_command_line_of_ours(tmp_path: Path) -> None:
     said = {}
     for member in plan.processes:
         command = plan.command(member.spec.name, url, tmp_path)
-        assert not {url, "--coordinator", "--redis"} & set(command.argv), command.argv
+        assert not {url, "--redis"} & set(command.argv), command.argv
         said[member.spec.name] = [name for name, value in command.env.items() if value == url]
     assert said.pop("coordinator") == ["EDL_COORDINATOR", "EDL_REDIS"]
     assert set(map(tuple, said.values())) == {("EDL_COORDINATOR",)}
@@ -152,5 +150,5 @@ def test_a_password_is_on_no_command_line_of_ours(tmp_path: Path) -> None:
     file = written(tmp_path, text)
     command = plan_of(read_mesh(file), file, tmp_path).command("s", url, tmp_path)
     assert " ".join(command.argv).count(f"job.py --set x {url}") == 1
-    assert "--coordinator" not in command.argv
+    assert "--redis" not in command.argv
     assert command.env["EDL_COORDINATOR"] == url

@@ -92,6 +92,6 @@ def test_jobs_that_ask_no_teacher_have_no_reader(settings: TrainSettings) -> Non
     source = source_of(batched(9, 4), settings)
     for distill in (None, Distill(service="s", alpha=1.0, beta=0.0)):
         assert isinstance(make_reader(source, distill, settings, rank=0), DirectReader)
-    with pytest.raises(UsageError, match=r"asks the service 's' .* --coordinator .* --teachers"):
+    with pytest.raises(UsageError, match=r"asks the service 's' .* --redis .* --teachers"):
         make_reader(source, DISTILL, settings_of(), rank=0)
     source.close()

@@ -38,7 +38,7 @@ PLAIN = TeacherConfig("net", PredictorConfig("models/net"), coordinator="redis:/
         ({"metrics_listen": "0"}, "--metrics-listen"),
         ({"devices": (Device(), Device())}, "one device"),
         ({"devices": (Device("cpu", (0, 1)),)}, "not bound to cores"),
-        ({"coordinator": None}, "--coordinator"),
+        ({"coordinator": None}, "--redis"),
     ],
 )
 def test_unsupported_options_are_refused(changed: dict[str, Any], flag: str) -> None:

@@ -186,7 +186,7 @@ def test_our_own_teachers_are_refused() -> None:
     def refuse_always(request: LabelRequest) -> dict[str, Array]:
         raise WrongInstance("this is 'u'")
 
-    with pytest.raises(UsageError, match=r"an edl-teacher .*--coordinator"):
+    with pytest.raises(UsageError, match=r"an edl-teacher .*--redis"):
         ScriptedClient(label).trial(INPUT).run()
     with pytest.raises(WrongInstance):
         ScriptedClient(refuse_always).trial(INPUT).run()
