@@ -224,15 +224,12 @@ def _moved(command: str) -> dict[str, str]:
             ("--tls-key", "EDL_TLS_KEY"), ("--token-file", "EDL_TOKEN_FILE"),
         )
     }  # fmt: skip
-    return (
-        moved
-        | security
-        | {
-            "--on": "it belongs to a context: 'edl context add NAME --jobs-on ...', or EDL_JOBS_ON.",
-            "--kubeconfig": "it belongs to a context: 'edl context add NAME --kubeconfig FILE ...'.",
-            "--queue": "it belongs to a context: 'edl context add NAME --queue ...', or EDL_QUEUE.",
-        }
-    )
+    others = {
+        "--on": "it belongs to a context: 'edl context add NAME --jobs-on ...', or EDL_JOBS_ON.",
+        "--kubeconfig": "it belongs to a context: 'edl context add NAME --kubeconfig FILE ...'.",
+        "--queue": "it belongs to a context: 'edl context add NAME --queue ...', or EDL_QUEUE.",
+    }
+    return moved | security | others
 
 
 def _edl() -> typer.Typer:

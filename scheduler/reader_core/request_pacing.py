@@ -175,6 +175,13 @@ class RequestPacing:
         if (known := self._teachers.get(name)) is not None:
             known.sent.pop(request, None)
 
+    def refused(self, name: str, now: float) -> Iterator[ev.Event]:
+        """Record that a teacher had no room for a request; yield ledger events."""
+        if (known := self._teachers.get(name)) is not None:
+            before, known.window = known.window.size, known.window.refused(now)
+            if (window := known.window.size) != before:
+                yield ev.WindowChanged(name, window)
+
     def sent_at(self, name: str, request: int) -> float | None:
         """Return when an open request was sent."""
         known = self._teachers.get(name)

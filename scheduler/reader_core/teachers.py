@@ -294,6 +294,9 @@ class TeacherStates:
         else:  # not the batch's fault
             self.comparisons.rests(name)
             self._apply(ev.AttemptFailed(name, request, reason if failure == "crashed" else ""))
+            if failure == "full":
+                for change in self._pace.refused(name, now):
+                    self._apply(change)
             others = len(self._answering - self.breakers.ejected.keys() - {name})
             self._resting.add(name)
             counts = failure not in ("full", "shut out")

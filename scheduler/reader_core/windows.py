@@ -10,9 +10,10 @@ changes.
 A *window* has the fewest requests that keep a teacher just busy, at least two. With one request in
 flight a teacher idles while its answer travels; two hide the transfer while it is shorter than the
 computation. If it is longer, or the teacher processes several requests at once, more are needed:
-the window grows while that brings more rows per second. The measured cost is the time from one
-answer to the next while the window is full. A teacher with a window of two whose device worked all
-of that time is just busy, and nothing is tried.
+the window grows while that brings more rows per second, and shrinks when the teacher has no room
+for a request. The measured cost is the time from one answer to the next while the window is full. A
+teacher with a window of two whose device worked all of that time is just busy, and nothing is
+tried.
 
 With `teacher_batch_size="auto"` the rows of a request are optimised too. A device labels more rows
 per second in larger requests until it is full; above that they only take longer. So the smallest
@@ -116,6 +117,16 @@ class HillClimb(NamedTuple):
         if self.trial is None or now - self.since < TRIAL_S:
             return self
         return self._replace(trial=None)._turned(now)
+
+    def refused(self, now: float) -> HillClimb:
+        """Leave the setting in force, which cannot be had: give up its trial, or take a step down.
+
+        The next larger setting is tried again after a rest.
+        """
+        if self.trial is not None and self.trial > self.step:
+            return self._replace(trial=None)._turned(now)
+        step = max(0, self.step - 1)
+        return HillClimb(self.rule, step, up=False, in_vain=1, since=now, rest_s=self.rest_s)
 
     def measured(self, used: int, cost: float, now: float, most: int) -> HillClimb:
         """Record a cost.
@@ -254,6 +265,11 @@ class Window(NamedTuple):
             most = least
         climb = self.climb.look(now).measured(self.size, turnaround_s / rows, now, most)
         return Window(climb, climb.setting, busy)
+
+    def refused(self, now: float) -> Window:
+        """Return the window after the teacher had no room for a request."""
+        climb = self.climb.refused(now)
+        return self._replace(climb=climb, size=climb.setting)
 
 
 @dataclass(frozen=True, slots=True)

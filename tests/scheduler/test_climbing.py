@@ -167,6 +167,31 @@ class TestWindows:
         assert teacher.rate(teacher.window.climb.step + 2) >= 0.95 * teacher.rate(needed)
         assert teacher.window.climb.step + 2 <= needed
 
+    @pytest.mark.parametrize("room", [1, 2, 3, 5])
+    def test_a_teacher_without_room_refuses_few_requests(self, room: int) -> None:
+        teacher, refused = WindowTeacher(0.01, 0.1), 0
+        for _ in range(600):
+            teacher.full = teacher.size <= room
+            if not teacher.full:  # what was sent above the room comes back
+                refused += 1
+                teacher.window = teacher.window.refused(teacher.now)
+            teacher.run(10)
+        minutes = teacher.now / 60
+        assert teacher.size <= max(room, 2)
+        assert refused <= minutes + 3 or room < 2, (
+            "one for each trial, after longer and longer rests"
+        )
+
+    def test_a_teacher_that_has_room_again_gets_more(self) -> None:
+        teacher = WindowTeacher(0.01, 0.05)
+        teacher.run(3000)
+        assert teacher.window.climb.step + 2 == 6
+        for _ in range(6):  # other students came
+            teacher.window = teacher.window.refused(teacher.now)
+        assert teacher.size == 2
+        teacher.run(3000)
+        assert teacher.window.climb.step + 2 == 6
+
     def test_window_stays_when_not_full_or_pinned(self) -> None:
         teacher = WindowTeacher(0.01, 0.1)
         teacher.full = False
@@ -175,7 +200,7 @@ class TestWindows:
         pinned = WindowConfig(2, 2)
         window = Window.start(pinned, 0.0)
         for answer in range(1000):
-            window = window.answered(32, 0.1, 0.01, True, answer * 0.1)
+            window = window.answered(32, 0.1, 0.01, True, answer * 0.1).refused(answer * 0.1)
             assert window.size == 2
 
 

@@ -28,7 +28,8 @@ ROWS = 8
 TTL_S = 6.0
 #: More batches than any test has time for.
 FOR_EVER = 1 << 40
-SPEC = TeacherSpec("slow", MODEL, ttl_s=TTL_S)
+#: With room for the largest window, so that no request is refused.
+SPEC = TeacherSpec("slow", MODEL, ttl_s=TTL_S, options=("--slots", "8"))
 #: Of a batch with its labels.
 BATCH_BYTES = 2 * ROWS * FEATURES * 4
 

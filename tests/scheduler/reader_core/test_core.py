@@ -21,9 +21,9 @@ NBYTES = 100
 class World:
     """A core, its teachers and its student, as a test says."""
 
-    def __init__(self, **options: object) -> None:
+    def __init__(self, window_max: int = 2, **options: object) -> None:
         flow = FlowConfig(100 * NBYTES, 50 * NBYTES, teachers_max=64)
-        config = CoreConfig("s", flow, WindowConfig(2, 2), **options)  # type: ignore[arg-type]
+        config = CoreConfig("s", flow, WindowConfig(2, window_max), **options)  # type: ignore[arg-type]
         self.core = ReaderCore(config, random.Random(7))
         self.now = 0.0
         self.links: dict[str, int] = {}
@@ -118,6 +118,28 @@ def test_a_step_that_is_long_now_and_then_asks_for_no_more_teachers() -> None:
         world.tell(ev.BatchTaken(number, ROWS, 0.48 if number % 5 == 4 else 0.005))
         world.tell(ev.Tick())
     assert world.core.decision.needed == 2
+
+
+def test_a_teacher_that_has_no_room_gets_fewer_requests_at_once() -> None:
+    world = World(window_max=8)
+    world.assign("a")
+    for _ in range(9):
+        world.queue()
+    taken = 0
+    while len(world.asked) == 2:  # until a wider window is tried
+        assert taken < 200
+        world.queue()
+        world.now += 0.1
+        world.answer(device_s=0.05)
+        world.tell(ev.Released(taken))
+        world.tell(ev.BatchTaken(taken, ROWS, 0.01))
+        taken += 1
+    assert len(world.core.ledger.in_flight_at("a")) == 3
+    world.fail("full")
+    world.now += 60.0
+    world.tell(ev.Tick())
+    world.tell(ev.Probed("a", world.links["a"]))
+    assert len(world.core.ledger.in_flight_at("a")) == 2
 
 
 @pytest.mark.parametrize("agrees", [True, False])
