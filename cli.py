@@ -43,10 +43,12 @@ _GROUPS = {
         "deploy.operator.cli",
         "Kubernetes: make TeacherServices and DistillJobs true.",
     ),
-    "fleet": ("mesh.fleet.cli", "Start and stop processes of the mesh on this machine."),
 }
 #: Commands of older versions, and what to use instead.
 _FORMER = {
+    "fleet": "edl agent --local, edl agent jobs",
+    "fleet local": "edl agent --local, with options of teachers as --teacher-options '...'",
+    "fleet jobs": "edl agent jobs",
     "job": "edl get|describe|logs|scale|delete job",
     "job submit": "edl apply -f JOB.yaml, with `kind: job` in the file",
     "job list": "edl get jobs",
@@ -215,7 +217,7 @@ def _root() -> typer.Typer:
 def _moved(command: str) -> dict[str, str]:
     """Return the options that a command had in older versions, and what to use instead."""
     moved = {"--coordinator": "it is --redis now"}
-    if command not in ("status", "events", "drain", "doctor", "fleet"):
+    if command not in ("status", "events", "drain", "doctor"):
         return moved
     security = {
         option: f"it belongs to a context: 'edl context add NAME {option} FILE ...', or {variable}."

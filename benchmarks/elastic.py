@@ -161,7 +161,7 @@ def _place(cores: tuple[tuple[int, ...], ...]) -> Iterator[BenchmarkSetup]:
 def _fleet(place: BenchmarkSetup, mode: Mode) -> Iterator[None]:
     """A runner of jobs; at its end no node is left."""
     command = python_command(
-        "fleet", "edl", "fleet", "jobs", "--slots", SLOTS, "--mode", mode, "--freeze", _FREEZE_S,
+        "fleet", "edl", "agent", "jobs", "--slots", SLOTS, "--mode", mode, "--freeze", _FREEZE_S,
         "--folder", place.folder / mode, "--redis", place.url,
         log=place.folder / "fleet.log",
     )  # fmt: skip

@@ -3,7 +3,7 @@
 #
 # Three jobs come to a pool of eight slots, then a web service wants some back. First each job waits
 # until all that it asked for is free, as most schedulers have it; then they grow and shrink between
-# a least and a most, as `edl fleet jobs` and the operator have it. The rule is theirs, only the
+# a least and a most, as `edl agent jobs` and the operator have it. The rule is theirs, only the
 # time is virtual. Open this file as a notebook, or run it; it needs `edl-dist` alone:
 #
 #     python examples/sharing_walkthrough.py

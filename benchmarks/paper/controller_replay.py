@@ -130,7 +130,7 @@ def _fleet(mode: Mode) -> Iterator[QueueBoard]:
         url = f"redis://127.0.0.1:{port}"
         queue = stack.enter_context(closing(open_queue(url)))
         command = python_command(
-            "fleet", "edl", "fleet", "jobs", "--slots", SLOTS, "--mode", mode, "--freeze", 0,
+            "fleet", "edl", "agent", "jobs", "--slots", SLOTS, "--mode", mode, "--freeze", 0,
             "--folder", folder / "jobs", "--redis", url, log=folder / "fleet.log",
         )  # fmt: skip
         fleet = start(command)

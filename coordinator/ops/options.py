@@ -34,15 +34,16 @@ FIELD_VARIABLES: Final = {
 def _one_mesh(ctx: typer.Context, url: str) -> str:
     """Let a flag go before a variable, and EDL_COORDINATOR before EDL_CONTEXT."""
     if url and ctx.params.get("context"):
-        if _source(ctx, "context") == "COMMANDLINE":
-            if _source(ctx, "coordinator") == "COMMANDLINE":
+        if source_of(ctx, "context") == "COMMANDLINE":
+            if source_of(ctx, "coordinator") == "COMMANDLINE":
                 raise UsageError("give --context or --redis, not both")
             return ""
         ctx.params["context"] = ""
     return url
 
 
-def _source(ctx: typer.Context, parameter: str) -> str:
+def source_of(ctx: typer.Context, parameter: str) -> str:
+    """Return where the value of a parameter is from: COMMANDLINE, ENVIRONMENT, DEFAULT."""
     source = ctx.get_parameter_source(parameter)
     return "" if source is None else source.name
 

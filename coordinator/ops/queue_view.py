@@ -13,7 +13,7 @@ from typing import Any, Final
 from ..queue import JobProgress, QueueBoard, Runner
 
 #: Said where a fleet would be told of.
-NOBODY: Final = "nobody runs jobs now: 'edl fleet jobs --slots N' does"
+NOBODY: Final = "nobody runs jobs now: 'edl agent jobs --slots N' does"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,34 +1,36 @@
-"""The commands `edl agent`, `edl agent yield` and `edl agent resume`."""
+"""The commands `edl agent`, `edl agent yield`, `edl agent resume` and `edl agent jobs`."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from ...coordinator.config import DEFAULT_URL
+from ...coordinator.contexts import MeshContext
+from ...coordinator.ops.options import Coordinator, MeshName, mesh_context, quiet_grpc, source_of
 from ...coordinator.options import LogFormat, Verbose
 from ...proto.security.options import TlsCa, TlsCert, TlsKey, Tokens
 from ...runtime.errors import UsageError
-from ...runtime.lifecycle import stop_on_signals
+from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
 from ...runtime.logs import configure_logging
 from ...runtime.supervise import end_with_parent
+from ..jobs.runner_cli import jobs
+from ..local import TeacherSpec
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 _LENDING = "When the machine is given back"
 _TEACHERS = "Its teachers"
+_LOCAL = "Teachers of one service, as many as it should have (--local)"
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 #: Seconds added to the grace period of teachers.
 _FREE_S: Final = 15.0
 
-Coordinator = Annotated[
-    str, typer.Option("--redis", envvar="EDL_COORDINATOR", help="Redis URL of the mesh.")
-]
 Name = Annotated[
     str | None,
     typer.Option(
@@ -125,10 +127,62 @@ Logs = Annotated[
 ]
 
 
+Local = Annotated[
+    bool,
+    typer.Option(
+        "--local",
+        rich_help_panel=_LOCAL,
+        help="Run teachers of --service on this machine; it does not register.",
+    ),
+]
+Service = Annotated[
+    str, typer.Option(rich_help_panel=_LOCAL, show_default=False, help="Name of the service.")
+]
+Model = Annotated[
+    str,
+    typer.Option(
+        rich_help_panel=_LOCAL, show_default=False, help="Model: a path, or module:function."
+    ),
+]
+Least = Annotated[
+    int,
+    typer.Option(
+        "--min",
+        min=0,
+        rich_help_panel=_LOCAL,
+        help="Least number of teachers, unless none is wanted.",
+    ),
+]
+Most = Annotated[
+    int | None,
+    typer.Option(
+        "--max", min=0, rich_help_panel=_LOCAL, help="Greatest number. Default: one per core."
+    ),
+]
+OptionsOfTeachers = Annotated[
+    str,
+    typer.Option(
+        "--teacher-options",
+        metavar="OPTIONS",
+        rich_help_panel=_LOCAL,
+        show_default=False,
+        help="Further options of 'edl teacher serve', as in a shell. Default: '--threads 1"
+        " --micro-batch 8'.",
+    ),
+]
+
+
 @app.callback(invoke_without_command=True)
 def agent(
-    context: typer.Context,
-    coordinator: Coordinator = DEFAULT_URL,
+    ctx: typer.Context,
+    local: Local = False,
+    service: Service = "",
+    model: Model = "",
+    min_: Least = 0,
+    max_: Most = None,
+    teacher_options: OptionsOfTeachers = "",
+    context: MeshName = "",
+    coordinator: Coordinator = "",
     machine: Name = None,
     devices: Devices = None,
     cache: CacheFolder = None,
@@ -152,11 +206,25 @@ def agent(
 
     `edl apply` deploys services; only their declared content is served. SIGTERM and Ctrl-C drain
     the teacher. `edl agent yield` gives the machine back to its owner.
+
+    With --local it starts teachers of one service when students need them, replaces those that die,
+    and drains those that are not needed any more: all, if there is no student.
     """
-    if context.invoked_subcommand is not None:
+    if ctx.invoked_subcommand is not None:
         return
-    end_with_parent()
+    _check_mode(ctx, local)
+    if local:
+        end_with_parent(grace + 10.0)
+    else:
+        end_with_parent()
     configure_logging(verbose, log_format)
+    if logs is not None:
+        logs.mkdir(parents=True, exist_ok=True)
+    mesh = mesh_context(context, coordinator)
+    if local:
+        spec = TeacherSpec(service, model, 1, 8, ttl, grace, tuple(shlex.split(teacher_options)))
+        _run_local(spec, mesh, min_, max_, logs)
+        return
     from ...proto.security import check_exposure
     from ...proto.security.options import server_security
     from ...teacher.config import check_cores, parse_devices
@@ -170,7 +238,7 @@ def agent(
     named = parse_devices(",".join(find_devices()) if devices is None else devices)
     check_cores(named)
     settings = AgentSettings(
-        coordinator=coordinator,
+        coordinator=mesh.coordinator,
         machine_id=machine or default_name(),
         devices=tuple(map(str, named)),
         cache=(cache or default_cache()).expanduser().absolute(),
@@ -182,10 +250,43 @@ def agent(
         ),
         log_dir=logs,
     )
-    if logs is not None:
-        logs.mkdir(parents=True, exist_ok=True)
     with stop_on_signals() as stop:
         run_agent(settings, stop, typer.echo)
+
+
+#: Parameters of `edl agent --local` alone, and those that it does not have.
+_OF_A_SERVICE: Final = ("service", "model", "min_", "max_", "teacher_options")
+_OF_A_MACHINE: Final = (
+    *("machine", "devices", "cache", "cache_gib", "load", "quiet", "host", "advertise"),
+    *("insecure", "tls_cert", "tls_key", "tls_ca", "tokens"),
+)
+
+
+def _check_mode(ctx: typer.Context, local: bool) -> None:
+    """Raise UsageError about options of the other mode; variables may be there for both."""
+    other = _OF_A_MACHINE if local else _OF_A_SERVICE
+    given = [name for name in other if source_of(ctx, name) == "COMMANDLINE"]
+    if given:
+        options = ", ".join(f"--{name.strip('_').replace('_', '-')}" for name in given)
+        raise UsageError(
+            f"{options}: not with --local" if local else f"{options}: with --local only"
+        )
+    if local and not (ctx.params["service"] and ctx.params["model"]):
+        raise UsageError("--local needs --service and --model")
+
+
+def _run_local(
+    teacher: TeacherSpec, mesh: MeshContext, least: int, most: int | None, logs: Path | None
+) -> None:
+    from ..fleet.local import run_local_fleet
+
+    open_all_descriptors()
+    quiet_grpc()
+    with stop_on_signals() as stop:
+        run_local_fleet(teacher, mesh, least, most, logs, stop, typer.echo)
+
+
+app.command("jobs")(jobs)
 
 
 @app.command("yield")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import re
 import signal
+import socket
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ...coordinator.contexts import MeshContext
+from ...coordinator.registry.keys import check_member, check_service
 from ...runtime.errors import ProcessFailed, UsageError
 from ...runtime.lifecycle import Stop
 from ...runtime.supervise import Command, Process, describe_exit, start, stop_all
@@ -23,7 +27,9 @@ from ...scheduler.fleet import (
     fleet_size,
     pause_after_exit,
 )
+from ..cores import available_cores
 from ..local import TEACHER_READY, TeacherSpec
+from .service_poller import FLEET_PREFIX, ServicePoller
 
 log = logging.getLogger(__name__)
 
@@ -224,3 +230,47 @@ class LocalFleetRunner:
             log.info("teachers that finish what they have: %d", len(self.teachers))
         processes = [teacher.process for teacher in self.teachers]
         stop_all(processes, self._fleet.teacher.grace_s + _MARGIN_S)
+
+
+def run_local_fleet(
+    teacher: TeacherSpec,
+    mesh: MeshContext,
+    least: int,
+    most: int | None,
+    logs: Path | None,
+    stop: Stop,
+    say: Callable[[str], object],
+) -> None:
+    """Run teachers of a service until `stop` is requested; then drain all.
+
+    Args:
+        teacher: options of each teacher.
+        mesh: how to reach the mesh.
+        least: least number of teachers, unless none is wanted.
+        most: greatest number of teachers; None: one per core.
+        logs: folder for their output; None: only the last lines are kept.
+        stop: ends it.
+        say: called once it runs.
+
+    Raises:
+        UsageError: the options are invalid.
+        ProcessFailed: a teacher does not end even when it is killed.
+    """
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:64]
+    fleet = LocalFleet(
+        teacher,
+        mesh.coordinator,
+        check_member("teachers", f"{FLEET_PREFIX}{host}-{os.getpid()}"),
+        least,
+        len(available_cores()) if most is None else most,
+        logs,
+    )
+    poller = ServicePoller(mesh.coordinator, check_service(teacher.service), mesh.security())
+    try:
+        poller.start()
+        say(f"fleet ready: {teacher.service}, {fleet.least} to {fleet.most} teachers")
+        LocalFleetRunner(fleet, lambda: poller.latest, registered=lambda: poller.registered).run(
+            stop
+        )
+    finally:
+        poller.stop()

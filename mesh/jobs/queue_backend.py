@@ -1,4 +1,4 @@
-"""Elastic jobs on a queue in Redis, whose jobs an `edl fleet jobs` runs."""
+"""Elastic jobs on a queue in Redis, whose jobs an `edl agent jobs` runs."""
 
 from __future__ import annotations
 

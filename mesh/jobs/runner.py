@@ -1,4 +1,4 @@
-"""The runner of `edl fleet jobs`: leads the queue, runs its jobs, and reports their progress."""
+"""The runner of `edl agent jobs`: leads the queue, runs its jobs, and reports their progress."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ class FleetRunner:
         """End all nodes, each at a safe point; their jobs wait for the next runner."""
         jobs = list(self._jobs.values())
         for run in jobs:
-            run.pause("the fleet was ended: it waits for the next 'edl fleet jobs'")
+            run.pause("the fleet was ended: it waits for the next 'edl agent jobs'")
         self._report(time.monotonic())
         beating = Periodic("edl-fleet-beats", self._fleet.ttl_s / _BEATS_PER_TTL, self._hold)
         beating.start()  # else another runner would start nodes before these have ended

@@ -184,7 +184,8 @@ def _teachers(name: str, service: ServiceSpec, tag: str, folder: Path) -> list[P
         if service.max_teachers is not None:
             bounds += ["--max", str(service.max_teachers)]
         spec = ProcessSpec(f"{name}-fleet", "teacher", name, late_s + _MARGIN_S, service.ready_s)
-        words = ("fleet", "local", *common, *bounds, *(("--", *options) if options else ()))
+        more = ("--teacher-options", service.options) if options else ()
+        words = ("agent", "--local", *common, *bounds, *more)
         return [PlannedProcess(spec, name, words, ready=_FLEET_READY, env=env)]
     found = []
     for number in range(1, service.teachers + 1):

@@ -56,7 +56,7 @@ class ServiceSpec:
 
     Attributes:
         model: model of each teacher: a path relative to the folder, or `module:function`.
-        teachers: number of teachers; auto: as many as the coordinator wants (`edl fleet local`).
+        teachers: number of teachers; auto: as many as the coordinator wants (`edl agent --local`).
         min_teachers: with auto: the least number, unless none is wanted.
         max_teachers: with auto: the greatest number. Default: one per core.
         options: further options of `edl teacher serve`, as in a shell.

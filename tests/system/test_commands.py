@@ -396,7 +396,7 @@ def test_no_command_line_of_a_mesh_shows_the_password_of_redis(
     mesh.expect(r"^student \| labelled \d+", START_S)
     family = psutil.Process(mesh.pid).children(recursive=True)
     lines = [" ".join(one.cmdline()) for one in family]
-    parts = ("coordinator serve", "--service fixed", "fleet local", "--service auto --teacher")
+    parts = ("coordinator serve", "--service fixed", "agent --local", "--service auto --teacher")
     for part in (*parts, "student.py", "edl.distill_reader.engine"):
         assert any(part in line for line in lines), f"{part} is not among {lines}"
     every = psutil.process_iter(["cmdline"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -43,7 +44,7 @@ class World:
 
     def fleet(self, slots: int = 2, *options: object) -> Process:
         """Start a runner; it may have to wait for the queue."""
-        words = ("fleet", "jobs", "--slots", slots, "--freeze", 0, "--ttl", TTL_S)
+        words = ("agent", "jobs", "--slots", slots, "--freeze", 0, "--ttl", TTL_S)
         more = ("--folder", self.folder / "fleet", "--redis", self.url, *options)
         self.runners.append(start(python_command("fleet", "edl", *words, *more)))
         return self.runners[-1]
@@ -204,9 +205,10 @@ def test_a_fleet_follows_its_student_and_goes_with_it(stack: ExitStack) -> None:
     process = serve("--redis-port", 0, "--ttl", TTL_S, *scaling, "--max-teachers", MOST)
     stack.callback(process.stop)
     url = ready(process).url
-    words = ("fleet", "local", "--service", SERVICE, "--model", CHEAP, "--max", MOST)
-    options = ("--ttl", TTL_S, "--micro-batch", PACED_ROWS, "--redis", url, "--grace", 2)
-    fleet = start(python_command("fleet", "edl", *words, *options, "--", *paced(TEACHER_S)))
+    words = ("agent", "--local", "--service", SERVICE, "--model", CHEAP, "--max", MOST)
+    teacher = shlex.join(["--micro-batch", str(PACED_ROWS), *paced(TEACHER_S)])
+    options = ("--ttl", TTL_S, "--redis", url, "--grace", 2, "--teacher-options", teacher)
+    fleet = start(python_command("fleet", "edl", *words, *options))
     stack.callback(fleet.stop, 20.0)
     fleet.expect("fleet ready", 60.0)
     registry = stack.enter_context(closing(connect(url, timeout_s=DEADLINE_S)))

@@ -6,10 +6,12 @@ import random
 
 import pytest
 
+from edl.cli import command_line
 from edl.mesh.fleet.local import LocalFleet, LocalFleetRunner
 from edl.mesh.local import TeacherSpec
 from edl.runtime.errors import UsageError
 from edl.runtime.supervise import Command
+from edl.tests.cli_output import refusal_of
 from edl.tests.mesh.threads import in_thread
 from edl.tests.runtime.programs import python
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -95,3 +97,15 @@ def test_teachers_that_cannot_be_started_so_end_the_fleet() -> None:
         ended.result(DEADLINE_S)
     with pytest.raises(UsageError, match="not 3 to 2"):
         LocalFleet(TeacherSpec("s", "m"), "redis://nowhere", "f", 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--local",), "--local needs --service and --model"),
+        (("--local", "--service", "a", "--model", "m", "--devices", "cpu"), "--devices: not with"),
+        (("--service", "a", "--max", 3), "--service, --max: with --local only"),
+    ],
+)
+def test_options_of_the_other_mode_are_refused(options: tuple[object, ...], says: str) -> None:
+    assert says in refusal_of(command_line("agent"), "agent", *options)

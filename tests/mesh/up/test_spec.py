@@ -30,7 +30,7 @@ def commands(folder: Path, text: str, url: str | None = None) -> dict[str, str]:
     plan = plan_of(read_mesh(file), file, folder / "own")
     found = {one.spec.name: plan.words(one, url) for one in plan.processes}
     for words in found.values():
-        if is_ours(["edl", *words]) and words[0] in ("coordinator", "teacher", "fleet", "student"):
+        if is_ours(["edl", *words]) and words[0] in ("coordinator", "teacher", "agent", "student"):
             check(["edl", *words])
     return {name: " ".join(words) for name, words in found.items()}
 
@@ -49,8 +49,8 @@ def test_teachers_get_what_the_mesh_says(tmp_path: Path) -> None:
         "coordinator": "coordinator serve --ttl 3 --redis-port 77",
         "a-1": f"teacher serve --service a {common} --teacher-id a-1 --threads 2",
         "a-2": f"teacher serve --service a {common} --teacher-id a-2 --threads 2",
-        "b-fleet": "fleet local --service b --model net:make --redis redis://127.0.0.1:77"
-        " --grace 10 --min 1 --max 4 -- --ttl 3",
+        "b-fleet": "agent --local --service b --model net:make --redis redis://127.0.0.1:77"
+        " --grace 10 --min 1 --max 4 --teacher-options --ttl 3",
     }
     assert commands(tmp_path, text)["coordinator"].endswith("--redis-port 0")
 

@@ -1,4 +1,4 @@
-"""`edl fleet jobs`: run the jobs of a queue on this machine."""
+"""`edl agent jobs`: run the jobs of a queue on this machine."""
 
 from __future__ import annotations
 
