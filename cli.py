@@ -161,7 +161,7 @@ def teacher() -> None:
     end_at_once("edl-teacher")
     from .runtime.lifecycle import run_cli
 
-    run_cli(_teacher, name="edl-teacher")
+    run_cli(_teacher, name="edl-teacher", moved=_moved("teacher"))
 
 
 def command_line(only: str = "") -> typer.Typer:
@@ -216,7 +216,12 @@ def _root() -> typer.Typer:
 
 def _moved(command: str) -> dict[str, str]:
     """Return the options that a command had in older versions, and what to use instead."""
-    moved = {"--coordinator": "it is --redis now"}
+    host = {"drain": "'edl drain machine HOST'", "student": "it is --advertise now"}
+    moved = {
+        "--coordinator": "it is --redis now",
+        "--host": host.get(command, "it is --listen HOST:PORT now"),
+        "--port": "it is --listen HOST:PORT now",
+    }
     if command not in ("status", "events", "drain", "doctor"):
         return moved
     security = {

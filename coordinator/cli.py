@@ -36,8 +36,7 @@ def coordinator() -> None:
 def serve(
     redis: options.Redis = None,
     redis_port: options.RedisPort = None,
-    host: options.Host = "127.0.0.1",
-    port: options.Port = 0,
+    listen: options.Listen = options.DEFAULT_LISTEN,
     advertise: options.Advertise = None,
     metrics_listen: options.MetricsListen = None,
     http: options.Http = None,
@@ -77,8 +76,8 @@ def serve(
     config = ServeConfig(
         redis=redis,
         redis_port=redis_port,
-        host=host,
-        port=port,
+        host=listen.host,
+        port=listen.port,
         advertise=advertise,
         metrics_listen=metrics_listen,
         http=http,

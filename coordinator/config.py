@@ -74,12 +74,12 @@ def autoscale_config(
         raise UsageError(f"autoscaling: {error}") from None
 
 
-def check_free(host: str, port: int, option: str = "--port") -> None:
+def check_free(host: str, port: int, option: str = "--listen") -> None:
     """Find out, before gRPC does and prints it, whether one can listen there; raises as `bound`."""
     bound(host, port, option).close()
 
 
-def bound(host: str, port: int, option: str = "--port") -> socket.socket:
+def bound(host: str, port: int, option: str = "--listen") -> socket.socket:
     """A socket that has the address, and does not listen yet.
 
     Args:

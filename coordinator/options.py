@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import typer
 
 from ..runtime.logs import FORMAT_VARIABLE
+from .config import join_address
 
 _LISTENING = "Where it listens"
 _LEASES = "Leases"
@@ -31,19 +33,42 @@ RedisPort = Annotated[
         help="Port of the Redis that is started; 0: any free. Default: 6379, or any if taken.",
     ),
 ]
-Host = Annotated[
-    str,
-    typer.Option(envvar="EDL_HOST", help="Address to listen on.", rich_help_panel=_LISTENING),
-]
-Port = Annotated[
-    int,
-    typer.Option(
-        envvar="EDL_PORT",
-        min=0,
-        max=65535,
-        help="Port of the manager; 0: any free.",
-        rich_help_panel=_LISTENING,
-    ),
+
+
+class ListenAddress(NamedTuple):
+    """Where a server listens; port 0: any free one."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+
+    @classmethod
+    def parse(cls, text: str | ListenAddress) -> ListenAddress:
+        """Parse "HOST", "PORT" or "HOST:PORT". Raises BadParameter for anything else."""
+        if isinstance(text, ListenAddress):  # a default
+            return text
+        host, colon, port = text.rpartition(":")
+        is_ipv6 = text.strip("[]").count(":") > 1 and not host.endswith("]")
+        if is_ipv6 or (not colon and not text.isdecimal()):
+            host, port = text, ""
+        if not text or not re.fullmatch(r"\d{0,5}", port, re.ASCII) or int(port or 0) > 65535:
+            raise typer.BadParameter(f"expects HOST, PORT or HOST:PORT, got {text!r:.80}")
+        return cls(host.strip("[]") or cls().host, int(port or 0))
+
+    def __str__(self) -> str:
+        return join_address(self.host, self.port)
+
+
+DEFAULT_LISTEN: Final = ListenAddress()
+#: What all options for the address of a server share.
+LISTEN: Final[dict[str, Any]] = {
+    "envvar": "EDL_LISTEN",
+    "metavar": "[HOST:][PORT]",
+    "parser": ListenAddress.parse,
+    "show_default": "127.0.0.1, any free port",
+}
+Listen = Annotated[
+    ListenAddress,
+    typer.Option("--listen", help="Address of the manager.", rich_help_panel=_LISTENING, **LISTEN),
 ]
 Advertise = Annotated[
     str | None,

@@ -76,7 +76,8 @@ Teachers = Annotated[
 Host = Annotated[
     str | None,
     typer.Option(
-        envvar="EDL_HOST",
+        "--advertise",
+        envvar="EDL_ADVERTISE",
         help="Address by which other nodes reach the ranks of this one. Default: POD_IP, else "
         "the one on the way to the coordinator.",
         rich_help_panel=_WORLD,

@@ -170,8 +170,8 @@ def free_endpoints(host: str, count: int) -> tuple[str, ...]:
                 ports.append(probe.getsockname()[1])
     except OSError as error:
         raise UsageError(
-            f"ranks cannot listen at {host!r}: {error.strerror or error}; --host names an address"
-            " of this machine"
+            f"ranks cannot listen at {host!r}: {error.strerror or error}; --advertise names an"
+            " address of this machine"
         ) from error
     shown = f"[{bare}]" if ":" in bare else bare
     return tuple(f"{shown}:{port}" for port in ports)

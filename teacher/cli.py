@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..coordinator.options import LogFormat, Verbose
+from ..coordinator.options import DEFAULT_LISTEN, LogFormat, Verbose
 from ..proto.security import options as credentials
 from ..runtime import supervise
 from ..runtime.errors import UsageError
@@ -239,8 +239,7 @@ def serve(
     ttl: options.Ttl = 6.0,
     beat_relay: options.BeatRelay = None,
     grace: options.Grace = 30.0,
-    host: options.Host = "127.0.0.1",
-    port: options.Port = 0,
+    listen: options.Listen = DEFAULT_LISTEN,
     advertise: options.Advertise = None,
     insecure: options.Insecure = False,
     slots: options.Slots = None,
@@ -279,8 +278,8 @@ def serve(
     serve_teacher = _engine(engine, serving_python)
     security = credentials.server_security(tls_cert, tls_key, tls_ca, tokens)
     if engine == "edl" or http is not None:  # without an option, our own engine decides
-        http = http_listen(http, host)
-    _check_reach(host, http, security, insecure=insecure)
+        http = http_listen(http, listen.host)
+    _check_reach(listen.host, http, security, insecure=insecure)
     if no_self_test:
         tell("warning: no self-test: nobody looks at what the model answers before it serves")
     where = parse_devices(devices)
@@ -301,8 +300,8 @@ def serve(
             output_kind=output_kind,
         ),
         server=ServerConfig(
-            host,
-            port,
+            listen.host,
+            listen.port,
             slots or SLOTS_PER_DEVICE * len(where),
             max_message_mib << 20,
             max_calls,

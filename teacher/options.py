@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ..coordinator.options import LISTEN, ListenAddress
+
 # Paragraphs of one line each: a terminal's width is not ours to know.
 SERVE = (
     "Load a model, warm it up, measure it, and label what students send."
@@ -232,30 +234,31 @@ Grace = Annotated[
         "EDL_GRACE", "Seconds that draining may take, after SIGTERM, Ctrl-C or 'edl drain'.", min=0
     ),
 ]
-Host = Annotated[
-    str,
-    _socket(
-        "EDL_HOST",
-        "Address to bind. Beyond loopback it wants credentials (--tokens, --tls-ca), or "
-        "--insecure.",
+Listen = Annotated[
+    ListenAddress,
+    typer.Option(
+        "--listen",
+        rich_help_panel="The socket",
+        help="Address of the gRPC server. Beyond loopback it wants credentials (--tokens, "
+        "--tls-ca), or --insecure.",
+        **LISTEN,
     ),
 ]
-Port = Annotated[int, _socket("EDL_PORT", "Port to bind; 0 takes a free one.", min=0, max=65535)]
 Advertise = Annotated[
     str | None,
     _socket(
         "EDL_ADVERTISE",
         "HOST, or HOST:PORT where a proxy or an address translation stands in front, at which "
-        "students reach this teacher. Default: --host, or this machine's name where that is a "
-        "wildcard, and the port that was bound. *.NAME: our own address, with dashes, stands for "
-        "the star, as Kubernetes names pods.",
+        "students reach this teacher. Default: that of --listen, or this machine's name where that "
+        "is a wildcard, and the port that was bound. *.NAME: our own address, with dashes, stands "
+        "for the star, as Kubernetes names pods.",
     ),
 ]
 Insecure = Annotated[
     bool,
     _socket(
         "EDL_INSECURE",
-        "Allow a --host, or a --metrics-listen, beyond loopback without --tokens or --tls-ca: "
+        "Allow --listen, or --metrics-listen, beyond loopback without --tokens or --tls-ca: "
         "whoever reaches it may use the model.",
         "--insecure",
     ),
@@ -315,8 +318,8 @@ Http = Annotated[
     str | None,
     _socket(
         "EDL_HTTP",
-        "PORT (on --host) or HOST:PORT at which the protocol is spoken over HTTP too, with "
-        "equal limits and credentials; 0 takes a free port; 'off': nowhere. Without it: 0 where "
+        "PORT (on the host of --listen) or HOST:PORT at which the protocol is spoken over HTTP "
+        "too, with equal limits and credentials; 0 takes a free port; 'off': none. Default: 0 if "
         "the extra 'http' is installed, else off.",
     ),
 ]
@@ -324,8 +327,8 @@ TransportPort = Annotated[
     int,
     _socket(
         "EDL_TRANSPORT_PORT",
-        "Port on --host where our own readers send batches, as frames over TCP; 0 takes a "
-        "free one. Readers that cannot reach it send batches by gRPC.",
+        "Port on the host of --listen where our own readers send batches, as frames over TCP; 0 "
+        "takes a free one. Readers that cannot reach it send batches by gRPC.",
         min=0,
         max=65535,
     ),

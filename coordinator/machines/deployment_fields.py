@@ -2,7 +2,7 @@
 
 A deployment is carried out on machines of others. So an option that names a function, a program, a
 file or a socket of the machine (`--preprocess module:function`, `--canary`, `--serving-python`,
-`--host`) is none of them: those are the machine's own to say.
+`--listen`) is none of them: those are the machine's own to say.
 """
 
 from __future__ import annotations

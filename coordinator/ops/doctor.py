@@ -225,7 +225,7 @@ def _reachable_by_others(member: Member, url: str) -> Iterator[Finding]:
         yield wrong(
             f"manager {member.member}",
             "is registered under an address that only its own machine reaches",
-            "start it with --host, and --advertise if others know the machine by another name",
+            "start it with --listen, and --advertise if others know the machine by another name",
         )
 
 
@@ -290,7 +290,7 @@ def _teachers(
         yield wrong(
             f"teacher {name}",
             f"cannot be reached from here: {why}",
-            "start it with --host, and --advertise with what students can dial",
+            "start it with --listen, and --advertise with what students can dial",
         )
     encrypted = (t for t in tried if t.teacher_id not in deaf and "http://" not in t.address)
     yield from _peers((t.address for t in encrypted), security)
@@ -318,7 +318,7 @@ def _teachers(
         yield doubt(
             f"teacher {name}",
             f"who registered it cannot be reached from here: {why}",
-            "managers have to: start 'edl teacher register' with --host and --advertise",
+            "managers have to: start 'edl teacher register' with --listen and --advertise",
         )
     if tried and not deaf:
         all_of = "all" if len(tried) == service.teacher_count else f"{len(tried)}"

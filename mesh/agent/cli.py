@@ -13,7 +13,7 @@ import typer
 
 from ...coordinator.contexts import MeshContext
 from ...coordinator.ops.options import Coordinator, MeshName, mesh_context, quiet_grpc, source_of
-from ...coordinator.options import LogFormat, Verbose
+from ...coordinator.options import DEFAULT_LISTEN, LISTEN, ListenAddress, LogFormat, Verbose
 from ...proto.security.options import TlsCa, TlsCert, TlsKey, Tokens
 from ...runtime.errors import UsageError
 from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
@@ -99,10 +99,13 @@ Grace = Annotated[
         help="Seconds that a teacher has to finish its requests.",
     ),
 ]
-Host = Annotated[
-    str,
+Listen = Annotated[
+    ListenAddress,
     typer.Option(
-        envvar="EDL_HOST", rich_help_panel=_TEACHERS, help="Address on which they listen."
+        "--listen",
+        rich_help_panel=_TEACHERS,
+        help="Address of their gRPC servers.",
+        **LISTEN,
     ),
 ]
 Advertise = Annotated[
@@ -110,7 +113,7 @@ Advertise = Annotated[
     typer.Option(
         envvar="EDL_ADVERTISE",
         rich_help_panel=_TEACHERS,
-        help="Host name or address by which students reach them. Default: --host.",
+        help="Host name or address by which students reach them. Default: that of --listen.",
     ),
 ]
 Insecure = Annotated[
@@ -191,7 +194,7 @@ def agent(
     quiet: Quiet = 30.0,
     ttl: Ttl = 6.0,
     grace: Grace = 30.0,
-    host: Host = "127.0.0.1",
+    listen: Listen = DEFAULT_LISTEN,
     advertise: Advertise = None,
     insecure: Insecure = False,
     tls_cert: TlsCert = None,
@@ -234,7 +237,7 @@ def agent(
     from .settings import AgentSettings, TeacherOptions
 
     security = server_security(tls_cert, tls_key, tls_ca, tokens)
-    check_exposure(host, security, insecure, "a teacher of this machine")
+    check_exposure(listen.host, security, insecure, "a teacher of this machine")
     named = parse_devices(",".join(find_devices()) if devices is None else devices)
     check_cores(named)
     settings = AgentSettings(
@@ -246,7 +249,7 @@ def agent(
         ttl_s=ttl,
         lending=LendingConfig(load, quiet),
         teacher=TeacherOptions(
-            host, advertise, insecure, tls_cert, tls_key, tls_ca, tokens, grace_s=grace
+            str(listen), advertise, insecure, tls_cert, tls_key, tls_ca, tokens, grace_s=grace
         ),
         log_dir=logs,
     )
@@ -257,7 +260,7 @@ def agent(
 #: Parameters of `edl agent --local` alone, and those that it does not have.
 _OF_A_SERVICE: Final = ("service", "model", "min_", "max_", "teacher_options")
 _OF_A_MACHINE: Final = (
-    *("machine", "devices", "cache", "cache_gib", "load", "quiet", "host", "advertise"),
+    *("machine", "devices", "cache", "cache_gib", "load", "quiet", "listen", "advertise"),
     *("insecure", "tls_cert", "tls_key", "tls_ca", "tokens"),
 )
 

@@ -19,8 +19,8 @@ class TeacherOptions:
     """Options of teachers that belong to the machine, not to a deployment.
 
     Attributes:
-        host: address on which they listen.
-        advertise: host name or address by which students reach them; None: `host`.
+        listen: address of their gRPC servers, `HOST:PORT`.
+        advertise: host name or address by which students reach them; None: that of `listen`.
         insecure: allow listening beyond this machine without credentials.
         tls_cert: file of their certificate.
         tls_key: file of its key.
@@ -31,7 +31,7 @@ class TeacherOptions:
         start_s: seconds that a teacher has to load its model.
     """
 
-    host: str = "127.0.0.1"
+    listen: str = "127.0.0.1:0"
     advertise: str | None = None
     insecure: bool = False
     tls_cert: Path | None = None
@@ -45,7 +45,7 @@ class TeacherOptions:
     def arguments(self) -> list[str]:
         """Return them as arguments of `edl teacher serve`."""
         named = {
-            "host": self.host,
+            "listen": self.listen,
             "advertise": self.advertise,
             "tls-cert": self.tls_cert,
             "tls-key": self.tls_key,

@@ -220,7 +220,7 @@ class ChaosMesh:
             "manager",
             "edl",
             *("coordinator", "serve", "--redis", self.url, "--ttl", self._settings.ttl_s),
-            *("--host", BACKEND_HOST, "--port", self.manager_proxy.port),
+            *("--listen", f"{BACKEND_HOST}:{self.manager_proxy.port}"),
             *("--advertise", "127.0.0.1"),
             log=self._folder / "manager.log",
         )
@@ -238,7 +238,7 @@ class ChaosMesh:
             grace_s=self._settings.grace_s,
             options=(
                 *("--backend", "paced", "--rate", str(self._settings.teacher_rate)),
-                *("--host", BACKEND_HOST, "--port", str(grpc.port), "--advertise", "127.0.0.1"),
+                *("--listen", f"{BACKEND_HOST}:{grpc.port}", "--advertise", "127.0.0.1"),
                 *("--transport-port", str(transport.port), "--http", "off"),
             ),
         )

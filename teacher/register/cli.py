@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...coordinator.options import LogFormat, Verbose
+from ...coordinator.options import DEFAULT_LISTEN, LISTEN, ListenAddress, LogFormat, Verbose
 from ...proto.security import options as credentials
 from ...runtime import supervise
 from ...runtime.lifecycle import stop_on_signals
@@ -127,28 +127,29 @@ TeacherId = Annotated[
 Ttl = Annotated[
     float, _mesh("EDL_TTL", "Seconds without a heartbeat after which it counts as gone.", min=0.5)
 ]
-Host = Annotated[
-    str,
-    _socket(
-        "EDL_HOST",
-        "Address to bind. Beyond loopback it wants credentials (--tokens, --tls-ca), or "
-        "--insecure. On loopback --tls-ca alone only tells how to check the server.",
+Listen = Annotated[
+    ListenAddress,
+    typer.Option(
+        "--listen",
+        rich_help_panel="Where managers ask who has registered it",
+        help="Address of the sidecar. Beyond loopback it wants credentials (--tokens, --tls-ca), "
+        "or --insecure. On loopback --tls-ca alone only tells how to check the server.",
+        **LISTEN,
     ),
 ]
-Port = Annotated[int, _socket("EDL_PORT", "Port to bind; 0 takes a free one.", min=0, max=65535)]
 Advertise = Annotated[
     str | None,
     _socket(
         "EDL_ADVERTISE",
-        "HOST, or HOST:PORT, at which managers reach it. Default: --host, or this machine's "
-        "name where that is a wildcard, and the port that was bound.",
+        "HOST, or HOST:PORT, at which managers reach it. Default: that of --listen, or this "
+        "machine's name where that is a wildcard, and the port that was bound.",
     ),
 ]
 Insecure = Annotated[
     bool,
     _socket(
         "EDL_INSECURE",
-        "Allow a --host beyond loopback without --tokens or --tls-ca, and a token over "
+        "Allow --listen beyond loopback without --tokens or --tls-ca, and a token over "
         "connections that are not encrypted.",
         "--insecure",
     ),
@@ -172,8 +173,7 @@ def register(
     test_every: TestEvery = 15.0,
     teacher_id: TeacherId = "",
     ttl: Ttl = 6.0,
-    host: Host = "127.0.0.1",
-    port: Port = 0,
+    listen: Listen = DEFAULT_LISTEN,
     advertise: Advertise = None,
     insecure: Insecure = False,
     tls_cert: credentials.TlsCert = None,
@@ -208,13 +208,13 @@ def register(
         ttl_s=ttl,
         timeout_s=timeout,
         patience=HealthCheckSettings(every, test_every),
-        host=host,
-        port=port,
+        host=listen.host,
+        port=listen.port,
         advertise=advertise,
         client=credentials.client_security(
             tls_ca, tls_cert, tls_key, token_file, insecure=insecure
         ),
-        server=security_at(host, tls_cert, tls_key, tls_ca, tokens, insecure=insecure),
+        server=security_at(listen.host, tls_cert, tls_key, tls_ca, tokens, insecure=insecure),
     )
     with stop_on_signals(ends=True) as stop:
         keep_registered(config, stop, on_ready=typer.echo, on_progress=tell)

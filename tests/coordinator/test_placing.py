@@ -309,7 +309,7 @@ DANGEROUS = (
     "texts",
     [*([option] for option in DANGEROUS), ["micro-batch"], ["micro-batch=0"],
      ["micro-batch=4", "micro-batch=8"], ["rate=--x"], ["rate=1e9999"], ["threads=-1"],
-     ["input=a:FP32"], ["input=a:FP32:1;rm"], ["slots="], ["micro-batch=4\n--host=0.0.0.0"],
+     ["input=a:FP32"], ["input=a:FP32:1;rm"], ["slots="], ["micro-batch=4\n--listen=0.0.0.0"],
      ["preprocess=unit"] * 65],
 )  # fmt: skip
 def test_options_that_could_open_a_door_or_have_another_form_are_refused(texts: list[str]) -> None:

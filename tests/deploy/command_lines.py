@@ -1,6 +1,6 @@
 """Check that `edl` accepts a command of a file in `deploy/` or of a page.
 
-    check(["edl", "coordinator", "serve", "--port", "7010"], {"EDL_TTL": "6"})
+    check(["edl", "coordinator", "serve", "--listen", "7010"], {"EDL_TTL": "6"})
 
 The real command line parses the words and does nothing. Nothing is expanded: not what a shell,
 systemd or Kubernetes would replace.

@@ -193,8 +193,8 @@ class Mesh:
     def variables(self, name: str) -> dict[str, str]:
         """Those of a service; every host is this one, every port another one."""
         found = {k: self.text(v) for k, v in environment(SERVICES[name]).items()}
-        ours = {"EDL_HOST": "127.0.0.1", "EDL_ADVERTISE": "localhost", "EDL_HTTP": "0"}
-        for key in ("EDL_PORT", "EDL_TRANSPORT_PORT", "EDL_METRICS_LISTEN"):
+        ours = {"EDL_ADVERTISE": "localhost", "EDL_HTTP": "0"}
+        for key in ("EDL_LISTEN", "EDL_TRANSPORT_PORT", "EDL_METRICS_LISTEN"):
             ours[key] = str(self.undo.enter_context(held_port()))
         home = {"HOME": f"{self.folder}/home"}  # as the image has one of its own
         return {**home, **found, **{key: value for key, value in ours.items() if key in found}}

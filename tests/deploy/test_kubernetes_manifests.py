@@ -439,7 +439,7 @@ def test_probes_ask_the_health_endpoints(objects: Objects) -> None:
             assert container[probe]["httpGet"] == asked, (pod.owner, probe)
         values = command_lines.check(argv, variables)
         options = {
-            "grpc": "port", "http": "http", "transport": "transport_port",
+            "grpc": "listen", "http": "http", "transport": "transport_port",
             "metrics": "metrics_listen",
         }  # fmt: skip
         for port_name, option in options.items():

@@ -159,7 +159,7 @@ def test_the_examples_fit_into_the_mesh(kind: str, component: str, values: Objec
     options = options_of(pod)
     assert options.items() >= values.items()
     if component == "teacher":
-        assert pod.ports.get("grpc") == options["port"]
+        assert pod.ports.get("grpc") == options["listen"].port
     policy = named(build("base"), "NetworkPolicy", f"edl-{component}")
     assert selects(policy["spec"]["podSelector"], pod.labels)
     objects = build("whole")

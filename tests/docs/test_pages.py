@@ -89,11 +89,11 @@ def test_commands_are_valid(name: str) -> None:
     ("command", "says"),
     [
         ("edl coordinator serve --reddis redis://x", "--reddis"),
-        ("edl coordinator serve --port 70000", "70000"),
+        ("edl coordinator serve --listen 70000", "70000"),
         ("edl coordinator", "not complete"),
         ("edl student train", "JOB.py"),
         ("docker run --env EDL_MODELL=m edl-dist:1 teacher serve --model m", "EDL_MODELL"),
-        ("docker run --env EDL_PORT=many edl-dist:1 teacher serve --model m", "EDL_PORT"),
+        ("docker run --env EDL_SLOTS=many edl-dist:1 teacher serve --model m", "EDL_SLOTS"),
     ],
 )
 def test_invalid_commands_are_found(command: str, says: str) -> None:

@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from edl import cli
 from edl.coordinator.contexts import ContextFile, Contexts, MeshContext
+from edl.coordinator.options import ListenAddress
 from edl.tests.cli_output import output_of
 
 
@@ -44,13 +46,43 @@ def test_a_shell_completes(
     assert set(capsys.readouterr().out.split()) == offered
 
 
-def test_an_option_that_moved_is_named_with_its_successor(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            "status --token-file x",
+            "'edl context add NAME --token-file FILE ...', or EDL_TOKEN_FILE",
+        ),
+        ("status --coordinator x", "it is --redis now"),
+        ("drain --host x", "'edl drain machine HOST'"),
+        ("coordinator serve --port 3", "it is --listen HOST:PORT now"),
+        ("job submit x", "'edl job submit' is now: edl apply -f JOB.yaml"),
+        ("service", "'edl service' is now: edl get|describe|scale|delete service"),
+    ],
+)
+def test_an_old_spelling_is_named_with_the_new_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, says: str
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["edl", "status", "--token-file", "x"])
+    monkeypatch.setattr(sys, "argv", ["edl", *words.split()])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
-    assert "'edl context add NAME --token-file FILE ...', or EDL_TOKEN_FILE" in (
-        capsys.readouterr().err
-    )
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("0.0.0.0", ("0.0.0.0", 0)), ("7010", ("127.0.0.1", 7010)), (":7010", ("127.0.0.1", 7010)),
+        ("head.example:0", ("head.example", 0)), ("::1", ("::1", 0)), ("[::1]", ("::1", 0)),
+        ("[::1]:70", ("::1", 70)),
+    ],
+)  # fmt: skip
+def test_an_address_to_listen_on(text: str, address: tuple[str, int]) -> None:
+    assert ListenAddress.parse(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "70000", "h:x", "h:-1", "h:70000", "[::1]:x"])
+def test_what_is_no_address_to_listen_on(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="expects HOST, PORT or HOST:PORT"):
+        ListenAddress.parse(text)

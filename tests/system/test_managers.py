@@ -131,7 +131,7 @@ def test_a_partitioned_teacher_is_out_after_its_ttl_and_back_when_the_network_he
     port = free_port()
     data = stack.enter_context(FaultProxy(f"127.0.0.1:{port}"))
     leases = stack.enter_context(FaultProxy(mesh.url.removeprefix("redis://")))
-    address = ("--port", str(port), "--advertise", data.address)
+    address = ("--listen", str(port), "--advertise", data.address)
     far = replace(SPEC, options=(*address, "--redis", f"redis://{leases.address}"))
     mesh.add_teacher("far", far)
     source = Batches()

@@ -332,7 +332,7 @@ def test_what_redis_denies_to_operators_with_the_users_of_readers(
 ) -> None:
     client = stack.enter_context(users.client("admin"))
     client.acl_log_reset()
-    process = serve("--redis", users.url("edl-manager"), "--port", 0)
+    process = serve("--redis", users.url("edl-manager"))
     stack.callback(process.stop)
     ready(process)
     assert client.acl_log() == []
@@ -422,7 +422,7 @@ def test_every_command_names_why_redis_refuses_and_what_to_do(
     _, port = stack.enter_context(redis_server("--dir", "/proc"))
     url = f"redis://127.0.0.1:{port}"
     client: Any = stack.enter_context(raw.Redis(port=port, protocol=2, decode_responses=True))
-    process = serve("--redis", url, "--port", 0, "--metrics-listen", 0)
+    process = serve("--redis", url, "--metrics-listen", 0)
     stack.callback(process.stop)
     manager = process.expect(r"metrics at (http://[\d.:]+)/", START_S)[1]
     ready(process)

@@ -112,7 +112,7 @@ def test_a_start_that_cannot_work_is_refused_in_one_line(tmp_path: Path) -> None
         redis = f"redis://:secret@127.0.0.1:{reserved.getsockname()[1]}"
         for arguments, expected, words in (
             (("--model", "/nope"), 2, "no model at /nope: expected"),
-            (("--port", port), 69, f"another process listens on 127.0.0.1:{port}"),
+            (("--listen", port), 69, f"another process listens on 127.0.0.1:{port}"),
             (("--redis", redis), 69, "does not answer"),
             (("--tokens", missing), 2, missing),
             (("--tls-cert", missing, "--tls-key", missing), 2, missing),
@@ -194,7 +194,7 @@ def test_another_teacher_on_a_dead_ones_address_answers_nothing_that_was_meant_f
         os.kill(dead.process.pid, signal.SIGKILL)
         assert dead.process.wait(ANSWER_S) == -signal.SIGKILL
         port = dead.address.rpartition(":")[2]
-        other = ("--port", port, "--teacher-id", "impostor")
+        other = ("--listen", port, "--teacher-id", "impostor")
         with serving(*arguments, *other, service=name) as impostor:
             assert impostor.address == dead.address == before.facts["address"]
             meant = {"teacher_id": "dead", "incarnation": before.facts["incarnation"]}
@@ -207,6 +207,6 @@ def test_another_teacher_on_a_dead_ones_address_answers_nothing_that_was_meant_f
 
 
 def test_beyond_loopback_without_credentials_it_does_not_start() -> None:
-    code, line = fails("--model", STEERED, "--host", "0.0.0.0")
+    code, line = fails("--model", STEERED, "--listen", "0.0.0.0")
     assert code == 2
     assert "--insecure" in line

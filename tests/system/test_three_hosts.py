@@ -198,7 +198,7 @@ class Mesh:
     def _serve_manager(self, number: int) -> None:
         folder = self.folder
         words = ("coordinator", "serve", "--redis", self.url("edl-manager"))
-        listen = ("--host", self.net.addresses[number], "--tokens", f"{folder}/manager-tokens")
+        listen = ("--listen", self.net.addresses[number], "--tokens", f"{folder}/manager-tokens")
         tls = ("--tls-cert", f"{folder}/manager.pem", "--tls-key", f"{folder}/manager.key")
         probe = ("--probe-ca", f"{folder}/ca.pem", "--probe-token-file", f"{folder}/probe.token")
         program = (*PYTHON, "-m", "edl", *words, *listen, *tls, *probe)
@@ -207,7 +207,7 @@ class Mesh:
     def _serve_teacher(self, name: str) -> None:
         folder, url = self.folder, self.url(f"edl-teacher-{SERVICE}")
         words = ("serve", "--model", MODEL, "--service", SERVICE, "--redis", url)
-        listen = ("--host", self.net.addresses[TEACHERS], "--tokens", f"{folder}/teacher-tokens")
+        listen = ("--listen", self.net.addresses[TEACHERS], "--tokens", f"{folder}/teacher-tokens")
         tls = ("--tls-cert", f"{folder}/teacher.pem", "--tls-key", f"{folder}/teacher.key")
         program = (*PYTHON, "-m", "edl.teacher", *words, "--teacher-id", name, *listen, *tls)
         self._on(TEACHERS, "teacher ready", *program)

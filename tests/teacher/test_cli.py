@@ -88,9 +88,9 @@ PADDLE_SERVING = "--engine paddle-serving --serving-python python"
             {"coordinator": COORDINATOR, "server": replace(SERVER, slots=9)},
         ),
         ("EDL_MICRO_BATCH=4 --input x:FP32:-1,4", {"micro_batch": 4, "inputs": (X,)}),
-        ("--host ::1", {"server": replace(SERVER, host="::1", http="[::1]:0")}),
+        ("--listen ::1", {"server": replace(SERVER, host="::1", http="[::1]:0")}),
         (
-            "--http 8000 --host 127.0.0.2",
+            "--http 8000 --listen 127.0.0.2",
             {"server": replace(SERVER, host="127.0.0.2", http="127.0.0.2:8000")},
         ),
         ("--http 127.0.0.1:8000", {"server": replace(SERVER, http="127.0.0.1:8000")}),
@@ -161,7 +161,7 @@ def test_http_is_off_without_its_packages(
 
 
 def test_beyond_loopback_needs_insecure_or_credentials(served: list[TeacherConfig]) -> None:
-    everywhere = ("--model", "m", "--host", "0.0.0.0")
+    everywhere = ("--model", "m", "--listen", "0.0.0.0")
     with pytest.raises(UsageError, match="--insecure"):
         run(*everywhere)
     with pytest.raises(UsageError, match="--insecure"):

@@ -25,7 +25,7 @@ INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
 METRICS_PORT: Final = 9101
 #: Options that the operator sets, so `spec.args` may not.
 _RESERVED_ARGS: Final = (
-    "--model", "--service", "--redis", "--teacher-id", "--host", "--port", "--http",
+    "--model", "--service", "--redis", "--teacher-id", "--listen", "--http",
     "--transport-port", "--metrics-listen", "--grace",
 )  # fmt: skip
 #: Options and variables that let a teacher authenticate callers, or skip that.
@@ -271,8 +271,7 @@ def _arguments(spec: Object, service: str) -> list[str]:
         "serve",
         f"--model={escaped(spec['model'])}",
         f"--service={service}",
-        "--host=0.0.0.0",
-        f"--port={port}",
+        f"--listen=0.0.0.0:{port}",
         f"--http={port + 1}",
         f"--transport-port={port + 2}",
         f"--metrics-listen=0.0.0.0:{METRICS_PORT}",

@@ -421,5 +421,5 @@ def test_ids_are_new_with_each_start_and_can_stand_in_a_key() -> None:
 def test_the_address_is_the_one_on_the_way_to_the_coordinator() -> None:
     for url in (None, "redis://127.0.0.1:6379", "unix:///run/redis.sock"):
         assert own_address(url) == LOOPBACK
-    with pytest.raises(UsageError, match="--host"):
+    with pytest.raises(UsageError, match="--advertise"):
         free_endpoints("203.0.113.7", 1)
