@@ -221,6 +221,7 @@ def _moved(command: str) -> dict[str, str]:
         "--coordinator": "it is --redis now",
         "--host": host.get(command, "it is --listen HOST:PORT now"),
         "--port": "it is --listen HOST:PORT now",
+        "--log-format": "set EDL_LOG_FORMAT=json",
     }
     if command not in ("status", "events", "drain", "doctor"):
         return moved

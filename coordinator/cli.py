@@ -59,7 +59,6 @@ def serve(
     teacher_price: options.TeacherPrice = _USUAL.price_per_teacher_hour,
     cost_ceiling: options.CostCeiling = None,
     verbose: options.Verbose = False,
-    log_format: options.LogFormat = "text",
 ) -> None:
     """Run a service manager, and a Redis unless one is named, until SIGTERM or Ctrl-C.
 
@@ -67,7 +66,7 @@ def serve(
     service, and another takes over when it dies. All of them need the same --ttl and autoscaling.
     """
     end_with_parent()
-    configure_logging(verbose, log_format)
+    configure_logging(verbose)
     open_all_descriptors()
     quiet_grpc()
     from .serve import ServeConfig

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from ..runtime.logs import FORMAT_VARIABLE
 from .config import join_address
 
 _LISTENING = "Where it listens"
@@ -216,11 +215,3 @@ CostCeiling = Annotated[
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log debug records, show tracebacks.")]
-LogFormat = Annotated[
-    Literal["text", "json"],
-    typer.Option(
-        "--log-format",
-        envvar=FORMAT_VARIABLE,
-        help="How this process, and those that it starts, write log records to stderr.",
-    ),
-]

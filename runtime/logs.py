@@ -16,6 +16,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
+from .errors import UsageError
 from .standard_streams import visible
 
 #: "text" or "json"; processes that this one starts inherit it.
@@ -42,16 +43,17 @@ class Fields(dict[str, object]):
         return json.dumps(self)
 
 
-def configure_logging(verbose: bool = False, log_format: str | None = None) -> None:
+def configure_logging(verbose: bool = False) -> None:
     """Log to stderr; only the mains of processes call this.
 
     Args:
         verbose: show debug records of ours, and the tracebacks of exceptions.
-        log_format: "text" or "json", here and in processes that this one starts; None: as the
-            environment says.
+
+    Raises:
+        UsageError: `EDL_LOG_FORMAT` is neither "text" nor "json".
     """
-    if log_format is not None:
-        os.environ[FORMAT_VARIABLE] = log_format
+    if (log_format := os.environ.get(FORMAT_VARIABLE, "")) not in ("", "text", "json"):
+        raise UsageError(f"{FORMAT_VARIABLE} expects text or json, got {log_format!r:.40}")
     level = logging.DEBUG if verbose else _level()
     tracebacks = level <= logging.DEBUG
     handler = logging.StreamHandler()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..coordinator.options import LogFormat, Verbose
+from ..coordinator.options import Verbose
 from ..runtime.lifecycle import stop_on_signals
 from ..runtime.logs import configure_logging, is_json, log_as
 from ..runtime.supervise import end_with_parent
@@ -255,7 +255,6 @@ def train(
     id_log: IdLog = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
-    log_format: LogFormat = "text",
 ) -> None:
     """Train JOB.py: this command is one node; start it on others for them to join.
 
@@ -302,7 +301,7 @@ def train(
         for line in plan(settings):
             typer.echo(line)
         return
-    configure_logging(verbose, log_format)
+    configure_logging(verbose)
     log_as(job=settings.job)
     outcome = _supervise(settings, start, host)
     figures = "".join(f"  {name} {value:.6g}" for name, value in outcome.metrics.items())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..coordinator.options import DEFAULT_LISTEN, LogFormat, Verbose
+from ..coordinator.options import DEFAULT_LISTEN, Verbose
 from ..proto.security import options as credentials
 from ..runtime import supervise
 from ..runtime.errors import UsageError
@@ -257,11 +257,10 @@ def serve(
     tls_ca: credentials.TlsCa = None,
     tokens: credentials.Tokens = None,
     verbose: Verbose = False,
-    log_format: LogFormat = "text",
 ) -> None:
     """The command; its help is `options.SERVE`."""
     supervise.end_with_parent()
-    configure_logging(verbose, log_format)
+    configure_logging(verbose)
     open_all_descriptors()
     from ..proto.arena import tune_allocator
     from .config import (

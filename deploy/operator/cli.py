@@ -6,7 +6,7 @@ import logging
 
 import typer
 
-from ...coordinator.options import LogFormat, Verbose
+from ...coordinator.options import Verbose
 from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
 from ...scheduler.elastic_values import ElasticConfig
 from . import options
@@ -43,7 +43,6 @@ def run(
     tls_key: TlsKey = None,
     token_file: TokenFile = None,
     verbose: Verbose = False,
-    log_format: LogFormat = "text",
 ) -> None:
     """Make TeacherServices and DistillJobs true until SIGTERM or Ctrl-C.
 
@@ -59,7 +58,7 @@ def run(
     from .run import RunConfig
     from .run import run as run_operator
 
-    configure_logging(verbose, log_format)
+    configure_logging(verbose)
     quiet_grpc()
     # A line for each change, or for each try of each watch while a server is away, which the loop
     # says once.

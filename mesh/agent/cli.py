@@ -13,7 +13,7 @@ import typer
 
 from ...coordinator.contexts import MeshContext
 from ...coordinator.ops.options import Coordinator, MeshName, mesh_context, quiet_grpc, source_of
-from ...coordinator.options import DEFAULT_LISTEN, LISTEN, ListenAddress, LogFormat, Verbose
+from ...coordinator.options import DEFAULT_LISTEN, LISTEN, ListenAddress, Verbose
 from ...proto.security.options import TlsCa, TlsCert, TlsKey, Tokens
 from ...runtime.errors import UsageError
 from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
@@ -203,7 +203,6 @@ def agent(
     tokens: Tokens = None,
     logs: Logs = None,
     verbose: Verbose = False,
-    log_format: LogFormat = "text",
 ) -> None:
     """Lend this machine to the mesh: it registers and runs a teacher of a service that needs one.
 
@@ -220,7 +219,7 @@ def agent(
         end_with_parent(grace + 10.0)
     else:
         end_with_parent()
-    configure_logging(verbose, log_format)
+    configure_logging(verbose)
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
     mesh = mesh_context(context, coordinator)

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from ...coordinator.ops.options import Coordinator, MeshName, mesh_context
-from ...coordinator.options import LogFormat, Verbose
+from ...coordinator.options import Verbose
 from ...runtime.supervise import end_with_parent
 
 
@@ -67,7 +67,6 @@ def jobs(
     context: MeshName = "",
     coordinator: Coordinator = "",
     verbose: Verbose = False,
-    log_format: LogFormat = "text",
 ) -> None:
     """Run the jobs of a queue on this machine: start, scale and stop their nodes.
 
@@ -86,7 +85,7 @@ def jobs(
     from .slots import FleetConfig, divide_cores
 
     end_with_parent()
-    configure_logging(verbose, log_format)
+    configure_logging(verbose)
     open_all_descriptors()
     mesh = mesh_context(context, coordinator)
     cores = available_cores()

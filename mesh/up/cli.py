@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...coordinator.options import LogFormat, Verbose
+from ...coordinator.options import Verbose
 
 if TYPE_CHECKING:
     from ...runtime.lifecycle import Stop
@@ -51,7 +51,6 @@ def up(
         bool, typer.Option("--dry-run", help="Print the commands; start nothing.")
     ] = False,
     verbose: Verbose = False,
-    log_format: LogFormat = "text",
 ) -> None:
     """Start a mesh and keep it running: its coordinator, then teachers, then students.
 
@@ -70,7 +69,7 @@ def up(
             typer.echo(line)
         return
     end_with_parent()
-    configure_logging(verbose, log_format)
+    configure_logging(verbose)
     open_all_descriptors()
     if detach:
         options = [

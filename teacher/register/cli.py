@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...coordinator.options import DEFAULT_LISTEN, LISTEN, ListenAddress, LogFormat, Verbose
+from ...coordinator.options import DEFAULT_LISTEN, LISTEN, ListenAddress, Verbose
 from ...proto.security import options as credentials
 from ...runtime import supervise
 from ...runtime.lifecycle import stop_on_signals
@@ -182,11 +182,10 @@ def register(
     tokens: credentials.Tokens = None,
     token_file: credentials.TokenFile = None,
     verbose: Verbose = False,
-    log_format: LogFormat = "text",
 ) -> None:
     """The command; its help is `REGISTER`."""
     supervise.end_with_parent()
-    configure_logging(verbose, log_format)
+    configure_logging(verbose)
     from ...proto.datatypes import TensorSpec
     from ...scheduler.admission import HealthCheckSettings
     from .config import RegisterConfig

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import typer
 
-from edl.cli import command_line
-from edl.runtime.logs import FORMAT_VARIABLE, LEVEL_VARIABLE
+from edl.runtime.errors import UsageError
+from edl.runtime.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, configure_logging
 from edl.runtime.supervise import Process, python_command, start
 from edl.tests.runtime.programs import WAIT_S, python
 
@@ -72,18 +70,10 @@ def test_the_level_comes_from_the_environment(level: str, count: int) -> None:
     assert len(lines) == count
 
 
-def test_who_logs_debug_records_logs_json_too() -> None:
-    def options(command: Any) -> Iterator[set[str]]:
-        if hasattr(command, "commands"):
-            for one in command.commands.values():
-                yield from options(one)
-        else:
-            yield {name for parameter in command.params for name in parameter.opts}
-
-    found = list(options(typer.main.get_command(command_line())))
-    assert sum("--verbose" in names for names in found) >= 8
-    for names in found:
-        assert ("--verbose" in names) == ("--log-format" in names), names
+def test_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FORMAT_VARIABLE, "xml")
+    with pytest.raises(UsageError, match="EDL_LOG_FORMAT expects text or json, got 'xml'"):
+        configure_logging()
 
 
 STUDENT = """
