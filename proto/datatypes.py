@@ -49,6 +49,17 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _LENGTH = struct.Struct("<I")
 
 
+def not_finite(array: Array) -> int:
+    """Return the number of elements that are NaN or infinite.
+
+    numpy warns of each signalling NaN of bfloat16, of which a broken device may make many.
+    """
+    if array.dtype.kind not in "fcV":  # V: bfloat16
+        return 0
+    with np.errstate(invalid="ignore"):
+        return int(array.size - np.count_nonzero(np.isfinite(array)))
+
+
 @lru_cache(maxsize=64)
 def datatype_of(dtype: np.dtype[Any]) -> str:
     """The protocol's name for a dtype of any byte order; object and `S` dtypes are "BYTES".

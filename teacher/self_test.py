@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from ..proto.arena import Array
-from ..proto.datatypes import datatype_of, dtype_of
+from ..proto.datatypes import datatype_of, dtype_of, not_finite
 from ..proto.forms import OutputKind, kind_of
 from ..runtime.errors import (
     BadAnswer,
@@ -38,10 +38,7 @@ from .microbatch import run_in_micro_batches
 def check_finite(outputs: Mapping[str, Array]) -> None:
     """Raise BadAnswer if an output of floats holds NaN or infinity."""
     for name, array in outputs.items():
-        if array.dtype.kind not in "fV":  # V: bfloat16
-            continue
-        bad = int(array.size - np.count_nonzero(np.isfinite(array)))
-        if bad:
+        if bad := not_finite(array):
             raise BadAnswer(
                 f"output {name!r} holds {bad} values of {array.size} that are NaN or infinite", name
             )

@@ -11,7 +11,15 @@ import numpy as np
 
 from ...proto.arena import Array, dtype_named
 from ...proto.clients import LabelResponse
-from ...proto.datatypes import FREE, Input, Parameter, TensorSpec, datatype_of, pieces_of
+from ...proto.datatypes import (
+    FREE,
+    Input,
+    Parameter,
+    TensorSpec,
+    datatype_of,
+    not_finite,
+    pieces_of,
+)
 from ...proto.forms import LabelForm, check_parts, decode, encode
 from ...runtime.errors import BadAnswer, RequestRefused, UsageError, WrongInstance
 from ..label_forms import AS_GIVEN, LabelForms
@@ -128,7 +136,7 @@ def check_inputs_finite(inputs: Mapping[str, Input]) -> None:
 
 def is_finite(array: Array) -> bool:
     """Whether no element is NaN or infinite."""
-    return array.dtype.kind not in "fcV" or np.count_nonzero(np.isfinite(array)) == array.size
+    return not not_finite(array)
 
 
 def _check_instance(parameters: Mapping[str, Any], expected: ExpectedResponse) -> None:
