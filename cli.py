@@ -46,6 +46,9 @@ _GROUPS = {
 }
 #: Commands of older versions, and what to use instead.
 _FORMER = {
+    "agent resume": "edl agent yield --end",
+    "store verify": "edl store inspect PATH --verify",
+    "checkpoint verify": "edl checkpoint list PLACE --verify",
     "fleet": "edl agent --local, edl agent jobs",
     "fleet local": "edl agent --local, with options of teachers as --teacher-options '...'",
     "fleet jobs": "edl agent jobs",

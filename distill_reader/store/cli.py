@@ -1,4 +1,4 @@
-"""`edl store inspect|verify|disown|export`: commands for label stores."""
+"""`edl store inspect|disown|export`: commands for label stores."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 from ...runtime.errors import StoreUnavailable
 
 if TYPE_CHECKING:
+    from .database import Database
     from .exporting import Inventory
 
 app = typer.Typer(no_args_is_help=True)
@@ -28,35 +29,36 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
-def inspect(path: Where, as_json: AsJson = False) -> None:
+def inspect(
+    path: Where,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Check every row against its checksum instead; exit code 65 if one is damaged.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Show the content of a store: rows, bytes, models, forms, hits, age.
 
-    Readers may use it meanwhile. A row is the label of one sample, by one model.
+    Readers may use it meanwhile. A row is the label of one sample, by one model. Nothing is
+    changed; a reader deletes a damaged row when it reads it.
     """
     from .database import Database
     from .exporting import inventory_of
 
     with Database(path) as database:
         inventory = inventory_of(database)
+        if verify:
+            rows = _verify(database, inventory.rows)
+            told = {"rows": rows, "damaged": 0}
+            typer.echo(json.dumps(told) if as_json else f"{rows} rows, all whole")
+            return
     if as_json:
         typer.echo(json.dumps(_to_json(inventory), indent=2))
     else:
         _show(inventory)
-
-
-@app.command()
-def verify(path: Where, as_json: AsJson = False) -> None:
-    """Check every row against its checksum; the exit code is 65 if one is damaged.
-
-    Nothing is changed. A reader deletes a damaged row when it reads it.
-    """
-    from .database import Database
-    from .exporting import inventory_of
-    from .exporting import verify as look_at_all
-
-    with Database(path) as database, _progress("verifying", inventory_of(database).rows) as on:
-        rows = look_at_all(database, on)
-    typer.echo(json.dumps({"rows": rows, "damaged": 0}) if as_json else f"{rows} rows, all whole")
 
 
 @app.command()
@@ -117,6 +119,13 @@ def export(
         typer.echo(json.dumps(exported, indent=2))
     else:
         typer.echo(f"{exported['rows']} rows to {folder}, {exported['skipped']} skipped")
+
+
+def _verify(database: Database, rows: int) -> int:
+    from .exporting import verify
+
+    with _progress("verifying", rows) as on:
+        return verify(database, on)
 
 
 @contextmanager

@@ -304,8 +304,8 @@ def translated(path: str) -> Iterator[None]:
     except (sqlite3.Error, UnicodeDecodeError) as error:  # a message may quote invalid text
         if not _is(error, "FULL", "IOERR", "BUSY", "LOCKED", "READONLY", "CANTOPEN", "PERM"):
             raise StoreDamaged(
-                f"the label store {path} is broken ({error}): `edl store verify` says what can"
-                " still be read; delete it, and it is filled again"
+                f"the label store {path} is broken ({error}): `edl store inspect --verify` says"
+                " what can still be read; delete it, and it is filled again"
             ) from None
         words = f"the label store {path} cannot be used now: {error}"
         raise StoreUnavailable(words, full=_is(error, "FULL")) from None

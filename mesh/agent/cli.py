@@ -1,4 +1,4 @@
-"""The commands `edl agent`, `edl agent yield`, `edl agent resume` and `edl agent jobs`."""
+"""The commands `edl agent`, `edl agent yield` and `edl agent jobs`."""
 
 from __future__ import annotations
 
@@ -295,10 +295,11 @@ app.command("jobs")(jobs)
 def yield_(
     for_: Annotated[
         str | None,
-        typer.Option(
-            "--for", metavar="TIME", help="90s, 10m, 2h, ... Default: until 'edl agent resume'."
-        ),
+        typer.Option("--for", metavar="TIME", help="90s, 10m, 2h, ... Default: until --end."),
     ] = None,
+    end: Annotated[
+        bool, typer.Option("--end", help="Lend this machine again, before the time is over.")
+    ] = False,
     machine: Name = None,
     cache: CacheFolder = None,
     no_wait: Annotated[
@@ -313,22 +314,20 @@ def yield_(
     """
     from .agent_directory import running_agents, wait_until_yielded
 
+    if end and (for_ or no_wait):
+        raise UsageError("--end has neither --for nor --no-wait")
     for_s = None if for_ is None else parse_time(for_)
     found = running_agents((cache or default_cache()).expanduser().absolute(), machine)
     for agent_ in found:
-        agent_.request_yield(for_s)
+        if end:
+            agent_.cancel_yield()
+            typer.echo(f"{agent_.machine_id} is lent to the mesh again")
+        else:
+            agent_.request_yield(for_s)
+    if end:
+        return
     if not no_wait:
         wait_until_yielded(found, grace + _FREE_S, typer.echo)
-
-
-@app.command("resume")
-def resume(machine: Name = None, cache: CacheFolder = None) -> None:
-    """Lend this machine again, after `edl agent yield`."""
-    from .agent_directory import running_agents
-
-    for agent_ in running_agents((cache or default_cache()).expanduser().absolute(), machine):
-        agent_.cancel_yield()
-        typer.echo(f"{agent_.machine_id} is lent to the mesh again")
 
 
 def parse_time(text: str) -> float:

@@ -1,4 +1,4 @@
-"""`edl checkpoint list|verify|prune`: which checkpoints are there, are they whole, which may go?"""
+"""`edl checkpoint list|prune`: which checkpoints are there, are they whole, which may go?"""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ...runtime.errors import CheckpointDamaged, UsageError
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
+    from .repository import Repository
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -24,14 +25,32 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
-def list_(place: Where, as_json: AsJson = False) -> None:
+def list_(
+    place: Annotated[
+        str, typer.Argument(metavar="PLACE", help="Folder or URL of a job's, or of one of them.")
+    ],
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Read every byte and compare it with the checksums; exit code 65 if a checkpoint"
+            " is damaged.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """List checkpoints, the newest first, by their manifests and the lengths of their files.
 
-    A training may write there meanwhile. What reads every byte is `verify`.
+    A training may write there meanwhile. Nothing is changed; a training that starts passes damaged
+    checkpoints over.
     """
-    from .repository import Repository
+    from .repository import located
 
-    found = Repository(place).list()
+    repository, one = located(place)
+    found = repository.list() if one is None else [one]
+    if verify:
+        _verify(repository, found, place, as_json)
+        return
     if as_json:
         typer.echo(json.dumps([_told(one) for one in found], indent=2))
         return
@@ -41,21 +60,7 @@ def list_(place: Where, as_json: AsJson = False) -> None:
     _show(found)
 
 
-@app.command()
-def verify(
-    place: Annotated[
-        str, typer.Argument(metavar="PLACE", help="Folder or URL of a job's, or of one of them.")
-    ],
-    as_json: AsJson = False,
-) -> None:
-    """Read every byte and hold it against the checksums; exit code 65 when something is damaged.
-
-    Nothing is changed. A training that starts passes damaged checkpoints over.
-    """
-    from .repository import located
-
-    repository, one = located(place)
-    found = repository.list() if one is None else [one]
+def _verify(repository: Repository, found: Sequence[Checkpoint], place: str, as_json: bool) -> None:
     if not found:
         raise UsageError(f"there is no checkpoint at {place}")
     problems: dict[str, str] = {}

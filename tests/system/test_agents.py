@@ -17,7 +17,7 @@ from edl.coordinator.machines import Machine, open_machines
 from edl.coordinator.registry import LogEntry
 from edl.distill_reader import DistilReader
 from edl.distill_reader.options import Timeouts
-from edl.mesh.agent.cli import resume
+from edl.mesh.agent.cli import yield_
 from edl.mesh.local import LocalMesh
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.supervise import Process, python_command, start, stop_all
@@ -162,7 +162,7 @@ def test_a_machine_refuses_another_content_serves_the_right_one_and_is_given_bac
     assert one.report.state == "yielded"
     wait_until(lambda: (one := lending.machine("m1")) is not None and not one.order.service)
 
-    resume(cache=lending.cache("m1"))
+    yield_(cache=lending.cache("m1"), end=True)
     wait_until(lambda: lending.admitted("right") == ["m1"])
     children = [child.pid for child in psutil.Process(agent.pid).children(recursive=True)]
     assert len(children) >= 2  # the teacher's two sides

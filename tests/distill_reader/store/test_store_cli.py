@@ -72,13 +72,13 @@ def test_inspect(path: str) -> None:
 
 
 def test_verify_names_what_is_damaged_and_changes_nothing(path: str) -> None:
-    assert json_of(app, "verify", path) == {"rows": 610, "damaged": 0}
+    assert json_of(app, "inspect", path, "--verify") == {"rows": 610, "damaged": 0}
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE labels SET data = zeroblob(length(data)) WHERE id % 100 = 0")
     connection.close()
     for _ in range(2):
         with pytest.raises(StoreDamaged, match="6 of 610 rows are damaged") as raised:
-            run(app, "verify", path)
+            run(app, "inspect", path, "--verify")
     assert raised.value.exit_code == 65
 
 
@@ -87,13 +87,13 @@ def test_verify_of_a_broken_file(path: str) -> None:
         file.seek(8192)
         file.write(b"\xff" * (Path(path).stat().st_size - 8192))
     with pytest.raises(StoreDamaged):
-        run(app, "verify", path)
+        run(app, "inspect", path, "--verify")
 
 
-@pytest.mark.parametrize("command", ["inspect", "verify"])
-def test_there_is_none(tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize("options", [(), ("--verify",)])
+def test_there_is_none(tmp_path: Path, options: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="there is no label store at"):
-        run(app, command, tmp_path / "labels")
+        run(app, "inspect", tmp_path / "labels", *options)
     assert not list(tmp_path.iterdir()), "looking makes nothing"
 
 

@@ -116,7 +116,7 @@ def test_operators_look_and_prune_while_a_training_saves(tmp_path: Path) -> None
     for _ in range(10):
         saver.hear()
         assert all(not one["problem"] for one in json_of(app, "list", tmp_path))
-        assert all(not one["problem"] for one in json_of(app, "verify", tmp_path))
+        assert all(not one["problem"] for one in json_of(app, "list", tmp_path, "--verify"))
         json_of(app, "prune", tmp_path, "--keep", 1)
     saver.kill()
     assert (newest_step(tmp_path) or 0) >= saver.saved

@@ -220,8 +220,8 @@ def place(tmp_path: Path) -> str:
     return repository.url
 
 
-def problems(command: str, place: str) -> list[str]:
-    return [one["problem"] for one in json_of(app, command, place)]
+def problems(place: str, *options: str) -> list[str]:
+    return [one["problem"] for one in json_of(app, "list", place, *options)]
 
 
 def test_checkpoints_are_listed(place: str) -> None:
@@ -231,7 +231,7 @@ def test_checkpoints_are_listed(place: str) -> None:
     assert listed[0]["location"] == f"{place}/step-000000000030"
     assert all(one["bytes"] > contents_of(1).nbytes and not one["problem"] for one in listed)
     damage(Repository(place).list()[1], "state.json", lambda data: None)
-    assert problems("list", place) == ["", "state.json is missing", ""]
+    assert problems(place) == ["", "state.json is missing", ""]
     shown = run(app, "list", place).stdout
     for words in ("step-000000000030", "0.5", "yes", "no: ", " s "):
         assert words in shown
@@ -241,25 +241,25 @@ def test_looking_where_there_is_no_checkpoint_makes_nothing(tmp_path: Path) -> N
     assert json_of(app, "list", tmp_path / "job") == []
     assert "there is no checkpoint" in run(app, "list", tmp_path / "job").stdout
     with pytest.raises(UsageError, match="there is no checkpoint"):
-        run(app, "verify", tmp_path / "job")
+        run(app, "list", tmp_path / "job", "--verify")
     assert not list(tmp_path.iterdir())
 
 
 def test_verifying_reads_every_byte(place: str) -> None:
-    assert problems("verify", place) == [""] * 3
+    assert problems(place, "--verify") == [""] * 3
     damage(Repository(place).list()[1], "model.safetensors", flip)
-    assert problems("list", place) == [""] * 3, "lengths are right"
+    assert problems(place) == [""] * 3, "lengths are right"
     with pytest.raises(CheckpointDamaged, match="1 of 3 checkpoints are damaged") as raised:
-        run(app, "verify", place)
+        run(app, "list", place, "--verify")
     assert raised.value.exit_code == 65
-    shown = CliRunner().invoke(app, ["verify", place]).stdout
+    shown = CliRunner().invoke(app, ["list", place, "--verify"]).stdout
     assert "step-000000000020 is damaged: model.safetensors: it fails its checksum" in shown
     assert "step-000000000030: whole" in shown
-    (one,) = json_of(app, "verify", f"{place}/step-000000000030")
+    (one,) = json_of(app, "list", f"{place}/step-000000000030", "--verify")
     assert one["step"] == 30
     for step, error in ((20, CheckpointDamaged), (40, UsageError)):
         with pytest.raises(error):
-            run(app, "verify", f"{place}/step-{step:012d}")
+            run(app, "list", f"{place}/step-{step:012d}", "--verify")
 
 
 def test_pruning_keeps_the_newest(place: str) -> None:
