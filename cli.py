@@ -46,6 +46,8 @@ _GROUPS = {
 }
 #: Commands of older versions, and what to use instead.
 _FORMER = {
+    "context list": "edl get contexts",
+    "context remove": "edl delete context NAME",
     "agent resume": "edl agent yield --end",
     "store verify": "edl store inspect PATH --verify",
     "checkpoint verify": "edl checkpoint list PLACE --verify",
@@ -84,7 +86,7 @@ _COMMANDS = {
     ),
     "get": (
         "mesh.resources.cli",
-        "Show teachers, students, services, machines or jobs, one in a line.",
+        "Show teachers, students, services, machines, jobs or contexts, one in a line.",
     ),
     "describe": (
         "mesh.resources.cli",
@@ -102,7 +104,10 @@ _COMMANDS = {
         "mesh.resources.cli",
         "Ask a teacher, or all of a machine, to finish what they have and leave; no label is lost.",
     ),
-    "delete": ("mesh.resources.cli", "Stop a job, or take its machines from a service."),
+    "delete": (
+        "mesh.resources.cli",
+        "Stop a job, take its machines from a service, or remove a context.",
+    ),
     "apply": (
         "mesh.resources.cli",
         "Make what files describe: start a mesh, deploy services on machines, submit jobs.",

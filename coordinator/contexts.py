@@ -3,7 +3,7 @@
 current: prod
 contexts:
 prod:
-coordinator: rediss://head:6379
+redis: rediss://head:6379
 tls-ca: /home/ann/prod/ca.pem
 token-file: /home/ann/prod/token
 """
@@ -164,7 +164,12 @@ def given_fields(context: MeshContext) -> Iterator[tuple[str, str]]:
     for one in fields(MeshContext):
         value = getattr(context, one.name)
         if value != one.default or one.name == "coordinator":
-            yield one.name.replace("_", "-"), str(value)
+            yield _key(one.name), str(value)
+
+
+def _key(name: str) -> str:
+    """Return the name of a field in the file, which is that of its option."""
+    return "redis" if name == "coordinator" else name.replace("_", "-")
 
 
 def _document(contexts: Contexts) -> dict[str, Any]:
@@ -185,9 +190,9 @@ def _contexts(document: object) -> Contexts:
 
 
 def _context(name: object, body: object) -> MeshContext:
-    known = {one.name.replace("_", "-"): one.name for one in fields(MeshContext)}
+    known = {_key(one.name): one.name for one in fields(MeshContext)}
     if not isinstance(body, dict):
-        raise ValueError(f"context {name!r}: expects settings, such as `coordinator: redis://...`")
+        raise ValueError(f"context {name!r}: expects settings, such as `redis: redis://...`")
     settings: dict[str, Any] = {}
     for key, value in body.items():
         if key not in known or not isinstance(value, str):

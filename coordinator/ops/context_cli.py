@@ -1,4 +1,4 @@
-"""The commands `edl context add|list|use|remove`."""
+"""The commands `edl context add|use`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import typer
 
 from ...runtime.errors import UsageError
 from ..config import DEFAULT_URL
-from ..contexts import MeshContext, given_fields
-from ..store.redis_url import masked, parse
-from .options import Json, console, context_file
+from ..contexts import MeshContext
+from ..store.redis_url import parse
+from .options import context_file
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -22,7 +22,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context."
 def context() -> None:
     """Contexts: how to reach a mesh, by name, in ~/.config/edl-dist/contexts.yaml.
 
-    Commands of operators use the current context, or the one that --context names.
+    Commands of operators use the current context, or the one that --context names. 'edl get
+    contexts' lists them, 'edl delete context NAME' removes one.
     """
 
 
@@ -88,46 +89,12 @@ def add(
     typer.echo(f"context {name} is in {file.path}{use}")
 
 
-@app.command("list")
-def list_contexts(json: Json = False) -> None:
-    """Show each context in a line, and which one is current."""
-    import json as format_
-
-    from rich.table import Table
-
-    contexts = context_file().read()
-    shown = {
-        name: dict(given_fields(context)) | {"coordinator": masked(context.coordinator)}
-        for name, context in contexts.named.items()
-    }
-    if json:
-        print(format_.dumps({"current": contexts.current, "contexts": shown}, indent=2))
-        return
-    if not shown:
-        typer.echo("no context: 'edl context add NAME --redis URL' adds one")
-        return
-    table = Table("", "context", "coordinator", "settings", box=None)
-    for name, settings in shown.items():
-        url = settings.pop("coordinator")
-        others = ", ".join(f"{key} {value}" for key, value in settings.items())
-        table.add_row("*" if name == contexts.current else "", name, url, others)
-    console().print(table)
-
-
 @app.command()
 def use(name: Name) -> None:
     """Make a context the current one."""
     file = context_file()
     file.write(file.read().use(name))
     typer.echo(f"context {name} is the current one")
-
-
-@app.command()
-def remove(name: Name) -> None:
-    """Remove a context; the files that it names stay."""
-    file = context_file()
-    file.write(file.read().remove(name))
-    typer.echo(f"context {name} is removed")
 
 
 def _found(path: Path | None) -> Path | None:

@@ -56,7 +56,7 @@ MeshName = Annotated[
         metavar="NAME",
         is_eager=True,  # before --redis, which looks at it
         autocompletion=lambda: _context_names(),
-        help="Which mesh, by its name in `edl context list`. Default: the current one.",
+        help="Which mesh, by its name in `edl get contexts`. Default: the current one.",
     ),
 ]
 Coordinator = Annotated[

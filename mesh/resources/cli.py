@@ -33,13 +33,14 @@ _KINDS = {
     "service": ("services", "ServiceKind"),
     "machine": ("machines", "MachineKind"),
     "job": ("jobs", "JobKind"),
+    "context": ("contexts", "ContextKind"),
 }
 
 Kind = Annotated[
     str,
     typer.Argument(
         metavar="KIND",
-        help="teacher, student, service, machine or job; or its plural.",
+        help="teacher, student, service, machine, job or context; or its plural.",
         autocompletion=lambda: [*_KINDS, *(f"{name}s" for name in _KINDS)],
     ),
 ]
@@ -54,7 +55,7 @@ def get(
     context: MeshName = "",
     coordinator: Coordinator = "",
 ) -> None:
-    """Show teachers, students, services, machines or jobs, one in a line.
+    """Show teachers, students, services, machines, jobs or contexts, one in a line.
 
     Jobs are elastic jobs; `edl status` shows trainings, and everything of a mesh at once.
     """
@@ -139,7 +140,7 @@ def delete(
     context: MeshName = "",
     coordinator: Coordinator = "",
 ) -> None:
-    """Stop a job, or take its machines from a service.
+    """Stop a job, take its machines from a service, or remove a context.
 
     The nodes of a job end at a safe point, and a training keeps its checkpoint. The teachers of a
     service on machines finish what they have.

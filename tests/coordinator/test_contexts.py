@@ -31,7 +31,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_first_context_is_current_until_another_is_used(file: Path, tmp_path: Path) -> None:
-    assert "no context" in output_of(app, "list")
+    assert "no context" in output_of(command_line("get"), "get", "contexts")
     token = write_secret(tmp_path / "token", "secret")
     output_of(app, "add", "prod", "--redis", URL, "--token-file", token)
     output_of(app, "add", "lab", "--jobs-on", "kubernetes:team", "--queue", "night")
@@ -39,17 +39,20 @@ def test_the_first_context_is_current_until_another_is_used(file: Path, tmp_path
     assert mesh_context("lab", "").jobs_on == "kubernetes:team"
     output_of(app, "use", "lab")
     assert mesh_context("", "").queue == "night"
-    output_of(app, "remove", "lab")
-    listed = json_of(app, "list")
+    output_of(command_line("delete"), "delete", "context", "lab")
+    listed = json_of(command_line("get"), "get", "contexts")
     assert (listed["current"], list(listed["contexts"])) == ("", ["prod"])
     assert mesh_context("", "") == MeshContext(), "none is current"
-    for command in ("use", "remove"):
-        assert "no context 'lab' (known: prod)" in refusal_of(app, command, "lab")
+    gone = "no context 'lab' (known: prod)"
+    assert gone in refusal_of(app, "use", "lab")
+    for verb in ("delete", "get"):
+        assert gone in refusal_of(command_line(verb), verb, "context", "lab")
 
 
 def test_a_password_stays_in_the_file_which_others_cannot_read(file: Path) -> None:
     output_of(app, "add", "prod", "--redis", "redis://ann:s3cret@head:6379")
-    assert "s3cret" not in output_of(app, "list") + output_of(app, "list", "--json")
+    for options in ((), ("--json",)):
+        assert "s3cret" not in output_of(command_line("get"), "get", "contexts", *options)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert mesh_context("prod", "").coordinator == "redis://ann:s3cret@head:6379"
 
@@ -70,8 +73,8 @@ def test_relative_paths_are_of_the_folder_in_which_they_were_named(
     [
         ("[", "cannot read"),
         ("contexts: 5", "maps names to settings"),
-        ("contexts: {a: {colour: red}}", "'colour': 'red'; expects text for coordinator, tls-ca"),
-        ("contexts: {a: {coordinator: 5}}", "'coordinator': 5; expects text"),
+        ("contexts: {a: {colour: red}}", "'colour': 'red'; expects text for redis, tls-ca"),
+        ("contexts: {a: {redis: 5}}", "'redis': 5; expects text"),
         ("contexts: {a: 5}", "context 'a': expects settings"),
         ("current: b\ncontexts: {a: {}}", "'b' is not among"),
         ("users: {}", "and no others"),

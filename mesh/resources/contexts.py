@@ -1,0 +1,49 @@
+"""Contexts: how to reach meshes, in a file of this user."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ...coordinator.contexts import given_fields
+from ...coordinator.ops.options import context_file
+from ...coordinator.store.redis_url import masked
+from ...runtime.errors import UsageError
+from .resource_kind import ResourceKind, ResourceList
+
+
+class ContextKind(ResourceKind):
+    """Contexts; no mesh is asked."""
+
+    name = "context"
+    missing: ClassVar = {"describe": "'edl get context NAME' shows all of it"}
+
+    def get(self, name: str, service: str) -> ResourceList:
+        from rich.table import Table
+        from rich.text import Text
+
+        if service:
+            raise UsageError("contexts have no service")
+        contexts = context_file().read()
+        named = {name: contexts.get(name)} if name else contexts.named
+        shown = {
+            each: dict(given_fields(context)) | {"redis": masked(context.coordinator)}
+            for each, context in named.items()
+        }
+        body = {"current": contexts.current, "contexts": shown}
+        if not shown:
+            return ResourceList(
+                body, Text("no context: 'edl context add NAME --redis URL' adds one")
+            )
+        table = Table("", "context", "redis", "settings", box=None)
+        for each, settings in shown.items():
+            others = [f"{key} {one}" for key, one in settings.items() if key != "redis"]
+            mark = "*" if each == contexts.current else ""
+            table.add_row(mark, each, settings["redis"], ", ".join(others))
+        return ResourceList(body, table)
+
+    def delete(self, name: str, wait_s: float) -> str:
+        if wait_s:
+            raise UsageError("--wait is for jobs")
+        file = context_file()
+        file.write(file.read().remove(name))
+        return f"context {name} is removed; the files that it names stay"
