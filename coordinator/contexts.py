@@ -1,11 +1,13 @@
-"""Contexts: how to reach a mesh, by name, in a file of the user, as kubectl has them.
+"""Contexts: how to reach a mesh, by name, in a file of the user, like kubectl's.
 
+```
 current: prod
 contexts:
-prod:
-redis: rediss://head:6379
-tls-ca: /home/ann/prod/ca.pem
-token-file: /home/ann/prod/token
+  prod:
+    redis: rediss://head:6379
+    tls-ca: /home/ann/prod/ca.pem
+    token-file: /home/ann/prod/token
+```
 """
 
 from __future__ import annotations

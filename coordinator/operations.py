@@ -1,4 +1,4 @@
-"""Orders of operators, as they are written: drain teachers, upgrade a service, deploy one."""
+"""Operations of operators: drain teachers, upgrade a service, deploy one."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def drain(
     """Ask teachers to finish what they have and leave.
 
     Args:
-        registry: where they are registered.
-        service: theirs; empty: every service.
-        teacher_id: the one to ask. Either this or `host`.
-        host: the machine whose teachers are asked, as they name it or as they are reached.
+        registry: the registry.
+        service: only of this service; empty: of all.
+        teacher_id: the teacher. Either this or `host`.
+        host: all teachers of this machine, by its host name or the address students use.
 
     Returns:
-        "service/teacher_id" of those that were asked.
+        "service/teacher_id" of each.
 
     Raises:
-        UsageError: neither or both are given, or there is none; the message names near ones.
+        UsageError: neither or both are given, or there is none; the message has similar names.
         RegistryUnavailable: the registry does not answer.
     """
     if bool(teacher_id) is bool(host):
@@ -58,22 +58,22 @@ def drain(
 
 
 def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
-    """Move a service to another content, or back to the one that it comes from.
+    """Move a service to another model content, or back to the previous one.
 
     Args:
-        registry: where the plan is kept.
-        service: its name.
-        content_id: what it moves to: a unique prefix of a content that a teacher or student of
-            the service has, or a whole content id that no teacher has yet.
+        registry: the registry, which keeps the plan.
+        service: name of the service.
+        content_id: the new content: a unique prefix of one that a teacher or student of the service
+            has, or a whole content id that no teacher has yet.
         at: "epoch": each student when it begins its next epoch; "now": at once.
 
     Returns:
-        In words: what happens now, and what is waited for.
+        Text: what happens now, and what is still missing.
 
     Raises:
-        UsageError: no such service, no such moment, no content or several that begin so, or one
-            that it has already.
-        RetryableError: others changed the plan meanwhile, again and again.
+        UsageError: there is no such service, `at` is invalid, no or several contents match, or the
+            service has this content.
+        RetryableError: others keep changing the plan.
         RegistryUnavailable: the registry does not answer.
     """
     if at not in _AT:
@@ -132,7 +132,7 @@ def _summary(registry: Registry, service: str, plan: Plan, teachers: Iterable[Me
 
 
 def _meant(content_id: str, known: Iterable[str], service: str) -> str:
-    """The content that an operator means."""
+    """Return the content that a prefix names."""
     found = sorted(one for one in known if content_id and one.startswith(content_id))
     if content_id in found:
         return content_id
@@ -150,7 +150,7 @@ def _meant(content_id: str, known: Iterable[str], service: str) -> str:
 
 
 def _services(registry: Registry, service: str) -> list[str]:
-    """The one that is named, which must exist, or all."""
+    """Return the named service, which must exist, or all."""
     known = registry.services()
     if service and service not in known:
         raise UsageError(f"there is no service {service!r:.140}{_near(service, known)}")
@@ -158,7 +158,7 @@ def _services(registry: Registry, service: str) -> list[str]:
 
 
 def _prevailing(students: Iterable[Member], teachers: Iterable[Member]) -> str:
-    """While nothing is declared: what most students are on, else what most teachers serve."""
+    """Return the content of most students, else of most teachers; used while none is declared."""
     for members in (students, teachers):
         contents = Counter(c for one in members if (c := one.facts.get("content_id", "")))
         if contents:
@@ -192,12 +192,12 @@ def _near(name: str, known: Iterable[str]) -> str:
     return f": did you mean {' or '.join(near)}?" if near else ""
 
 
-#: To write what another operator changes at the same time.
+#: Attempts to write while other operators do.
 _DEPLOY_ATTEMPTS: Final = 20
 
 
 def asked_by(request: pb.DeployRequest) -> Deployment:
-    """What a message asks for; raises UsageError where it cannot be carried out."""
+    """Return the deployment that a message describes. Raises UsageError if it is invalid."""
     return Deployment(
         request.service,
         request.model_url,
@@ -213,22 +213,22 @@ def asked_by(request: pb.DeployRequest) -> Deployment:
 
 
 def deploy(board: MachineBoard, deployment: Deployment) -> str:
-    """Say what a service is served by, on the machines that have agents.
+    """Deploy a service on machines, or change its deployment.
 
     Args:
-        board: where it is written.
-        deployment: what it is to be.
+        board: the machine board.
+        deployment: the deployment.
 
     Returns:
-        In words: what happens now.
+        Text: what happens now.
 
     Raises:
         UsageError: the service is deployed with another content.
-        RetryableError: others change the same again and again.
+        RetryableError: others keep changing the deployment.
         RegistryUnavailable: the registry does not answer.
     """
     name = deployment.service
-    for _ in range(_DEPLOY_ATTEMPTS):  # again where another operator was quicker
+    for _ in range(_DEPLOY_ATTEMPTS):  # again if another operator was faster
         standing = {one.service: one for one in board.deployments()}.get(name)
         if (
             standing is not None
@@ -237,7 +237,7 @@ def deploy(board: MachineBoard, deployment: Deployment) -> str:
         ):
             raise UsageError(
                 f"service {name} is deployed with content {standing.content_id}: students of one "
-                f"service are labelled by one content, so undeploy it first ('edl delete service "
+                f"service are labelled by one content, so delete it first ('edl delete service "
                 f"{name}'), or deploy the other one under another name"
             )
         if board.deploy(deployment, standing):
@@ -260,11 +260,11 @@ def undeploy(board: MachineBoard, service: str) -> str:
     """Take all machines from a service; their teachers finish what they have.
 
     Returns:
-        In words: what happens now.
+        Text: what happens now.
 
     Raises:
         UsageError: it is not deployed.
-        RetryableError: others change the same again and again.
+        RetryableError: others keep changing the deployment.
         RegistryUnavailable: the registry does not answer.
     """
     keys.check_service(service)
@@ -282,4 +282,4 @@ def undeploy(board: MachineBoard, service: str) -> str:
 
 
 def _busy(service: str) -> RetryableError:
-    return RetryableError(f"others change what service {service} is served by: try again")
+    return RetryableError(f"others are changing the deployment of service {service}: try again")

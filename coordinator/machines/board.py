@@ -1,9 +1,9 @@
-"""The machine board: which machines are there for teachers, and what they are to serve.
+"""The machine board: the machines that run agents, and what they serve.
 
-A *machine* is one agent (`edl agent`), alive as long as it beats: it registers with its devices
-before anybody knows what it will serve (the paper, section 3.1). A *deployment* says which model
-serves a service. One manager leads the placement, and writes *orders*: the one that stands is what
-the machine does, so that nothing is lost when an order is never read.
+A *machine* is an agent (`edl agent`) with a TTL lease: it registers with its devices before it is
+known what it will serve (section 3.1 of the paper). A *deployment* names the model of a service.
+One manager leads the placement and writes *orders*. A machine carries out its latest order, so
+nothing is lost if it never reads one.
 """
 
 from __future__ import annotations
@@ -40,20 +40,19 @@ from .records import (
     written,
 )
 
-#: How long orders outlive the last manager, and deployments.
+#: Seconds for which orders and deployments stay after the last manager.
 _ORDERS_KEEP_S: Final = 86_400.0
 _DEPLOYMENTS_KEEP_S: Final = 30 * 86_400.0
 
 
 class MachineBoard:
-    """See the module. Every method may be called from any thread.
+    """The board; its methods may be called from any thread.
 
-    All raise UsageError where a name cannot stand in a key (1 to 200 letters, digits or
-    '._-:/@+[]' for a machine), and RegistryUnavailable, Unauthenticated or Forbidden where the
-    store does not do it.
+    All raise UsageError if a name is invalid (a machine's has 1 to 200 letters, digits or
+    '._-:/@+[]'), and RegistryUnavailable, Unauthenticated or Forbidden as the store does.
 
     Args:
-        store: where it is kept.
+        store: the store.
     """
 
     def __init__(self, store: Store) -> None:
@@ -62,14 +61,14 @@ class MachineBoard:
     # --- operators
 
     def deploy(self, deployment: Deployment, before: Deployment | None = None) -> bool:
-        """Say what a service is served by.
+        """Write a deployment, if the present one is `before`.
 
         Args:
-            deployment: what it is.
-            before: what it replaces; None: nothing that can be understood stands there.
+            deployment: the new one.
+            before: the one that it replaces; None: there is none, or an invalid one.
 
         Returns:
-            False, and nothing was done, where something else than `before` stands.
+            Whether it was written.
         """
         service = deployment.service
         stands = self.store.fields(keys.DEPLOYMENTS, [service])[0] or ""
@@ -81,7 +80,7 @@ class MachineBoard:
         return self.store.commit([unchanged], changes) == 0
 
     def deployments(self) -> list[Deployment]:
-        """All of them, by service; what cannot be understood is left out."""
+        """Return all valid ones, sorted by service."""
         (found,) = self.store.read(keys.DEPLOYMENTS)
         read = [_deployment_of(service, text) for service, text in sorted(found.items())]
         return [one for one in read if one is not None]
@@ -89,10 +88,10 @@ class MachineBoard:
     # --- agents
 
     def join(self, machine_id: str, incarnation: int, report: Report, ttl_s: float) -> None:
-        """Be a machine, alive for `ttl_s` seconds after this and after each beat.
+        """Register a machine; its lease ends `ttl_s` seconds after this and after each heartbeat.
 
         Raises:
-            LeaseSuperseded: a greater incarnation lives under the name.
+            LeaseSuperseded: a greater incarnation has the name.
         """
         facts = {"incarnation": str(incarnation), "report": written(report)}
         own = {keys.check_machine(machine_id): facts}
@@ -105,27 +104,26 @@ class MachineBoard:
     def beat(
         self, machine_id: str, incarnation: int, ttl_s: float, report: Report | None = None
     ) -> MachineOrder | None:
-        """Prolong the life of a machine; `report` replaces the former one.
+        """Renew the lease of a machine; `report` replaces the former one.
 
         Returns:
-            What it is to do. None where it has to join: it is dead, was never there, or a newer
-            agent has its name.
+            Its order. None: it has to join, as its lease is over or a newer agent has its name.
         """
         facts = {} if report is None else {"report": written(report)}
         beat = MemberBeat(keys.check_machine(machine_id), incarnation, facts)
         if self.store.leases.beat(keys.MACHINES, beat, check_ttl(ttl_s)) != Beat.KEPT:
             return None
-        # Beside the script: its user may read orders and not write them.
+        # Not in the script of the heartbeat: agents may read orders, but not write them.
         return order_from(self.store.fields(keys.ORDERS, [machine_id])[0])
 
     def leave(self, machine_id: str, incarnation: int) -> None:
-        """End being a machine; without effect where another incarnation has the name."""
+        """End the lease; no effect if another incarnation has the name."""
         self.store.leases.leave(keys.MACHINES, keys.check_machine(machine_id), incarnation)
 
     # --- managers
 
     def machines(self) -> list[Machine]:
-        """Those alive, in the order in which they joined."""
+        """Return the machines with a lease, in the order in which they joined."""
         living = self.store.leases.members(keys.MACHINES)
         (orders,) = self.store.read(keys.ORDERS)
         found = [
@@ -142,7 +140,7 @@ class MachineBoard:
         return sorted(found, key=lambda machine: machine.joined)
 
     def lead(self, holder: str, ttl_s: float) -> Leadership:
-        """Take the lead of the placement if it is free, or prolong our own."""
+        """Take the lead of the placement if it is free, or renew ours."""
         kept = {keys.ORDERS: _ORDERS_KEEP_S, keys.DEPLOYMENTS: _DEPLOYMENTS_KEEP_S}
         led = self.store.lead(keys.LEADER, holder, check_ttl(ttl_s), keep_s=kept)
         if led.change in ("gained", "first"):
@@ -150,14 +148,14 @@ class MachineBoard:
         return led
 
     def resign(self, holder: str) -> None:
-        """Give the lead back; without effect where another one has it."""
+        """Give the lead back; no effect if another one has it."""
         self.store.resign(keys.LEADER, holder)
 
     def order(self, fence: Leads, orders: Mapping[str, MachineOrder | None]) -> bool:
-        """Write orders, by machine; None takes one away.
+        """Write orders by machine; None deletes one.
 
         Returns:
-            False, and nothing was done, where another one leads.
+            Whether they were written: False if another one leads.
         """
         texts = {
             keys.check_machine(machine_id): None if order is None else written(order)
@@ -167,10 +165,10 @@ class MachineBoard:
         return self.store.commit([fence], changes) == 0
 
     def forget(self, fence: Leads, service: str) -> bool:
-        """Take away a deployment that is withdrawn.
+        """Delete a withdrawn deployment.
 
         Returns:
-            Whether it was done: `fence` leads, and it has not been deployed anew.
+            Whether it was deleted: False if another one leads, or it was deployed again.
         """
         registry_keys.check_service(service)
         stands = self.store.fields(keys.DEPLOYMENTS, [service])[0] or ""
@@ -181,24 +179,24 @@ class MachineBoard:
         return self.store.commit([fence, unchanged], [Put(keys.DEPLOYMENTS, {service: None})]) == 0
 
     def close(self) -> None:
-        """End the connections that it keeps."""
+        """Close the connections."""
         self.store.close()
 
 
 def fence_of(led: Leadership) -> Leads:
-    """What the writes of the placement's leader carry."""
+    """Return the fence of writes by the leader of the placement."""
     return Leads(keys.LEADER, led.holder, led.token)
 
 
 def _deployment_of(service: str, text: str) -> Deployment | None:
-    """The deployment of a service; None where it cannot be understood, or is another one's."""
+    """Parse the deployment of a service; None: it is invalid, or of another service."""
     found = deployment_from(text)
     return found if found is not None and found.service == service else None
 
 
 _KEEP_DEPLOYMENTS: Final = Keep([keys.DEPLOYMENTS], _DEPLOYMENTS_KEEP_S)
-#: An agent of before the coordination store would register under a key that nobody reads any more.
-#: With a value of another type there, it is refused, and says so.
+#: Agents of versions before the coordination store register under a key that is not read any more.
+#: A value of another type there makes Redis refuse them, so that they report it.
 _REFUSE_OLDER_AGENTS: Final = (
     Delete([keys.FORMER_FACTS]),
     Append(

@@ -1,4 +1,4 @@
-"""What the machine board holds: deployments, machines, orders; each checked wherever it is read."""
+"""Records of the machine board: deployments, machines and orders; each read checks them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ...runtime.errors import UsageError
 from ..registry import keys as registry_keys
 from .deployment_fields import check_content, check_options, check_url
 
-#: A machine's state: it has no teacher; fetches a model; starts a teacher; has one that serves;
-#: lets one finish; is used by somebody else; cannot carry its order out, and will try again.
+#: State of a machine. yielded: its owner uses it; failing: it cannot carry out its order, and tries
+#: again.
 State = Literal["idle", "fetching", "starting", "serving", "draining", "yielded", "failing"]
 STATES: Final = ("idle", "fetching", "starting", "serving", "draining", "yielded", "failing")
 
@@ -23,25 +23,24 @@ _TEXT: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Which model the machines that are given to a service serve there, and how many are wanted.
+    """The model that machines serve for a service, and how many teachers it should have.
 
     Attributes:
-        service: its name.
-        model_url: where an agent fetches the model: a file or a folder at a URL of fsspec
+        service: name of the service.
+        model_url: URL of fsspec from which agents fetch the model, a file or a folder
             (`https://...`, `s3://...`, `file:///...`), without credentials.
-        content_id: of the model with its preprocessing, as `edl teacher fingerprint` prints it;
-            anything else is refused.
-        options: further options of `edl teacher serve` as (name, value), those of `options.py`
-            alone; a name may stand there more than once.
-        min: teachers that the service has at least, while students are there or may come.
-        max: teachers that it never has more of.
-        priority: the higher goes first where machines are too few.
-        price_per_hour: of one teacher, in the operator's currency; 0: it costs nothing.
+        content_id: content id of the model with its preprocessing, as `edl teacher fingerprint`
+            prints it; machines serve nothing else.
+        options: further options of `edl teacher serve` as (name, value), only those of
+            `deployment_fields.ALLOWED`; a name may be repeated.
+        min: least number of teachers while there are students or some may come.
+        max: greatest number of teachers.
+        priority: higher priorities get machines first.
+        price_per_hour: of one teacher, in the operator's currency.
         freeze_s: seconds for which the number of teachers stays after a change.
-        cost_ceiling_per_hour: what all its teachers together may cost, in the same currency; None:
-            as the coordinator says.
-        withdrawn: it is to have no teacher of the machines any more; then the record goes.
-        since_ms: when it was deployed, by the board's clock, which says it.
+        cost_ceiling_per_hour: of all its teachers, in the same currency; None: the coordinator's.
+        withdrawn: it gives all its machines back; then the record is deleted.
+        since_ms: when it was deployed, by the board's clock.
     """
 
     service: str
@@ -85,12 +84,13 @@ class Deployment:
             raise UsageError("a cost ceiling needs `price`, the cost of a teacher")
         if least > ceiling * (1 + 1e-9):
             raise UsageError(
-                f"--min {self.min} teachers cost {least:g} an hour, the ceiling is {ceiling:g}"
+                f"the least number of teachers, {self.min}, costs {least:g} an hour, more than the"
+                f" ceiling of {ceiling:g}"
             )
 
     @property
     def withdrawal(self) -> Self:
-        """The same, taken back."""
+        """Return a copy that is withdrawn."""
         return replace(self, withdrawn=True)
 
     def to_json(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Deployment:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """What `to_json` made; raises UsageError where it is none that could be carried out."""
+        """Parse `to_json`. Raises UsageError if it is invalid."""
         told = _of_types(cls, value)
         options = told.get("options", ())
         if not isinstance(options, list | tuple):
@@ -111,12 +111,12 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class MachineOrder:
-    """What a machine is to do from now on, until another order comes.
+    """What a machine has to do until the next order.
 
     Attributes:
-        number: grows with each order to this machine; 0: it never had one.
-        deployment: whose teacher it is to have; None: none.
-        why: in words.
+        number: grows with each order to this machine; 0: it has had none.
+        deployment: what it serves; None: nothing.
+        why: the reason, as text.
     """
 
     number: int = 0
@@ -125,7 +125,7 @@ class MachineOrder:
 
     @property
     def service(self) -> str:
-        """Whose teacher; empty: nobody's."""
+        """The service that it serves; empty: none."""
         return "" if self.deployment is None else self.deployment.service
 
     def to_json(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class MachineOrder:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """What `to_json` made; raises UsageError where it is none that could be carried out."""
+        """Parse `to_json`. Raises UsageError if it is invalid."""
         told = _of_types(cls, value)
         deployment = told.get("deployment")
         made = None if deployment is None else Deployment.from_json(deployment)

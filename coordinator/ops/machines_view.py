@@ -1,4 +1,4 @@
-"""Machines and deployments for people and for programs.
+"""Machines and deployments as tables and as JSON.
 
 The JSON form:
 
@@ -6,8 +6,8 @@ The JSON form:
 {"machines": [{"machine": str, "lease_remaining_s": float, "ordered": service or "",
                every field of `machines.records.Report`}],
  "deployments": [{every field of `machines.records.Deployment`,
-                  "placed": machines that have it, or are about to,
-                  "troubles": {machine: why it could not start a teacher of it lately}}]}
+                  "placed": number of machines ordered to serve it,
+                  "troubles": {machine: why it could not start a teacher}}]}
 ```
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _STYLES: Final = {"serving": "green", "yielded": "yellow", "draining": "yellow", "failing": "red"}
 _HASH: Final = 12
-#: Machines whose troubles with one deployment people are told; the others mostly say the same.
+#: Shown troubles per deployment; those of other machines are mostly the same.
 _TROUBLES: Final = 2
 
 
@@ -42,7 +42,7 @@ class MachinesState:
         return bool(self.machines or self.deployments)
 
     def of(self, service: str) -> MachinesState:
-        """What concerns a service; all for ""."""
+        """Return what concerns a service; empty: all."""
         if not service:
             return self
         deployed = [one for one in self.deployments if one.service == service]
@@ -56,11 +56,11 @@ class MachinesState:
 
 
 def read_machines(board: MachineBoard) -> MachinesState:
-    """All of both.
+    """Read all machines and deployments.
 
     Raises:
         RegistryUnavailable: Redis does not answer.
-        AccessError: who asks may not read them.
+        AccessError: the user may not read them.
     """
     return MachinesState(board.machines(), board.deployments())
 
@@ -81,7 +81,7 @@ def machines_at(url: str) -> MachinesState | None:
 
 
 def to_json(state: MachinesState) -> dict[str, Any]:
-    """The structure that the head of this file describes."""
+    """Return the JSON form that the module describes."""
     placed = _placed(state)
     return {
         "machines": [
@@ -101,7 +101,7 @@ def to_json(state: MachinesState) -> dict[str, Any]:
 
 
 def render(state: MachinesState, most: int = 0) -> RenderableType:
-    """Tables of both; `most`: of machines so many, 0: all."""
+    """Return tables of both, with at most `most` machines; 0: all."""
     from rich.console import Group
     from rich.text import Text
 
@@ -116,7 +116,7 @@ def render(state: MachinesState, most: int = 0) -> RenderableType:
 
 
 def render_deployments(state: MachinesState) -> RenderableType:
-    """Table of the deployments, and why machines could not start their teachers."""
+    """Return a table of the deployments, and why machines could not start teachers."""
     from rich.console import Group
     from rich.text import Text
 
@@ -174,7 +174,7 @@ def _machines(machines: Sequence[Machine]) -> Table:
 
 
 def _add(table: Table, *cells: str, style: str = "") -> None:
-    """A row of texts as they are: brackets in an error's words are no markup."""
+    """Add a row of plain texts: brackets in them are no markup."""
     from rich.text import Text
 
     table.add_row(*map(Text, cells), style=style)

@@ -1,4 +1,4 @@
-"""Services for people: a table of all, and one in full, with an upgrade that is under way."""
+"""Services as tables and as JSON: all in a table, or one with its upgrade."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...proto import coordinator_pb2 as pb
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-#: What `to_json` shows of a service: all but its members.
+#: Fields of `to_json`: all but the members.
 _SUMMARY = (
     *("name", "leader", "term", "counter", "teacher_count", "student_count", "wanted", "assigned"),
     *("samples_per_second", "starved_seconds", "blocked_seconds", "source_wait_seconds"),
@@ -20,7 +20,7 @@ _COUNTS = ("teacher_states", "student_states", "content_teachers", "content_stud
 
 
 def to_json(service: pb.ServiceStatus) -> dict[str, Any]:
-    """The summary of one service; names as in message `ServiceStatus`."""
+    """Return a service without its members; names as in message `ServiceStatus`."""
     summary = {name: getattr(service, name) for name in _SUMMARY}
     return (
         summary
@@ -30,17 +30,17 @@ def to_json(service: pb.ServiceStatus) -> dict[str, Any]:
 
 
 def desired(service: pb.ServiceStatus) -> int | None:
-    """How many teachers it should have; None: no manager has said so lately."""
+    """Return how many teachers it should have; None: unknown."""
     return service.desired_teachers if service.HasField("desired_teachers") else None
 
 
 def number_of(count: int, what: str) -> str:
-    """As in "1 teacher" and "2 teachers"."""
+    """Return "1 teacher" or "2 teachers"."""
     return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def table(services: Iterable[pb.ServiceStatus]) -> RenderableType:
-    """One line for each service."""
+    """Return a table with a row for each service."""
     from rich.table import Table
 
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold dim")
@@ -60,7 +60,7 @@ def table(services: Iterable[pb.ServiceStatus]) -> RenderableType:
 
 
 def details(service: pb.ServiceStatus) -> RenderableType:
-    """One service, a line for each fact."""
+    """Return a table with a row for each fact of a service."""
     from rich.table import Table
 
     facts = {
@@ -112,6 +112,6 @@ def _contents(service: pb.ServiceStatus) -> str:
 
 
 def _counted(count: int, states: Any) -> str:
-    """As in "5 (4 serving, 1 draining)"."""
+    """Return for example "5 (4 serving, 1 draining)"."""
     parts = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
     return f"{count} ({parts})" if parts else str(count)

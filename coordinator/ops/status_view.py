@@ -1,21 +1,21 @@
-"""`MeshStatus` for people and for programs: tables for a terminal, a stable structure for JSON.
+"""`MeshStatus` as tables and as JSON, whose structure is stable.
 
 The JSON form:
 
 ```
 {"redis_time_ms": int, "managers": ["host:port", ...],
  "services": [
-   {every field of message ServiceStatus ("desired_teachers" is null while nobody has said it), but:
+   {every field of message ServiceStatus ("desired_teachers" is null while it is unknown), but:
     "teachers": [{every field of message Teacher, "serves": [student ids]}, ...],
     "students": [{every field of message StudentReport,
                   "assigned": [teacher ids], "lease_remaining_s": float, "reason": str}, ...]},
    ...],
  "machines": [...], "deployments": [...], as `machines_view.py` says,
  "jobs": [trainings, as `jobs_view.py` says],
- "elastic_jobs": as `queue_view.py` says, null where nobody may read them}
+ "elastic_jobs": as `queue_view.py` says; null if the user may not read them}
 ```
 
-Fields have the names of `coordinator.proto`; new ones may be added, none is renamed or removed.
+Fields have the names of `coordinator.proto`. New ones may be added; none is renamed or removed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _STYLES = {
     "starved": "bold red",
 }
 _BAR_CELLS = 10
-#: Numbers, the head of each in two short lines: a table of 80 columns has to hold them all.
+#: Columns of numbers; heads of two short lines fit into 80 columns.
 _TEACHER_NUMBERS = ("t_t\nms", "samples\nper s", "in\nflight", "lease\ns")
 _STUDENT_NUMBERS = (
     "has/\nwant",
@@ -61,7 +61,7 @@ _STUDENT_NUMBERS = (
 
 
 def to_json(status: pb.MeshStatus) -> dict[str, Any]:
-    """The structure that the head of this file describes."""
+    """Return the JSON form that the module describes."""
     return {
         "redis_time_ms": status.redis_time_ms,
         "managers": list(status.managers),
@@ -104,7 +104,7 @@ def _plain(value: Any, *, repeated: bool) -> Any:
 
 
 def _serves(service: pb.ServiceStatus) -> defaultdict[str, list[str]]:
-    """Teacher id -> ids of the students that it is assigned to."""
+    """Return the ids of the students of each teacher."""
     serves: defaultdict[str, list[str]] = defaultdict(list)
     for student in service.students:
         for teacher in student.assigned:
@@ -113,7 +113,10 @@ def _serves(service: pb.ServiceStatus) -> defaultdict[str, list[str]]:
 
 
 def render(status: pb.MeshStatus, service_asked: str = "") -> RenderableType:
-    """Tables of each service's teachers and students; `service_asked` is the one asked for."""
+    """Return tables of the teachers and students of each service.
+
+    `service_asked` is for the message if there is none.
+    """
     from rich.console import Group
     from rich.text import Text
 
@@ -144,7 +147,7 @@ def _left_out(shown: int, count: int, what: str) -> list[RenderableType]:
 
 
 def _troubles(service: pb.ServiceStatus) -> list[RenderableType]:
-    """Which teachers hold students up or are out of their pools, as those tell."""
+    """Return lines about teachers that are slow, ejected or disputed, as students report."""
     from rich.text import Text
 
     slow: defaultdict[str, list[str]] = defaultdict(list)
@@ -207,7 +210,7 @@ def _heading(service: pb.ServiceStatus) -> Text:
 
 
 def _states(service: pb.ServiceStatus) -> str:
-    """How many are in which state, where not all are in the usual one."""
+    """Return the number of members in each state, unless all are in the usual one."""
     kinds = (("teachers", service.teacher_states), ("students", service.student_states))
     unusual = {"teachers": {"serving"}, "students": {"steady"}}
     return "; ".join(
@@ -237,12 +240,12 @@ def teacher_table(service: pb.ServiceStatus) -> Table:
 
 
 def _device(teacher: pb.Teacher) -> str:
-    """What it runs on; of a foreign server also what it speaks."""
+    """Return the device, and the protocol of a foreign server."""
     return f"{teacher.device} ({teacher.protocol})" if teacher.voucher else teacher.device
 
 
 def _in_flight(teacher: pb.Teacher) -> str:
-    if teacher.voucher:  # who has registered it does not see its work
+    if teacher.voucher:  # its sidecar does not see its requests
         return f"-/{teacher.slots}"
     return f"{teacher.in_flight}/{teacher.slots}" if teacher.slots else str(teacher.in_flight)
 
@@ -287,7 +290,7 @@ def _state(state: str) -> Text:
 
 
 def volume_bar(volume_bytes: int, lower_bytes: int, upper_bytes: int) -> Text:
-    """A bar that is full at ut, with a mark at lt."""
+    """Return a bar that is full at ut, with a mark at lt."""
     from rich.text import Text
 
     if upper_bytes == 0:

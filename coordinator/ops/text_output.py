@@ -36,7 +36,7 @@ _KIND_WIDTH: Final = max(map(len, _STYLES))
 
 
 def event_json(event: pb.Event) -> str:
-    """One line; the fields of message `Event`, none left out."""
+    """Return all fields of message `Event` as JSON in one line."""
     return json.dumps(
         {
             field.name: list(value) if field.is_repeated else value
@@ -47,7 +47,7 @@ def event_json(event: pb.Event) -> str:
 
 
 def event_text(event: pb.Event) -> Text:
-    """When, in which service, what, about whom, why; and which teachers came and went."""
+    """Return time, service, kind, subject and reason, and which teachers were assigned or taken."""
     from rich.text import Text
 
     seconds, ms = divmod(event.time_ms, 1000)
