@@ -121,6 +121,14 @@ def test_a_service_is_deployed_changed_scaled_and_deleted(edl: Operator, tmp_pat
     assert edl.board.deployments() == [] or edl.deployment.withdrawn
 
 
+def test_a_mesh_is_applied_as_edl_up_starts_it(edl: Operator, tmp_path: Path) -> None:
+    file = tmp_path / "mesh.yaml"
+    file.write_text("kind: mesh\nservices: {a: {model: 'module:function', teachers: 2}}\n")
+    shown = edl("apply", "-f", file, "--dry-run")
+    assert shown == cli_output.output_of(command_line("up"), "up", file, "--dry-run")
+    assert shown.count("edl teacher serve") == 2
+
+
 def test_machines_are_shown_and_drained(edl: Operator) -> None:
     (machine,) = edl.json("machines")["machines"]
     assert (machine["machine"], machine["devices"]) == ("machine-1", ["gpu:0"])
