@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ...proto import coordinator_pb2 as pb
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+_HASH: Final = 12
 #: Fields of `to_json`: all but the members.
 _SUMMARY = (
     *("name", "leader", "term", "counter", "teacher_count", "student_count", "wanted", "assigned"),
@@ -79,7 +80,7 @@ def details(service: pb.ServiceStatus) -> RenderableType:
         "upgrade": _upgrade(service),
     }
     for content in sorted({*service.content_teachers, *service.content_students}):
-        facts[f"on {content or 'no content'}"] = (
+        facts[f"on {content[:_HASH] or 'no content'}"] = (
             f"{number_of(service.content_teachers.get(content, 0), 'teacher')}, "
             f"{number_of(service.content_students.get(content, 0), 'student')}"
         )

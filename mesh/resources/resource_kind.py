@@ -107,7 +107,7 @@ def facts_table(facts: dict[str, Any]) -> RenderableType:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        if value not in (None, "", [], {}):
+        if value not in (None, "", [], (), {}):
             table.add_row(name.replace("_", " "), Text(_text(value)))
     return table
 
