@@ -78,7 +78,7 @@ class _Agent:
         self._board = board
         self._incarnation = incarnation
         self._changed = threading.Event()
-        self._host = TeacherHost(settings, cache, self._changed.set)
+        self._host = TeacherHost(settings, cache, self._changed.set, self._yield)
         self._order = MachineOrder()
         self._lending = LendingDecision(True)
         self._memory = LendingMemory()
@@ -91,6 +91,10 @@ class _Agent:
         self._sent: Report | None = None
         self._beat_s = 0.0
         self._redis_answers = True
+
+    def _yield(self) -> None:
+        """Keep this machine free until 'edl agent yield --end': its teacher was drained."""
+        self._directory.request_yield(None)
 
     def run(self, stop: Stop, announce: Callable[[str], None]) -> None:
         self._host.start()

@@ -1,8 +1,9 @@
 """When a machine is lent to the mesh.
 
-It is not lent while its owner asks for it (`edl agent yield`), or while other processes keep more
-of its cores busy than the owner allows. After such a load it is lent again only once the machine
-has been quiet for a while, so that the owner does not notice the mesh.
+It is not lent while its owner asks for it (`edl agent yield`), after its teacher was drained, or
+while other processes keep more of its cores busy than the owner allows. After such a load it is
+lent again only once the machine has been quiet for a while, so that the owner does not notice the
+mesh.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def lend(
     memory = _loaded(memory, now, config)
     if asked_until_s is not None and asked_until_s > now:
         left_s = 0.0 if asked_until_s == inf else asked_until_s - now
-        return LendingDecision(False, "it was asked for by 'edl agent yield'", left_s), memory
+        return LendingDecision(
+            False, "it was asked for by 'edl agent yield' or 'edl drain'", left_s
+        ), memory
     if memory.loaded:
         most = config.most_load or 0.0
         why = f"other processes keep {memory.load:.1f} cores busy; above {most:g} it is theirs"

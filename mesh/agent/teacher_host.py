@@ -67,6 +67,7 @@ class TeacherHost:
         settings: settings of the agent.
         cache: cache of models.
         on_change: called when `status` has changed, in any thread.
+        on_drained: called when an operator has drained the teacher, in the thread of the host.
         rng: jitters pauses.
     """
 
@@ -75,11 +76,13 @@ class TeacherHost:
         settings: AgentSettings,
         cache: ModelCache,
         on_change: Callable[[], None] = lambda: None,
+        on_drained: Callable[[], None] = lambda: None,
         rng: random.Random | None = None,
     ) -> None:
         self._settings = settings
         self._cache = cache
         self._on_change = on_change
+        self._on_drained = on_drained
         self._rng = rng or random.Random()
         self._changed = threading.Condition()
         self._wanted: Deployment | None = None
@@ -264,7 +267,13 @@ class TeacherHost:
         """Record a teacher that ended unasked."""
         assert teacher.deployment is not None
         assert teacher.process is not None
-        if self._status.state == "serving":
+        if self._status.state == "serving" and teacher.process.returncode == 0:
+            log.info("the teacher of %s was drained", teacher.deployment.service)
+            self._on_drained()
+            with self._changed:
+                self._wanted = None
+            self._show("idle", None)
+        elif self._status.state == "serving":
             self._fail(teacher.deployment, ProcessFailed(_describe_end(teacher.process)))
 
     def _fail(self, deployment: Deployment | None, error: EdlError) -> None:

@@ -164,6 +164,12 @@ def test_a_machine_refuses_another_content_serves_the_right_one_and_is_given_bac
 
     yield_(cache=lending.cache("m1"), end=True)
     wait_until(lambda: lending.admitted("right") == ["m1"])
+
+    assert edl_output("drain", "teacher", "m1", url=lending.mesh.url) == ["draining right/m1"]
+    wait_until(lambda: (one := lending.machine("m1")) and one.report.state == "yielded")
+    assert "failed" not in [one.kind for one in lending.events("right")]
+    yield_(cache=lending.cache("m1"), end=True)
+    wait_until(lambda: lending.admitted("right") == ["m1"])
     children = [child.pid for child in psutil.Process(agent.pid).children(recursive=True)]
     assert len(children) >= 2  # the teacher's two sides
 
