@@ -1,13 +1,13 @@
 """The coordination store: three primitives on Redis, in Redis time.
 
-A *lease set* knows which members are alive: facts, and a deadline that beats raise. A *leadership*
-has one holder at a time, under a fencing token that grows with each change. A *document* is a hash
-that is changed by compare-and-set: `Store.commit` runs all changes if all conditions hold, one of
-them that the writer still leads. Beside them there are logs, and sets of names that were in use
-lately. The registry, the boards of jobs and machines and the queue are schemas on top.
+A *lease set* holds the facts and the deadline of each live member; heartbeats extend the deadline.
+A *leadership* has one holder at a time, with a fencing token that grows with each change. A
+*document* is a hash changed by compare-and-set: `Store.commit` makes all changes if all conditions
+hold, for example that the writer still leads. There are also logs and sets of recently used names.
+The registry, the job and machine boards and the queue are schemas on top.
 
-`RedisStore` keeps it in Redis or Valkey; `MemoryStore` keeps it within a process, for tests, for a
-training of one node and for `memory://NAME`.
+`RedisStore` uses Redis or Valkey. `MemoryStore` is within one process, for tests, for training on
+one node, and for `memory://NAME`.
 """
 
 from __future__ import annotations
@@ -77,74 +77,74 @@ _HOST_AND_PORT: Final = re.compile(r"[\w.-]+(:\d+)?", re.ASCII)
 
 
 class Leases(Protocol):
-    """Sets of members with deadlines. Each member's step is atomic."""
+    """Sets of members with deadlines. The step of each member is atomic."""
 
     def register(
         self, leases: LeaseSet, members: Mapping[str, Mapping[str, str]], ttl_s: float
     ) -> list[str]:
-        """Begin leases of `ttl_s` seconds, or begin them anew with these facts.
+        """Start leases of `ttl_s` seconds, or restart them with these facts.
 
         Args:
-            leases: which set.
-            members: id -> facts; `incarnation`, a decimal number, decides who holds the id.
-            ttl_s: seconds without a beat after which a member is dead.
+            leases: the set.
+            members: id -> facts. The greatest `incarnation`, a decimal number, holds the id.
+            ttl_s: seconds after the last heartbeat at which the lease expires.
 
         Returns:
-            Ids that a greater incarnation holds; nothing was done for them.
+            Ids held by a greater incarnation; these were not changed.
         """
         ...
 
     def beat(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> Beat:
-        """Renew a lease, and add the facts that changed."""
+        """Renew a lease and add the changed facts."""
         ...
 
     def beat_many(self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float) -> list[Beat]:
-        """Many beats in few round trips; their answers in their order."""
+        """Renew many leases in few round trips; the answers are in the order of `beats`."""
         ...
 
     def leave(self, leases: LeaseSet, member: str, incarnation: int | None = None) -> bool:
-        """End a lease at once; False when there is none, or another incarnation holds it."""
+        """End a lease at once; False if there is none, or another incarnation holds it."""
         ...
 
     def request_drain(self, leases: LeaseSet, member: str) -> bool:
-        """Ask a member of a followed set to leave; its next beat returns DRAIN.
+        """Request a member of a followed set to drain; its next heartbeat returns DRAIN.
 
-        False when it has no lease. Its `state` is "draining" from now on.
+        Its `state` is "draining" from now on. Returns False if it has no lease.
         """
         ...
 
     def members(self, leases: LeaseSet) -> list[Member]:
-        """Those whose deadline has not passed, by id."""
+        """Return the members whose deadline has not passed, sorted by id."""
         ...
 
     def read(self, leases: LeaseSet, names: Sequence[str]) -> list[Member]:
-        """Those named that have facts, in that order; one whose lease is over has no time left."""
+        """Return the named members that have facts, in that order, expired ones included."""
         ...
 
     def names(self, leases: LeaseSet) -> set[str]:
-        """Ids of those that no sweep has taken out; cheap, it reads no facts."""
+        """Return the ids that no sweep has removed; cheap, as it reads no facts."""
         ...
 
     def changes(self, leases: LeaseSet, cursor: int = 0) -> Changes:
-        """What happened in a followed set since `cursor`; all members for 0.
+        """Return the changes of a followed set since `cursor`; 0: all members.
 
-        A cursor older than a minute may miss changes: start again from 0.
+        With a cursor older than a minute, changes may be missing: start again from 0.
         """
         ...
 
     def sweep(self, leases: LeaseSet, permit: SweepPermit | None = None) -> list[str]:
-        """Take members past their deadline out of a followed set, at most 1,000, and name them.
+        """Remove at most 1,000 expired members from a followed set, and return their ids.
 
-        A permit bounds which expired leases count as deaths.
+        A permit limits which expired leases count as deaths.
         """
         ...
 
 
 class Store(Protocol):
-    """See the module. Every method may be called from any thread, and is one atomic step.
+    """A coordination store. Methods are atomic and may be called from any thread.
 
-    All raise RegistryUnavailable when the store does not answer or refuses, Unauthenticated when it
-    does not know our user or password, Forbidden when that user may not do this.
+    All raise RegistryUnavailable if the store does not answer or refuses, Unauthenticated if it
+    rejects the user or password, and Forbidden if the user lacks the permission.
     """
 
     @property
@@ -154,23 +154,23 @@ class Store(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, for messages: without a password."""
+        """URL for messages, without the password."""
         ...
 
     def time_ms(self) -> int:
-        """The store's clock: milliseconds since 1970."""
+        """Return the store's clock, in milliseconds since 1970."""
         ...
 
     def server_info(self) -> dict[str, str]:
-        """What answers: `server_name`, `version`, `role`, `maxmemory_policy`; nothing in memory."""
+        """Return `server_name`, `version`, `role` and `maxmemory_policy`; {} in memory."""
         ...
 
     def check_writes(self) -> bool:
-        """Find out whether writes are accepted, without writing; False: our user may not try."""
+        """Test without writing whether writes are accepted; False: the user may not test it."""
         ...
 
     def close(self) -> None:
-        """Let go of connections. A closed store opens them again when it is used."""
+        """Close the connections. A closed store reconnects when it is used."""
         ...
 
     # --- leadership
@@ -185,44 +185,44 @@ class Store(Protocol):
         facts: str = "",
         identify: bool = False,
     ) -> Leadership:
-        """Take a leadership that is free, or prolong our own; the answer says who leads.
+        """Take a leadership if it is free, or renew ours; returns who leads.
 
         Args:
-            key: of the leadership.
+            key: key of the leadership.
             holder: our name.
-            ttl_s: seconds after which it ends, unless it is prolonged.
-            keep_s: keys that the leader keeps alive: seconds until each expires.
-            facts: what the leader says of itself.
-            identify: report `Leadership.registry_id`.
+            ttl_s: seconds until it ends without a renewal.
+            keep_s: keys that the leader keeps alive -> seconds until they expire.
+            facts: what the leader publishes about itself.
+            identify: fill in `Leadership.registry_id`.
         """
         ...
 
     def leader(self, key: str) -> Leadership | None:
-        """Who leads, with its facts and the time that is left; None: nobody."""
+        """Return the leader with its facts and the time left; None: there is none."""
         ...
 
     def resign(self, key: str, holder: str) -> bool:
-        """Give a leadership back; False when `holder` does not have it."""
+        """Give a leadership back; False if `holder` does not have it."""
         ...
 
     # --- documents
 
     def read(self, *keys: str) -> list[dict[str, str]]:
-        """Documents as they stand at one moment; {} for one that does not exist."""
+        """Read documents in one atomic step; {} for one that does not exist."""
         ...
 
     def fields(self, key: str, names: Sequence[str]) -> list[str | None]:
-        """Some fields of a document."""
+        """Read fields of a document."""
         ...
 
     def changed_rows(
         self, key: str, changes: str, since: tuple[int, int] | None
     ) -> tuple[bool, tuple[int, int], dict[str, str]]:
-        """Rows of a document that `PutRows` changed since an epoch (`=term`, `=counter`).
+        """Read the rows of a document that `PutRows` changed since an epoch (`=term`, `=counter`).
 
         Returns:
-            Whether these are all rows, the epoch now, and row -> text: "" was deleted. All rows
-            come with the fields that begin with "=".
+            Whether these are all rows, the present epoch, and row -> text, "" for a deleted row.
+            All rows include the fields that begin with "=".
         """
         ...
 
@@ -230,34 +230,34 @@ class Store(Protocol):
         """Make all changes if all conditions hold.
 
         Returns:
-            0 when it was done, else the position of the first condition that does not hold, from 1.
+            0 if the changes were made, else the position of the first failed condition, from 1.
         """
         ...
 
-    # --- logs, and names in use
+    # --- logs and recently used names
 
     def log(self, key: str, after: str = "", count: int = 0, last: int = 0) -> list[LogRecord]:
-        """Entries of a log behind an id, oldest first: the first `count`, or the `last` so many."""
+        """Return log entries after an id, oldest first: the first `count` or the last `last`."""
         ...
 
     def append(self, entry: Append) -> str:
-        """Append to a log, whoever leads; returns the entry's id."""
+        """Append to a log without a leadership; returns the id of the entry."""
         ...
 
     def sign(self, key: str, name: str, keep_s: float | None = None) -> None:
-        """Remember that a name is in use now; forget those that were not for `keep_s`."""
+        """Record that a name is in use now; delete names not used for `keep_s` seconds."""
         ...
 
     def signed(self, key: str, since_ms: int | None = None) -> list[str]:
-        """Names that were in use since then, sorted."""
+        """Return the names used since then, sorted."""
         ...
 
     def forget(self, key: str, name: str, age_s: float) -> None:
-        """Forget a name, if it was in use longer ago than `age_s`."""
+        """Delete a name whose last use is more than `age_s` seconds ago."""
         ...
 
     def exist(self, keys: Sequence[str]) -> list[bool]:
-        """Which keys exist; they may belong to different services."""
+        """Return whether each key exists; keys may belong to different services."""
         ...
 
     # --- shards
@@ -275,19 +275,19 @@ class Store(Protocol):
         """Lease the first free shard of an epoch; see `JobBoard.lease`.
 
         Returns:
-            Start and stop; None when there is none; the current generation's number as text ("":
-            there is none) when it is another one.
+            Start and stop; None if no shard is free; the number of the current generation as text
+            if it is not `generation` ("": there is none).
         """
         ...
 
 
 def open_store(url: str, timeout_s: float = 1.0) -> Store:
-    """The store at `url`; it connects when it is first used.
+    """Return the store at `url`; it connects at its first use.
 
     Args:
-        url: of a Redis, as `redis_url` takes it, or `memory://NAME` for one within this process,
-            shared by its name.
-        timeout_s: seconds for a connection, and for each answer.
+        url: URL of a Redis as `redis_url` takes it, or `memory://NAME` for a store within this
+            process, shared by name.
+        timeout_s: timeout of a connection and of each answer, in seconds.
 
     Raises:
         UsageError: `url` is neither.
@@ -302,5 +302,5 @@ def open_store(url: str, timeout_s: float = 1.0) -> Store:
         return RedisStore(url, timeout_s)
     hint = f"; did you mean redis://{url}?" if _HOST_AND_PORT.fullmatch(url) else ""
     raise UsageError(
-        f"a coordinator is named by a URL such as redis://127.0.0.1:6379, not {masked(url)!r}{hint}"
+        f"the URL of a coordinator is for example redis://127.0.0.1:6379, not {masked(url)!r}{hint}"
     )

@@ -27,10 +27,10 @@ _CHANGES_S: Final = 60.0
 
 
 class MemoryLeases:
-    """See `Leases`.
+    """Implements `Leases`.
 
     Args:
-        store: that holds the values.
+        store: the store with the values.
     """
 
     def __init__(self, store: MemoryStore) -> None:
@@ -103,7 +103,7 @@ class MemoryLeases:
                 self._note(leases, left(member))
             return True
 
-    # --- those that look
+    # --- readers
 
     def request_drain(self, leases: LeaseSet, member: str) -> bool:
         with self._store.lock:
@@ -178,10 +178,10 @@ class MemoryLeases:
                 self._note(leases, name)
             return dead
 
-    # --- within the lock
+    # --- with the lock held
 
     def _deadlines(self, leases: LeaseSet) -> dict[str, float]:
-        """Deadlines of the set; of one that is not followed, those that have not passed."""
+        """Return the deadlines of the set; without expired ones if the set is not followed."""
         deadlines: dict[str, float] = self._store.value(leases.deadlines)
         if not leases.changes:
             now_s = self._store.now_s()

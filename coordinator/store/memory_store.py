@@ -1,4 +1,4 @@
-"""The store within one process: for tests and simulations, and for a training of one node."""
+"""The store within one process, for tests, simulations and training on one node."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _EPOCH_RANKS: Final = 1 << 32
 
 
 class MemoryStore:
-    """See `Store`. Safe to use from several threads.
+    """Implements `Store`. Safe to use from several threads.
 
     Args:
-        clock: seconds since 1970; a test passes its own and moves it.
-        url: what it calls itself.
+        clock: returns seconds since 1970; tests pass their own.
+        url: URL for messages.
     """
 
     _named: ClassVar[dict[str, MemoryStore]] = {}
@@ -63,7 +63,7 @@ class MemoryStore:
 
     @classmethod
     def shared(cls, url: str, clock: Callable[[], float] = time.time) -> MemoryStore:
-        """The store of this process that goes by `url`, made with that clock if it is new."""
+        """Return the store named `url` of this process; created with that clock if it is new."""
         with cls._named_lock:
             return cls._named.setdefault(url, cls(clock, url))
 
@@ -73,11 +73,11 @@ class MemoryStore:
 
     @property
     def lock(self) -> threading.RLock:
-        """Held during each step."""
+        """The lock that is held during each step."""
         return self._lock
 
     def now_s(self) -> float:
-        """The time of the clock; raises RegistryUnavailable during an outage."""
+        """Return the clock's time in seconds. Raises RegistryUnavailable during an outage."""
         if not self._available:
             raise RegistryUnavailable(f"the registry {self._url} does not answer")
         return self._clock()
@@ -93,22 +93,22 @@ class MemoryStore:
         return True
 
     def close(self) -> None:
-        """Nothing to let go of: the content is shared by its name."""
+        """Do nothing: the content is shared by name."""
 
-    # --- values, within the lock
+    # --- values, with the lock held
 
     def value(self, key: str, empty: Callable[[], Any] = dict) -> Any:
-        """The value of a key that has not expired; a new one where there is none."""
+        """Return the value of a key; created if it does not exist or has expired."""
         self._expire(key)
         return self._values.setdefault(key, empty())
 
     def peek(self, key: str) -> Any:
-        """The value of a key; an empty one, that is not kept, where there is none."""
+        """Return the value of a key; if there is none, an empty one that is not stored."""
         self._expire(key)
         return self._values.get(key, {})
 
     def holds(self, key: str) -> bool:
-        """Whether a key has a value."""
+        """Return whether a key has a value."""
         self._expire(key)
         return bool(self._values.get(key))
 
@@ -118,12 +118,12 @@ class MemoryStore:
         self._expires_s.pop(key, None)
 
     def keep(self, key: str, seconds: float) -> None:
-        """Let a key expire after this time."""
+        """Set the expiry of a key."""
         if self.holds(key):
             self._expires_s[key] = self._clock() + seconds
 
     def keep_longer(self, key: str, seconds: float) -> None:
-        """Let a key expire after this time, if it does not already live longer."""
+        """Extend the expiry of a key; never shorten it."""
         if self.holds(key):
             self._expires_s[key] = max(self._expires_s.get(key, 0.0), self._clock() + seconds)
 
@@ -134,23 +134,23 @@ class MemoryStore:
     # --- for tests
 
     def set_available(self, available: bool) -> None:
-        """Let every step raise RegistryUnavailable from now on, or none: an outage."""
+        """Start or end an outage, in which every step raises RegistryUnavailable."""
         self._available = available
 
     def clear(self) -> None:
-        """Forget everything, as a Redis without persistence does when it is restarted."""
+        """Delete everything, like the restart of a Redis without persistence."""
         with self._lock:
             self._values.clear()
             self._expires_s.clear()
             self.registry_id = secrets.token_hex(20)
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, float]]:
-        """The whole content, for `restore`."""
+        """Return the whole content, for `restore`."""
         with self._lock:
             return copy.deepcopy((self._values, self._expires_s))
 
     def restore(self, snapshot: tuple[dict[str, Any], dict[str, float]]) -> None:
-        """Answer from now on as another server that holds an older state: a stale replica."""
+        """Simulate a failover to a stale replica: another server with older content."""
         values, expires_s = copy.deepcopy(snapshot)
         with self._lock:
             self.clear()
@@ -158,7 +158,7 @@ class MemoryStore:
             self._expires_s.update(expires_s)
 
     def restart(self) -> None:
-        """Answer from now on as another server process that kept everything."""
+        """Simulate a restart that kept the content: another server process."""
         self.restore(self.snapshot())
 
     # --- leadership
@@ -288,7 +288,7 @@ class MemoryStore:
                 for key in keys:
                     self.keep(key, seconds)
 
-    # --- logs, and names in use
+    # --- logs and recently used names
 
     def log(self, key: str, after: str = "", count: int = 0, last: int = 0) -> list[LogRecord]:
         start = log_position(after)

@@ -1,4 +1,4 @@
-"""What a store keeps: leases, leaderships, documents, logs, and the parts of a transaction."""
+"""Records of a store: leases, leaderships, documents, logs, and the parts of a transaction."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Final, Literal
 
 from ...runtime.errors import UsageError
 
-#: Facts outlive the deadline by this factor of the TTL, so that the dead can be named.
+#: Facts outlive the deadline by this factor of the TTL, so that a sweep can name the dead.
 FACTS_TTLS: Final = 5
-#: Seconds, in TTLs, for which a member's beats do no more than raise its deadline, unless there is
-#: something to report: of five beats one is a whole one.
+#: TTLs after a full heartbeat in which further ones only extend the deadline, unless there are
+#: facts to report: of five heartbeats one is full.
 PLAIN_TTLS: Final = 1.85
-#: Fact of a member that was asked to drain; its own `state` may follow later.
+#: Fact of a member that was requested to drain; its own `state` may follow later.
 DRAIN: Final = "drain"
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -27,17 +27,17 @@ _LEFT: Final = "="
 
 @dataclass(frozen=True, slots=True)
 class LeaseSet:
-    """The keys of one set of leases.
+    """The keys of a lease set.
 
-    A *followed* set has `changes`: managers read who joined, left or changed since they looked. Its
-    leases end when a sweep takes out those that are past their deadline; until then a late beat
-    renews them, so that an outage of Redis ends no lease. A set that is not followed has no sweeps:
-    its leases end at their deadlines.
+    Managers read the changes of a *followed* set: who joined, left or changed. Its leases end when
+    a sweep removes those past their deadline. Until then a late heartbeat renews them, so that an
+    outage of Redis ends no lease. Without `changes` there are no sweeps, and a lease ends at its
+    deadline.
 
     Attributes:
         deadlines: zset member -> deadline, ms of Redis time.
-        facts: prefix of the key of each member's facts, a hash.
-        changes: zset member -> number of its last change; empty: nobody follows the set.
+        facts: key prefix of the members' facts, one hash each.
+        changes: zset member -> number of its last change; empty: the set is not followed.
     """
 
     deadlines: str
@@ -45,19 +45,19 @@ class LeaseSet:
     changes: str = ""
 
     def of(self, member: str) -> list[str]:
-        """The keys of the scripts that concern one member."""
+        """Return the keys for scripts on one member."""
         keys = [self.deadlines, self.facts + member]
         return [*keys, self.changes] if self.changes else keys
 
 
 class Beat(IntEnum):
-    """The answer to a beat. Only UNKNOWN is false."""
+    """The answer to a heartbeat. Only UNKNOWN is false."""
 
-    #: No such lease: register again.
+    #: There is no such lease: register again.
     UNKNOWN = 0
     #: Renewed.
     KEPT = 1
-    #: Renewed, and an operator asked this member to finish its work and leave.
+    #: Renewed, and the member was requested to drain.
     DRAIN = 2
     #: Another incarnation holds the lease.
     SUPERSEDED = 3
@@ -65,12 +65,12 @@ class Beat(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member with a lease.
+    """A member with a lease.
 
     Attributes:
         member: its id within the set.
-        facts: what it reported about itself; always holds `incarnation`, a decimal number.
-        remaining_s: seconds until its deadline; negative when it has passed.
+        facts: its reported facts; always with `incarnation`, a decimal number.
+        remaining_s: seconds until its deadline; negative after it.
     """
 
     member: str
@@ -79,30 +79,30 @@ class Member:
 
     @property
     def incarnation(self) -> int:
-        """Grows with each start of the member; 0 where a foreign writer put no number."""
+        """Number that grows with each start of the member; 0 if the stored text is no number."""
         return number(self.facts.get("incarnation", ""))
 
     @property
     def joined(self) -> int:
-        """Grows with each registration, in a set that is not followed."""
+        """Number that grows with each registration; only in sets that are not followed."""
         return number(self.facts.get("joined", ""))
 
     @property
     def draining(self) -> bool:
-        """Whether it says that it drains, or was asked to."""
+        """Whether it drains or was requested to."""
         return self.facts.get("state") == "draining" or self.facts.get(DRAIN) == "1"
 
 
 @dataclass(frozen=True, slots=True)
 class MemberBeat:
-    """One beat of many that are sent at once.
+    """One of many heartbeats that are sent at once.
 
     Attributes:
         member: its id.
-        incarnation: as it registered.
-        facts: those that changed.
-        noted: followers hear of the change.
-        volatile: the facts change all the time, so that a late or lost one does no harm.
+        incarnation: the one that it registered with.
+        facts: changed facts.
+        noted: whether followers see the change.
+        volatile: the facts change all the time, so that a late or lost update is harmless.
     """
 
     member: str
@@ -114,17 +114,17 @@ class MemberBeat:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What happened in a followed set since a cursor.
+    """Changes of a followed set since a cursor.
 
     Attributes:
-        cursor: where the next reading goes on.
-        members: those that registered or whose facts changed, as they are now.
-        left: ids of those that ended their lease themselves.
-        lost: ids of those that a sweep took out after their deadline.
-        full: `members` are all that there are, not only the changed ones; `left` and `lost` are
-            those of the last minute.
-        due_s: seconds until a sweep takes somebody out, unless there is a beat before; never
-            above 0 when it would now; infinite for an empty set.
+        cursor: cursor for the next read.
+        members: present state of members that registered or changed.
+        left: ids of members that ended their lease.
+        lost: ids of members that a sweep removed after their deadline.
+        full: `members` are all members, not only changed ones; `left` and `lost` cover the last
+            minute.
+        due_s: seconds until the next lease expires without a heartbeat; 0 or less: a sweep would
+            remove one now; infinite for an empty set.
     """
 
     cursor: int
@@ -137,12 +137,14 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class SweepPermit:
-    """How far it is known that every member could have beaten.
+    """The limit up to which an expired lease is a death.
+
+    Up to this time every member could send its heartbeats.
 
     Attributes:
-        registry_id: of the server process of which it is known: what another one holds may be old.
-        until_ms: until when, by its clock. A request that came later has lain before a server that
-            hung, and is carried out first when it goes on.
+        registry_id: the server process for which this is known; another one may hold old data.
+        until_ms: the limit by its clock. A later request may have waited at a server that hung,
+            before the heartbeats that arrived meanwhile.
     """
 
     registry_id: str
@@ -155,19 +157,19 @@ LeadershipChange = Literal["", "kept", "gained", "first"]
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Who leads.
+    """A leadership as a call found it.
 
     Attributes:
         holder: name of the leader.
-        token: fencing token: grows with each change of leadership, also across a Redis that lost
-            its data. Every write of a leader carries it.
-        change: what the call that returned this did: "" another one leads, "kept" ours was
-            prolonged, "gained" ours since now, "first" the same, and nobody led before.
-        registry_id: changes when another server process answers: restarted, or after a fail-over;
-            empty where it was not asked for.
+        token: fencing token. It grows with each change of leadership, even if Redis lost its data.
+            Every write of a leader carries it.
+        change: what the call did. "": nothing, another one leads; "kept": it renewed ours;
+            "gained": it took the leadership; "first": the same, and nobody led before.
+        registry_id: id of the server process, which changes after a restart or failover; empty if
+            it was not requested.
         time_ms: the store's clock, milliseconds since 1970.
-        facts: what the leader says of itself.
-        expires_in_s: seconds until it ends, unless it is prolonged; 0 where it was not read.
+        facts: what the leader publishes about itself.
+        expires_in_s: seconds until it ends without a renewal; 0 if it was not read.
     """
 
     holder: str
@@ -193,7 +195,7 @@ class Leads:
 
 @dataclass(frozen=True, slots=True)
 class FieldIs:
-    """Condition: a field of a document has this value; "": there is none."""
+    """Condition: a field of a document has this value; "": the field does not exist."""
 
     key: str
     field: str
@@ -202,7 +204,7 @@ class FieldIs:
 
 @dataclass(frozen=True, slots=True)
 class NumberIs:
-    """Condition: a field of a document is this number; a missing or foreign value counts as 0."""
+    """Condition: a field of a document is this number; missing or invalid values count as 0."""
 
     key: str
     field: str
@@ -220,10 +222,10 @@ class RankIs:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """A transaction that is done already under this id counts as done now.
+    """Condition that makes a transaction idempotent: if this id was committed before, it succeeds.
 
-    For a call that the client repeats because its answer was lost. It comes before conditions on
-    what the transaction itself changes.
+    For clients that repeat a call because its answer was lost. It must come before conditions on
+    values that the transaction itself changes.
     """
 
     key: str
@@ -232,7 +234,7 @@ class Once:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Set fields of a document; None or "" deletes one."""
+    """Set fields of a document; None or "" deletes a field."""
 
     key: str
     fields: Mapping[str, str | int | None]
@@ -248,14 +250,14 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class PutRows:
-    """Set or delete rows of a document whose changes are numbered (`Store.changed_rows`).
+    """Set or delete rows of a document with numbered changes (`Store.changed_rows`).
 
     Attributes:
-        key: of the document.
+        key: key of the document.
         changes: zset row -> counter of its last change.
         counter: number of this change.
-        kept: rows whose changes are remembered.
-        rows: None deletes one.
+        kept: number of rows whose changes are kept.
+        rows: row -> text; None deletes a row.
     """
 
     key: str
@@ -290,7 +292,7 @@ class RemoveRanked:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append an entry to a log, of which the last `kept` entries stay."""
+    """Append an entry to a log that keeps the last `kept` entries."""
 
     key: str
     fields: Mapping[str, str]
@@ -301,7 +303,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Let keys expire after this time, unless it is prolonged."""
+    """Set the expiry of keys."""
 
     keys: Sequence[str]
     seconds: float
@@ -313,20 +315,20 @@ Change = Put | Stamp | PutRows | Delete | AddRanked | RemoveRanked | Append | Ke
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """An entry of a log; `id` orders entries, and is where reading goes on."""
+    """An entry of a log; ids are ordered, and reads continue after one."""
 
     id: str
     fields: Mapping[str, str]
 
     @property
     def time_ms(self) -> int:
-        """When it was appended, by the store's clock, milliseconds since 1970."""
+        """When it was appended, in milliseconds since 1970 by the store's clock."""
         return log_position(self.id)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class ShardKeys:
-    """The keys of the shards of a training: its generation, free shards, leased shards."""
+    """The keys of a training's shards: its generation, free shards and leased shards."""
 
     generation: str
     free: str
@@ -334,17 +336,17 @@ class ShardKeys:
 
 
 def number(text: str) -> int:
-    """A stored number; 0 for none, or for what is no number."""
+    """Parse a stored number; 0 if it is missing or invalid."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else 0
 
 
 def is_member(member: str) -> bool:
-    """Whether an id that was read could have been written by us."""
+    """Return whether a text is a valid member id."""
     return _MEMBER.fullmatch(member) is not None
 
 
 def check_member(what: str, member: str, hint: str = "") -> str:
-    """Return an id; raises UsageError, with `what` it is of, when it cannot stand in a key."""
+    """Return a valid id. Raises UsageError, which calls it `what`, if it is invalid."""
     if not is_member(member):
         raise UsageError(
             f"{what} is 1 to 200 letters, digits or '._-:/@+[]', not {member!r:.240}{hint}"
@@ -353,12 +355,12 @@ def check_member(what: str, member: str, hint: str = "") -> str:
 
 
 def is_name(name: str) -> bool:
-    """Whether a name that was read, of what has keys of its own, could have been written by us."""
+    """Return whether a text is valid as a name of something with its own keys, like a service."""
     return _NAME.fullmatch(name) is not None
 
 
 def check_name(what: str, name: str, hint: str = "") -> str:
-    """Return such a name; raises UsageError, with `what` it is of, when it cannot be one."""
+    """Return a valid name. Raises UsageError, which calls it `what`, if it is invalid."""
     if not is_name(name):
         raise UsageError(
             f"{what} is 1 to 128 letters, digits, '.', '_' or '-', not {name!r:.160}{hint}"
@@ -367,17 +369,17 @@ def check_name(what: str, name: str, hint: str = "") -> str:
 
 
 def is_change(name: str) -> bool:
-    """Whether an entry among changes could have been written by us."""
+    """Return whether an entry of a changes set is valid."""
     return is_member(name.removeprefix(_LEFT))
 
 
 def left(member: str) -> str:
-    """How a member that ended its lease itself is noted among changes."""
+    """Return the entry of a changes set for a member that ended its lease."""
     return _LEFT + member
 
 
 def split_changes(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Entries among changes: members, and those that ended their lease themselves."""
+    """Split entries of a changes set into members and ids that ended their lease."""
     noted: tuple[list[str], list[str]] = [], []
     for name in names:
         noted[name.startswith(_LEFT)].append(name.removeprefix(_LEFT))
@@ -385,10 +387,10 @@ def split_changes(names: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def log_position(record_id: str) -> tuple[int, int]:
-    """The order of an entry of a log; "" is before all.
+    """Return the sort key of a log entry's id; "" sorts first.
 
     Raises:
-        UsageError: it is no id of an entry.
+        UsageError: the id is invalid.
     """
     if not record_id:
         return -1, 0

@@ -1,4 +1,4 @@
-"""A connection to Redis: runs the scripts of `lua/`, and turns Redis's errors into ours."""
+"""A connection to Redis that runs the scripts of `lua/` and translates Redis's errors."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ...proto.security.certificates import handshake_hint
 from ...runtime.errors import Forbidden, RegistryUnavailable, Unauthenticated
 from . import redis_url
 
-#: Of an answer in which a key holds another type than ours.
+#: Start of the error for a key that holds another type.
 WRONG_TYPE: Final = "WRONGTYPE"
-#: A list that never exists: RPUSHX tries a write without making one.
+#: A list that never exists: RPUSHX tests whether writes are accepted without creating it.
 WRITE_CHECK: Final = "edl:write-check"
 
-#: Seconds in which a server that spoke no TLS is to answer without it.
+#: Seconds to wait for an answer without TLS after a TLS handshake failed.
 _PLAIN_S: Final = 0.5
 
-#: How Redis begins a refusal to work, and: its short name, what is wrong, what to do.
+#: Start of a refusal -> its short name, what is wrong, what to do.
 _REFUSALS: Final = {
     "READONLY": (
         "read_only",
@@ -52,7 +52,7 @@ _REFUSALS: Final = {
         "make room on its disk; its own log says what fails",
     ),
 }
-#: Short names of all reasons for which a Redis that answers refuses to work.
+#: Short names of all reasons for which Redis answers but refuses to work.
 REFUSALS: Final = tuple(name for name, _, _ in _REFUSALS.values())
 
 
@@ -65,17 +65,17 @@ class Call:
 
 
 class RedisConnection:
-    """A client, safe to use from several threads; connections come from a pool.
+    """A client that is safe to use from several threads, with a pool of connections.
 
     Each call raises RegistryUnavailable, Unauthenticated or Forbidden.
 
     Args:
         url: any that `redis_url.parse` takes.
-        timeout_s: seconds for a connection, and for each answer.
+        timeout_s: timeout of a connection and of each answer, in seconds.
 
     Attributes:
         url: the URL without user, password and parameters.
-        client: of redis-py, for use within `translated`.
+        client: client of redis-py, for use within `translated`.
     """
 
     def __init__(self, url: str, timeout_s: float = 1.0) -> None:
@@ -113,7 +113,7 @@ class RedisConnection:
         self.client.close()
 
     def run(self, name: str, keys: Sequence[str], *args: str | int) -> Any:
-        """One script, by its hash; with its text to a server that does not have it yet."""
+        """Run a script by its hash; send its text if the server does not have it."""
         import redis
 
         source, digest = script(name)
@@ -124,7 +124,7 @@ class RedisConnection:
                 return self.client.eval(source, len(keys), *keys, *args)
 
     def run_many(self, name: str, calls: Sequence[Call]) -> list[Any]:
-        """One script many times, in one round trip."""
+        """Run a script many times in one round trip."""
         import redis
 
         if not calls:
@@ -142,7 +142,7 @@ class RedisConnection:
         return answers
 
     def timed(self, command: Any) -> tuple[float, Any]:
-        """Server time in ms and the answer of one command, in one round trip."""
+        """Return the server time in ms and the answer of a command, in one round trip."""
         with self.client.pipeline(transaction=False) as pipe:
             pipe.time()
             command(pipe)
@@ -158,7 +158,7 @@ class RedisConnection:
             self._answered = True
         except redis.AuthenticationError as error:
             raise Unauthenticated(
-                f"Redis at {self.url} refuses our user or password ({_brief(error)}); name them "
+                f"Redis at {self.url} refuses the user or password ({_brief(error)}); name them "
                 "in the URL, or the password in a file with ?password_file=PATH"
             ) from None
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
@@ -170,8 +170,8 @@ class RedisConnection:
             text = _brief(error)
             if isinstance(error, redis.exceptions.NoPermissionError) or "ACL failure" in text:
                 raise Forbidden(
-                    f"the Redis user of {self.url} may not do this ({text}); its rules have to "
-                    "be those of its role and service: 'edl coordinator acl' prints them"
+                    f"the Redis user of {self.url} may not do this ({text}); give it the rules of "
+                    "its role and service, as 'edl coordinator acl' prints them"
                 ) from None
             if (refusal := _refusal(error, text)) is not None:
                 name, what, advice = refusal
@@ -180,8 +180,8 @@ class RedisConnection:
                 ) from None
             if WRONG_TYPE in text:
                 raise RegistryUnavailable(
-                    f"Redis at {self.url} refuses a command: a key of the mesh holds something "
-                    f"of another kind, which somebody else wrote there ({text})"
+                    f"Redis at {self.url} refuses a command: another program wrote a value of "
+                    f"another type to a key of the mesh ({text})"
                 ) from None
             raise RegistryUnavailable(
                 f"Redis at {self.url} refuses a command ({text}); "
@@ -205,7 +205,7 @@ class RedisConnection:
         return advice
 
     def _answers_without_tls(self, error: Exception) -> bool:
-        """Whether a server that says nothing to TLS answers without it: a Redis waits for more."""
+        """Return whether a server without a TLS answer answers without TLS, as Redis would."""
         import redis
 
         late = isinstance(error, (redis.TimeoutError, TimeoutError))
@@ -219,17 +219,17 @@ class RedisConnection:
 
 @cache
 def script(name: str) -> tuple[str, str]:
-    """The text of a script and the hash that Redis knows it by."""
+    """Return the text of a script and its hash."""
     folder = resources.files(__package__) / "lua"
     source = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("prelude", name))
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
 def _refusal(error: Exception, text: str) -> tuple[str, str, str] | None:
-    """The entry of `_REFUSALS` that fits an error; None: it is no refusal."""
+    """Return the entry of `_REFUSALS` for an error; None: it is no refusal."""
     import redis
 
-    if isinstance(error, redis.exceptions.ReadOnlyError):  # their texts lack the code
+    if isinstance(error, redis.exceptions.ReadOnlyError):  # its texts lack the code
         return _REFUSALS["READONLY"]
     if isinstance(error, redis.exceptions.OutOfMemoryError):
         return _REFUSALS["OOM"]

@@ -24,23 +24,22 @@ from .records import (
 )
 from .redis_connection import WRONG_TYPE, Call, RedisConnection
 
-#: After a silence of so many TTLs a member asks by the script: meanwhile another may have its name.
+#: TTLs of silence after which a member uses the script: another one may have taken its name.
 _SILENCE_TTLS: Final = 0.45
 _SWEEP_LIMIT: Final = 1000
-_CHUNK: Final = 500  # commands per pipeline: Redis serves others in between
-_DAY_MS: Final = 86_400_000  # no member of ours writes a deadline further ahead
+_CHUNK: Final = 500  # commands per pipeline, so that Redis serves other clients in between
+_DAY_MS: Final = 86_400_000  # the longest TTL, so the latest valid deadline
 
 
 @dataclass(frozen=True, slots=True)
 class _WholeBeat:
-    """The last beat of a member that was a whole one.
+    """The last full heartbeat of a member.
 
     Attributes:
-        incarnation: of the member.
-        redis_ms: Redis's clock then.
-        at_s: ours, when the answer had come: never earlier than that, so that a deadline made of
-            both is never too late.
-        beat_s: ours, at the last beat, whole or plain.
+        incarnation: incarnation of the member.
+        redis_ms: Redis's clock at that heartbeat.
+        at_s: our clock after its answer, so that a deadline computed from both is never too late.
+        beat_s: our clock at the last heartbeat, full or plain.
     """
 
     incarnation: int
@@ -49,22 +48,22 @@ class _WholeBeat:
     beat_s: float
 
     def deadline_ms(self, now: float, ttl_s: float) -> int:
-        """Of a beat now, by Redis's clock."""
+        """Return the deadline of a heartbeat now, by Redis's clock."""
         return self.redis_ms + round((now - self.at_s + ttl_s) * 1000)
 
 
 class RedisLeases:
-    """See `Leases`.
+    """Implements `Leases`.
 
-    Beats are the bulk of the work of Redis, and a script costs several times as much as a command.
-    So a script is used only for a change that followers hear of. Within two TTLs of a whole beat,
-    the other beats are plain: a ZADD of a deadline that we compute from Redis's own clock, as the
-    whole beat reported it. ZADD only raises a deadline that stands (XX, GT). It fails if anything
-    is not as we think (no lease, a clock that jumped, a requested drain, another incarnation), and
-    then the script finds out at once; where something is to be told, the deadline is raised for
-    that. A member that was silent for longer than between two beats asks by the script, too. Now
-    and then the ZADD is sent with commands that write volatile facts, keep the facts alive, and
-    read the clock and the incarnation: a whole beat too.
+    Heartbeats are most of the work of Redis, and a script costs several times as much as a command.
+    So a script runs only for a change that followers have to see. For two TTLs after a full
+    heartbeat, further ones are plain: a ZADD of a deadline that is computed from Redis's clock, as
+    the full heartbeat returned it. The ZADD only raises an existing deadline (XX, GT). It fails if
+    the lease is gone, a clock jumped, a drain was requested or another incarnation registered, and
+    then the script runs at once; drains and registrations raise the deadline to make it fail. A
+    member that was silent for more than one interval also uses the script. From time to time the
+    ZADD is sent together with commands that write volatile facts, extend their expiry, and read the
+    clock and the incarnation: that is a full heartbeat, too.
     """
 
     def __init__(self, connection: RedisConnection) -> None:
@@ -78,7 +77,7 @@ class RedisLeases:
         self, leases: LeaseSet, members: Mapping[str, Mapping[str, str]], ttl_s: float
     ) -> list[str]:
         calls = [register_call(leases, *one, _ms(ttl_s)) for one in members.items()]
-        for call in calls:  # the new deadline hides a drain from plain beats: ask by the script
+        for call in calls:  # a plain heartbeat would not see the drain below this deadline
             self._whole.pop(call.keys[1], None)
         won = self._run_all("register", calls)
         return [member for member, one in zip(members, won, strict=True) if not one]
@@ -107,9 +106,9 @@ class RedisLeases:
         return [answers[place] for place in range(len(beats))]
 
     def _plain_beats(self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float) -> set[int]:
-        """Send those of many beats that can be plain; returns the places of those that worked."""
+        """Send the plain heartbeats among many; returns the positions of those that succeeded."""
         now, sent = time.monotonic(), []
-        # The others are of no use any more, and would pile up.
+        # Drop old entries, which would accumulate.
         self._whole = {key: one for key, one in self._whole.items() if now - one.beat_s < ttl_s}
         for place, (leases, beat) in enumerate(beats):
             deadlines, facts, _ = leases.of(beat.member)
@@ -129,7 +128,7 @@ class RedisLeases:
     def _usable(
         self, leases: LeaseSet, beat: MemberBeat, ttl_s: float, now: float
     ) -> _WholeBeat | None:
-        """The last whole beat, if this one needs no script."""
+        """Return the last full heartbeat if this one needs no script."""
         last = self._whole.get(leases.facts + beat.member)
         if last is None or last.incarnation != beat.incarnation or not _may_be_plain(leases, beat):
             return None
@@ -142,7 +141,7 @@ class RedisLeases:
         return bool(self._connection.run("leave", keys, *args))
 
     def _beat_by_commands(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> Beat | None:
-        """A beat without a script; None: something is not as we thought, so it needs one."""
+        """Send a heartbeat without a script; None: it needs one."""
         deadlines, facts, _ = leases.of(beat.member)
         now = time.monotonic()
         last = self._usable(leases, beat, ttl_s, now)
@@ -179,7 +178,7 @@ class RedisLeases:
             answers += self._connection.run_many(name, calls[start : start + _CHUNK])
         return answers
 
-    # --- those that look
+    # --- readers
 
     def request_drain(self, leases: LeaseSet, member: str) -> bool:
         return bool(self._connection.run("drain", leases.of(member), member))
@@ -234,7 +233,7 @@ class RedisLeases:
         return [name for name in dead if is_member(name)]
 
     def _noted(self, leases: LeaseSet, after: str) -> tuple[float, float, Any]:
-        """Server time in ms, `Changes.due_s`, and the numbers of changes, in one round trip."""
+        """Return server time in ms, `Changes.due_s` and change numbers, in one round trip."""
         with self._client.pipeline(transaction=False) as pipe:
             pipe.time()
             pipe.zrange(leases.deadlines, 0, 0, withscores=True)
@@ -248,7 +247,7 @@ class RedisLeases:
         return now_ms, 0.0 if odd else (first[0][1] - now_ms) / 1000, noted
 
     def _all(self, leases: LeaseSet) -> Changes:
-        # Reading the numbers first, a change in between is seen twice rather than never.
+        # The numbers come first, so that a change in between is seen twice rather than never.
         now_ms, due_s, noted = self._noted(leases, "-inf")
         ours = [(name, at) for name, at in noted if is_change(name) and _is_ours(at, now_ms)]
         start = int(max((at for _, at in ours), default=now_ms * 1000))
@@ -274,8 +273,7 @@ class RedisLeases:
             ):
                 if deadline is None:
                     lost.append(name)
-                # Without facts: they were taken away. Its next whole beat brings them again, up to
-                # two TTLs later.
+                # The facts were deleted. The next full heartbeat restores them, within two TTLs.
                 elif facts:
                     members.append(Member(name, facts, (deadline - now_ms) / 1000))
         cursor = int(max(at for _, at in changed))
@@ -295,14 +293,14 @@ class RedisLeases:
 
 
 def register_call(leases: LeaseSet, member: str, facts: Mapping[str, str], ttl_ms: int) -> Call:
-    """The script `register` for one member; `facts` hold `incarnation`."""
+    """Return the call of script `register` for a member; `facts` contain `incarnation`."""
     rest = {name: value for name, value in facts.items() if name != "incarnation"}
     args: list[str | int] = [member, ttl_ms, int(facts["incarnation"]), *_flat(rest)]
     return Call(leases.of(member), args)
 
 
 def beat_call(leases: LeaseSet, beat: MemberBeat, ttl_ms: int) -> Call:
-    """The script `beat` for one member."""
+    """Return the call of script `beat` for a member."""
     changed = {name: value for name, value in beat.facts.items() if name != "incarnation"}
     flags: list[str | int] = [beat.member, ttl_ms, beat.incarnation, int(beat.noted)]
     return Call(leases.of(beat.member), [*flags, *_flat(changed)])
@@ -313,17 +311,17 @@ def _may_be_plain(leases: LeaseSet, beat: MemberBeat) -> bool:
 
 
 def plain_beat(deadlines: str, member: str, deadline_ms: int) -> tuple[str | int, ...]:
-    """The command of a plain beat: 1 when it raised a deadline that stands, else 0."""
+    """Return the command of a plain heartbeat: its answer is 1 if it raised a deadline, else 0."""
     return "ZADD", deadlines, "XX", "GT", "CH", deadline_ms, member
 
 
 def whole_beat(
     leases: LeaseSet, beat: MemberBeat, deadline_ms: int, ttl_ms: int
 ) -> list[tuple[str | int, ...]]:
-    """The commands of a whole beat without a script, in one packet.
+    """Return the commands of a full heartbeat without a script, for one packet.
 
-    Their answers: Redis's time; incarnation and `drain`; 1 when a deadline that stands was raised;
-    how long the deadlines are kept, in ms; and two that do not matter.
+    Their answers: Redis's time; incarnation and `drain`; 1 if an existing deadline was raised;
+    the expiry of the deadlines in ms; two unused ones.
     """
     deadlines, facts, _ = leases.of(beat.member)
     told = [("HSET", facts, *_flat(beat.facts))] if beat.facts else []
@@ -338,7 +336,7 @@ def whole_beat(
 
 
 def _answered(facts: Any) -> dict[str, str]:
-    """Facts as they were read; none where somebody put another type in their place."""
+    """Return facts as read; {} if the key holds another type."""
     if isinstance(facts, Exception):
         if WRONG_TYPE in str(facts):
             return {}
@@ -347,7 +345,7 @@ def _answered(facts: Any) -> dict[str, str]:
 
 
 def _is_ours(change: float, now_ms: float) -> bool:
-    """Whether a change has a number that our scripts give."""
+    """Return whether a change number is valid."""
     return change < (now_ms + _DAY_MS) * 1000
 
 

@@ -32,16 +32,16 @@ from .redis_connection import RedisConnection
 from .redis_leases import RedisLeases
 
 _CHANGES: Final[tuple[LeadershipChange, ...]] = get_args(LeadershipChange)
-_WORDS: Final = 2000  # of one command: Lua passes only some thousand arguments to a call
+_WORDS: Final = 2000  # per command: Lua passes only some thousand arguments
 Word = str | int
 
 
 class RedisStore:
-    """See `Store`.
+    """Implements `Store`.
 
     Args:
-        url: any that `redis_url.parse` takes; it connects when it is first used.
-        timeout_s: seconds for a connection, and for each answer.
+        url: any that `redis_url.parse` takes; it connects at its first use.
+        timeout_s: timeout of a connection and of each answer, in seconds.
 
     Raises:
         UsageError: `url` names no Redis.
@@ -138,7 +138,7 @@ class RedisStore:
                 keys.update(dict.fromkeys(named))
         return int(self._connection.run("commit", list(keys), *args))
 
-    # --- logs, and what is named
+    # --- logs and recently used names
 
     def log(self, key: str, after: str = "", count: int = 0, last: int = 0) -> list[LogRecord]:
         log_position(after)
@@ -157,7 +157,7 @@ class RedisStore:
             return str(pipe.execute()[0])
 
     def sign(self, key: str, name: str, keep_s: float | None = None) -> None:
-        # By plain commands, so that a user may be allowed to do just this.
+        # Plain commands, so that a user can be permitted just this.
         now_ms = self.time_ms()
         with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
             pipe.zadd(key, {name: now_ms})
@@ -220,7 +220,7 @@ def _condition(condition: Condition) -> tuple[str, str, Word, Word]:
 
 
 def _commands(change: Change) -> Iterator[tuple[Sequence[str], list[Word]]]:
-    """For each command its keys and its words."""
+    """Yield the keys and the words of each command."""
     match change:
         case Put(key, fields):
             flat: list[Word] = []

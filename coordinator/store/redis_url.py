@@ -1,4 +1,4 @@
-"""Registry URLs: which ones name a Redis, how each is reached, and how each is shown."""
+"""Redis URLs: parse them, mask passwords, and open clients."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _FLAGS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": Fal
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """A URL taken apart. Its parts hold passwords: only `shown` may stand in a message.
+    """A parsed URL. It contains passwords: only `shown` may appear in messages.
 
     Attributes:
         shown: the URL without user, password and parameters.
-        hosts: (host, port) of the server, or of the sentinels.
+        hosts: (host, port) of the server or of the sentinels.
         path: path of a unix socket; empty for TCP.
         master: name of the master that the sentinels watch; empty: no sentinels.
         db: number of the database.
-        login: username, password and password_file for Redis, those that were given.
+        login: those of username, password and password_file that are given for Redis.
         sentinel_login: the same for the sentinels.
-        tls: settings of TLS; None: none.
+        tls: TLS settings; None: no TLS.
     """
 
     shown: str
@@ -54,24 +54,24 @@ class RedisUrl:
 
 
 def is_redis_url(url: str) -> bool:
-    """Whether the scheme of `url` is one of ours."""
+    """Return whether `url` has a supported Redis scheme."""
     return url.partition(":")[0].lower() in _SCHEMES
 
 
 def masked(url: str) -> str:
-    """The URL as it may stand in a message, valid or not: user and password are hidden."""
-    # Up to the last '@': a password that is not percent-encoded may hold whatever ends a host.
+    """Return a URL for messages, valid or not, without user and password."""
+    # Up to the last '@': a password that is not percent-encoded may contain any delimiter.
     shown = re.sub(r"^([\w+]+://)?.*@", r"\1***@", url, flags=re.DOTALL)
     return re.split("[?#]", shown, maxsplit=1)[0]
 
 
 def holds_password(url: str) -> bool:
-    """Whether a password stands in the URL itself, which may not be valid.
+    """Return whether a URL, valid or not, contains a password.
 
-    A variable that Kubernetes expands, `$(NAME)`, is none; nor is what a parameter says.
+    A variable that Kubernetes expands, `$(NAME)`, does not count.
     """
     address, _, parameters = url.partition("?")
-    if "=" not in parameters.partition("@")[0]:  # a '?' of the password
+    if "=" not in parameters.partition("@")[0]:  # the '?' is part of the password
         address, parameters = url, ""
     found = re.search(r"//[^@/?]*:([^@]*)@", address)
     stated = found is not None and re.fullmatch(r"\$\([\w.-]+\)", found[1]) is None
@@ -79,15 +79,15 @@ def holds_password(url: str) -> bool:
 
 
 def parse(url: str) -> RedisUrl:
-    """Take a URL apart.
+    """Parse a URL.
 
     Raises:
-        UsageError: it is not one of ours, or names a parameter or file that does not exist.
+        UsageError: the URL is invalid, or names a parameter or file that does not exist.
     """
     shown = masked(url)
     try:
         return _parsed(url, shown)
-    except ValueError:  # whose words may hold a part of the password
+    except ValueError:  # its text may contain part of the password
         raise UsageError(
             f"not a Redis URL: {shown}; expected redis://[user:password@]host:port[/db] or "
             "redis+sentinel://[user:password@]host:port[,host:port...]/MASTER[/db], "
@@ -122,7 +122,7 @@ def _check_parameters(parameters: Mapping[str, str], shown: str) -> None:
     for name in parameters:
         if name not in _PARAMETERS:
             raise UsageError(
-                f"the URL {shown} has a parameter {name!r:.40} that is not known; there are "
+                f"the URL {shown} has an unknown parameter {name!r:.40}; known are "
                 + ", ".join(sorted(_PARAMETERS))
             )
     for name in ("password_file", "sentinel_password_file"):
@@ -150,7 +150,7 @@ def _prefixed(parameters: Mapping[str, str], prefix: str) -> dict[str, str]:
 def _hosts(place: str, sentinels: bool) -> tuple[tuple[str, int], ...]:
     found = []
     for one in place.split(",") if sentinels else [place]:
-        split = urlsplit(f"//{one}")  # knows [::1]:port
+        split = urlsplit(f"//{one}")  # parses [::1]:port
         if split.hostname is None and sentinels:
             raise ValueError
         found.append((split.hostname or "localhost", split.port or _PORTS[sentinels]))
@@ -174,27 +174,28 @@ def _tls(parameters: Mapping[str, str], shown: str) -> dict[str, Any]:
     for name in _TLS_FILES:
         if file := parameters.get(name):
             if not Path(file).is_file():
-                raise UsageError(f"the {name} of {shown} is no file: {file}")
+                raise UsageError(f"the {name} of {shown} is not a file: {file}")
             tls[name] = file
     if "ssl_keyfile" in tls and "ssl_certfile" not in tls:
-        raise UsageError(f"{shown} has an ssl_keyfile and no ssl_certfile: name both")
+        raise UsageError(f"{shown} has an ssl_keyfile but no ssl_certfile: name both")
     flag = parameters.get("ssl_check_hostname", "true").lower()
     if flag not in _FLAGS:
-        raise UsageError(f"ssl_check_hostname of {shown} is true or false")
+        raise UsageError(f"ssl_check_hostname of {shown} must be true or false")
     return {**tls, "ssl_cert_reqs": "required", "ssl_check_hostname": _FLAGS[flag]}
 
 
 def read_password(file: str) -> str:
-    """The password in a file, which may be replaced at any time.
+    """Read a password from a file, which may be replaced at any time.
 
     Raises:
-        RegistryUnavailable: it cannot be read, is empty, or everybody may read it.
+        RegistryUnavailable: the file is empty, cannot be read, or is readable by everybody.
     """
     try:
         with Path(file).open("rb") as opened:
             if os.fstat(opened.fileno()).st_mode & 0o007:
                 raise RegistryUnavailable(
-                    f"the password file {file} is open to every user of this machine: chmod o= it"
+                    f"the password file {file} is readable by every user of this machine: "
+                    f"run 'chmod o= {file}'"
                 )
             password = opened.read(4096).decode("utf-8", "strict").strip()
     except OSError as error:
@@ -202,18 +203,18 @@ def read_password(file: str) -> str:
             f"the password file {file} cannot be read: {error.strerror or error}"
         ) from None
     except UnicodeDecodeError:
-        raise RegistryUnavailable(f"the password file {file} does not hold text") from None
+        raise RegistryUnavailable(f"the password file {file} is not UTF-8 text") from None
     if not password:
         raise RegistryUnavailable(f"the password file {file} is empty")
     return password
 
 
 def open_client(url: RedisUrl, timeout_s: float) -> redis.Redis:
-    """A client that connects when it is first used; through sentinels, always to the master.
+    """Return a client that connects at its first use; with sentinels, always to the master.
 
     Args:
-        url: from `parse`.
-        timeout_s: seconds for a connection, and for each answer.
+        url: result of `parse`.
+        timeout_s: timeout of a connection and of each answer, in seconds.
     """
     import redis
     from redis.backoff import NoBackoff
@@ -226,7 +227,7 @@ def open_client(url: RedisUrl, timeout_s: float) -> redis.Redis:
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
         "protocol": 2,
-        # Once, for a connection that the server closed while it lay idle.
+        # One retry, as the server may have closed an idle connection.
         "retry": Retry(NoBackoff(), 1),
         **_without_setinfo(),
     }
@@ -248,12 +249,12 @@ def open_client(url: RedisUrl, timeout_s: float) -> redis.Redis:
 
 
 def _without_setinfo() -> dict[str, Any]:
-    """Options by which CLIENT SETINFO is not sent: Redis 7.0 cannot allow it to a user."""
+    """Return options that disable CLIENT SETINFO, which Redis 7.0 cannot permit to a user."""
     try:
         from redis.driver_info import DriverInfo
     except ImportError:  # before redis-py 7.2
         return {"lib_name": None, "lib_version": None}
-    return {"driver_info": DriverInfo(name="", lib_version="")}  # None has 7.2 to 7.4 send it
+    return {"driver_info": DriverInfo(name="", lib_version="")}  # 7.2 to 7.4 send it for None
 
 
 def _credentials(login: Mapping[str, str]) -> dict[str, Any]:
@@ -262,7 +263,7 @@ def _credentials(login: Mapping[str, str]) -> dict[str, Any]:
     from redis.credentials import CredentialProvider
 
     class FromFile(CredentialProvider):
-        """Read at each connect, so that a password that was rotated is taken."""
+        """Reads the file at each connect, so that a rotated password is used."""
 
         def get_credentials(self) -> tuple[str] | tuple[str, str]:
             password = read_password(login["password_file"])

@@ -166,5 +166,5 @@ def test_an_agent_of_an_older_version_is_refused(redis: Redis, private_valkey_ur
         with pytest.raises(ResponseError, match="WRONGTYPE"):
             redis.hget("edl:{edl:machines}:facts", "m")
         redis.set("edl:{edl:machines}:leader", "a manager of an older version")
-        with pytest.raises(RegistryUnavailable, match="another kind"):
+        with pytest.raises(RegistryUnavailable, match="another type"):
             board.lead("one", LONG_S)

@@ -85,7 +85,7 @@ def test_odd_numbers_stop_nothing(
 def test_keys_of_another_type(registry: Registry, stranger: redis.Redis, s: str) -> None:
     other = f"{s}-other"
     stranger.set(keys.leases("teachers", other), "a string")
-    with pytest.raises(RegistryUnavailable, match="something of another kind") as error:
+    with pytest.raises(RegistryUnavailable, match="a value of another type") as error:
         registry.register("teachers", other, "t", {"incarnation": "1"}, 600.0)
     assert "\n" not in str(error.value)
     for name in ("good", "odd"):
@@ -98,7 +98,7 @@ def test_keys_of_another_type(registry: Registry, stranger: redis.Redis, s: str)
         registry.read("teachers", s, ["odd", "good"]),
     ):
         assert names(members) == ["good"]
-    with pytest.raises(RegistryUnavailable, match="something of another kind"):
+    with pytest.raises(RegistryUnavailable, match="a value of another type"):
         registry.beat_many("teachers", [(s, MemberBeat(t, 1)) for t in ("good", "odd")], 600.0)
     assert registry.beat("teachers", s, "good", 600.0, incarnation=1)
 

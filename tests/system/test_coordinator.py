@@ -61,7 +61,7 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, valkey_url: str) 
         port = taken.getsockname()[1]
         wrong: list[tuple[dict[str, Any], type[EdlError], str]] = [
             ({"redis": "redis://127.0.0.1:1"}, RegistryUnavailable, "127.0.0.1:1 does not answer"),
-            ({"redis": "127.0.0.1:6379"}, UsageError, "named by a URL"),
+            ({"redis": "127.0.0.1:6379"}, UsageError, "the URL of a coordinator"),
             ({"redis": valkey_url, "redis_port": 1}, UsageError, "give one of both"),
             ({"host": "0.0.0.0"}, UsageError, "--insecure"),
             ({"host": "0.0.0.0", "security": tokens}, UsageError, "the Redis that is started"),

@@ -309,7 +309,7 @@ def test_a_manager_is_kept_to_the_keys_of_the_mesh(users: Users, command: tuple[
 def test_a_password_that_is_wrong_or_missing_or_was_rotated(users: Users, tmp_path: Path) -> None:
     for login in ("", "edl-reader:wrong@", "nobody:wrong@"):
         with closing(connect(f"redis://{login}127.0.0.1:{users.port}")) as registry:
-            with pytest.raises(Unauthenticated, match="refuses our user or password") as error:
+            with pytest.raises(Unauthenticated, match="refuses the user or password") as error:
                 registry.time_ms()
             assert "wrong@" not in str(error.value)
     file = write_secret(tmp_path / "rotated", PASSWORDS["edl-reader"])
@@ -564,7 +564,7 @@ def test_a_server_that_is_not_trusted_is_refused(tmp_path: Path, stack: ExitStac
     said = refused(tls.connect(tls.proxy()), "ssl_ca_certs=FILE")
     assert "certificate verify failed" in said
     assert "p%40ss" not in said
-    with pytest.raises(UsageError, match="ssl_ca_certs of rediss://h:1 is no file: /nowhere"):
+    with pytest.raises(UsageError, match="ssl_ca_certs of rediss://h:1 is not a file: /nowhere"):
         connect("rediss://h:1?ssl_ca_certs=/nowhere")
     with pytest.raises(UsageError, match="no ssl_certfile"):
         connect(f"rediss://h:1?ssl_keyfile={tls.ca}")
