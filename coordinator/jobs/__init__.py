@@ -1,4 +1,4 @@
-"""Elastic trainings: which nodes are alive, which world they form, who trains which shard."""
+"""Elastic trainings: their live nodes, their worlds, and the shards of their ranks."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ __all__ = [
 
 
 def open_board(url: str | None, timeout_s: float = 1.0) -> JobBoard:
-    """The board of the store at `url`; None: one in this process, for a job of one node.
+    """Return the job board of the store at `url`; None: a store in this process, for one node.
 
     Args:
-        url: any that a registry takes: redis://, rediss://, redis+sentinel://, unix://, memory://.
-        timeout_s: seconds for a connection, and for each answer.
+        url: URL of a store: redis://, rediss://, redis+sentinel://, unix:// or memory://.
+        timeout_s: timeout of a connection and of each answer, in seconds.
 
     Raises:
-        UsageError: the URL is none.
+        UsageError: the URL is invalid.
     """
     if url is None:
         from ..store.memory_store import MemoryStore

@@ -1,8 +1,8 @@
-"""The job board: what the nodes of one elastic training know of each other.
+"""The job board: the shared state of the nodes of one elastic training.
 
-A *node* is one supervisor with its ranks, alive as long as it beats. One of them leads, and
-publishes *generations*: each names a world, numbered nodes and so ranks. What ranks lease of an
-epoch, and all else that is said in a generation's name, counts only while it is the current one.
+A *node* is a supervisor with its ranks and a TTL lease. One node leads and publishes *generations*.
+Each names a world: numbered nodes, and so ranks. Leased shards and reports belong to a generation,
+and count only while it is the current one.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from ..store.records import number
 from . import keys
 from .records import EVENTS_KEPT, KEEP_S, GenerationRecord, JobEvent, Node, RankReport
 
-#: A shard's place among all is a whole double: epoch * EPOCH_PLACES + start.
+#: Sort key of a shard, exact as a double: epoch * EPOCH_PLACES + start.
 _EPOCH_PLACES: Final = 1 << 32
 _EPOCHS: Final = 1 << 20
 
 
 class JobBoard:
-    """See the module. Every method may be called from any thread.
+    """The board; its methods may be called from any thread.
 
-    All raise UsageError where a name cannot stand in a key (1 to 128 letters, digits, '.', '_' or
-    '-' for a job, 1 to 200 letters, digits or '._-:/@+[]' for a node), and RegistryUnavailable,
-    Unauthenticated or Forbidden where the store does not do it.
+    All raise UsageError if a name is invalid (a job's has 1 to 128 letters, digits, '.', '_' or
+    '-', a node's 1 to 200 letters, digits or '._-:/@+[]'), and RegistryUnavailable, Unauthenticated
+    or Forbidden as the store does.
 
     Args:
-        store: where it is kept.
+        store: the store.
     """
 
     def __init__(self, store: Store) -> None:
@@ -54,12 +54,11 @@ class JobBoard:
     # --- nodes
 
     def join(self, job: str, node_id: str, facts: Facts, ttl_s: float, since: int = 0) -> None:
-        """Be a node of the job, alive for `ttl_s` after this and each beat.
+        """Register a node; its lease ends `ttl_s` seconds after this and after each heartbeat.
 
-        A node that joins under a name that lives takes it over, with a new `Node.joined`. Where no
-        other node lives, the outcome of an earlier run of the job is forgotten: of any, where
-        `since` is 0, and else of one whose last generation was before that number, which this node
-        has seen.
+        A node that joins under the name of a live one replaces it, with a new `Node.joined`. If no
+        other node is alive, the outcome of an earlier run is deleted: of any run if `since` is 0,
+        else only if the last generation of that run is before `since`, which this node has seen.
         """
         own = {"incarnation": "0", "facts": dump_facts(facts)}
         ttl_s = check_ttl(ttl_s)
@@ -73,35 +72,35 @@ class JobBoard:
         self.store.sign(keys.JOBS, job, KEEP_S)
 
     def beat(self, job: str, node_id: str, ttl_s: float, facts: Facts | None = None) -> bool:
-        """Prolong the life of a node; `facts` replace the former ones.
+        """Renew the lease of a node; `facts` replace the former ones.
 
         Returns:
-            False where the node is dead or was never there, and nothing was done: it has to join.
+            False if the node has no lease: nothing was done, and it has to join.
         """
         told = {} if facts is None else {"facts": dump_facts(facts)}
         beat = MemberBeat(keys.check_node(node_id), 0, told)
         return bool(self.store.leases.beat(keys.nodes(job), beat, check_ttl(ttl_s)))
 
     def leave(self, job: str, node_id: str) -> None:
-        """End being a node, and leading; without effect where it is none."""
+        """End the lease and the lead of a node; no effect if it has none."""
         self.resign(job, node_id)
         self.store.leases.leave(keys.nodes(job), node_id)
 
     def nodes(self, job: str) -> list[Node]:
-        """Those alive, in the order in which they joined."""
+        """Return the live nodes, in the order in which they joined."""
         living = [
             Node(one.member, load_facts(one.facts.get("facts", "")), one.joined, one.remaining_s)
             for one in self.store.leases.members(keys.nodes(job))
         ]
         return sorted(living, key=lambda node: node.joined)
 
-    # --- the lead, and generations
+    # --- leadership and generations
 
     def lead(self, job: str, node_id: str, ttl_s: float) -> Leads | None:
-        """Take the lead if it is free, or prolong this node's own.
+        """Take the lead if it is free, or renew ours.
 
         Returns:
-            What the leader's writes carry; None where another node leads.
+            The fence of the leader's writes; None if another node leads.
         """
         key = keys.of_job(job, "leader")
         kept = {keys.of_job(job, name): KEEP_S for name in keys.KEPT}
@@ -112,11 +111,11 @@ class JobBoard:
         return Leads(key, led.holder, led.token)
 
     def resign(self, job: str, node_id: str) -> None:
-        """Give the lead back; without effect where another node has it."""
+        """Give the lead back; no effect if another node has it."""
         self.store.resign(keys.of_job(job, "leader"), keys.check_node(node_id))
 
     def generation(self, job: str) -> GenerationRecord | None:
-        """The current one; None before the first."""
+        """Return the current generation; None before the first."""
         (found,) = self.store.read(keys.of_job(job, "generation"))
         if "number" not in found:
             return None
@@ -129,8 +128,8 @@ class JobBoard:
             )
         except (KeyError, ValueError):
             raise RegistryUnavailable(
-                f"what {self.store.url} holds as the generation of job {job} was not written by us;"
-                " delete that key, or name the job otherwise"
+                f"the generation of job {job} at {self.store.url} is invalid: another program wrote"
+                " it; delete that key, or give the job another name"
             ) from None
 
     def publish(
@@ -141,19 +140,19 @@ class JobBoard:
         body: Facts,
         history: tuple[Facts, Facts] | None = None,
     ) -> bool:
-        """Begin generation `number`: all that was leased or filled under the former one is void.
+        """Begin generation `number`; deletes the leases, shards and reports of the former one.
 
         Args:
-            job: its name.
-            fence: of the leader.
-            number: of the generation.
-            body: what it is.
-            history: of the checkpoints: what it has to be before, and what it is from then on;
-                None: it stays.
+            job: name of the job.
+            fence: fence of the leader.
+            number: number of the generation.
+            body: its contents.
+            history: expected and new history of the checkpoints; None: it stays.
 
         Returns:
-            Whether it was done: the node leads, `number` is the current one's + 1 (where the board
-            knows none, as Redis was emptied, any from 1), and the history was the given one.
+            Whether it was published. Requires that the node leads, the history is the expected one,
+            and `number` is that of the current generation + 1, or any from 1 if the board has no
+            generation, as after a loss of Redis's data.
         """
         key = keys.of_job(job, "generation")
         fields: dict[str, str | int | None] = {"number": number, "body": dump_facts(body)}
@@ -174,7 +173,7 @@ class JobBoard:
         return self.store.commit(conditions, changes) == 0
 
     def replace_history(self, job: str, generation: int, known: Facts, history: Facts) -> bool:
-        """Replace the history of the job's checkpoints, if it is `known`; whether it was.
+        """Replace the history of the job's checkpoints if it is `known`; returns whether it was.
 
         Raises:
             GenerationSuperseded: `generation` is not the current one.
@@ -187,10 +186,10 @@ class JobBoard:
     # --- shards
 
     def fill(self, job: str, generation: int, epoch: int, shards: Sequence[Shard]) -> bool:
-        """Lay out the shards of an epoch; in a generation the first wins, others change nothing.
+        """Create the shards of an epoch; only the first call in a generation has an effect.
 
         Returns:
-            Whether these were laid out now.
+            Whether this call created them.
 
         Raises:
             GenerationSuperseded: `generation` is not the current one.
@@ -216,17 +215,17 @@ class JobBoard:
         question: int | None = None,
         most: int | None = None,
     ) -> Shard | None:
-        """The first shard of the epoch that nobody has had; None where there is none (any more).
+        """Lease the first free shard of an epoch; None if no shard is free.
 
         Args:
-            job: its name.
-            generation: in whose name it is asked.
-            epoch: its number, from 0.
-            rank: who gets it.
-            question: number of the rank's question in this generation, growing. Asked again, as
-                the answer may have been lost on its way, it is answered by the same shard. None:
-                each is a new one.
-            most: rows that it has use for: of a larger shard the first ones, and the rest stays.
+            job: name of the job.
+            generation: generation of the rank.
+            epoch: number of the epoch, from 0.
+            rank: the rank that gets the shard.
+            question: request number of the rank, growing within a generation. A repeated number
+                returns the same shard, as the answer may have been lost. None: it is not repeated.
+            most: greatest number of rows: of a larger shard the first ones are leased, and the rest
+                stays free.
 
         Raises:
             GenerationSuperseded: `generation` is not the current one.
@@ -239,7 +238,7 @@ class JobBoard:
         return found and Shard(*found)
 
     def done(self, job: str, generation: int, epoch: int, rank: int, start: int, stop: int) -> bool:
-        """The rank has trained all of a shard; False where it does not have that shard.
+        """Mark a shard as trained; False if the rank does not have it.
 
         Raises:
             GenerationSuperseded: `generation` is not the current one.
@@ -249,10 +248,10 @@ class JobBoard:
         done = self.store.commit(conditions, [Put(held, {shard: None})])
         return self._checked(job, generation, done)
 
-    # --- what is told
+    # --- reports and events
 
     def report(self, job: str, generation: int, rank: int, facts: Facts) -> bool:
-        """Say how a rank does; False, and nothing is kept, if the generation is not the current."""
+        """Write the report of a rank; False if the generation is not the current one."""
         key = keys.of_job(job, "reports")
         changes: list[Change] = [
             Put(key, {str(rank): dump_facts(facts)}),
@@ -262,7 +261,7 @@ class JobBoard:
         return self.store.commit([self._current(job, generation)], changes) == 0
 
     def reports(self, job: str) -> list[RankReport]:
-        """The last one of each rank of the current generation, by rank."""
+        """Return the latest report of each rank of the current generation, sorted by rank."""
         generation, found = self.store.read(
             keys.of_job(job, "generation"), keys.of_job(job, "reports")
         )
@@ -275,28 +274,28 @@ class JobBoard:
         return sorted(told, key=lambda report: report.rank)
 
     def note(self, job: str, event: Facts) -> str:
-        """Append to the job's timeline, of which the last ones are kept; returns the event's id."""
+        """Append to the job's timeline, which keeps the last events; returns the event's id."""
         body = {"body": dump_facts(event)}
         return self.store.append(Append(keys.of_job(job, "events"), body, EVENTS_KEPT, KEEP_S))
 
     def events(self, job: str, since: str = "", count: int = 100) -> list[JobEvent]:
-        """The first `count` events behind the one of id `since`, oldest first; "" is before all."""
+        """Return the first `count` events after id `since`, oldest first; "": from the start."""
         found = self.store.log(keys.of_job(job, "events"), since, count)
         return [
             JobEvent(one.id, one.time_ms, load_facts(one.fields.get("body", ""))) for one in found
         ]
 
     def outcome(self, job: str) -> Facts | None:
-        """How the job ended; None while it has not."""
+        """Return how the job ended; None while it runs."""
         text = self.store.fields(keys.of_job(job, "generation"), ["outcome"])[0]
         return None if text is None else load_facts(text)
 
     def finish(self, job: str, fence: Leads, number: int, outcome: Facts) -> bool:
-        """Say that the job ended in generation `number`, and how.
+        """Write the outcome of the job, which ends it in generation `number`.
 
         Returns:
-            Whether it was done: the node leads, `number` is the current generation, where the board
-            knows one, and nobody has said so before.
+            Whether it was written. Requires that the node leads, `number` is the current generation
+            if the board has one, and there is no outcome yet.
         """
         key, text = keys.of_job(job, "generation"), dump_facts(outcome)
         current = self.store.fields(key, ["number"])[0] or ""
@@ -307,19 +306,19 @@ class JobBoard:
         return self.store.commit([fence, *goes_on], changes) == 0
 
     def jobs(self) -> list[str]:
-        """Names of the jobs that gave a sign within `KEEP_S`, sorted."""
+        """Return the names of the jobs that were active within `KEEP_S`, sorted."""
         since_ms = self.store.time_ms() - round(KEEP_S * 1000)
         return [job for job in self.store.signed(keys.JOBS, since_ms) if keys.is_job(job)]
 
     def close(self) -> None:
-        """End the connections that it keeps."""
+        """Close the connections."""
         self.store.close()
 
     def _current(self, job: str, generation: int) -> FieldIs:
         return FieldIs(keys.of_job(job, "generation"), "number", str(generation))
 
     def _checked(self, job: str, generation: int, failed: int) -> bool:
-        """Whether a commit whose first condition is `_current` was done."""
+        """Return whether a commit succeeded whose first condition is `_current`."""
         if failed == 1:
             current = self.store.fields(keys.of_job(job, "generation"), ["number"])[0]
             raise _superseded(job, generation, current or "")
@@ -332,24 +331,26 @@ def _dump_history(history: Facts) -> str:
 
 def _check_epoch(epoch: int) -> int:
     if not 0 <= epoch < _EPOCHS:
-        raise UsageError(f"epochs count from 0 to {_EPOCHS - 1}, {epoch!r} is none")
+        raise UsageError(f"an epoch must be 0 to {_EPOCHS - 1}, not {epoch!r}")
     return epoch
 
 
 def _check_shards(shards: Sequence[Shard]) -> None:
-    """Raise UsageError where shards overlap, or one is empty."""
+    """Raise UsageError if shards overlap or one is empty."""
     end = 0
     for start, stop in sorted(shards):
         if start < end or stop <= start or stop > _EPOCH_PLACES:
             raise UsageError(
-                f"shards are ranges of positions that share none, [{start}, {stop}) is not one"
+                f"shards must be non-empty ranges below {_EPOCH_PLACES} that do not overlap;"
+                f" [{start}, {stop}) is not"
             )
         end = stop
 
 
 def _superseded(job: str, generation: int, current: str) -> GenerationSuperseded:
-    """The error of whoever speaks for a generation that is not the current one."""
+    """Return the error for a generation that is not the current one."""
     now = f"generation {current} is the current one" if current.isdigit() else "there is none now"
     return GenerationSuperseded(
-        f"generation {generation} of job {job} is over: {now}; its ranks end, and go on there"
+        f"generation {generation} of job {job} is over: {now}; its ranks end and "
+        "continue in the next one"
     )

@@ -1,4 +1,4 @@
-"""The values of a job board, and what nodes and leaders write there."""
+"""Records of the job board, and the facts that nodes and leaders write there."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory
 from ...scheduler.students.world import Ending, LiveNode, Phase, RecallWorld, World
 from ..store.facts import Facts
 
-#: How long what a board holds of a job outlives the last sign of its nodes.
+#: Seconds for which the state of a job stays after the last activity of its nodes.
 KEEP_S: Final = 86_400.0
-#: Events of a job that are kept, the last ones.
+#: Number of kept events per job.
 EVENTS_KEPT: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node that is alive.
+    """A live node.
 
     Attributes:
         node_id: its name within the job.
-        facts: what it told of itself.
-        joined: grows with each node that joins; who joined first has the smallest.
-        expires_in_s: seconds until it is dead, unless it beats before.
+        facts: the facts that it published.
+        joined: grows with each node that joins; the oldest node has the smallest.
+        expires_in_s: seconds until its lease expires without a heartbeat.
     """
 
     node_id: str
@@ -38,13 +38,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRecord:
-    """The current world.
+    """The current generation, as it is stored.
 
     Attributes:
-        number: from 1; the next one is one more.
-        body: what its leader wrote: the nodes, their ranks, the checkpoint, why.
-        at_ms: when it was published, by the board's clock, milliseconds since 1970.
-        history: of the job's checkpoints; {}: nothing is known.
+        number: counts from 1.
+        body: what its leader wrote: nodes, ranks, checkpoint and reason.
+        at_ms: when it was published, in milliseconds since 1970 by the board's clock.
+        history: history of the job's checkpoints; {}: unknown.
     """
 
     number: int
@@ -55,7 +55,7 @@ class GenerationRecord:
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What a rank told last."""
+    """The latest report of a rank."""
 
     generation: int
     rank: int
@@ -65,7 +65,7 @@ class RankReport:
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """An entry of a job's timeline; `event_id` orders them, and is where reading goes on."""
+    """An entry of a job's timeline; event ids are ordered, and reads continue after one."""
 
     event_id: str
     at_ms: int
@@ -74,22 +74,22 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """What a node says of itself.
+    """The facts that a node publishes.
 
     Attributes:
-        host: of the machine, for people.
-        endpoints: host:port for each of its ranks in the next generation.
-        phase: what it does; see `scheduler.students.world`.
-        generation: of its ranks, or of its last ones.
-        ending: how these ended.
-        failures: of these.
+        host: host name of the machine, for display.
+        endpoints: host:port of each of its ranks in the next generation.
+        phase: phase of the node; see `scheduler.students.world`.
+        generation: generation of its present or last ranks.
+        ending: how these ranks ended.
+        failures: failures of these ranks.
         snapshot: step of the newest snapshot in its memory; -1: none.
-        saved: step of the newest checkpoint on the disk that it knows of; 0: none.
-        leaving: it wants to go.
-        result: what its ranks said at the end of the job: step and metrics.
-        recall: of the leader: which generation is to end, and why.
-        says: of the leader: what is waited for.
-        fingerprint: of its settings and job file (`scheduler/students/world.py`).
+        saved: step of the newest checkpoint on disk that it knows; 0: none.
+        leaving: it requests to leave.
+        result: result of its ranks at the end of the job: step and metrics.
+        recall: only of the leader: the generation that has to end, and why.
+        says: only of the leader: what it waits for, as text.
+        fingerprint: fingerprint of its settings and job file (`scheduler/students/world.py`).
     """
 
     host: str = ""
@@ -118,10 +118,10 @@ class NodeInfo:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """What `to_json` told; fields of a newer version are passed over.
+        """Parse `to_json`; fields of newer versions are ignored.
 
         Raises:
-            WireError: it is something else.
+            WireError: the value is invalid.
         """
         try:
             given = _known(cls, value)
@@ -135,10 +135,10 @@ class NodeInfo:
                 }
             )
         except (TypeError, AttributeError) as error:
-            raise WireError(f"not what a node tells of itself: {error}") from error
+            raise WireError(f"the facts of a node are invalid: {error}") from error
 
     def member(self, node: Node, seen_s: float = 0.0) -> LiveNode:
-        """As the reducer of worlds sees this node."""
+        """Return this node as the world reducer takes it."""
         return LiveNode(
             node.node_id,
             node.joined,
@@ -155,7 +155,7 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class NodeEndpoints:
-    """A node in a generation, and where its ranks listen."""
+    """A node of a generation, and the endpoints of its ranks."""
 
     node: str
     endpoints: tuple[str, ...]
@@ -168,9 +168,9 @@ class Generation:
 
     Attributes:
         world: see `scheduler.students.world`.
-        places: of its nodes, in the order of their ranks.
-        previous_ranks: ranks of the generation before; 0: there was none.
-        history: of the job's checkpoints, as the board has it.
+        places: endpoints of its nodes, in the order of their ranks.
+        previous_ranks: number of ranks of the generation before; 0: there was none.
+        history: history of the job's checkpoints on the board.
     """
 
     world: World
@@ -184,11 +184,11 @@ class Generation:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """Of all ranks, by rank."""
+        """The endpoints of all ranks, by rank."""
         return tuple(endpoint for place in self.places for endpoint in place.endpoints)
 
     def first_rank(self, node: str) -> int:
-        """The number of a node's first rank."""
+        """Return the number of a node's first rank."""
         before = self.places[: self.world.nodes.index(node)]
         return sum(len(place.endpoints) for place in before)
 
@@ -213,7 +213,7 @@ class Generation:
 
     @classmethod
     def from_record(cls, record: GenerationRecord) -> Self:
-        """The generation that a board holds. Raises WireError if it is none."""
+        """Parse the generation of a board. Raises WireError if it is invalid."""
         number, body = record.number, record.body
         try:
             places = tuple(
@@ -235,13 +235,13 @@ class Generation:
             history = CheckpointHistory.from_json(record.history)
             return cls(world, places, body["previous_ranks"], history)
         except (TypeError, KeyError, AttributeError) as error:
-            raise WireError(f"generation {number} at the board is none: {error!r}") from error
+            raise WireError(f"generation {number} on the board is invalid: {error!r}") from error
 
 
 def generation_of(
     world: World, facts: Mapping[str, NodeInfo], previous: Sequence[str] | None
 ) -> Generation:
-    """A world that is to begin, where its nodes said; `previous`: endpoints of the last one."""
+    """Return the next generation; `previous`: endpoints of the last one."""
     places = tuple(
         NodeEndpoints(node, facts[node].endpoints, facts[node].host) for node in world.nodes
     )
@@ -250,7 +250,7 @@ def generation_of(
 
 def _recall_to_json(recall: RecallWorld) -> dict[str, Any]:
     told = {**asdict(recall), "hung": list(recall.hung)}
-    if not recall.hung:  # older versions refuse a recall with a field that they do not know
+    if not recall.hung:  # older versions refuse unknown fields in a recall
         del told["hung"]
     return told
 
