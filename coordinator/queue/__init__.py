@@ -1,4 +1,4 @@
-"""Jobs that share a fleet: what was submitted, what became of it, who keeps slots for a service."""
+"""The queue of a fleet: submitted jobs, their progress, and slots reserved for services."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = [
 
 
 def open_queue(url: str, queue: str = "main", timeout_s: float = 1.0) -> QueueBoard:
-    """A queue of the store at `url`.
+    """Return a queue of the store at `url`.
 
     Args:
-        url: any that a registry takes: redis://, rediss://, redis+sentinel://, unix://, memory://.
-        queue: its name.
-        timeout_s: seconds for a connection, and for each answer.
+        url: URL of a store: redis://, rediss://, redis+sentinel://, unix:// or memory://.
+        queue: name of the queue.
+        timeout_s: timeout of a connection and of each answer, in seconds.
 
     Raises:
-        UsageError: the URL is none, or the name cannot be one.
+        UsageError: the URL or the name is invalid.
     """
     return QueueBoard(open_store(url, timeout_s), queue)

@@ -1,10 +1,10 @@
-"""The queue: what operators want run on a fleet, and what its runner makes of it.
+"""The queue: the jobs that operators submit to a fleet, and their progress.
 
-A *job* is submitted under a name, with a spec that the runner understands, and numbered; it lives
-on as a record after its end. Operators change its *wish*: how many nodes, or that it ends. One
-*runner* at a time leads the queue, for as long as it beats, and only the runner writes the
-*progress* of a job. A *reservation* asks for slots of the runner's machine for somebody else, an
-online service, and lasts as long as its owner renews it.
+A *job* has a name, a number and a spec that the runner understands; its record stays after its end.
+Operators change its *wish* (desired state): the number of nodes, or that it stops. One *runner* at
+a time leads the queue, with a TTL lease, and only the runner writes the *progress* of jobs. A
+*reservation* keeps slots of the runner's machine free for an online service, and lasts as long as
+its owner renews it.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from .records import (
     Runner,
 )
 
-#: How often a submission is tried again when others change the queue meanwhile.
+#: Attempts to submit while others change the queue.
 _ATTEMPTS: Final = 16
-#: Among the specs: the number of the last job.
+#: Field of the specs with the number of the last job.
 _LAST: Final = "=number"
 
 
 class QueueBoard:
-    """See the module. Every method may be called from any thread.
+    """A queue; its methods may be called from any thread.
 
-    All raise UsageError where a name cannot stand in a key (1 to 64 letters, digits, '.', '_' or
-    '-', of which the first is a letter or digit), and RegistryUnavailable, Unauthenticated or
-    Forbidden where the store does not do it.
+    All raise UsageError if a name is invalid (it has 1 to 64 letters, digits, '.', '_' or '-', and
+    begins with a letter or digit), and RegistryUnavailable, Unauthenticated or Forbidden as the
+    store does.
 
     Args:
-        store: where it is kept.
-        queue: its name.
+        store: the store.
+        queue: name of the queue.
     """
 
     def __init__(self, store: Store, queue: str = "main") -> None:
@@ -68,16 +68,16 @@ class QueueBoard:
         self._reservations = keys.reservations(queue)
 
     def time_ms(self) -> int:
-        """The board's clock, milliseconds since 1970."""
+        """Return the board's clock, in milliseconds since 1970."""
         return self.store.time_ms()
 
-    # --- what operators do
+    # --- operators
 
     def submit(self, name: str, spec: Facts) -> int | None:
-        """Add a job; returns its number, or None, and nothing is done, while one of its name goes.
+        """Add a job; returns its number, or None if a job of its name has not ended.
 
-        One of its name that has ended is replaced, with its log. Of the others that have ended the
-        last ones are kept.
+        An ended job of the same name is replaced, with its log. Of the other ended jobs, the last
+        ones are kept.
         """
         text = dump_facts(spec)
         keys.check_name("job", name)
@@ -111,7 +111,7 @@ class QueueBoard:
         )
 
     def wish(self, name: str, wish: DesiredJobState) -> bool:
-        """Replace a job's wish; False, and nothing is done, where there is none that goes."""
+        """Replace the desired state of a job; False if there is no such job or it has ended."""
         text = dump_facts(wish.to_json())
         spec, progress = self._of_job(name)
         if not spec or _ended(progress):
@@ -121,7 +121,7 @@ class QueueBoard:
         return self.store.commit(goes, changes) == 0
 
     def jobs(self) -> list[QueuedJob]:
-        """All that are known, in the order of their submission."""
+        """Return all jobs, in the order of their submission."""
         specs, wishes, progress = self.store.read(self._specs, self._wishes, self._progress)
         jobs = []
         for name, spec in specs.items():
@@ -134,7 +134,7 @@ class QueueBoard:
         return sorted(jobs, key=lambda job: job.number)
 
     def runner(self) -> Runner | None:
-        """Who runs them; None: nobody."""
+        """Return the runner of the queue; None: there is none."""
         led = self.store.leader(self._runner)
         if led is None:
             return None
@@ -143,10 +143,10 @@ class QueueBoard:
     # --- reservations
 
     def reserve(self, name: str, slots: int, ttl_s: float) -> int:
-        """Ask for slots, or prolong that: for `ttl_s` after this; returns `Reservation.number`.
+        """Reserve slots for `ttl_s` seconds, or renew that; returns `Reservation.number`.
 
         Raises:
-            UsageError: `slots` is below 1.
+            UsageError: `slots` is out of range.
         """
         keys.check_name("reservation", name)
         facts = {"slots": str(keys.check_slots(slots))}
@@ -157,11 +157,11 @@ class QueueBoard:
         return next((one.joined for one in held if one.member == name), 0)
 
     def unreserve(self, name: str) -> None:
-        """End a reservation; without effect where there is none."""
+        """End a reservation; no effect if there is none."""
         self.store.leases.leave(self._reservations, keys.check_name("reservation", name))
 
     def reservations(self) -> list[Reservation]:
-        """Those that live, in the order in which they came."""
+        """Return the live reservations, oldest first."""
         living = [
             Reservation(one.member, number(one.facts.get("slots", "")), one.joined, one.remaining_s)
             for one in self.store.leases.members(self._reservations)
@@ -169,13 +169,13 @@ class QueueBoard:
         ]
         return sorted((one for one in living if one.slots), key=lambda one: one.number)
 
-    # --- what the runner does
+    # --- the runner
 
     def take(self, runner_id: str, facts: Facts, ttl_s: float) -> Leads | None:
-        """Have the queue for `ttl_s` if nobody has it, or prolong that.
+        """Take the lead of the queue for `ttl_s` seconds if it is free, or renew ours.
 
         Returns:
-            What its writes carry; None where another one has it.
+            The fence of the runner's writes; None if another runner leads.
         """
         keys.check_name("runner", runner_id)
         kept = dict.fromkeys(self._kept(), KEEP_S)
@@ -185,15 +185,15 @@ class QueueBoard:
         return Leads(self._runner, led.holder, led.token) if led.change else None
 
     def resign(self, runner_id: str) -> None:
-        """Give the queue back; without effect where another one has it."""
+        """Give the lead of the queue back; no effect if another runner has it."""
         self.store.resign(self._runner, keys.check_name("runner", runner_id))
 
     def tell(self, fence: Leads, name: str, number: int, progress: JobProgress) -> bool:
-        """Say how a job does.
+        """Write the progress of a job.
 
         Returns:
-            False where nothing was kept: this one does not have the queue any more, or the job of
-            that name has another number.
+            Whether it was written: False if another runner leads, or the job of that name has
+            another number.
         """
         text = f"{int(progress.ended)} {dump_facts(progress.to_json())}"
         spec, _ = self._of_job(name)
@@ -203,10 +203,10 @@ class QueueBoard:
         return self.store.commit([fence, FieldIs(self._specs, name, spec)], changes) == 0
 
     def log(self, fence: Leads, name: str, lines: Sequence[str]) -> bool:
-        """Append a piece to what a job printed, the last of which are kept; False as `tell`.
+        """Append output to a job's log, which keeps the last pieces; returns False like `tell`.
 
-        The number of the job is not asked for: what is still printed by nodes of one that was
-        submitted anew is of use to nobody, and rare.
+        It does not check the number of the job: late output of a job that was submitted again is
+        harmless and rare.
         """
         spec, _ = self._of_job(name)
         if not spec:
@@ -215,26 +215,26 @@ class QueueBoard:
         entry = Append(keys.log_of(self._queue, name), body, PIECES_KEPT, KEEP_S)
         return self.store.commit([fence, FieldIs(self._specs, name, spec)], [entry]) == 0
 
-    # --- what happened
+    # --- logs and events
 
     def lines(self, name: str, since: str = "", count: int = 100) -> list[Entry]:
-        """The first `count` pieces of a job's log behind the one of id `since`.
+        """Return the first `count` pieces of a job's log after id `since`, oldest first.
 
-        Each has `lines`, a list of texts, and comes of one `log`.
+        Each has `lines`, a list of texts, from one call of `log`.
         """
         return self._entries(keys.log_of(self._queue, name), since, count)
 
     def note(self, event: Mapping[str, Any]) -> str:
-        """Append to the queue's timeline, of which the last ones are kept; returns the id."""
+        """Append to the queue's timeline, which keeps the last events; returns the event's id."""
         body = {"body": dump_facts(event)}
         return self.store.append(Append(self._events, body, EVENTS_KEPT, KEEP_S))
 
     def events(self, since: str = "", count: int = 100) -> list[Entry]:
-        """The first `count` events behind the one of id `since`, oldest first; "" is before all."""
+        """Return the first `count` events after id `since`, oldest first; "": from the start."""
         return self._entries(self._events, since, count)
 
     def close(self) -> None:
-        """End the connections that it keeps."""
+        """Close the connections."""
         self.store.close()
 
     def _of_job(self, name: str) -> tuple[str, str]:

@@ -1,18 +1,18 @@
-"""The names of a queue's Redis keys. All of one queue lie in one slot, so that a script may do all.
+"""Redis keys of a queue. All keys of one queue are in one slot, for scripts that use several.
 
 | key | type | holds |
 |---|---|---|
 | `edl:{queue:q}:specs` | hash, expires | job -> `number submitted_ms JSON`; `=number`: last one |
-| `edl:{queue:q}:wishes` | hash, expires | job -> what operators ask of it (JSON) |
-| `edl:{queue:q}:progress` | hash, expires | job -> what the runner says of it (`ended JSON`) |
+| `edl:{queue:q}:wishes` | hash, expires | job -> its desired state (JSON) |
+| `edl:{queue:q}:progress` | hash, expires | job -> its progress (`ended JSON`) |
 | `edl:{queue:q}:runner` | hash, expires | the runner: holder, token, until_ms, facts (JSON) |
 | `edl:{queue:q}:reservations` | zset, expires | name -> deadline (ms, Redis time) |
 | `edl:{queue:q}:reservation:<name>` | hash, expires | slots, joined |
 | `edl:{queue:q}:events` | stream, capped, expires | the timeline: body (JSON) |
-| `edl:{queue:q}:log:<job>` | stream, capped, expires | what a job printed: body (JSON) |
+| `edl:{queue:q}:log:<job>` | stream, capped, expires | output of a job: body (JSON) |
 
-The colon in the hash tag keeps a queue apart from a service of its name. The log of a job that is
-forgotten or submitted anew is deleted with it.
+The colon in the hash tag separates a queue from a service of the same name. The log of a job is
+deleted when its record is deleted or the job is submitted again.
 """
 
 from __future__ import annotations
@@ -23,52 +23,52 @@ from typing import Final
 from ...runtime.errors import UsageError
 from ..store import LeaseSet
 
-#: Of one fleet.
+#: Greatest number of slots of a fleet.
 MOST_SLOTS: Final = 65_536
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def check_name(what: str, name: str) -> str:
-    """Return the name of a queue, a job, a runner or a reservation.
+    """Return a valid name of a queue, job, runner or reservation.
 
     Raises:
-        UsageError: it cannot stand in a key.
+        UsageError: the name is invalid.
     """
     if not is_name(name):
         raise UsageError(
-            f"the name of a {what} is 1 to 64 letters, digits, '.', '_' or '-', and begins with a"
-            f" letter or digit; {name!r:.160} is none"
+            f"the name of a {what} must have 1 to 64 letters, digits, '.', '_' or '-' and begin"
+            f" with a letter or digit, not {name!r:.160}"
         )
     return name
 
 
 def is_name(name: str) -> bool:
-    """Whether it is a name: of a queue, a job, a service, a student, a runner, a reservation."""
+    """Return whether a text is a valid name; also for services and students in a queue."""
     return _NAME.fullmatch(name) is not None
 
 
 def of_queue(queue: str, name: str) -> str:
-    """A key of a queue."""
+    """Return a key of a queue."""
     return f"edl:{{queue:{check_name('queue', queue)}}}:{name}"
 
 
 def of_any_queue() -> str:
-    """The pattern, of Redis, of all keys of all queues."""
+    """Return the Redis pattern of all keys of all queues."""
     return "edl:{queue:*}:*"
 
 
 def log_of(queue: str, job: str) -> str:
-    """Key of what a job printed."""
+    """Return the key of a job's log."""
     return of_queue(queue, f"log:{check_name('job', job)}")
 
 
 def reservations(queue: str) -> LeaseSet:
-    """The reservations of a queue; they end at their deadlines."""
+    """Return the lease set of a queue's reservations; leases end at their deadlines."""
     return LeaseSet(of_queue(queue, "reservations"), of_queue(queue, "reservation:"))
 
 
 def check_slots(slots: int) -> int:
-    """Return how many slots are asked for; raises UsageError where that is no number of them."""
+    """Return a number of slots. Raises UsageError if it is out of range."""
     if not 1 <= slots <= MOST_SLOTS:
-        raise UsageError(f"a reservation is of 1 to {MOST_SLOTS} slots, not {slots!r}")
+        raise UsageError(f"a reservation must have 1 to {MOST_SLOTS} slots, not {slots!r}")
     return slots

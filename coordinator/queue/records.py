@@ -1,4 +1,4 @@
-"""The values of a queue of jobs."""
+"""Records of the queue."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final, Self, get_args
 from ...scheduler.job_states import ElasticJobState
 from ..store.facts import Facts
 
-#: How long what stands in a queue outlives the last sign of operators and runner.
+#: Seconds for which the state of a queue stays after the last activity in it.
 KEEP_S: Final = 7 * 86_400.0
-#: Of records of ended jobs, of the timeline, and of a job's log, so many are kept, the last ones.
+#: Numbers of kept entries: ended jobs, events, and pieces of each job's log.
 ENDED_KEPT: Final = 50
 EVENTS_KEPT: Final = 400
 PIECES_KEPT: Final = 400
@@ -21,11 +21,11 @@ ENDS: Final = frozenset({"succeeded", "failed", "stopped"})
 
 @dataclass(frozen=True, slots=True)
 class DesiredJobState:
-    """What operators ask of a job beyond its spec.
+    """The desired state of a job, beside its spec.
 
     Attributes:
-        nodes: run with so many at most; None: with as many as its limits allow.
-        stop: end it.
+        nodes: greatest number of nodes; None: as many as its limits allow.
+        stop: whether to stop it.
     """
 
     nodes: int | None = None
@@ -36,25 +36,25 @@ class DesiredJobState:
 
     @classmethod
     def from_json(cls, value: Facts) -> Self:
-        """What `to_json` told; what it does not understand is left out."""
+        """Parse `to_json`; invalid fields are ignored."""
         nodes = value.get("nodes")
         return cls(nodes if isinstance(nodes, int) else None, value.get("stop") is True)
 
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """What the runner says of a job.
+    """The progress of a job, which the runner writes.
 
     Attributes:
         state: see `scheduler.job_states`.
-        target: nodes that it is to have.
-        running: nodes that it has, those that are on their way out too.
-        reason: why it is as it is, for people; of a failed one with what it printed last.
-        first_ms: when it had its least number of nodes for the first time, by the board's clock in
-            milliseconds since 1970; 0: it has not yet. What lies before it is its pending time.
-        ended_ms: when it ended; 0: it has not.
-        failures: nodes of it that ended badly.
-        slots: of the fleet's machine, those that its nodes have.
+        target: number of nodes that it should have.
+        running: number of its nodes, including those that are stopping.
+        reason: reason of the state, as text; of a failed job with its last output.
+        first_ms: when it first had its least number of nodes, which ends its pending time, in
+            milliseconds since 1970 by the board's clock; 0: not yet.
+        ended_ms: when it ended; 0: not yet.
+        failures: number of nodes that failed.
+        slots: number of slots of the fleet's machine that its nodes use.
     """
 
     state: ElasticJobState = "creating"
@@ -68,7 +68,7 @@ class JobProgress:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will become of it."""
+        """Whether the job has ended."""
         return self.state in ENDS
 
     def to_json(self) -> Facts:
@@ -76,7 +76,7 @@ class JobProgress:
 
     @classmethod
     def from_json(cls, value: Facts) -> Self:
-        """What `to_json` told; what it does not understand is left out."""
+        """Parse `to_json`; invalid fields are ignored."""
         usual = cls().to_json()
         known = {key: value[key] for key in usual if type(value.get(key)) is type(usual[key])}
         slots = tuple(slot for slot in known.pop("slots", ()) if isinstance(slot, int))
@@ -90,12 +90,12 @@ class QueuedJob:
     """A job of the queue.
 
     Attributes:
-        name: its name.
+        name: name of the job.
         number: grows with each submission.
-        spec: what was submitted.
-        submitted_ms: when, by the board's clock.
-        wish: what operators ask of it.
-        progress: what the runner says of it.
+        spec: the submitted spec.
+        submitted_ms: when it was submitted, by the board's clock.
+        wish: its desired state.
+        progress: its progress.
     """
 
     name: str
@@ -106,14 +106,14 @@ class QueuedJob:
     progress: JobProgress = JobProgress()
 
     def pending_s(self, now_ms: int) -> float:
-        """Seconds from its submission until it first had its least number of nodes, or so far."""
+        """Return seconds from its submission until it had its least number of nodes, or now."""
         until_ms = self.progress.first_ms or self.progress.ended_ms or now_ms
         return max(0.0, (until_ms - self.submitted_ms) / 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Who runs the jobs of the queue."""
+    """The process that runs the jobs of a queue."""
 
     runner_id: str
     facts: Facts
@@ -122,7 +122,7 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Slots that are to be kept free for somebody; `number` grows with each new one."""
+    """Slots kept free for a service; `number` grows with each reservation."""
 
     name: str
     slots: int
@@ -132,7 +132,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of the timeline, or a piece of a log; `entry_id` is where reading goes on."""
+    """An entry of the timeline or of a log; entry ids are ordered, and reads continue after one."""
 
     entry_id: str
     at_ms: int

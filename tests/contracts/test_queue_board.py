@@ -180,7 +180,7 @@ def test_a_name_that_cannot_stand_in_a_key_is_refused(queues: Queues, name: str)
         lambda: queues.one.take(name, {}, 1.0),
         lambda: queues.one.lines(name),
     ):
-        with pytest.raises(UsageError, match="begins with a letter or digit"):
+        with pytest.raises(UsageError, match="begin with a letter or digit"):
             call()
 
 
