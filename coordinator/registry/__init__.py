@@ -47,21 +47,22 @@ __all__ = [
     "with_patience",
 ]
 
-#: Calls of a starting process to a Redis that does not answer in time.
+#: Attempts of a starting process to call a Redis that does not answer in time.
 START_ATTEMPTS: Final = 8
 
 
 def with_patience(call: Callable[[], _T], stop: Stop, attempts: int = START_ATTEMPTS) -> _T:
-    """Make a call that a process needs to start, again if Redis does not answer in time.
+    """Make a call that a process needs to start; repeat it while Redis does not answer in time.
 
     Args:
-        call: what to do; it must be harmless to repeat, as a late answer may follow a success.
-        stop: once it is requested, no further attempt is made.
-        attempts: how often; each takes up to twice the timeout of the connection, 2 s by default.
+        call: the call. It must be idempotent, as one that timed out may have succeeded.
+        stop: no further attempt is made once it is requested.
+        attempts: number of attempts; each takes up to twice the timeout of the connection, 2 s by
+            default.
 
     Raises:
         RegistryUnavailable: Redis cannot be reached, or did not answer any attempt.
-        StartCancelled: it did not answer, and `stop` was requested.
+        StartCancelled: Redis did not answer, and `stop` was requested.
     """
     while True:
         attempts -= 1
@@ -75,16 +76,16 @@ def with_patience(call: Callable[[], _T], stop: Stop, attempts: int = START_ATTE
 
 
 def connect(url: str, timeout_s: float = 1.0) -> Registry:
-    """Return the registry at `url`; it connects when it is first used.
+    """Return the registry at `url`; it connects at its first use.
 
     Args:
-        url: a Redis by `redis://[user:password@]host:port[/db]`, `rediss://...` (TLS),
+        url: URL of a Redis: `redis://[user:password@]host:port[/db]`, `rediss://...` (TLS),
             `unix:///path`, `redis+sentinel://host:port[,host:port...]/MASTER[/db]` or
             `rediss+sentinel://...`, with the parameters that `redis_url` names; or
-            `memory://NAME` (a store within this process, shared by its name).
-        timeout_s: seconds after which one step counts as not answered.
+            `memory://NAME` for a store within this process, shared by name.
+        timeout_s: timeout of a connection and of each answer, in seconds.
 
     Raises:
-        UsageError: `url` is none of these.
+        UsageError: `url` is invalid.
     """
     return Registry(open_store(url, timeout_s))

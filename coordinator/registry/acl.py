@@ -1,4 +1,4 @@
-"""What each role may do in Redis: rules for `users.acl`, made of the same key names that we use."""
+"""Permissions of each role in Redis: rules for `users.acl`, built from the key names in use."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ STUDENT: Final = "edl-student"
 AGENT: Final = "edl-agent"
 FLEET: Final = "edl-fleet"
 MANAGER: Final = "edl-manager"
-#: What stands where a password's hash belongs, until somebody puts one there.
+#: Stands in place of a password's hash until an operator replaces it.
 PLACEHOLDER: Final = "#<sha256-of-the-password>"
 
-#: The line that shuts out whoever names no user.
+#: The rule that refuses clients without a user.
 NO_DEFAULT: Final = "user default off"
 
-#: To get and keep a connection; `select` is for a URL with /db.
+#: Commands to open and keep a connection; `select` is for a URL with /db.
 _CONNECT: Final = "+ping +select +client|setname"
-#: Every script of ours reads the clock; what a script calls, its user has to be allowed to call.
+#: Every script reads the clock; a user needs permission for all commands that its scripts call.
 _SCRIPTS: Final = "+eval +evalsha +time"
 _TEACHER: Final = (
     "+hget +hmget +hset +del +exists +zadd +zscore +zrem +zrange +zremrangebyscore +pexpire +pttl"
@@ -34,11 +34,11 @@ _MANAGER: Final = (
     f"{_TEACHER} +get +set +hdel +hgetall +zincrby +zcard +zmscore +zrangebyscore "
     "+zremrangebyrank +xadd +xrange +xrevrange +info"
 )
-#: What the scripts of the machine board call besides.
+#: Further commands in scripts of the machine board.
 _MACHINE: Final = "+hdel +hincrby +zrangebyscore"
-#: To find out whether Redis takes writes. RPUSHX makes no list, so that nothing is ever written.
+#: Tests whether Redis accepts writes. RPUSHX creates no list, so nothing is ever written.
 _WRITE_CHECK: Final = f"(+rpushx %W~{WRITE_CHECK})"
-#: Stands for every service where a pattern of keys is made.
+#: Placeholder of the service in key patterns for all services.
 _ANY: Final = "any-service"
 _STUDENT: Final = (
     "+hget +hset +hdel +hgetall +hkeys +hexists +hincrby +zadd +zscore +zrem +zcard +zrange "
@@ -47,25 +47,29 @@ _STUDENT: Final = (
 
 
 def teacher(service: str) -> str:
-    """The user of the teachers of one service."""
+    """Return the user name of a service's teachers."""
     return f"edl-teacher-{keys.check_service(service)}"
 
 
 def users(service: str) -> list[str]:
-    """Names of the users that a service needs; all but the first serve all services."""
+    """Return the users that a service needs; all but the first are shared by all services."""
     return [teacher(service), READER, STUDENT, AGENT, FLEET, MANAGER]
 
 
 def rules(service: str, secrets: Mapping[str, str] | None = None) -> list[str]:
-    """Lines of a `users.acl`, one for each of `users(service)`.
+    """Return lines of a `users.acl`, one for each of `users(service)`.
 
-    Redis 7 or newer, or Valkey. A teacher may touch the leases and facts of the teachers of its
-    service, and add a name to the list of services, but not take one out. A reader may find the
-    managers, and change nothing. The nodes of a training may do that, and keep the board of any
-    job. An agent keeps its machine's place on the machine board, reads its orders and cannot write
-    any; as its machine may get a teacher of any service, it may do what the teachers of each may.
-    Who runs elastic jobs, or submits them, may do what nodes of trainings may, and keep every
-    queue. A manager may do all that managers do, in our keys.
+    They need Redis 7 or newer, or Valkey. The roles:
+
+    - A teacher writes the leases and facts of the teachers of its service, and adds names to the
+      list of services, but removes none.
+    - A reader reads the addresses of managers and writes nothing.
+    - A student (a node of a training) also reads and writes the board of every job.
+    - An agent writes its entry on the machine board and only reads its orders. As its machine may
+      serve any service, it has the permissions of the teachers of all services.
+    - A fleet user runs or submits elastic jobs: it has the permissions of a student, and reads and
+      writes every queue.
+    - A manager reads and writes all keys of the mesh.
 
     Args:
         service: name of the service.
@@ -73,7 +77,7 @@ def rules(service: str, secrets: Mapping[str, str] | None = None) -> list[str]:
             which Redis refuses to load.
 
     Raises:
-        UsageError: the name of the service cannot stand in a key.
+        UsageError: the name of the service is invalid.
     """
     known = secrets or {}
     return [

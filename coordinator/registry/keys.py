@@ -1,7 +1,7 @@
-"""The names of all Redis keys, and what may stand in them.
+"""Redis keys of the registry, and the names that they may contain.
 
-`{s}` is a cluster hash tag: every key of one service lies in one slot, so one script may touch them
-all. The managers' keys share the slot of `edl:managers` by the same means.
+`{s}` is a cluster hash tag: all keys of one service are in one slot, so that scripts can use them
+together. The managers' keys share the slot of `edl:managers` in the same way.
 
 | key | type | holds |
 |---|---|---|
@@ -16,14 +16,13 @@ all. The managers' keys share the slot of `edl:managers` by the same means.
 | `edl:{s}:leader` | hash, expires | the manager that assigns: holder, token, until_ms |
 | `edl:{s}:assignment` | hash, expires | id -> row (JSON); `=term`, `=counter`, `=floor`, `=write` |
 | `edl:{s}:assignment:changes` | zset, expires | student id -> counter of its last change |
-| `edl:{s}:admitted` | hash, expires | teacher id -> incarnation that was probed well |
+| `edl:{s}:admitted` | hash, expires | teacher id -> incarnation that passed its probe |
 | `edl:{s}:plan` | hash, expires | content_id, next_content_id, at, version, since_ms |
 | `edl:{s}:desired` | hash, expires | count, reason, since_ms, at_ms: teachers it should have |
 | `edl:{s}:events` | stream, capped, expires | the log: the fields of message `Event` |
-| `edl:write-check` | list | nothing, ever: RPUSHX tries a write without making one |
+| `edl:write-check` | list | always missing: RPUSHX tests whether writes are accepted |
 
-A name that begins with `=` is none that a member could have: among changes, `=` and an id is a
-member that ended its lease by its own wish.
+No member id begins with `=`. Among changes, `=` and an id stand for a member that ended its lease.
 """
 
 from __future__ import annotations
@@ -46,74 +45,74 @@ _SINGULAR: Final[dict[Kind, str]] = {
 
 
 def check_service(service: str) -> str:
-    """Return the name of a service; raises UsageError when it cannot stand in a key."""
+    """Return a valid name of a service. Raises UsageError if it is invalid."""
     return records.check_name("the name of a service", service)
 
 
 def check_member(kind: Kind, member: str) -> str:
-    """Return the id of a member; raises UsageError when it cannot stand in a key."""
+    """Return a valid id of a member. Raises UsageError if it is invalid."""
     return records.check_member(f"the id of a {_SINGULAR[kind]}", member)
 
 
 def is_service(service: str) -> bool:
-    """Whether the name of a service that was read could have been written by us."""
+    """Return whether a text is a valid name of a service."""
     return records.is_name(service)
 
 
 def leases(kind: Kind, service: str) -> str:
-    """Key of the zset of deadlines of one kind of members."""
+    """Return the key of the members' deadlines."""
     return MANAGERS if kind == "managers" else f"{_prefix(kind, service)}:{kind}"
 
 
 def facts_prefix(kind: Kind, service: str) -> str:
-    """What the keys of all members' facts begin with."""
+    """Return the prefix of the keys of the members' facts."""
     return f"{_prefix(kind, service)}:{_SINGULAR[kind]}:"
 
 
 def changes(kind: Kind, service: str) -> str:
-    """Key of the zset that numbers the changes of one kind of members."""
+    """Return the key of the members' change numbers."""
     return f"{_prefix(kind, service)}:{kind}:changes"
 
 
 def leader(service: str) -> str:
-    """Key of the lease to compute a service's assignments."""
+    """Return the key of the leadership of a service."""
     return _of_service(service, "leader")
 
 
 def assignment(service: str) -> str:
-    """Key of the hash of assignments."""
+    """Return the key of the assignment table."""
     return _of_service(service, "assignment")
 
 
 def assignment_changes(service: str) -> str:
-    """Key of the zset that numbers the changes of assignments."""
+    """Return the key of the change numbers of the assignment table."""
     return _of_service(service, "assignment:changes")
 
 
 def admitted(service: str) -> str:
-    """Key of the hash of teachers that were probed well."""
+    """Return the key of the admitted teachers."""
     return _of_service(service, "admitted")
 
 
 def plan(service: str) -> str:
-    """Key of the hash that says which content a service is meant to serve."""
+    """Return the key of the declared content of a service."""
     return _of_service(service, "plan")
 
 
 def desired(service: str) -> str:
-    """Key of the hash that says how many teachers a service should have."""
+    """Return the key of the desired number of teachers of a service."""
     return _of_service(service, "desired")
 
 
 def events(service: str) -> str:
-    """Key of a service's log."""
+    """Return the key of the log of a service."""
     return _of_service(service, "events")
 
 
 def check_epochs(expected: Epoch, epoch: Epoch, rows: Sized) -> None:
-    """Raises UsageError when readers of a table could not see that it was written."""
+    """Raise UsageError if the epochs would hide a write from readers of the table."""
     if epoch < expected or (rows and epoch == expected) or min(*expected, *epoch) < 0:
-        raise UsageError(f"a table at {expected} cannot be written as {epoch}: epochs only grow")
+        raise UsageError(f"a table at {expected} cannot be written as {epoch}: epochs must grow")
 
 
 def _of_service(service: str, name: str) -> str:

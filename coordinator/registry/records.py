@@ -1,4 +1,4 @@
-"""The values that a registry takes and hands out, and which changed facts are news."""
+"""Records of the registry, and the rule for changes of facts that managers have to see."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ..store import Leads, LogRecord
 
 Kind = Literal["teachers", "students", "managers"]
 
-#: (term, counter): orders the states of an assignment table; one never written is at (0, 0).
+#: (term, counter): the version of an assignment table; (0, 0): it was never written.
 Epoch = tuple[int, int]
 
-#: Fact of a teacher whose lease was given up for it: why, in words.
+#: Fact of a teacher that the manager gave up before its lease ended: the reason, as text.
 GIVEN_UP: Final = "given_up"
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceLeadership:
-    """Who computes the assignments of a service, and the epoch of the table.
+    """The leader of a service, and the epoch of the assignment table.
 
     Attributes:
-        fence: the leader, under its fencing token; its writes carry it.
-        epoch: (term, counter) of the table, which the next write has to expect; (0, 0): no table.
-        registry_id: changes when another server process answers: restarted, or after a fail-over.
+        fence: the leader and its fencing token; all its writes carry it.
+        epoch: (term, counter) of the table, as the next write expects it; (0, 0): no table.
+        registry_id: id of the server process, which changes after a restart or failover.
         time_ms: the registry's clock, milliseconds since 1970.
     """
 
@@ -46,14 +46,14 @@ class Row:
     """The assignment of one student.
 
     Attributes:
-        teachers: ids of the teachers that it is advised to send to.
-        lost: ids of teachers known dead: what they have in flight is resent at once.
+        teachers: ids of the teachers that it should use.
+        lost: ids of teachers known to be dead: their requests in flight are sent again at once.
         content_id: content that all of `teachers` serve.
-        next_content_id: content that the student moves to at its next epoch; empty: it stays.
-        data_epoch: of the report that this was made from.
-        counter: second part of the epoch of the write that brought it.
-        reason: why it is what it is, in words.
-        incarnation: of the student that it was made for.
+        next_content_id: content that the student moves to at its next epoch; empty: none.
+        data_epoch: epoch of the student's data, in the report that the row is based on.
+        counter: counter of the table's epoch when the row was written.
+        reason: reason of the assignment, as text.
+        incarnation: incarnation of the student.
     """
 
     teachers: tuple[str, ...] = ()
@@ -71,10 +71,10 @@ class Table:
     """Rows of the assignment table.
 
     Attributes:
-        epoch: of the whole table.
-        rows: student id -> row; all, or those written since the epoch that was asked from.
-        gone: ids of students whose rows were taken out since; empty when `full`.
-        full: `rows` are all that there are.
+        epoch: epoch of the table.
+        rows: student id -> row; all rows, or those written since the requested epoch.
+        gone: ids of students whose rows were deleted since then; empty if `full`.
+        full: `rows` are all rows of the table.
     """
 
     epoch: Epoch = (0, 0)
@@ -85,16 +85,16 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One event of a service's log; `id` and `time_ms` are given by the registry.
+    """An event of a service's log; the registry sets `id` and `time_ms`.
 
     Attributes:
         kind: "registered", "left", "lost", "draining", ... (message `Event`).
-        subject: who it is about.
-        text: what happened and why, in words.
-        before: for "assigned": ids of the set before.
-        after: ids of the set after.
-        id: its place in the log; grows with time.
-        time_ms: when, milliseconds since 1970 of the registry's clock.
+        subject: the member that it concerns.
+        text: what happened and why.
+        before: for "assigned": ids of the former set.
+        after: ids of the new set.
+        id: id of the entry; grows with time.
+        time_ms: time in milliseconds since 1970, by the registry's clock.
     """
 
     kind: str
@@ -108,13 +108,13 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class DesiredCount:
-    """How many teachers a service should have, as its leader has said last.
+    """The number of teachers that a service should have, as its leader last wrote it.
 
     Attributes:
-        count: so many.
-        reason: why, in words.
-        since_ms: since when it is so many, by the registry's clock; given by the registry.
-        at_ms: when the leader said so last, by the same.
+        count: number of teachers.
+        reason: reason, as text.
+        since_ms: when the number last changed, by the registry's clock, which sets it.
+        at_ms: when the leader last wrote it, by the same clock.
     """
 
     count: int
@@ -125,14 +125,14 @@ class DesiredCount:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which content a service is meant to serve; an upgrade runs while `next_content_id` is set.
+    """The declared content of a service; an upgrade runs while `next_content_id` is set.
 
     Attributes:
-        content_id: the declared content; empty: whatever came first.
-        next_content_id: what it moves to; empty: no upgrade runs.
-        at: "epoch": each student when it begins its next one; "now": at once.
-        version: grows with each change; 0: nobody declared anything.
-        since_ms: when it was changed last, by the registry's clock; given by the registry.
+        content_id: the declared content; empty: none is declared.
+        next_content_id: content of the upgrade; empty: no upgrade runs.
+        at: "epoch": each student moves when it begins its next epoch; "now": at once.
+        version: grows with each change; 0: there was none.
+        since_ms: when it last changed, by the registry's clock, which sets it.
     """
 
     content_id: str = ""
@@ -143,7 +143,7 @@ class Plan:
 
 
 def pack_row(row: Row) -> str:
-    """A row as JSON."""
+    """Return a row as JSON."""
     values = {
         "teachers": row.teachers,
         "lost": row.lost,
@@ -158,7 +158,7 @@ def pack_row(row: Row) -> str:
 
 
 def unpack_row(text: str) -> Row | None:
-    """The row that `pack_row` made; None for what no leader of ours would write."""
+    """Parse the row of `pack_row`; None if the text is invalid."""
     try:
         values = json.loads(text)
         row = Row(
@@ -175,7 +175,7 @@ def unpack_row(text: str) -> Row | None:
 
 
 def log_entry(record: LogRecord) -> LogEntry:
-    """An entry of the log as the store keeps it."""
+    """Parse a stored entry of the log."""
     told = record.fields
     return LogEntry(
         told.get("kind", ""),
@@ -198,27 +198,27 @@ _WANTED: Final = frozenset(
         "secret",
     }
 )  # fmt: skip
-#: Measured: only a move by more than a tenth is news.
+#: Measured times: managers see only changes of more than a tenth.
 _MEASURED: Final = frozenset({"t_t_seconds", "t_s_seconds"})
 _NEWS: Final = 0.1
 
 
 def are_volatile(facts: Iterable[str]) -> bool:
-    """Whether these facts of a teacher change all the time, so that they may be told late."""
+    """Return whether these facts of a teacher change all the time, so that reports may be late."""
     return _VOLATILE.issuperset(facts)
 
 
 def concerns_managers(
     kind: Kind, facts: Iterable[str] | Mapping[str, str], noted: Mapping[str, str] | None = None
 ) -> bool:
-    """Whether a change of these facts is noted for managers.
+    """Return whether followers have to see a change of these facts.
 
     Args:
-        kind: whose facts.
-        facts: those that changed; their names are enough without `noted`.
-        noted: the facts as they were when managers were last told, not merely last written, so
-            that many small steps add up. With it, a measured time that moved by less than a tenth
-            is no news, nor is a student's state that changes between others than "starved".
+        kind: kind of the member.
+        facts: changed facts; without `noted`, only their names count.
+        noted: facts as of the last change that followers saw, rather than the last write, so that
+            many small steps add up. If given, these changes do not count: of a measured time by
+            less than a tenth, and of a student's state if neither is "starved".
     """
     told = set(facts)
     concerning = told & _WANTED if kind == "students" else told - _VOLATILE

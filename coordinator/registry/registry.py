@@ -1,4 +1,4 @@
-"""The registry of a mesh: who is alive, who leads, and the assignment table of each service."""
+"""The registry of a mesh: live members, leaders, and the assignment table of each service."""
 
 from __future__ import annotations
 
@@ -47,30 +47,30 @@ from .records import (
     unpack_row,
 )
 
-#: How long things outlive the last leader: beyond that, readers' reports say more than the table.
+#: Seconds for which state stays after the last leader; then students' reports are more accurate.
 _TABLE_S: Final = 3600.0
 _LOG_S: Final = 7 * 86_400.0
 _PLAN_S: Final = 30 * 86_400.0
 _DESIRED_S: Final = 600.0
-#: Events that the log keeps, and changes after which a reader that lags reads the whole table.
+#: Numbers of kept events, and of kept row changes, beyond which a reader reads the whole table.
 _KEPT: Final = 10_000
 _FORGET_AGE_S: Final = 60.0
 
 
 class Registry:
-    """Leases with deadlines, and per service one table that its leader writes.
+    """The registry: leases of members, and for each service a table that its leader writes.
 
-    Every method may be called from any thread, and is one atomic step where it does not say
-    otherwise. Each may raise RegistryUnavailable when the store does not answer, Unauthenticated
-    when it does not know our user or password, Forbidden when that user may not do this. `service`
-    is "" for the kind "managers". Names that cannot stand in a key raise UsageError.
+    Methods may be called from any thread, and are one atomic step unless they say otherwise. All
+    raise RegistryUnavailable if the store does not answer, Unauthenticated if it rejects the user
+    or password, Forbidden if the user lacks the permission, and UsageError if a name is invalid.
+    `service` is "" for the kind "managers".
 
     Args:
-        store: where it is kept.
-        events_kept: entries of a service's log.
+        store: the store.
+        events_kept: number of events kept per service.
 
     Attributes:
-        gathers_beats: beats that are sent at the same moment on one host cost one message.
+        gathers_beats: whether heartbeats of one host at the same moment are sent in one message.
     """
 
     gathers_beats = False
@@ -82,7 +82,7 @@ class Registry:
 
     @property
     def url(self) -> str:
-        """Where it is, for messages: without a password."""
+        """URL for messages, without the password."""
         return self.store.url
 
     def server_info(self) -> dict[str, str]:
@@ -94,11 +94,11 @@ class Registry:
         return self.store.check_writes()
 
     def time_ms(self) -> int:
-        """The registry's clock: milliseconds since 1970."""
+        """Return the registry's clock, in milliseconds since 1970."""
         return self.store.time_ms()
 
     def close(self) -> None:
-        """Let go of connections. A closed registry opens them again when it is used."""
+        """Close the connections. A closed registry reconnects when it is used."""
         self.store.close()
 
     # --- members
@@ -106,14 +106,14 @@ class Registry:
     def register(
         self, kind: Kind, service: str, member: str, facts: Mapping[str, str], ttl_s: float
     ) -> None:
-        """Begin a lease of `ttl_s` seconds, or begin it anew with these facts in place of others.
+        """Start a lease of `ttl_s` seconds, or restart it with these facts.
 
         Args:
-            kind: which kind of member.
-            service: which service it belongs to.
+            kind: kind of the member.
+            service: its service.
             member: its id.
-            facts: what it tells; `incarnation`, a decimal number, decides who holds the id.
-            ttl_s: seconds without a beat after which it is dead.
+            facts: its facts. The greatest `incarnation`, a decimal number, holds the id.
+            ttl_s: seconds after the last heartbeat at which the lease expires.
 
         Raises:
             LeaseSuperseded: a greater incarnation holds the id.
@@ -128,10 +128,10 @@ class Registry:
     def register_many(
         self, kind: Kind, service: str, members: Mapping[str, Mapping[str, str]], ttl_s: float
     ) -> list[str]:
-        """Many at once, id -> facts, each as one atomic step.
+        """Register many members, id -> facts, each in one atomic step.
 
         Returns:
-            Ids that a greater incarnation holds.
+            Ids held by a greater incarnation.
         """
         for member in members:
             keys.check_member(kind, member)
@@ -154,16 +154,16 @@ class Registry:
         """Renew a lease.
 
         Args:
-            kind: which kind of member.
-            service: which service it belongs to.
+            kind: kind of the member.
+            service: its service.
             member: its id.
-            ttl_s: as it registered.
-            incarnation: as it registered.
-            facts: those that changed.
-            concerns: whether managers hear of the change; None: by the names of the facts.
+            ttl_s: time to live that it registered with, in seconds.
+            incarnation: incarnation that it registered with.
+            facts: changed facts.
+            concerns: whether managers see the change; None: the names of the facts decide.
 
         Returns:
-            UNKNOWN too where another incarnation holds the lease.
+            UNKNOWN also if another incarnation holds the lease.
         """
         told = facts or {}
         keys.check_member(kind, member)
@@ -172,7 +172,7 @@ class Registry:
         return self.send_beat(kind, service, beat, ttl_s)
 
     def send_beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> Beat:
-        """Send a heartbeat that is at hand as a record; see `beat`."""
+        """Renew a lease; see `beat`."""
         return _known(self._leases.beat(lease_set(kind, service), beat, ttl_s))
 
     def beat_many(
@@ -181,69 +181,68 @@ class Registry:
         """Send many heartbeats in few round trips, each atomic; return the replies in order.
 
         Args:
-            kind: which kind of members.
-            beats: each with its service.
-            ttl_s: as they registered.
+            kind: kind of the members.
+            beats: pairs of a service and a heartbeat.
+            ttl_s: time to live that they registered with, in seconds.
         """
         sets = [(lease_set(kind, service), beat) for service, beat in beats]
         return [_known(answer) for answer in self._leases.beat_many(sets, ttl_s)]
 
     def request_drain(self, service: str, teacher_id: str) -> bool:
-        """Ask a teacher to finish what it has and leave; False when it has no lease.
+        """Request a teacher to finish its work and leave; False if it has no lease.
 
-        Its state is "draining" from now on, and its next beat returns DRAIN.
+        Its state is "draining" from now on, and its next heartbeat returns DRAIN.
         """
         keys.check_member("teachers", teacher_id)
         return self._leases.request_drain(lease_set("teachers", service), teacher_id)
 
     def leave(self, kind: Kind, service: str, member: str, incarnation: int | None = None) -> bool:
-        """End a lease at once; False when there is none, or another incarnation holds it."""
+        """End a lease at once; False if there is none, or another incarnation holds it."""
         keys.check_member(kind, member)
         return self._leases.leave(lease_set(kind, service), member, incarnation)
 
-    # --- those that look
+    # --- readers
 
     def members(self, kind: Kind, service: str) -> list[Member]:
-        """Those whose deadline has not passed, by id."""
+        """Return the members whose deadline has not passed, sorted by id."""
         return self._leases.members(lease_set(kind, service))
 
     def read(self, kind: Kind, service: str, names: Sequence[str]) -> list[Member]:
-        """Those named that have facts, in that order; one whose lease is over has no time left."""
+        """Return the named members that have facts, in that order, expired ones included."""
         for name in names:
             keys.check_member(kind, name)
         return self._leases.read(lease_set(kind, service), names)
 
     def names(self, kind: Kind, service: str) -> set[str]:
-        """Ids of those that no sweep has taken out; cheap, it reads no facts."""
+        """Return the ids that no sweep has removed; cheap, as it reads no facts."""
         return self._leases.names(lease_set(kind, service))
 
     def changes(self, kind: Kind, service: str, cursor: int = 0) -> Changes:
-        """What happened since `cursor`; all members for 0.
+        """Return the changes since `cursor`; 0: all members.
 
-        Facts are read for changed members only, so that looking every 100 ms costs nearly nothing
-        when nothing happened; and it says when a sweep is worth its price. A cursor older than a
-        minute may miss changes: start again from 0. Who left is known by its own mark, not by what
-        has expired: an outage makes nobody leave.
+        Only facts of changed members are read, so that polling every 100 ms is cheap. The result
+        also says when a sweep is due. With a cursor older than a minute, changes may be missing:
+        start again from 0. `left` has only members that ended their lease: an outage adds none.
         """
         return self._leases.changes(lease_set(kind, service), cursor)
 
     def sweep(self, kind: Kind, service: str, permit: SweepPermit | None = None) -> list[str]:
-        """Take out those whose deadline has passed, at most 1,000 at once, and name them.
+        """Remove at most 1,000 expired members, and return their ids.
 
-        A permit bounds which expired leases count as deaths.
+        A permit limits which expired leases count as deaths.
         """
         return self._leases.sweep(lease_set(kind, service), permit)
 
     def services(self) -> list[str]:
-        """Names of the services that have teachers or students, sorted."""
+        """Return the names of services with teachers or students, sorted."""
         return [name for name, members, _ in self._named() if members]
 
     def logs(self) -> list[str]:
-        """Names of the services that have a log, sorted: also those without any member."""
+        """Return the names of services with a log, sorted; they may have no members."""
         return [name for name, _, events in self._named() if events]
 
     def _named(self) -> list[tuple[str, bool, bool]]:
-        """Each service that was named, whether it has members, and whether it has a log."""
+        """Return for each known service whether it has members and whether it has a log."""
         names = [name for name in self.store.signed(keys.SERVICES) if keys.is_service(name)]
         found = iter(
             self.store.exist(
@@ -263,17 +262,16 @@ class Registry:
             teachers, students, events = next(found), next(found), next(found)
             named.append((name, teachers or students, events))
             if not (teachers or students or events):
-                # The age leaves time to a member that has named its service, and is about to
-                # register.
+                # The age protects a member that has added its service and is about to register.
                 self.store.forget(keys.SERVICES, name, _FORGET_AGE_S)
         return named
 
-    # --- leadership, and the assignment table
+    # --- leadership and the assignment table
 
     def lead(self, service: str, holder: str, ttl_s: float) -> ServiceLeadership:
-        """Take the lease to compute a service's assignments if it is free, or prolong our own.
+        """Take the leadership of a service if it is free, or renew ours; returns who leads.
 
-        Whoever holds it, the answer says so. The epoch is read after it, in a step of its own.
+        The epoch of the table is read afterwards, in a step of its own.
         """
         kept = {
             keys.assignment(service): _TABLE_S,
@@ -288,7 +286,7 @@ class Registry:
         return ServiceLeadership(fence, epoch, led.registry_id, led.time_ms)
 
     def resign(self, service: str, holder: str) -> bool:
-        """Give that lease back; False when `holder` does not hold it."""
+        """Give the leadership back; False if `holder` does not have it."""
         return self.store.resign(keys.leader(service), holder)
 
     def write(
@@ -301,19 +299,19 @@ class Registry:
         events: Sequence[LogEntry] = (),
         admitted: Mapping[str, int | None] | None = None,
     ) -> bool:
-        """Change the assignment table, the log and who is admitted, in one step or not at all.
+        """Write rows, events and admitted teachers of a service in one atomic step.
 
         Args:
-            service: whose table.
-            fence: of the leader: its lease has to stand, under the same token.
-            expected: the epoch that the table has to stand at.
-            epoch: what it stands at afterwards; above `expected` if there are rows.
-            rows: student id -> row, None to take it out. Other rows stay as they are.
-            events: appended to the log.
-            admitted: teacher id -> incarnation that was probed well, None to forget it.
+            service: name of the service.
+            fence: fence of the leader.
+            expected: the present epoch of the table.
+            epoch: the new epoch; above `expected` if there are rows.
+            rows: student id -> row; None deletes it. Other rows stay.
+            events: events to append to the log.
+            admitted: teacher id -> incarnation that passed its probe; None deletes it.
 
         Returns:
-            False when another one leads or the table stands elsewhere: nothing was written.
+            Whether it was written: False if another one leads or the table has another epoch.
 
         Raises:
             UsageError: `epoch` is not above `expected`.
@@ -326,7 +324,7 @@ class Registry:
         }
         header: dict[str, str | int | None] = {"=term": epoch[0], "=counter": epoch[1]}
         changes: list[Change] = []
-        if epoch[0] != expected[0]:  # numbers start again: who knew the old term reads everything
+        if epoch[0] != expected[0]:  # counters start again: readers of the old term read everything
             changes.append(Delete([changed]))
             header["=floor"] = epoch[1]
         changes += [Put(table, header), PutRows(table, changed, epoch[1], _KEPT, packed)]
@@ -342,7 +340,7 @@ class Registry:
         return self.store.commit(fenced, changes) == 0
 
     def table(self, service: str, since: Epoch | None = None) -> Table:
-        """Rows written since an epoch; all of them after another term, or for None."""
+        """Return rows written since an epoch; all rows if it is None or of another term."""
         if since is not None and self._epoch(service) == since:  # cheaper than the script
             return Table(since, full=False)
         full, epoch, found = self.store.changed_rows(
@@ -365,7 +363,7 @@ class Registry:
         return number(term or ""), number(counter or "")
 
     def admitted(self, service: str) -> dict[str, int]:
-        """Teacher id -> incarnation that was probed well."""
+        """Return teacher id -> incarnation that passed its probe."""
         (found,) = self.store.read(keys.admitted(service))
         return {
             teacher: number(incarnation)
@@ -376,15 +374,15 @@ class Registry:
     # --- the log
 
     def events(self, service: str, after: str = "", last: int = 0) -> list[LogEntry]:
-        """The log, oldest first: what came after an id; with `last`, the latest so many of it."""
+        """Return events after an id, oldest first; with `last`, only the latest `last`."""
         return [log_entry(one) for one in self.store.log(keys.events(service), after, last=last)]
 
     def note(self, service: str, entries: Sequence[LogEntry]) -> None:
-        """Append to the log, whoever leads."""
+        """Append to the log without a leadership."""
         if entries:
             appends = [self._append(service, entry) for entry in entries]
             self.store.commit([], appends)
-            self.store.sign(keys.SERVICES, service)  # so that its log is found
+            self.store.sign(keys.SERVICES, service)  # lists the service for `logs`
 
     def _append(self, service: str, entry: LogEntry) -> Append:
         fields = {
@@ -396,10 +394,10 @@ class Registry:
         }
         return Append(keys.events(service), fields, self._events_kept, _LOG_S, exact=False)
 
-    # --- what a service is meant to have
+    # --- declared content and number of teachers
 
     def plan(self, service: str) -> Plan:
-        """Which content the service is meant to serve."""
+        """Return the declared content of a service."""
         (found,) = self.store.read(keys.plan(service))
         return Plan(
             found.get("content_id", ""),
@@ -410,24 +408,24 @@ class Registry:
         )
 
     def set_plan(self, service: str, plan: Plan, expected_version: int) -> bool:
-        """Change it, as version `expected_version` + 1; False when another version stands."""
+        """Write a plan as version `expected_version` + 1; False if the version is another one."""
         stands = NumberIs(keys.plan(service), "version", expected_version)
         return self.store.commit([stands], _put_plan(service, plan, expected_version)) == 0
 
     def move_plan(
         self, service: str, fence: Leads, epoch: Epoch, plan: Plan, entry: LogEntry
     ) -> bool:
-        """Change it as the leader, and say so in the log: both or neither.
+        """Write a plan and an event as the leader, in one atomic step.
 
         Args:
-            service: whose.
-            fence: of the leader: its lease has to stand, under the same token.
-            epoch: what the table has to stand at.
-            plan: what it becomes; `version` is the one that has to stand until now.
-            entry: appended to the log.
+            service: name of the service.
+            fence: fence of the leader.
+            epoch: the present epoch of the table.
+            plan: the new plan; `version` is that of the present plan.
+            entry: event to append to the log.
 
         Returns:
-            False when another one leads, or the table or the plan is another one.
+            Whether it was written: False if another one leads, or table or plan has changed.
         """
         stands = NumberIs(keys.plan(service), "version", plan.version)
         conditions: list[Condition] = [fence, *_stands_at(keys.assignment(service), epoch), stands]
@@ -435,7 +433,7 @@ class Registry:
         return self.store.commit(conditions, changes) == 0
 
     def desired(self, service: str) -> DesiredCount | None:
-        """How many teachers the service should have; None: no leader has said so lately."""
+        """Return the number of teachers that a service should have; None: unknown."""
         (found,) = self.store.read(keys.desired(service))
         count = found.get("count", "")
         if not (count.isascii() and count.isdigit() and len(count) <= 9):
@@ -446,17 +444,17 @@ class Registry:
     def set_desired(
         self, service: str, fence: Leads, count: int, reason: str, entry: LogEntry | None = None
     ) -> bool:
-        """Say how many teachers the service should have, as its leader; kept for ten minutes.
+        """Write the number of teachers that a service should have; it expires after ten minutes.
 
         Args:
-            service: whose.
-            fence: of the leader: its lease has to stand, under the same token.
-            count: so many.
-            reason: why, in words.
-            entry: appended to the log, or none.
+            service: name of the service.
+            fence: fence of the leader.
+            count: number of teachers.
+            reason: reason, as text.
+            entry: event to append to the log; None: none.
 
         Returns:
-            False when another one leads: nothing was written.
+            Whether it was written: False if another one leads.
         """
         key = keys.desired(service)
         before = self.store.fields(key, ["count"])[0] or ""
@@ -466,16 +464,16 @@ class Registry:
         changes.append(Keep([key], _DESIRED_S))
         if entry is not None:
             changes.append(self._append(service, entry))
-        # Only leaders write it: another value now is another leader's.
+        # Only leaders write it, so a changed value is from another leader.
         return self.store.commit([fence, FieldIs(key, "count", before)], changes) == 0
 
 
 @lru_cache(maxsize=4096)
 def lease_set(kind: Kind, service: str) -> LeaseSet:
-    """The leases of one kind of members of a service, all followed by managers.
+    """Return the lease set of one kind of members of a service; managers follow it.
 
     Raises:
-        UsageError: the name of the service cannot stand in a key.
+        UsageError: the name of the service is invalid.
     """
     return LeaseSet(
         keys.leases(kind, service), keys.facts_prefix(kind, service), keys.changes(kind, service)

@@ -67,7 +67,7 @@ def test_leadership_and_rows_are_read_as_they_were_written(registries: Registrie
     table = registry.table("s")
     assert (table.epoch, dict(table.rows), table.full) == ((term, 1), rows, True)
     for expected, epoch in (((5, 1), (5, 1)), ((5, 1), (5, 0)), ((5, 1), (4, 9))):
-        with pytest.raises(UsageError, match="epochs only grow"):
+        with pytest.raises(UsageError, match="epochs must grow"):
             write(registry, "a#1", expected, epoch, {"j/0": ROW})
 
 
