@@ -1,4 +1,4 @@
-"""The names of the machine board's Redis keys. All of them lie in one slot.
+"""Redis keys of the machine board, all in one slot.
 
 | key | type | holds |
 |---|---|---|
@@ -9,7 +9,7 @@
 | `edl:{edl:machines}:leader` | hash, expires | the manager that places: holder, token, until_ms |
 | `edl:{edl:machines}:facts` | stream, expires | refuses agents of older versions |
 
-Agents write the first two and read the third; the rest is for managers alone.
+Agents write the first two and read the third; the others are only for managers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..store import LeaseSet
 from ..store.records import check_member
 
 _PREFIX: Final = "edl:{edl:machines}:"
-#: The machines; they are gone at their deadlines.
+#: The lease set of machines; leases end at their deadlines.
 MACHINES: Final = LeaseSet(f"{_PREFIX}alive", f"{_PREFIX}machine:")
 FORMER_FACTS: Final = f"{_PREFIX}facts"
 ORDERS: Final = f"{_PREFIX}orders"
@@ -29,6 +29,6 @@ LEADER: Final = f"{_PREFIX}leader"
 
 
 def check_machine(machine_id: str) -> str:
-    """Return the id of a machine; raises UsageError when it cannot stand in a key."""
+    """Return a valid id of a machine. Raises UsageError if it is invalid."""
     hint = "; give another one with --machine NAME"
     return check_member("the name of a machine", machine_id, hint)

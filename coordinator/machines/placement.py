@@ -1,9 +1,9 @@
-"""Which machine gets a teacher of which service: the paper's section 3.1, as a function.
+"""The placement of teachers on machines (section 3.1 of the paper), as a pure function.
 
-Machines wait, or have a teacher; services want so many. Where machines are too few, each service
-first gets its least number, the higher priority before the lower, then, in the same order, what it
-wants beyond that. Who has a teacher keeps it wherever this leaves it one: a machine is taken from a
-service only when it has too many, or when one that goes first lacks one and no machine waits.
+Machines are free or have a teacher; each service demands a number of teachers. If there are too few
+machines, each service first gets its least number, by priority, and then, in the same order, the
+rest of its demand. A teacher stays where it is if possible: a machine is only taken from a service
+that has too many, or if a service that goes first lacks one and no machine is free.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-#: A deployment counts as a student that was there: it has its least number of teachers for so long
-#: (autoscaling's idle_to_zero_s, unless it is said otherwise), and whoever deploys sees it work.
+#: Seconds for which a new deployment has its least number of teachers without a student, so that
+#: the operator sees it work; the default of autoscaling's idle_to_zero_s.
 FRESH_S: Final = 120.0
-#: For so long after the lead was gained a service that autoscaling says nothing of keeps what it
-#: has: its leader, and its students, may not be back yet.
+#: Seconds after the lead was gained in which a service without a number from autoscaling keeps its
+#: teachers: its leader and its students may not have returned yet.
 HOLD_S: Final = 60.0
 
-#: What a machine is worth to its service, from what is taken first.
+#: Value of a machine for its service; machines are taken in this order.
 _WAITS, _SPARE, _WANTED, _LEAST = range(4)
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedMachine:
-    """A machine, as it was ordered last.
+    """A machine with its latest order.
 
     Attributes:
         machine_id: its name.
-        service: whose teacher it is to have; empty: it waits.
-        content_id: of that teacher.
-        serves: the teacher is there.
-        available: it takes orders: nobody else uses it, and it does not leave.
+        service: service that it was ordered to serve; empty: none, it is free.
+        content_id: model content of that order.
+        serves: its teacher serves.
+        available: it takes orders: its owner does not use it, and it is not leaving.
         refuses: services whose teacher it could not start lately.
-        cached: contents that it need not fetch.
+        cached: content ids of models in its cache.
     """
 
     machine_id: str
@@ -48,14 +48,14 @@ class PlacedMachine:
 
 @dataclass(frozen=True, slots=True)
 class TeacherDemand:
-    """What a service wants of the machines.
+    """The machines that a service demands.
 
     Attributes:
-        service: its name.
-        content_id: of the teachers.
-        least: teachers that it has before others get more than theirs.
-        wanted: teachers in all, at least `least`; 0: it gives back what it has.
-        priority: the higher goes first.
+        service: name of the service.
+        content_id: model content of its teachers.
+        least: teachers that it has before other services get more than their least number.
+        wanted: number of all teachers, at least `least`; 0: it gives back its machines.
+        priority: higher priorities go first.
     """
 
     service: str
@@ -66,7 +66,9 @@ class TeacherDemand:
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.wanted:
-            raise ValueError(f"a service wants 0 to {self.least} to {self.wanted} teachers")
+            raise ValueError(
+                f"a demand needs 0 <= least <= wanted, not {self.least} and {self.wanted}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,9 @@ class Change:
     """A new order for a machine.
 
     Attributes:
-        machine_id: which.
-        service: whose teacher it is to have from now on; empty: none.
-        why: in words.
+        machine_id: the machine.
+        service: service that it serves from now on; empty: none.
+        why: the reason, as text.
     """
 
     machine_id: str
@@ -94,16 +96,16 @@ def desired_of(
     led_s: float,
     idle_s: float = FRESH_S,
 ) -> int:
-    """How many teachers a service is to have: what autoscaling says; else what has a reason.
+    """Return how many teachers a service should have: autoscaling's number, else an estimate.
 
     Args:
-        said: by autoscaling; None: it says nothing.
-        least: teachers that it has at least, while there is a reason for any.
-        has: that it has, or is about to.
-        students: whether it has any; does not matter where something is said.
+        said: number from autoscaling; None: unknown.
+        least: least number of teachers while any are needed.
+        has: teachers that it has or is about to have.
+        students: whether it has students; ignored if `said` is given.
         age_s: seconds since it was deployed.
-        led_s: seconds since the placement has been led by who asks.
-        idle_s: seconds without any student after which it wants none.
+        led_s: seconds since the caller gained the lead.
+        idle_s: seconds without a student after which it needs no teachers.
     """
     fresh = age_s < idle_s
     if said is not None:
@@ -122,18 +124,18 @@ def wish_of(
     elsewhere: int = 0,
     priority: int = 0,
 ) -> TeacherDemand:
-    """What a service wants of the machines, where it has other teachers besides.
+    """Return the machines that a service demands beside its other teachers.
 
-    Where autoscaling wants none at all, because no student is there, the least is none as well.
+    If autoscaling wants no teachers, because there are no students, the least number is 0, too.
 
     Args:
-        service: its name.
-        content_id: of its teachers.
-        least: teachers that it has at least, of whatever kind.
-        most: and at most.
-        desired: what autoscaling says; None: it says nothing, which means `least`.
-        elsewhere: teachers that it has without the machines.
-        priority: the higher goes first.
+        service: name of the service.
+        content_id: model content of its teachers.
+        least: least number of its teachers on machines and elsewhere.
+        most: greatest number of these.
+        desired: number from autoscaling; None: unknown, use `least`.
+        elsewhere: number of its teachers that are not on machines.
+        priority: higher priorities go first.
     """
     if desired == 0:
         least = 0
@@ -148,20 +150,19 @@ def wish_of(
 
 
 def place(places: Iterable[PlacedMachine], wishes: Iterable[TeacherDemand]) -> tuple[Change, ...]:
-    """New orders; machines that go on as they are get none.
+    """Return the new orders; machines whose order stays are left out.
 
-    A machine of a service that nobody wishes anything for is left alone: what is not known is not
-    ended.
+    A machine of a service without a demand keeps its order, as the deployment may just be unknown.
 
     Args:
-        places: all machines that live.
-        wishes: one for each service that has a deployment.
+        places: all live machines.
+        wishes: one demand for each service with a deployment.
     """
     return _Placing(tuple(places), tuple(wishes)).changes()
 
 
 class _Placing:
-    """One computation: claims machines for the wishes, those that go first first."""
+    """One computation: gives machines to the demands, by priority."""
 
     def __init__(self, places: Sequence[PlacedMachine], wishes: Sequence[TeacherDemand]) -> None:
         self._wishes = {wish.service: wish for wish in wishes}
@@ -178,7 +179,7 @@ class _Placing:
         self._has = dict.fromkeys(self._wishes, 0)
         self._given: dict[
             str, tuple[PlacedMachine, TeacherDemand, str]
-        ] = {}  # by machine: to whom, and why
+        ] = {}  # by machine: its demand and the reason
 
     def changes(self) -> tuple[Change, ...]:
         order = sorted(self._wishes.values(), key=lambda wish: (-wish.priority, wish.service))
@@ -199,12 +200,12 @@ class _Placing:
         return tuple(sorted(changes, key=lambda change: change.machine_id))
 
     def _holders(self, wish: TeacherDemand) -> list[PlacedMachine]:
-        """The machines of a service, from what it keeps first."""
+        """Return the machines of a service, best first."""
         its = [one for one in self._free.values() if _holds(one, wish)]
         return sorted(its, key=lambda one: (not one.serves, one.machine_id))
 
     def _worths(self) -> Mapping[str, tuple[int, int, int]]:
-        """What is taken from whom first: the smallest; ties by what was kept last."""
+        """Return sort keys of machines: the smallest is taken first, ties from the last kept."""
         worth: dict[str, tuple[int, int, int]] = {}
         for name, holders in self._held.items():
             wish = self._wishes[name]
@@ -228,11 +229,11 @@ class _Placing:
         self._given[one.machine_id] = (one, wish, self._why_given(one, wish))
 
     def _give_one(self, wish: TeacherDemand, asked: set[str]) -> bool:
-        """One more machine for a wish, if there is any way.
+        """Give one more machine to a demand; returns whether that was possible.
 
-        Where it can use none of those that are left, somebody may who has one that it can use: so
-        which machines were given first decides nothing. Who got one just now is asked before who
-        has had it.
+        If it can use none of the free machines, it may swap: another service gives it a machine and
+        takes a free one. So the order of earlier grants does not matter. Machines granted in this
+        computation are swapped before those that their service had.
         """
         if (best := self._best(wish)) is not None:
             self._give(best, wish)
@@ -254,10 +255,10 @@ class _Placing:
         return min(fitting, key=lambda one: self._preference(one, wish), default=None)
 
     def _preference(self, one: PlacedMachine, wish: TeacherDemand) -> tuple[object, ...]:
-        """Machines that wait before others; those before all that have the model already."""
+        """Return the sort key of a machine for a demand: free ones first, then cached models."""
         usual = (_SPARE, 0, 0) if one.service else (_WAITS, 0, 0)
         worth = self._worth.get(one.machine_id, usual)
-        # Who could do little else goes first, so that others find what they can use.
+        # Machines that refuse many services go first, to leave the others to those services.
         return worth, wish.content_id not in one.cached, -len(one.refuses), one.machine_id
 
     def _why_given(self, one: PlacedMachine, wish: TeacherDemand) -> str:
@@ -275,12 +276,12 @@ class _Placing:
 
 
 def _hold(one: PlacedMachine, wish: TeacherDemand) -> tuple[object, ...]:
-    """What speaks for leaving a machine to whom it was given; the smaller is taken first."""
+    """Return the sort key of a granted machine for swaps; the smallest is swapped first."""
     return _holds(one, wish), one.serves, one.machine_id
 
 
 def _holds(one: PlacedMachine, wish: TeacherDemand) -> bool:
-    """Whether a machine has, or is about to have, what is wished."""
+    """Return whether a machine was ordered to serve this demand and can."""
     same = one.service == wish.service and one.content_id == wish.content_id
     return same and wish.service not in one.refuses
 

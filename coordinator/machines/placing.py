@@ -1,4 +1,4 @@
-"""Carries out the placement: one manager at a time reads machines and wishes, and writes orders."""
+"""Applies the placement: the leading manager reads machines and demands, and writes orders."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from .records import Deployment, Machine, MachineOrder, attempt_of
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at the board.
+#: Seconds between two rounds.
 LOOK_S: Final = 0.5
-#: Looks that a lease to lead outlasts.
+#: TTL of the leadership, in rounds.
 _LOOKS_PER_LEASE: Final = 8
-#: Seconds for which a new leader only looks: as long as machines take to be back after an outage,
-#: or in a Redis that was emptied.
+#: Seconds for which a new leader writes no orders: machines need them to return after an outage or
+#: after a loss of Redis's data.
 SETTLE_S: Final = 3.0
 
-#: service -> how many teachers autoscaling wants; None: it says nothing.
+#: service -> number of teachers that autoscaling wants; None: unknown.
 DesiredOf = Callable[[str], int | None]
 
 
 class Placer:
-    """Stands for the lead of the placement, and places while it has it.
+    """Campaigns for the lead of the placement, and places machines while it leads.
 
     Args:
-        board: the machines.
-        registry: where teachers and students are.
-        desired_of: what autoscaling says of a service.
-        idle_s: seconds without a student after which a service has no teachers; its deployment
-            counts as one that was there, so that who deploys sees it work.
-        address: of this manager, the first part of its token.
-        look_s: seconds between two looks.
-        settle_s: seconds for which a new leader only looks.
-        clock: monotonic seconds.
+        board: the machine board.
+        registry: the registry with teachers and students.
+        desired_of: returns the number of teachers that autoscaling wants.
+        idle_s: seconds without a student after which a service has no teachers. A new deployment
+            counts as a student, so that the operator sees it work.
+        address: address of this manager; its name as a leader begins with it.
+        look_s: seconds between two rounds.
+        settle_s: seconds for which a new leader writes no orders.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -75,20 +75,20 @@ class Placer:
         self._looking = Periodic("edl-placement", look_s, self._look_again)
 
     def start(self) -> None:
-        """Begin; once only."""
+        """Start the thread; only once."""
         self._looking.start()
 
     def stop(self) -> None:
-        """End, and give the lead back."""
+        """Stop the thread and give the lead back."""
         self._looking.stop()
         with contextlib.suppress(UnavailableError, AccessError):
             self._board.resign(self._holder)
 
     def look(self) -> bool:
-        """One look, and what follows from it; whether this manager leads.
+        """Run one round; returns whether this manager leads.
 
         Raises:
-            UnavailableError, AccessError: the registry does not do it.
+            UnavailableError, AccessError: the registry does not answer or refuses.
         """
         led, now = self._board.lead(self._holder, self._ttl_s), self._clock()
         leads = bool(led.change)
@@ -106,11 +106,11 @@ class Placer:
         return True
 
     def _restored(self) -> Sequence[Deployment]:
-        """Put back what was deployed in a Redis that was emptied, as far as this manager knows."""
+        """Deploy again what this manager knows and Redis has lost; returns all deployments."""
         there = {one.service for one in self._board.deployments()}
         for one in self._deployed:
             if not one.withdrawn and one.service not in there and self._board.deploy(one):
-                log.warning("Redis has lost the deployment of %s: put back", one.service)
+                log.warning("Redis lost the deployment of %s: deployed again", one.service)
         self._emptied = False
         return self._board.deployments()
 
@@ -120,7 +120,7 @@ class Placer:
             self._answering = True
         except (UnavailableError, AccessError) as error:
             if self._answering:
-                log.warning("%s; machines keep what they have", error)
+                log.warning("%s; machines keep their orders", error)
             self._answering = False
 
     def _place(
@@ -137,7 +137,7 @@ class Placer:
         for change in changes:
             orders[change.machine_id] = _order(living[change.machine_id], change, known)
         if orders and not self._board.order(fence, orders):
-            return  # another one leads now, and sees all of this itself
+            return  # another one leads now and sees the same
         self._note(self._moves(changes, living, lost))
         self._note(self._troubles(deployments, machines))
         self._known = {
@@ -180,7 +180,7 @@ class Placer:
     def _moves(
         self, changes: Sequence[Change], living: Mapping[str, Machine], lost: Sequence[str]
     ) -> Mapping[str, list[LogEntry]]:
-        """Who got a machine and who lost one, by the service that it is told of."""
+        """Return the events of machines given and taken, by service."""
         found: dict[str, list[LogEntry]] = defaultdict(list)
         for change in changes:
             before = _service_of(living[change.machine_id])
@@ -197,7 +197,7 @@ class Placer:
     def _troubles(
         self, deployments: Sequence[Deployment], machines: Sequence[Machine]
     ) -> Mapping[str, list[LogEntry]]:
-        """What machines could not do, and had not said before."""
+        """Return the events of new failures on machines, by service."""
         found: dict[str, list[LogEntry]] = defaultdict(list)
         for machine in machines:
             former = self._known.get(machine.machine_id)
@@ -215,7 +215,7 @@ class Placer:
 
 
 def _service_of(machine: Machine) -> str:
-    """Whose teacher it is to have: as it was ordered, else (in an emptied Redis) as it says."""
+    """Return the service of a machine: of its order, else (if Redis lost it) of its report."""
     return machine.order.service if machine.order.number else machine.report.service
 
 
@@ -240,6 +240,6 @@ def _order(machine: Machine, change: Change, known: Mapping[str, Deployment]) ->
 
 
 def _involved(machine: Machine, service: str) -> bool:
-    """Whether anything of a service may still run there."""
+    """Return whether a machine may still run a teacher of a service."""
     at_work = machine.report.state in ("fetching", "starting", "serving", "draining")
     return machine.order.service == service or (at_work and machine.report.service == service)

@@ -143,25 +143,25 @@ class MachineOrder:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a machine tells of itself.
+    """The state of a machine, as its agent reports it.
 
     Attributes:
-        host: its name, as people know it.
-        devices: what its teachers run on, as `edl teacher serve --devices` names them.
-        memory_bytes: of the machine; 0: not known.
-        version: of this package on it.
+        host: host name of the machine.
+        devices: devices of its teachers, as `edl teacher serve --devices` names them.
+        memory_bytes: memory of the machine; 0: unknown.
+        version: version of this package on the machine.
         state: one of `STATES`.
-        service: whose teacher it has, or is about to have; empty: none.
-        content_id: of that teacher.
-        teacher_id: under which it registers.
+        service: service of its present or next teacher; empty: none.
+        content_id: model content of that teacher.
+        teacher_id: id of that teacher in the registry.
         order: number of the order that it carries out.
-        load: CPU cores that other processes than its teacher keep busy.
-        until_s: seconds until somebody else's use of it ends by itself; 0: nobody says when.
-        why: what it waits for, or what went wrong, in words; empty: all is well.
-        blocked: `attempt_of` each deployment that failed here lately: not to be ordered again yet.
-        troubles: what went wrong with each of these, in their order, in words.
-        cached: content ids of models that it need not fetch.
-        leaving: it takes no further order.
+        load: CPU cores that processes other than its teacher keep busy.
+        until_s: seconds until its owner's use of it ends; 0: unknown.
+        why: what it waits for, or what went wrong, as text; empty: neither.
+        blocked: `attempt_of` each deployment that failed here lately, and must not be ordered yet.
+        troubles: for each of these, in order, what went wrong, as text.
+        cached: content ids of models in its cache.
+        leaving: it takes no further orders.
     """
 
     host: str = ""
@@ -182,7 +182,7 @@ class Report:
     leaving: bool = False
 
     def trouble_with(self, deployment: Deployment) -> str:
-        """What went wrong with it lately, in words; empty: nothing, or nobody tried."""
+        """Return what went wrong with a deployment lately, as text; empty: nothing."""
         told = dict(zip(self.blocked, self.troubles, strict=False))
         return told.get(attempt_of(deployment), "")
 
@@ -191,7 +191,7 @@ class Report:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """What a machine told; what is not of its kind, or too long, is left out."""
+        """Parse `to_json`; invalid fields are ignored, and long ones cut off."""
         told = value if isinstance(value, Mapping) else {}
         plain = cls()
         found: dict[str, Any] = {}
@@ -214,15 +214,15 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine that is alive.
+    """A machine with a lease.
 
     Attributes:
         machine_id: its name in the mesh.
         incarnation: grows with each start of its agent.
         joined: grows with each machine that joins.
-        report: what it told last.
-        order: what it was ordered last.
-        expires_in_s: seconds until it counts as gone, unless it beats before.
+        report: its latest report.
+        order: its latest order.
+        expires_in_s: seconds until its lease expires without a heartbeat.
     """
 
     machine_id: str
@@ -234,18 +234,18 @@ class Machine:
 
 
 def attempt_of(deployment: Deployment) -> str:
-    """What fails once and may fail again: a content, from one place, run in one way."""
+    """Return a key for retries of a deployment: its content, URL and options."""
     ways = " ".join(f"{name}={value}" for name, value in deployment.options)
     return f"{deployment.content_id} {deployment.model_url} {ways}"[:_TEXT]
 
 
 def written(record: Deployment | MachineOrder | Report) -> str:
-    """A record as JSON."""
+    """Return a record as JSON."""
     return json.dumps(record.to_json(), separators=(",", ":"), allow_nan=False)
 
 
 def deployment_from(text: str) -> Deployment | None:
-    """What `written` made; None where somebody else put something in its place."""
+    """Parse a deployment of `written`; None if the text is invalid."""
     try:
         return Deployment.from_json(json.loads(text))
     except (ValueError, RecursionError, UsageError):
@@ -253,7 +253,7 @@ def deployment_from(text: str) -> Deployment | None:
 
 
 def order_from(text: str | None) -> MachineOrder:
-    """What `written` made; no order where somebody else put something in its place."""
+    """Parse an order of `written`; no order if the text is missing or invalid."""
     try:
         return MachineOrder() if text is None else MachineOrder.from_json(json.loads(text))
     except (ValueError, RecursionError, UsageError):
@@ -261,7 +261,7 @@ def order_from(text: str | None) -> MachineOrder:
 
 
 def report_from(text: str) -> Report:
-    """What `written` made; as much of it as can be understood."""
+    """Parse a report of `written`; invalid fields are ignored."""
     try:
         return Report.from_json(json.loads(text))
     except (ValueError, RecursionError):
@@ -269,7 +269,7 @@ def report_from(text: str) -> Report:
 
 
 def _of_types(cls: type[Any], value: object) -> dict[str, Any]:
-    """The fields of a record, of the types that they have; others are of a newer version."""
+    """Return the known fields of a record. Raises UsageError if one has the wrong type."""
     if not isinstance(value, Mapping):
         raise UsageError(f"{cls.__name__}: expects a mapping, got {type(value).__name__}")
     kinds: dict[str, tuple[type, ...]] = {
@@ -285,9 +285,9 @@ def _of_types(cls: type[Any], value: object) -> dict[str, Any]:
             continue
         given = value[one.name]
         if (expected := kinds.get(str(one.type))) and type(given) not in expected:
-            raise UsageError(f"{one.name} of {cls.__name__} is no {one.type}")
+            raise UsageError(f"{one.name} of {cls.__name__} must be {one.type}")
         told[one.name] = given
     missing = {one.name for one in fields(cls)} & {"service", "model_url", "content_id"}
     if cls is Deployment and not missing <= told.keys():
-        raise UsageError("a deployment names a service, a model's URL and its content")
+        raise UsageError("a deployment needs a service, the URL of a model and its content")
     return told

@@ -286,7 +286,7 @@ def test_an_operator_deploys_and_takes_back_by_any_manager() -> None:
         assert "a is to have 1 to 2 teachers" in client.deploy(mesh.url, request)
         (found,) = MachineBoard(MemoryStore.shared(mesh.url)).deployments()
         assert (found.options, found.freeze_s, found.priority) == ((("threads", "2"),), 5.0, -1)
-        with pytest.raises(UsageError, match="cannot say 'host'"):
+        with pytest.raises(UsageError, match="cannot set 'host'"):
             client.deploy(mesh.url, pb.DeployRequest(service="a", options=["host=0.0.0.0"]))
         withdraw = pb.DeployRequest(service="a", withdraw=True)
         assert "gives its machines back" in client.deploy(mesh.url, withdraw)
@@ -313,7 +313,7 @@ DANGEROUS = (
      ["preprocess=unit"] * 65],
 )  # fmt: skip
 def test_options_that_could_open_a_door_or_have_another_form_are_refused(texts: list[str]) -> None:
-    with pytest.raises(UsageError, match=r"option|cannot say"):
+    with pytest.raises(UsageError, match=r"option|cannot set"):
         parse_options(texts)
 
 

@@ -153,7 +153,10 @@ def test_a_verb_that_a_kind_does_not_have_names_another(edl: Operator) -> None:
         ("kind: pod\n", ":1: kind: expects 'mesh', 'service' or 'job', got 'pod'"),
         (SERVICE + "maximum: 3\n", "unknown key; did you mean 'max'?"),
         (SERVICE.replace("max: 4", "max: 0"), "at least `min` and at most `max`, not 1 to 0"),
-        (SERVICE.replace(CONTENT, "c1"), ":1: the content of a model is 64 hexadecimal digits"),
+        (
+            SERVICE.replace(CONTENT, "c1"),
+            ":1: the content of a model must be 64 hexadecimal digits",
+        ),
         (f"{SERVICE}---\nkind: mesh\nservices: {{a: {{model: 'm:f'}}}}\n", "a file of its own"),
         (f"{SERVICE}---\n{SERVICE}x: 1\n", ":22: x: unknown key"),
     ],
