@@ -34,7 +34,7 @@ _REFUSALS: Final = {
     "OOM": (
         "out_of_memory",
         "is out of memory and refuses writes",
-        "raise its maxmemory, or delete from it what is not the mesh's",
+        "raise its maxmemory, or delete data of other programs from it",
     ),
     "BUSY": (
         "busy",
@@ -49,7 +49,7 @@ _REFUSALS: Final = {
     "MISCONF": (
         "not_saving",
         "cannot save to its disk and refuses writes",
-        "make room on its disk; its own log says what fails",
+        "free space on its disk; its own log has the cause",
     ),
 }
 #: Short names of all reasons for which Redis answers but refuses to work.
@@ -195,13 +195,13 @@ class RedisConnection:
         no_tls = "WRONG_VERSION_NUMBER" in text or "record layer" in text
         if no_tls or self._answers_without_tls(error):
             return (
-                "it speaks no TLS there, as the Valkey of the extra 'embedded' cannot: write"
-                " redis:// in place of rediss://, or start a server that is built with TLS"
+                "it does not use TLS (the Valkey of the extra 'embedded' cannot): write redis:// in"
+                " place of rediss://, or start a server that is built with TLS"
             )
         advice = "start it, or name the Redis of the mesh by its URL"
         closed = "reset by peer" in text or "closed by server" in text
         if closed and not self._answered and self.url.lower().startswith("redis://"):
-            return f"{advice}; if it speaks TLS, write rediss://"
+            return f"{advice}; if it uses TLS, write rediss://"
         return advice
 
     def _answers_without_tls(self, error: Exception) -> bool:

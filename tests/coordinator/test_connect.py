@@ -109,7 +109,7 @@ def test_a_server_that_hangs_up_on_the_first_command_may_want_tls() -> None:
         serving = threading.Thread(target=serve_clients)
         serving.start()
         with closing(connect(f"redis://127.0.0.1:{server.getsockname()[1]}")) as registry:
-            with pytest.raises(RegistryUnavailable, match=r"if it speaks TLS, write rediss://$"):
+            with pytest.raises(RegistryUnavailable, match=r"if it uses TLS, write rediss://$"):
                 registry.time_ms()
             answers.append(b"*2\r\n$1\r\n1\r\n$1\r\n0\r\n")
             assert registry.time_ms() == 1000

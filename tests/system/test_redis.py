@@ -570,8 +570,8 @@ def test_a_server_that_is_not_trusted_is_refused(tmp_path: Path, stack: ExitStac
         connect(f"rediss://h:1?ssl_keyfile={tls.ca}")
     # TLS to a server that speaks none, and the other way round.
     for url, words in (
-        (f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={tls.ca}", "it speaks no TLS there"),
-        (f"redis://127.0.0.1:{tls.proxy().port}", "if it speaks TLS, write rediss://"),
+        (f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={tls.ca}", "it does not use TLS"),
+        (f"redis://127.0.0.1:{tls.proxy().port}", "if it uses TLS, write rediss://"),
     ):
         with closing(connect(url, timeout_s=0.5)) as registry:
             refused(registry, words)

@@ -1,12 +1,12 @@
--- Renew a lease that stands; never make one.
+-- Renew an existing lease; never create one.
 --
 -- KEYS[1]  zset    member -> deadline (ms, Redis time)
 -- KEYS[2]  hash    the member's facts
--- KEYS[3]  zset    member -> number of its last change; absent: a lease ends at its deadline. Else it
---                  ends when a sweep takes it out, and until then a late beat renews it
--- ARGV     member, TTL (ms), incarnation, 1 to note the change, then field, value ... that changed
--- Returns  {0 when it has no lease, 1 when it was renewed, 2 when so and it is asked to drain, 3 when
---          another incarnation holds it}, the time (ms).
+-- KEYS[3]  zset    member -> number of its last change; absent: leases end at their deadlines. Else
+--                  they end when a sweep removes them; until then a late heartbeat renews them
+-- ARGV     member, TTL (ms), incarnation, 1 to note the change, then changed field, value ...
+-- Returns  {0: no lease; 1: renewed; 2: renewed, and a drain is requested; 3: another incarnation
+--          holds it}, the time (ms).
 local member, ttl_ms = ARGV[1], tonumber(ARGV[2])
 
 local deadline = tonumber(redis.call('ZSCORE', KEYS[1], member) or '')

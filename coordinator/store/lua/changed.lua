@@ -1,10 +1,10 @@
--- Read a hash whose changes are numbered: all of it, or what was written since an epoch.
+-- Read a hash with numbered changes: all rows, or those written since an epoch.
 --
--- KEYS[1]  hash    member -> row; =term, =counter: the epoch; =floor: changes up to it are forgotten
+-- KEYS[1]  hash    member -> row; =term, =counter: the epoch; =floor: older changes are deleted
 -- KEYS[2]  zset    member -> counter of its last change
 -- ARGV     term, counter that the reader knows ('' for none)
--- Returns  1 if what follows is all, term, counter, {member, row, member, row ...}; a row that was
---          taken out is ''.
+-- Returns  1 if these are all rows, term, counter, {member, row, member, row ...}; '' for a deleted
+--          row.
 local term = number(redis.call('HGET', KEYS[1], '=term'))
 local counter = number(redis.call('HGET', KEYS[1], '=counter'))
 local known = tonumber(ARGV[2])

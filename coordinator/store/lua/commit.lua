@@ -1,10 +1,10 @@
--- Run commands if all conditions hold: a leader that was deposed, or a writer that has read an older
--- state, changes nothing.
+-- Run commands if all conditions hold, so that a deposed leader or a writer with an old state changes
+-- nothing.
 --
 -- KEYS     all keys that conditions and commands name
 -- ARGV     number of conditions; for each: its kind, key, field, value; then for each command the number
 --          of its words and its words
--- Returns  0 when it was done; else the position of the first condition that does not hold.
+-- Returns  0 if the commands ran; else the position of the first condition that failed.
 local at = 2
 for position = 1, tonumber(ARGV[1]) do
   local kind, key, field, value = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
@@ -18,7 +18,7 @@ for position = 1, tonumber(ARGV[1]) do
     holds = redis.call('ZSCORE', key, field) == value
   else
     holds = (redis.call('HGET', key, field) or '') == value
-    if kind == 'once' and holds then  -- done before: the answer was lost
+    if kind == 'once' and holds then  -- a repeated call, as the answer was lost
       return 0
     end
     holds = holds or kind == 'once'
@@ -38,7 +38,7 @@ local function put(key, field, value)
   end
 end
 
--- Change rows of a hash whose changes are numbered; of the changes the last ones are kept.
+-- Change rows of a hash with numbered changes; only the last changes are kept.
 local function put_rows(rows, changes, counter, kept, first, last)
   for place = first, last, 2 do
     put(rows, ARGV[place], ARGV[place + 1])

@@ -1,11 +1,11 @@
--- Take a leadership that is free, or prolong our own, and what its holder keeps alive.
+-- Take a leadership if it is free, or renew ours, and extend the expiry of its keys.
 --
 -- KEYS[1]  hash    holder, token, until_ms, facts
 -- KEYS[2]  any     kept alive, as are all further keys
--- ARGV     holder, TTL (ms), facts (JSON), 1 to be told the id of this server process, then for each
---          further key how long it is kept (ms)
+-- ARGV     holder, TTL (ms), facts (JSON), 1 to return the id of this server process, then for each
+--          further key its expiry (ms)
 -- Returns  the holder, its token (grows with each change of leadership, also across a Redis that lost
---          its data), 0 when another one leads, 1 as before, 2 since now, 3 so and nobody led before,
+--          its data), 0: another one leads; 1: renewed; 2: gained; 3: gained, and nobody led before,
 --          the id of this server process, the time (ms).
 local id = ARGV[4] == '1' and string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
 

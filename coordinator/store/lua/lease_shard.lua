@@ -1,12 +1,11 @@
--- Lease the first free shard of an epoch; the same one as before when the question is the same.
+-- Lease the first free shard of an epoch; the same one again if the request number is the same.
 --
 -- KEYS[1]  hash    the generation
 -- KEYS[2]  zset    free shards 'epoch:start:stop' -> place: epoch * 2^32 + start, a whole double
 -- KEYS[3]  hash    leased shards -> rank; '=rank' -> its last answer
--- ARGV     generation, epoch, rank, number of the rank's question ('' where it has none), rows that
---          it has use for ('' where it takes all): the rest of a larger shard stays, how long shards
---          are kept (ms)
--- Returns  {start, stop}; 0 when there is none; else the current generation as text.
+-- ARGV     generation, epoch, rank, request number of the rank ('': none), greatest number of rows
+--          ('': any; the rest of a larger shard stays free), expiry of shards (ms)
+-- Returns  {start, stop}; 0 if no shard is free; else the current generation as text.
 local epoch, rank, question, most = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local current = redis.call('HGET', KEYS[1], 'number') or ''

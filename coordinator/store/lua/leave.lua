@@ -1,11 +1,11 @@
--- End a lease by its owner's own wish. Its change is noted under another name, which tells leaving
--- from dying, and from what has expired while nobody could beat.
+-- End a lease for its owner. The change is noted under another name, to tell leaving from dying and
+-- from leases that expired during an outage.
 --
 -- KEYS[1]  zset    member -> deadline (ms, Redis time)
 -- KEYS[2]  hash    the member's facts
 -- KEYS[3]  zset    member -> number of its last change; absent: nobody follows the set
--- ARGV     member, incarnation ('' for whichever holds the name)
--- Returns  1; 0 when there was nothing, or another incarnation holds the name.
+-- ARGV     member, incarnation ('': any)
+-- Returns  1; 0 if there is no lease, or another incarnation holds it.
 local member, incarnation = ARGV[1], ARGV[2]
 
 local holder = redis.call('HGET', KEYS[2], 'incarnation')

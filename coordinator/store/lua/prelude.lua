@@ -1,13 +1,13 @@
--- Put before every other script: the clock, and how leases, changes and leaders are written.
+-- Prepended to every other script: the clock, and functions for leases, changes and leaders.
 
--- Redis server time: the only clock that deadlines are made of.
+-- Redis server time: the only clock of deadlines.
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now_us / 1000)
 
--- Changes are kept this long; a follower that looked away longer reads everything anew.
+-- Expiry of changes; a follower with an older cursor reads all members.
 local CHANGES_MS = 60000
--- No member of ours writes a deadline further ahead.
+-- The longest TTL.
 local DAY_MS = 86400000
 
 -- Is incarnation a older than b? Decimal strings without leading zeros; doubles would lose digits.
@@ -15,7 +15,7 @@ local function older(a, b)
   return #a < #b or (#a == #b and a < b)
 end
 
--- A stored number as it stands; '0' for none, or for what is no number.
+-- A stored number as text; '0' if it is missing or invalid.
 local function number(text)
   if text and #text < 21 and string.match(text, '^%d+$') then
     return text

@@ -1,11 +1,11 @@
--- Begin a lease, or begin it again: deadline and facts in one step.
+-- Start or restart a lease: deadline and facts in one step.
 --
 -- KEYS[1]  zset    member -> deadline (ms, Redis time)
 -- KEYS[2]  hash    the member's facts
 -- KEYS[3]  zset    member -> number of its last change; absent: nobody follows the set, and a lease
 --                  ends at its deadline
 -- ARGV     member, TTL (ms), incarnation, then field, value, field, value ...
--- Returns  1; 0 when a newer incarnation holds the name.
+-- Returns  1; 0 if a newer incarnation holds the name.
 local member, ttl_ms, incarnation = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local held, drain = redis.call('HGET', KEYS[2], 'incarnation'), false
@@ -26,8 +26,8 @@ redis.call('HSET', KEYS[2], 'incarnation', incarnation, unpack(ARGV, 4))
 local deadline = now_ms + ttl_ms
 if KEYS[3] then
   if held and held ~= incarnation then
-    -- Plain beats of the one before do not reach this deadline: its next beat is a whole one, and the
-    -- last.
+    -- The raised deadline makes plain heartbeats of the former incarnation fail: its next one is a full
+    -- one, which is refused.
     deadline = deadline + math.floor(ttl_ms / 2)
   end
   redis.call('ZREM', KEYS[3], '=' .. member)

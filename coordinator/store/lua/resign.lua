@@ -1,8 +1,8 @@
--- Give a leadership back. Its token is kept: the next one is greater.
+-- Give a leadership back. Its token stays, so that the next one is greater.
 --
 -- KEYS[1]  hash    holder, token, until_ms
 -- ARGV     holder
--- Returns  1; 0 when another one leads, or nobody.
+-- Returns  1; 0 if another one or nobody leads.
 if leader(KEYS[1]) ~= ARGV[1] then
   return 0
 end
