@@ -1,1 +1,1 @@
-"""The other end of the control plane: what students and operators ask of managers."""
+"""Clients of service managers: calls of operators, subscriptions of students."""

@@ -1,4 +1,4 @@
-"""What an operator asks of a mesh: its status, its log, to drain teachers, to move a service."""
+"""Calls of operators to a mesh: status, log, drain, upgrade, deploy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .discovery import CHANNEL_OPTIONS, call_error, live_managers, stub
 
 _T = TypeVar("_T")
 _TIMEOUT_S: Final = 5.0
-#: What gRPC says where a server ends a connection that it has accepted.
+#: Text of gRPC's error if a server closes a connection that it has accepted.
 _CLOSED: Final = "Socket closed"
 
 
@@ -26,19 +26,19 @@ def fetch_status(
     security: ClientSecurity | None = None,
     timeout_s: float = _TIMEOUT_S,
 ) -> pb.MeshStatus:
-    """Ask a live manager who is alive and who serves whom.
+    """Return the live teachers and students, and the assignments, as a live manager knows them.
 
     Args:
         url: Redis URL of the mesh.
-        service: one service; empty for all.
-        max_members: at most so many teachers and students of each service; 0 for all.
+        service: name of one service; empty: all.
+        max_members: most teachers, and most students, to return of each service; 0: all.
         security: how to call managers; None: neither TLS nor token.
         timeout_s: seconds to wait for each manager.
 
     Raises:
         RegistryUnavailable: Redis does not answer.
         CoordinatorUnavailable: no manager is registered, or none answers.
-        AccessError: Redis or the managers refuse our credential.
+        AccessError: Redis or the managers refuse our credentials.
     """
     request = pb.StatusRequest(service=service, max_members=max_members)
     status: pb.MeshStatus = _ask(
@@ -56,21 +56,21 @@ def drain(
     security: ClientSecurity | None = None,
     timeout_s: float = _TIMEOUT_S,
 ) -> list[str]:
-    """Ask one teacher, or all on a host, to finish what they have and leave.
+    """Ask one teacher, or all on a host, to finish their requests and leave.
 
     Args:
         url: Redis URL of the mesh.
-        service: theirs; empty for every service.
-        teacher_id: the one to ask. Either this or `host`.
-        host: the machine whose teachers are asked.
+        service: service of the teachers; empty: all.
+        teacher_id: id of the teacher. Give this or `host`, not both.
+        host: host name of the teachers.
         security: how to call managers; None: neither TLS nor token.
         timeout_s: seconds to wait for each manager.
 
     Returns:
-        "service/teacher_id" of those that drain from now on.
+        "service/teacher_id" of the teachers that drain now.
 
     Raises:
-        UsageError: there is no such teacher; the message names near ones.
+        UsageError: there is no such teacher; the message lists similar ids.
         EdlError: as `fetch_status`.
     """
     request = pb.DrainRequest(service=service, teacher_id=teacher_id, host=host)
@@ -92,16 +92,16 @@ def upgrade(
     Args:
         url: Redis URL of the mesh.
         service: its name.
-        content_id: what it moves to.
-        at: "epoch": each student when it begins its next one; "now": at once.
+        content_id: content id of the new model.
+        at: "epoch": each student moves at its next epoch; "now": at once.
         security: how to call managers; None: neither TLS nor token.
         timeout_s: seconds to wait for each manager.
 
     Returns:
-        In words: what happens now, and what is waited for.
+        Text: what happens now, and what the service waits for.
 
     Raises:
-        UsageError: no such service, or nothing to do.
+        UsageError: there is no such service, or nothing to do.
         EdlError: as `fetch_status`.
     """
     request = pb.UpgradeRequest(service=service, content_id=content_id, at=at)
@@ -118,19 +118,19 @@ def deploy(
     security: ClientSecurity | None = None,
     timeout_s: float = _TIMEOUT_S,
 ) -> str:
-    """Say what a service is served by on machines that have agents, or take it back.
+    """Deploy the model of a service on machines that run agents, or withdraw it.
 
     Args:
         url: Redis URL of the mesh.
-        request: which service, which model, how many teachers; or `withdraw`.
+        request: service, model and number of teachers; or `withdraw`.
         security: how to call managers; None: neither TLS nor token.
         timeout_s: seconds to wait for each manager.
 
     Returns:
-        In words: what happens now.
+        Text: what happens now.
 
     Raises:
-        UsageError: it cannot be deployed so, or there is nothing to take back.
+        UsageError: the deployment is invalid, or there is none to withdraw.
         EdlError: as `fetch_status`.
     """
     reply: pb.DeployReply = _ask(
@@ -147,20 +147,20 @@ def watch(
     follow: bool = False,
     security: ClientSecurity | None = None,
 ) -> Iterator[pb.Event]:
-    """The log of the mesh: what lies in it, then, with `follow`, what comes.
+    """Yield the events of the mesh's log; with `follow`, also new ones as they occur.
 
-    A log that is followed goes on at another manager when its own dies, and waits while there is
-    none; nothing is missed, and nothing comes twice.
+    A followed log continues at another manager if its manager dies, and waits while there is none.
+    No event is missed or repeated.
 
     Args:
         url: Redis URL of the mesh.
-        service: one service; empty for all.
-        last: at most so many of those that lie in the log, the latest; 0 for all.
-        follow: go on with what comes, until the iterator is closed.
+        service: name of one service; empty: all.
+        last: begin with at most this many existing events, the latest; 0: all.
+        follow: continue with new events until the iterator is closed.
         security: how to call managers; None: neither TLS nor token.
 
     Raises:
-        EdlError: as `fetch_status`; with `follow`, only before the first manager has answered.
+        EdlError: as `fetch_status`; with `follow`, only until a manager has answered.
     """
     if follow:
         from .log_follower import follow_log
@@ -180,10 +180,10 @@ def ask_status(
     security: ClientSecurity | None = None,
     timeout_s: float = _TIMEOUT_S,
 ) -> pb.MeshStatus:
-    """As `fetch_status`, of the one manager at `address` (`host:port`).
+    """Return the status as the manager at `address` (`host:port`) knows it; see `fetch_status`.
 
-    With `own_only`, only of the students that our credential subscribed, and of their teachers:
-    a student may ask for that.
+    With `own_only`, return only the students that our credential subscribed, and their teachers.
+    Students may call this.
     """
     request = pb.StatusRequest(service=service, max_members=max_members, own_only=own_only)
     status: pb.MeshStatus = _ask_one(
@@ -193,7 +193,7 @@ def ask_status(
 
 
 def _ask(url: str, security: ClientSecurity | None, question: Callable[[Any], _T]) -> _T:
-    """What the first manager that answers says."""
+    """Return the answer of the first manager that answers."""
     registry = connect(url)
     try:
         addresses = live_managers(registry)
@@ -210,7 +210,7 @@ def _ask(url: str, security: ClientSecurity | None, question: Callable[[Any], _T
 
 
 def _ask_one(address: str, security: ClientSecurity | None, question: Callable[[Any], _T]) -> _T:
-    """What one manager says; what it refuses is the caller's mistake."""
+    """Return the answer of one manager; raise UsageError if it refuses the request."""
     import grpc
 
     with open_channel(address, security, CHANNEL_OPTIONS) as channel:
@@ -224,15 +224,18 @@ def _ask_one(address: str, security: ClientSecurity | None, question: Callable[[
 
 
 def _closed_hint(security: ClientSecurity | None) -> str:
-    """What may be wrong where a server ends a connection that it has accepted."""
+    """Return a hint about a server that closed a connection that it had accepted."""
     if security is None or security.tls is None:
         return (
-            "if it speaks TLS, name its CA with 'edl context add NAME --tls-ca FILE ...', or by"
+            "if it uses TLS, name its CA with 'edl context add NAME --tls-ca FILE ...', or in"
             " EDL_TLS_CA"
         )
     if security.tls.certificate is None:
         return (
-            "if it asks for a certificate, name yours with 'edl context add NAME --tls-cert FILE"
-            " --tls-key FILE ...', or by EDL_TLS_CERT and EDL_TLS_KEY"
+            "if it requires a certificate, name yours with 'edl context add NAME --tls-cert FILE"
+            " --tls-key FILE ...', or in EDL_TLS_CERT and EDL_TLS_KEY"
         )
-    return "it may refuse our certificate: is it of its --tls-ca, for clients, and still valid?"
+    return (
+        "it may refuse our certificate: check that its --tls-ca signed it, that it is for clients,"
+        " and that it is still valid"
+    )

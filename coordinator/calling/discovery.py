@@ -1,4 +1,4 @@
-"""How managers are found, how calls to them fail, and metadata that both ends use."""
+"""Finds live managers, interprets errors of calls to them, names the metadata of streams."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 CHANNEL_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 2000),
     ("grpc.keepalive_timeout_ms", 2000),
-    ("grpc.http2.ping_timeout_ms", 2000),  # the same again, of newer releases; else a minute
+    ("grpc.http2.ping_timeout_ms", 2000),  # its name in newer releases; default: a minute
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", 256 << 20),  # the status of 10,000 teachers
 )
-#: Seconds until a manager must have accepted a stream.
+#: Seconds within which a manager must accept a stream.
 _ANSWER_S: Final = 4.0
-#: Initial metadata of a watcher's stream: version of the protocol.
+#: Initial metadata of a stream of the log: version of the protocol.
 VERSION_METADATA: Final = "edl-protocol-version"
-#: Initial metadata of a subscription: seconds between reports that keep the student's lease.
+#: Initial metadata of a subscription: seconds between the reports that renew the student's lease.
 BEAT_METADATA: Final = "edl-beat-s"
-#: Metadata of a subscription in both directions: proves that a later stream is of the same student.
+#: Metadata of a subscription in both directions: proves that later streams are of that student.
 SECRET_METADATA: Final = "edl-secret"
 
-#: Codes that every manager would answer; other codes may be a problem of this manager alone.
+#: Codes that every manager would return; others may be a problem of one manager.
 _LASTING: Final = frozenset(
     {
         "ALREADY_EXISTS",
@@ -46,8 +46,8 @@ def live_managers(registry: Registry) -> list[str]:
 
     Raises:
         RegistryUnavailable: the registry does not answer, or refuses writes.
-        AccessError: it refuses our user or password.
-        CoordinatorUnavailable: there is none.
+        AccessError: the registry refuses our user or password.
+        CoordinatorUnavailable: there is no live manager.
     """
     addresses = sorted(member.member for member in registry.members("managers", ""))
     if not addresses:
@@ -60,10 +60,10 @@ def live_managers(registry: Registry) -> list[str]:
 
 
 def call_error(address: str, error: grpc.RpcError) -> EdlError:
-    """What a call to the manager at `address` that ended by `error` means.
+    """Return the error of a failed call to the manager at `address`.
 
-    A CoordinatorUnavailable is this manager's trouble; any other error is ours, and no other
-    manager would say anything else.
+    A CoordinatorUnavailable concerns this manager alone: another may accept the call. Every manager
+    would return any other error.
     """
     import grpc
 
@@ -71,22 +71,24 @@ def call_error(address: str, error: grpc.RpcError) -> EdlError:
     if isinstance(error, grpc.Call):
         code, details = error.code(), error.details() or ""
     meaning = from_status(code, details)
-    # A RequestRefused is lasting whatever its code: what is too large for one is so for all.
+    # All managers refuse what one refuses as too large, whatever the code.
     if code.name in _LASTING or isinstance(meaning, RequestRefused):
         return meaning
     if code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED):
-        return CoordinatorUnavailable(f"service manager {address} turns us away: {details}")
+        return CoordinatorUnavailable(
+            f"service manager {address} refuses the call for now: {details}"
+        )
     return CoordinatorUnavailable(f"service manager {address} does not answer ({meaning})")
 
 
 def begun(call: Any, address: str) -> dict[str, str]:
-    """Wait until the manager at `address` has taken up a stream; returns its initial metadata.
+    """Wait until the manager at `address` accepts a stream; return its initial metadata.
 
     Raises:
-        CoordinatorUnavailable: it does not answer, or not in time.
-        EdlError: it refuses us.
+        CoordinatorUnavailable: it does not answer in time, 4 seconds.
+        EdlError: it refuses the stream.
     """
-    # Nothing in gRPC bounds this wait, and a stopped process still accepts connections.
+    # gRPC does not bound this wait, and the system accepts connections of a stopped process.
     late = threading.Event()
 
     def give_up() -> None:
@@ -102,7 +104,7 @@ def begun(call: Any, address: str) -> dict[str, str]:
         timer.cancel()
     if late.is_set():
         raise CoordinatorUnavailable(
-            f"service manager {address} takes calls and does not answer them"
+            f"service manager {address} accepts calls but does not answer them"
         )
     if not metadata:
         raise _refusal(call, address)
@@ -110,7 +112,7 @@ def begun(call: Any, address: str) -> dict[str, str]:
 
 
 def _refusal(call: Any, address: str) -> EdlError:
-    """Why a stream ended before it began."""
+    """Return why a stream ended before it was accepted."""
     import grpc
 
     try:
@@ -119,11 +121,11 @@ def _refusal(call: Any, address: str) -> EdlError:
         return call_error(address, error)
     except StopIteration:
         pass
-    return CoordinatorUnavailable(f"{address} does not answer as a service manager does")
+    return CoordinatorUnavailable(f"{address} does not answer like a service manager")
 
 
 def stub(channel: grpc.Channel) -> Any:
-    """The generated stub, which has no types."""
+    """Return a stub; the generated class has no types."""
     from ...proto.coordinator_pb2_grpc import CoordinatorStub
 
     return CoordinatorStub(channel)  # type: ignore[no-untyped-call]

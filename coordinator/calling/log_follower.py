@@ -1,4 +1,4 @@
-"""Follows the log of a mesh, also when managers die."""
+"""Follows the log of a mesh; continues at another manager when one dies."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def follow_log(
 
     Args:
         url: Redis URL of the mesh.
-        service: one service; empty for all.
+        service: name of one service; empty: all.
         last: begin with at most this many existing events; 0: all.
-        security: how to call managers.
+        security: how to call managers; None: neither TLS nor token.
 
     Raises:
-        EdlError: no manager has answered yet: there is none, or it refuses the call.
+        EdlError: the first call fails: there is no manager, or it refuses the call.
     """
     reader = _LogReader(url, service, last, security)
     rng, attempt = random.Random(), 0
@@ -47,10 +47,10 @@ def follow_log(
         except (UnavailableError, AccessError) as error:
             if not reader.begun:
                 raise
-            # The death of one manager is not worth a warning; that there is no other is worth one.
+            # Warn only if no other manager is found: the death of one is harmless.
             log.log(
                 logging.WARNING if attempt == 1 else logging.DEBUG,
-                "the log cannot be read now, and goes on when it can: %s",
+                "cannot read the log now; trying again: %s",
                 error,
             )
         attempt += 1
@@ -58,7 +58,7 @@ def follow_log(
 
 
 class _LogReader:
-    """The position in each log, so that no event is repeated by another manager."""
+    """Keeps the position in each log, so that another manager repeats no event."""
 
     def __init__(self, url: str, service: str, last: int, security: ClientSecurity | None) -> None:
         self.begun = False
@@ -71,7 +71,7 @@ class _LogReader:
 
     def events(self) -> Iterator[pb.Event]:
         """Yield the events of one manager that were not yielded before."""
-        # Later all existing events are read: those that were missed are among them.
+        # Later calls read all existing events, which include the missed ones.
         last = 0 if self.begun else self._last
         request = pb.WatchRequest(service=self._service, last=last, follow=True)
         for address in self._addresses():

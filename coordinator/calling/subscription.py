@@ -1,4 +1,4 @@
-"""A student's side of the control plane: one subscription that outlives managers and Redis."""
+"""The subscription of a student at service managers, which survives outages of them and Redis."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from .discovery import (
     stub,
 )
 
-#: Seconds between reports, until the manager says how many.
+#: Seconds between reports until the manager sends its interval, and the longest that is accepted.
 _BEAT_S: Final = 1.0
 _MOST_BEAT_S: Final = 3600.0
 
 
 class SubscriptionCall:
-    """A stream to one manager; use it in a `with`.
+    """A stream to one manager; a context manager.
 
-    No report goes up before the manager has handed out the student's secret: whatever a manager
-    keeps of it, the student has.
+    No report is sent before the manager has sent the student's secret, so the student has every
+    secret that a manager stores.
 
     Args:
-        address: of the manager.
-        security: how to call it.
-        secret: what proves that we are the student of an earlier call; empty: this is the first.
-        next_report: given this call and the number of the report that went up last (0: none),
-            waits for the next one and returns its number and itself; None ends our side. Called in
-            a thread of gRPC's.
+        address: `host:port` of the manager.
+        security: how to call it; None: neither TLS nor token.
+        secret: secret from an earlier call of this student; empty: this is the first.
+        next_report: called in a thread of gRPC with this call and the number of the last report
+            sent (0: none); waits for the next report and returns its number and the report; None
+            closes our side of the stream.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class SubscriptionCall:
             self._channel.close()
 
     def open(self) -> str:
-        """Wait until the manager answers; returns the student's secret.
+        """Wait until the manager answers; return the student's secret.
 
         Raises:
-            CoordinatorUnavailable: it does not answer, or not in time.
-            EdlError: it refuses us.
+            CoordinatorUnavailable: it does not answer in time.
+            EdlError: it refuses the subscription.
         """
         metadata = begun(self._call, self._address)
         self.beat_s = _beat_s(metadata.get(BEAT_METADATA, ""))
@@ -91,11 +91,11 @@ class SubscriptionCall:
         return metadata.get(SECRET_METADATA, "")
 
     def assignments(self) -> Iterator[pb.Assignment]:
-        """What comes down, until the manager ends the stream in order.
+        """Yield assignments until the manager closes the stream.
 
         Raises:
-            CoordinatorUnavailable: the manager is gone, or turns us away.
-            EdlError: it refuses us.
+            CoordinatorUnavailable: the manager is gone, or refuses the stream for now.
+            EdlError: it refuses the subscription.
         """
         try:
             yield from self._call
@@ -103,11 +103,11 @@ class SubscriptionCall:
             raise call_error(self._address, error) from None
 
     def cancel(self) -> None:
-        """End it from another thread."""
+        """End the stream; may be called from any thread."""
         self._call.cancel()
 
     def _reports(self) -> Iterator[pb.StudentReport]:
-        """Runs in a thread of gRPC's; its end closes our side."""
+        """Yield reports in a thread of gRPC; the end of the iterator closes our side."""
         sent = 0
         while (numbered := self._next_report(self, sent)) is not None:
             sent, report = numbered
@@ -115,11 +115,11 @@ class SubscriptionCall:
 
 
 def try_subscribing(address: str, security: ClientSecurity | None = None) -> None:
-    """Find out whether the manager at `address` takes our subscriptions; none is made.
+    """Check that the manager at `address` accepts our subscriptions, without making one.
 
     Raises:
-        CoordinatorUnavailable: it does not answer, or not in time.
-        EdlError: it refuses us.
+        CoordinatorUnavailable: it does not answer in time.
+        EdlError: it refuses them.
     """
     over = threading.Event()
 
@@ -134,7 +134,7 @@ def try_subscribing(address: str, security: ClientSecurity | None = None) -> Non
 
 
 def _beat_s(text: str) -> float:
-    """What a manager asks for, were it sensible."""
+    """Return the manager's interval in seconds; the default if it is invalid."""
     try:
         beat_s = float(text)
     except ValueError:
@@ -146,26 +146,27 @@ log = logging.getLogger(__name__)
 
 _BASE_S: Final = 0.1
 _CAP_S: Final = 2.0
-_SHUN_S: Final = 10.0  # how long a manager that failed is asked last
+_SHUN_S: Final = 10.0  # for which managers that failed are tried last
 
 
 class Subscription:
-    """Tells a live service manager how the student is, and hears which teachers to use.
+    """Sends reports of a student to a live service manager and receives its assignments.
 
-    It never gives up by itself: while Redis or every manager is away, the student keeps what it has
-    and `why` says in words what is waited for. Only a newer incarnation of the student, a manager
-    that cannot understand it, or one that refuses its credential from the beginning end the
-    subscription; then `error` is set. Once it was let in, a refused credential may be a token that
-    is just being replaced: it goes on to ask.
+    It retries without limit: while Redis or all managers are unreachable, the student keeps its
+    teachers, and `why` has the reason. Only three things end the subscription and set `error`: a
+    newer incarnation of the student, a manager that does not understand its reports, and refused
+    credentials. Credentials that a manager has accepted before do not count: the token may be about
+    to be replaced, so the subscription retries.
 
-    Students spread over the managers by rendezvous hashing; any manager will do.
+    Students are spread over the managers by rendezvous hashing; each manager can serve each
+    student. The methods may be called from any thread.
 
     Args:
         url: Redis URL of the mesh.
         service: name of the service.
         student_id: `job/rank`.
         security: how to call managers; None: neither TLS nor token.
-        on_failed: called once, in the subscription's thread, when it has ended by an error.
+        on_failed: called once, in the subscription's thread, after an error has ended it.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class Subscription:
         self._shunned: dict[str, float] = {}
         self._let_in = False
         self._why = "no report was made yet"
-        self._refused_for = ""  # as was logged; empty once a manager lets us in
+        self._refused_for = ""  # the logged reason; empty once a manager has accepted us
         self._error: EdlError | None = None
         self._rng = random.Random()
         self._thread = threading.Thread(
@@ -203,24 +204,27 @@ class Subscription:
 
     @property
     def why(self) -> str:
-        """What it waits for, in words; empty when it has an assignment and hears of changes."""
+        """Why it has no current assignment, as text; empty: it has one and receives changes."""
         return self._why
 
     @property
     def error(self) -> EdlError | None:
-        """What ended it for good: LeaseSuperseded, VersionMismatch, RequestRefused, AccessError."""
+        """The error that ended it; None: it goes on.
+
+        One of LeaseSuperseded, VersionMismatch, RequestRefused, AccessError.
+        """
         return self._error
 
     def start(self, on_assignment: Callable[[pb.Assignment], None]) -> None:
-        """Begin; `on_assignment` is called in the subscription's thread, newest epoch last."""
+        """Start; `on_assignment` is called in the subscription's thread, in order of epochs."""
         self._on_assignment = on_assignment
         self._thread.start()
 
     def report(self, report: pb.StudentReport) -> None:
-        """Say how the student is: sent at once, and again each beat. The latest one counts.
+        """Send a report at once, and again at each interval until it is replaced.
 
-        Service, student id, protocol version and, where it has none, incarnation and epoch are
-        filled in.
+        Service, student id and protocol version are filled in, and incarnation and epoch if
+        missing.
         """
         copy = pb.StudentReport()
         copy.CopyFrom(report)
@@ -231,7 +235,10 @@ class Subscription:
             self._changed.notify_all()
 
     def stop(self, timeout_s: float = 3.0) -> None:
-        """Close the stream, which gives all teachers back at once. Idempotent."""
+        """Close the stream, which returns all teachers at once. Idempotent.
+
+        Returns after at most `timeout_s` seconds.
+        """
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
@@ -241,7 +248,7 @@ class Subscription:
                 call.cancel()
                 self._thread.join(timeout_s / 2)
 
-    # -- its thread
+    # -- the subscription's thread
 
     def _run(self) -> None:
         with self._changed:
@@ -274,12 +281,12 @@ class Subscription:
                 self._why = str(error)
                 if self._refused_for != self._why:
                     self._refused_for = self._why
-                    log.warning("student %s is refused: %s", self._student_id, error)
+                    log.warning("the manager refuses student %s: %s", self._student_id, error)
             attempt = 0 if self._epoch != epoch else attempt + 1
             self._stopping.wait(delay_s(attempt, self._rng, base_s=_BASE_S, cap_s=_CAP_S))
 
     def _choose(self, registry: Registry) -> str:
-        """The first manager in this student's order, those that failed lately behind all others."""
+        """Return the first manager in this student's order; those that failed lately come last."""
         now = time.monotonic()
         self._shunned = {a: until for a, until in self._shunned.items() if until > now}
         order = rank_servers(f"{self._service}/{self._student_id}", live_managers(registry))
@@ -295,7 +302,7 @@ class Subscription:
                 if self._stopping.is_set():
                     return
                 self._secret = call.open() or self._secret
-                self._wake()  # its first report goes up
+                self._wake()  # sends the first report
                 for assignment in call.assignments():
                     self._take(assignment)
             except EdlError:
@@ -320,7 +327,7 @@ class Subscription:
         try:
             self._on_assignment(assignment)
         except Exception:
-            log.exception("the callback of an assignment failed; the subscription goes on")
+            log.exception("the callback of an assignment failed; the subscription continues")
 
     def _fail(self, error: EdlError) -> None:
         self._error, self._why = error, str(error)
@@ -332,12 +339,15 @@ class Subscription:
         with self._changed:
             self._changed.notify_all()
 
-    # -- in a thread of gRPC's
+    # -- in a thread of gRPC
 
     def _next_report(
         self, call: SubscriptionCall, sent: int
     ) -> tuple[int, pb.StudentReport] | None:
-        """What goes up after report number `sent`; waits for news, at most one beat. None: end."""
+        """Wait for a newer report than number `sent`, at most one interval; return what to send.
+
+        None ends the stream.
+        """
 
         def over() -> bool:
             return call.ended or self._stopping.is_set()
@@ -357,8 +367,9 @@ class Subscription:
 
 
 def _new_incarnation(registry: Registry, rng: random.Random) -> int:
-    """Greater than those of earlier starts, whose hosts may have had other clocks.
+    """Return a number greater than those of earlier starts.
 
-    Of several that start within a millisecond, one is the greatest.
+    It is made from Redis's clock, as hosts' clocks differ. The random part distinguishes starts
+    within a millisecond.
     """
     return registry.time_ms() * 1000 + rng.randrange(1000)

@@ -131,7 +131,7 @@ def test_following_survives_deaths_and_an_outage(caplog: pytest.LogCaptureFixtur
         wait_until(lambda: watcher.texts == ["one"])
         first.retire()
         say(first.registry, "s", "two", "three")
-        wait_until(lambda: complaints("cannot be read now") == 1)
+        wait_until(lambda: complaints("cannot read the log now") == 1)
         with served(url) as second:
             wait_until(lambda: watcher.texts == ["one", "two", "three"])
             memory(second.registry).set_available(False)
