@@ -1,4 +1,4 @@
-"""A service manager's gRPC side: the only asyncio of the coordinator's server."""
+"""The gRPC server of a service manager, the only asyncio code of the manager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admits calls by role, bounds their first message, and ends and counts those refused."""
+"""Admits calls by role, bounds their first message, and counts refusals."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ class CallGuard:
 
     @property
     def revision(self) -> object:
-        """See `AccessControl.revision`."""
+        """Revision of the credentials, as `AccessControl.revision`."""
         return self._gate.revision
 
     async def admit(self, context: Context, *roles: str) -> Caller:
-        """Return the caller if it has one of `roles` or is an admin; else end the call unread."""
+        """Return the caller if it has one of `roles` or is an admin; else abort the call unread."""
         try:
             caller = self._caller(context)
             self._gate.require(caller, *roles)
@@ -82,12 +82,12 @@ class CallGuard:
         """Check the credential of an admitted call again.
 
         Args:
-            context: of the call.
-            role: role that it was admitted with.
-            student_id: student that it reports for; empty: none, or not known yet.
+            context: context of the call.
+            role: role with which it was admitted.
+            student_id: student that the call reports for; empty: none, or not known yet.
 
         Raises:
-            AccessError: the credential was withdrawn, or has another role or student now.
+            AccessError: the credential was withdrawn, or now has another role or student.
         """
         caller = self._caller(context)
         self.check_role(caller, role)
@@ -109,7 +109,7 @@ class CallGuard:
             raise RefusedByGate(str(error)) from None
 
     async def refuse(self, context: Context, error: Exception) -> NoReturn:
-        """End a call with an error; count it if the caller caused it."""
+        """Abort a call with an error; count it if the caller caused it."""
         reason = next((_REASONS[k] for k in type(error).__mro__ if k in _REASONS), "")
         if reason:
             self._on_refused(reason)
@@ -121,15 +121,15 @@ class CallGuard:
         """Return the first message of a call; None: the call ended without one.
 
         Raises:
-            WireError: it did not come in time.
-            TooLarge: it is above the limit.
+            WireError: it did not arrive in time.
+            TooLarge: it exceeds the limit.
         """
         try:
             async with asyncio.timeout(self._limits.first_report_s):
                 data = await anext(requests, None)
         except TimeoutError:
             raise WireError(
-                f"nothing was said within {self._limits.first_report_s:g} s of the call's begin"
+                f"no message arrived within {self._limits.first_report_s:g} s of the call's start"
             ) from None
         if data is not None:
             self._limits.check_size(data)
@@ -146,9 +146,9 @@ class CallGuard:
 
 
 def parsed(message: _M, data: bytes) -> _M:
-    """`message`, filled; raises WireError when the bytes are something else."""
+    """Parse `data` into `message` and return it; raise WireError if it is invalid."""
     try:
         message.ParseFromString(data)
     except DecodeError:
-        raise WireError(f"these bytes are no {message.DESCRIPTOR.name} message") from None
+        raise WireError(f"the request is not a valid {message.DESCRIPTOR.name} message") from None
     return message

@@ -1,4 +1,4 @@
-"""The gRPC server of one service manager: an asyncio loop on a thread of its own."""
+"""The gRPC server of one service manager: an asyncio loop in its own thread."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ log = logging.getLogger(__name__)
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["Coordinator"].full_name
 _START_S: Final = 10.0
-#: gRPC refuses by itself what is above this; up to it, we do, and count it.
+#: gRPC itself refuses larger messages. Below this, our limit applies, and refusals are counted.
 _RECEIVED_BYTES: Final = 8 << 20
 _OPTIONS: Final = (
-    ("grpc.so_reuseport", 0),  # else a second manager takes the same port without a word
+    ("grpc.so_reuseport", 0),  # else a second manager could listen on the same port
     ("grpc.max_receive_message_length", _RECEIVED_BYTES),
     ("grpc.max_metadata_size", 8 << 10),
     ("grpc.absolute_max_metadata_size", 16 << 10),
-    ("grpc.max_concurrent_streams", 4096),  # of one connection
+    ("grpc.max_concurrent_streams", 4096),  # per connection
     ("grpc.http2.max_pings_without_data", 0),
-    # Readers ping often to find out that a manager hangs.
+    # Readers ping often, to detect a manager that hangs.
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
 )
 
 
 class ServedManager(Students, MeshOverview, Protocol):
-    """What of a manager is served."""
+    """The methods of a manager that the server calls."""
 
 
 class CoordinatorServer:
     """Serves `edl.coordinator.v1.Coordinator` for one manager.
 
     Args:
-        manager: who decides; started and stopped by the caller.
-        registry: where orders are written and the log is read.
+        manager: the manager; started and stopped by the caller.
+        registry: receives orders, and has the log.
         security: certificates and tokens; None: neither.
-        gate: who is let in; None: one made from `security`.
-        limits: how much each caller may ask.
+        gate: admits callers; None: one made from `security`.
+        limits: bounds sizes, rates and concurrency; None: the defaults.
         on_refused: called with the reason of each refusal that the gate does not count itself:
             forbidden, malformed, too_large, rate_limited, version or overloaded.
-        on_ended: called in its thread when it ends though nobody stopped it.
-        machines: where deployments are written; None: there are no machines.
+        on_ended: called in the server's thread if it ends without `stop`.
+        machines: receives deployments; None: there are no machines.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class CoordinatorServer:
         self._thread: threading.Thread | None = None
 
     def start(self, host: str, port: int) -> int:
-        """Listen; returns the port, which the system chose when `port` is 0.
+        """Listen; return the port, which the system chooses if `port` is 0.
 
         Raises:
-            AddressInUse: another process listens there.
+            AddressInUse: another process listens on the address.
             UsageError: `host` is no address of this machine, or a certificate cannot be used.
             ProcessFailed: gRPC did not start in time.
         """
@@ -106,20 +106,23 @@ class CoordinatorServer:
         try:
             return bound.result(_START_S)
         except TimeoutError:
-            raise ProcessFailed(f"gRPC did not begin to listen within {_START_S:g} s") from None
+            raise ProcessFailed(f"gRPC did not start to listen within {_START_S:g} s") from None
 
     def stop(self, grace_s: float = 1.0) -> None:
-        """End all streams, so that their students look for another manager. Idempotent."""
+        """End all streams, so that their students choose another manager. Idempotent.
+
+        Calls in progress have `grace_s` seconds to finish.
+        """
         if self._thread is None:
             return
         if self._loop is not None and self._stopping is not None:
             self._grace_s = grace_s
-            with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended before
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(grace_s + 5.0)
 
     def _run(self, address: str, bound: Future[int]) -> None:
-        """The thread: whatever ends it is told to whoever waits in `start`."""
+        """Run the loop; pass an error before it listens to `start`."""
         try:
             asyncio.run(self._serve(address, bound))
         except BaseException as error:
@@ -153,10 +156,10 @@ class CoordinatorServer:
         self._subscribing.end_all()
         await self._watching.stop()
         await server.stop(self._grace_s)
-        await ended  # cancelled, it would take the server's own future with it
+        await ended  # cancelling it would cancel the server's own future
 
     def _methods(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        # No (de)serializers: a malformed message is ours to refuse, not gRPC's to log.
+        # No (de)serializers, so that we refuse malformed messages instead of gRPC logging them.
         return {
             "Subscribe": grpc.stream_stream_rpc_method_handler(self._subscribing.handle),
             "Watch": grpc.stream_stream_rpc_method_handler(self._watching.handle),
@@ -165,10 +168,10 @@ class CoordinatorServer:
 
 
 def _pings(after_s: float) -> tuple[tuple[str, int], ...]:
-    """Options by which a peer that is gone without a word is found out."""
+    """Return options that detect a peer whose machine is gone."""
     answer_ms = int(after_s * 500)
     return (
         ("grpc.keepalive_time_ms", int(after_s * 1000)),
         ("grpc.keepalive_timeout_ms", answer_ms),
-        ("grpc.http2.ping_timeout_ms", answer_ms),  # the same again, of newer releases
+        ("grpc.http2.ping_timeout_ms", answer_ms),  # its name in newer releases
     )

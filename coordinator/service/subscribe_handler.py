@@ -1,7 +1,7 @@
-"""The method Subscribe: one task for each student's stream, and one that hears it.
+"""The method Subscribe: for each student's stream, a task that sends and a task that receives.
 
-A thread per subscription would not do for a thousand students. The manager itself stays a plain
-thread; between the two go only its queue and `call_soon_threadsafe`.
+Tasks, as threads would be too many for a thousand students. The manager runs in a plain thread; it
+and the loop communicate only by its queue and `call_soon_threadsafe`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .call_guard import CallGuard, Context, parsed
 
 
 class Outgoing:
-    """Keeps the latest assignment until it is sent; any thread may push, one task sends."""
+    """Holds the latest assignment until it is sent. Any thread may push; one task sends."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.report: pb.StudentReport | None = None
@@ -51,27 +51,27 @@ class Outgoing:
         self._finished = False
 
     def push(self, assignment: pb.Assignment) -> None:
-        """Send it soon; a later one replaces one that was not sent yet. For the manager."""
+        """Queue an assignment; it replaces an unsent one. May be called from any thread."""
         with contextlib.suppress(RuntimeError):  # the server has ended
             self._loop.call_soon_threadsafe(self._set_latest, assignment)
 
     def close(self, error: EdlError) -> None:
-        """End the stream by `error`. For the manager."""
+        """End the stream with `error`. May be called from any thread."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.fail, error)
 
     def fail(self, error: EdlError) -> None:
-        """End the stream by `error`; in the loop's thread."""
+        """End the stream with `error`; only in the loop's thread."""
         self._error = self._error or error
         self._changed.set()
 
     def finish(self) -> None:
-        """The student has closed its side; in the loop's thread."""
+        """Note that the student has closed its side; only in the loop's thread."""
         self._finished = True
         self._changed.set()
 
     async def next(self) -> pb.Assignment | None:
-        """The next to send; None when the student has closed its side; raises the stream's end."""
+        """Wait for the next assignment; None: the student closed its side. Raise `fail`'s error."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -91,48 +91,48 @@ class Outgoing:
 log = logging.getLogger(__name__)
 
 _LOSS_S: Final = 0.1
-#: Seconds between two looks for credentials of standing streams that were withdrawn.
+#: Seconds between checks of open streams for withdrawn credentials.
 _RECHECK_S: Final = 1.0
 _SECRET_BYTES: Final = 24
 _MOST_SECRET: Final = 128
 
 
 class Students(Protocol):
-    """What a manager does with streams of students."""
+    """The methods of a manager that streams of students call."""
 
     @property
     def beat_s(self) -> float:
-        """How often students have to report, in seconds."""
+        """Seconds between reports of a student."""
         ...
 
     def subscribe(self, stream: Outgoing, report: pb.StudentReport, caller: StudentOwner) -> None:
-        """A student opened a stream with this first report."""
+        """Add a student's stream, with its first report."""
         ...
 
     def report(self, stream: Outgoing, report: pb.StudentReport) -> None:
-        """A student says how it is."""
+        """Handle a further report of a stream."""
         ...
 
     def end(self, stream: Outgoing, report: pb.StudentReport, *, clean: bool) -> None:
-        """A stream is over."""
+        """Remove a stream; `clean`: the student has closed it."""
         ...
 
 
 @dataclass(slots=True)
 class _Admitted:
-    """A call that was let in, and the revision of the credentials by which it was."""
+    """An admitted call, and the revision of the credentials when it was last checked."""
 
     context: Context
     revision: object
 
 
 class SubscribeHandler:
-    """Carries reports to the manager and assignments to students.
+    """Passes reports to the manager and assignments to students.
 
     Args:
         students: the manager.
-        guard: who is let in.
-        limits: how much each may say.
+        guard: admits callers.
+        limits: bounds the number of streams and the rate and size of reports.
     """
 
     def __init__(self, students: Students, guard: CallGuard, limits: ManagerLimits) -> None:
@@ -143,19 +143,19 @@ class SubscribeHandler:
         self._open: dict[Outgoing, _Admitted] = {}
 
     def end_all(self) -> None:
-        """Send every student to another manager."""
+        """End all streams, so that their students choose another manager."""
         for stream in self._open:
-            stream.fail(UnavailableError("this service manager ends: ask another"))
+            stream.fail(UnavailableError("this service manager stops: use another"))
 
     async def recheck(self) -> None:
-        """End the streams of credentials that are withdrawn; runs until it is cancelled."""
+        """End streams whose credentials were withdrawn; runs until it is cancelled."""
         while True:
             await asyncio.sleep(_RECHECK_S)
             revision = self._guard.revision
             for stream, admitted in list(self._open.items()):
                 if admitted.revision is revision:
                     continue
-                student_id = ""  # not known yet: looked at again once it is
+                student_id = ""  # not known yet: checked again once it is
                 if stream.report is not None:
                     student_id, admitted.revision = stream.report.student_id, revision
                 try:
@@ -163,8 +163,8 @@ class SubscribeHandler:
                 except AccessError as error:
                     log.warning("the subscription of student %s ends: %s", student_id, error)
                     stream.fail(error)
-                except Exception:  # of one stream: the others are looked at all the same
-                    log.exception("a credential could not be looked at again")
+                except Exception:  # checks of the other streams continue
+                    log.exception("a credential could not be checked again")
 
     async def handle(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Serve one call."""
@@ -181,7 +181,7 @@ class SubscribeHandler:
     ) -> None:
         context = admitted.context
         claim = StudentOwner(caller.principal, _secret(context))
-        # Before the first report: what a manager keeps of a student's secret, the student has.
+        # Before the first report, so that the student has every secret that a manager stores.
         await context.send_initial_metadata(
             ((BEAT_METADATA, f"{self._students.beat_s:.3f}"), (SECRET_METADATA, claim.secret))
         )
@@ -192,7 +192,7 @@ class SubscribeHandler:
         try:
             while (assignment := await stream.next()) is not None:
                 await self._write(context, assignment)
-            # A lost connection ends the requests as well, and cancels this task a moment later.
+            # A lost connection also ends the requests, and cancels this task a moment later.
             await asyncio.sleep(_LOSS_S)
             closed = True
         finally:
@@ -206,7 +206,7 @@ class SubscribeHandler:
             async with asyncio.timeout(self._limits.write_s):
                 await context.write(assignment.SerializeToString())
         except TimeoutError:
-            raise RetryableError("the student does not take its assignments") from None
+            raise RetryableError("the student does not read its assignments") from None
 
     async def _hear(
         self,
@@ -218,8 +218,8 @@ class SubscribeHandler:
         try:
             data = await self._guard.first(requests)
             if data is None:
-                # Cut short, or above what gRPC itself takes; only these come here.
-                raise WireError("the stream ended without a whole report")
+                # Truncated, or larger than gRPC's own limit.
+                raise WireError("the stream ended without a complete report")
             report = parsed(pb.StudentReport(), data)
             check_report(report, None, self._limits)
             self._guard.check_own(caller, report.student_id)
@@ -228,7 +228,7 @@ class SubscribeHandler:
             await self._go_on(requests, stream, report)
         except EdlError as error:
             stream.fail(error)
-        except Exception as error:  # of gRPC's, when the connection breaks in the middle
+        except Exception as error:  # from gRPC, if the connection breaks
             log.debug("a subscription broke: %s", error)
             stream.fail(RetryableError("the subscription broke"))
         else:
@@ -243,7 +243,7 @@ class SubscribeHandler:
             bucket, passes = take_tokens(rate, bucket, time.monotonic())
             if not passes:
                 raise RateLimited(
-                    f"more than {rate.per_second:g} reports a second come from one student"
+                    f"a student sends more than {rate.per_second:g} reports per second"
                 )
             self._limits.check_size(data)
             report = parsed(pb.StudentReport(), data)
@@ -253,15 +253,15 @@ class SubscribeHandler:
 
 
 def _secret(context: Context) -> str:
-    """What the client presents; a new one when it has none yet."""
+    """Return the secret that the client sent, or a new one."""
     for name, value in context.invocation_metadata() or ():
         if name == SECRET_METADATA and 0 < len(value) <= _MOST_SECRET:
             return value if isinstance(value, str) else value.decode("ascii", "replace")
     return secrets.token_urlsafe(_SECRET_BYTES)
 
 
-#: Terms are milliseconds since 1970, incarnations microseconds: far below, and so is whatever is
-#: made from these.
+#: Greatest integer in a report. Terms are milliseconds since 1970 and incarnations microseconds, so
+#: they and sums of them are far below.
 _MOST: Final = 1 << 62
 _STATES: Final = frozenset({"", "steady", "starved", "blocked", "source_wait"})
 _CAUSES: Final = frozenset(IN_WORDS)
@@ -272,17 +272,17 @@ _Type = FieldDescriptor
 def check_report(
     report: pb.StudentReport, former: pb.StudentReport | None, limits: ManagerLimits
 ) -> None:
-    """Refuse a report that no student of ours could send.
+    """Raise an error if a report is invalid.
 
     Args:
-        report: what came.
-        former: the one before on the same stream; None for the first.
-        limits: how much it may hold.
+        report: the report.
+        former: the report before it on the same stream; None: it is the first.
+        limits: bounds its contents.
 
     Raises:
-        VersionMismatch: it is of another version of the protocol.
-        UsageError: a name that cannot be.
-        WireError: anything else that cannot be.
+        VersionMismatch: it has another version of the protocol.
+        UsageError: a name is invalid.
+        WireError: another field is invalid.
     """
     check_version(report.protocol_version)
     keys.check_service(report.service)
@@ -297,22 +297,22 @@ def check_report(
     )
     named = max(map(len, lists))
     if named > limits.held:
-        raise WireError(f"a student names {named} teachers; at most {limits.held}")
+        raise WireError(f"a report names {named} teachers; at most {limits.held}")
     for teacher in chain.from_iterable(lists):
         keys.check_member("teachers", teacher)
     if len(report.ejected) != len(report.ejected_for) or not _CAUSES.issuperset(report.ejected_for):
         raise WireError(
-            f"of each teacher that a student has ejected it says one of {sorted(_CAUSES)}"
+            f"a report needs one of {sorted(_CAUSES)} as the cause of each ejected teacher"
         )
     for field in _FIELDS:
         if not field.is_repeated:
             _check_value(field, getattr(report, field.name), limits)
     if report.state not in _STATES:
-        raise WireError(f"state {report.state!r:.80} is none of a student's")
+        raise WireError(f"a student has no state {report.state!r:.80}")
     if former is not None and _identity(report) != _identity(former):
         raise WireError(
-            f"a stream belongs to one student: it began as {_identity(former)} and goes on as "
-            f"{_identity(report)}"
+            f"a stream belongs to one student: it began with {_identity(former)}, and now reports "
+            f"for {_identity(report)}"
         )
 
 
@@ -321,12 +321,12 @@ def _check_value(field: FieldDescriptor, value: Any, limits: ManagerLimits) -> N
         if len(value) > limits.text:
             raise WireError(f"{field.name} has {len(value)} characters; at most {limits.text}")
         if not value.isprintable() or (" " in value):
-            raise WireError(f"{field.name} holds blanks or control characters: {value!r:.80}")
+            raise WireError(f"{field.name} contains spaces or control characters: {value!r:.80}")
     elif field.cpp_type == _Type.CPPTYPE_DOUBLE:
         if not 0.0 <= value < math.inf:
-            raise WireError(f"{field.name} is a positive number, not {value}")
+            raise WireError(f"{field.name} must be finite and not negative, not {value}")
     elif value > _MOST:
-        raise WireError(f"{field.name} {value} is beyond all that can be")
+        raise WireError(f"{field.name} {value} is out of range")
 
 
 def _identity(report: pb.StudentReport) -> tuple[str, str, int]:

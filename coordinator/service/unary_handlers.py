@@ -22,11 +22,11 @@ from .call_guard import CallGuard, Context, RefusedByGate, parsed
 
 _T = TypeVar("_T")
 
-#: A unary call is a stream on the wire. Handled as a stream, its caller is admitted before its
-#: message is read.
+#: Unary calls are handled as streams, which they are on the wire, so that a caller is admitted
+#: before its message is read.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
-#: Most concurrent calls of all students, and of one of them.
+#: Most concurrent calls of all students, and of one student.
 _OWN, _OWN_EACH = 8, 2
 
 
@@ -34,12 +34,18 @@ class MeshOverview(Protocol):
     """The status of the mesh."""
 
     def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
-        """Return who is alive and who serves whom; may raise RegistryUnavailable."""
+        """Return the live teachers and students and the assignments.
+
+        `max_members` limits teachers and students of each service; 0: all. Blocks.
+
+        Raises:
+            RegistryUnavailable: the registry does not answer.
+        """
         ...
 
 
 class UnaryHandlers:
-    """Handles unary calls, each in a thread of its own.
+    """Handles unary calls, each in a worker thread.
 
     Args:
         overview: returns the status.
@@ -63,11 +69,11 @@ class UnaryHandlers:
         self._guard = guard
         self._opened = Places("calls without a request", limits.silent, limits.silent // 2)
         self._answered = Places("calls", limits.calls, limits.calls)
-        # Separate, so that students block no administrator.
+        # Separate, so that students cannot block administrators.
         self._own = Places("calls of students for their status", _OWN, _OWN_EACH)
 
     def handlers(self) -> Mapping[str, Handler]:
-        """Method name -> handler."""
+        """Return the handler of each method."""
         return {
             "Status": self._handler(("viewer", "student"), pb.StatusRequest, self._status),
             "Drain": self._handler(("admin",), pb.DrainRequest, self._drain),
@@ -86,14 +92,13 @@ class UnaryHandlers:
             try:
                 with self._opened.one(caller.principal):
                     data = await self._guard.first(requests)
-                if data is None:  # cut short, or above what gRPC itself takes
-                    raise WireError("the call ended without a whole request")
+                if data is None:  # truncated, or larger than gRPC's own limit
+                    raise WireError("the call ended without a complete request")
                 request = parsed(kind(), data)
                 own = getattr(request, "own_only", False)
                 places, principal = (self._own, caller.principal) if own else (self._answered, "")
-                with places.one(
-                    principal
-                ):  # after the request has come: silent callers block nobody
+                # Only once the request is here, so that silent callers block nobody.
+                with places.one(principal):
                     reply = await in_thread(answer, request, caller)
                 await context.write(reply.SerializeToString())
             except Exception as error:
@@ -109,7 +114,7 @@ class UnaryHandlers:
         return own_part(whole, self._owned_by(caller), request.max_members)
 
     def _owned_by(self, caller: Caller) -> Callable[[str], set[str]]:
-        """Return a function: service -> ids of its students that the caller's credential owns."""
+        """Return a function that returns the ids of a service's students of this credential."""
 
         def owned(service: str) -> set[str]:
             students = self._registry.members("students", service)
@@ -136,7 +141,7 @@ class UnaryHandlers:
 
     def _deploy(self, request: pb.DeployRequest, _: Caller) -> pb.DeployReply:
         if self._machines is None:
-            raise UsageError("this service manager keeps no machines to deploy on")
+            raise UsageError("this service manager has no machines to deploy on")
         if request.withdraw:
             return pb.DeployReply(summary=operations.undeploy(self._machines, request.service))
         wanted = operations.asked_by(request)
@@ -144,7 +149,7 @@ class UnaryHandlers:
 
 
 async def in_thread(work: Callable[..., _T], *args: Any) -> _T:
-    """Run blocking work in a thread. If Redis refuses this manager, callers see an outage.
+    """Run blocking work in a thread.
 
     Raises:
         RegistryUnavailable: the registry does not answer, or refuses this manager.

@@ -1,4 +1,4 @@
-"""The method Watch: entries of the log, then new ones; one reader serves all watchers."""
+"""The method Watch: existing entries of the log, then new ones; one reader for all watchers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from .unary_handlers import in_thread
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two reads of the logs.
+#: Seconds between reads of the logs.
 _LOOK_S: Final = 0.2
-#: The first read goes back so far that a watcher misses nothing between reading the log itself and
-#: the first new entry.
+#: The first read goes back so many milliseconds, so that a watcher misses no entry between reading
+#: the log itself and the first new entry.
 _OVERLAP_MS: Final = 2000
 #: Most unsent events of a watcher: twice what the log of one service holds.
 _BEHIND: Final = 20_000
@@ -40,7 +40,7 @@ ServiceEntry = tuple[str, LogEntry]
 
 
 class Listener:
-    """Unsent events of one watcher; `service` is the one it watches, empty for all."""
+    """Unsent events of one watcher of `service`; empty: of all services."""
 
     def __init__(self, service: str) -> None:
         self.service = service
@@ -48,14 +48,14 @@ class Listener:
         self._lost = False
 
     def put(self, said: ServiceEntry) -> None:
-        """Add an event. A watcher that is too far behind loses its stream, so memory is bounded."""
+        """Add an event. End the stream of a watcher that is too far behind, to bound memory."""
         if self._queue.qsize() < _BEHIND:
             self._queue.put_nowait(said)
         else:
             self._lost = True
 
     def end(self) -> None:
-        """End the stream; there is always room for this."""
+        """End the stream. The queue has room for this."""
         if not self._queue.full():
             self._queue.put_nowait(None)
 
@@ -64,18 +64,18 @@ class Listener:
 
         Raises:
             RateLimited: the watcher is too slow, and events were dropped.
-            UnavailableError: this manager ends.
+            UnavailableError: this manager stops.
         """
         if self._lost:
-            raise RateLimited(f"this watcher is {_BEHIND} events behind the log: begin again")
+            raise RateLimited(f"this watcher is {_BEHIND} events behind the log: start again")
         said = await self._queue.get()
         if said is None:
-            raise UnavailableError("this service manager ends: ask another")
+            raise UnavailableError("this service manager stops: use another")
         return said
 
 
 class LogTail:
-    """Reads the logs of all watched services while there are watchers. Used by one event loop.
+    """Reads the logs of all watched services while there are watchers. Only for one event loop.
 
     Args:
         registry: has the logs.
@@ -90,7 +90,7 @@ class LogTail:
 
     @contextmanager
     def listening(self, service: str) -> Iterator[Listener]:
-        """Receive new entries, and the latest before them."""
+        """Receive new entries, and those of the last seconds."""
         listener = Listener(service)
         self._listeners.add(listener)
         if self._task is None or self._task.done():
@@ -102,7 +102,7 @@ class LogTail:
             self._listeners.discard(listener)
 
     async def stop(self) -> None:
-        """Stop reading, and end all listeners."""
+        """Stop reading and end all streams."""
         for listener in self._listeners:
             listener.end()
         if self._task is not None:
@@ -130,7 +130,7 @@ class LogTail:
                 listener.put(said)
 
     def _look(self, watched: set[str]) -> list[ServiceEntry]:
-        """Return the entries since the last read; blocks."""
+        """Return the entries since the last read. Blocks."""
         if not self._begin:
             self._begin = f"{max(0, self._registry.time_ms() - _OVERLAP_MS)}-0"
         services = watched - {""}
@@ -150,7 +150,7 @@ def in_order(said: list[ServiceEntry]) -> list[ServiceEntry]:
     return sorted(said, key=lambda each: log_position(each[1].id))
 
 
-#: Seconds until a watcher whose credential was withdrawn receives nothing more.
+#: Seconds within which a stream ends after its credential was withdrawn.
 _CHECK_S: Final = 1.0
 
 
@@ -180,8 +180,8 @@ class WatchHandler:
         try:
             with self._places.one(caller.principal):
                 data = await self._guard.first(requests)
-                if data is None:  # cut short, or above what gRPC itself takes
-                    raise WireError("the call ended without a whole request")
+                if data is None:  # truncated, or larger than gRPC's own limit
+                    raise WireError("the call ended without a complete request")
                 request = parsed(pb.WatchRequest(), data)
                 if request.service:
                     keys.check_service(request.service)
@@ -190,14 +190,14 @@ class WatchHandler:
             await self._guard.refuse(context, error)
 
     async def _serve(self, request: pb.WatchRequest, context: Context) -> None:
-        # At once, so that the caller knows that this manager does not hang.
+        # At once, to show the caller that this manager does not hang.
         await context.send_initial_metadata(((VERSION_METADATA, str(PROTOCOL_VERSION)),))
         if not request.follow:
             _, past = await in_thread(self._past, request)
             await self._write(context, past)
             return
         with self._tail.listening(request.service) as listener:
-            # Listening first: no entry is missed between both.
+            # Listening first, so that no entry between both is missed.
             sent, past = await in_thread(self._past, request)
             before_all = log_position("")
             await self._write(context, past)
@@ -229,4 +229,4 @@ class WatchHandler:
                 async with asyncio.timeout(self._limits.write_s):
                     await context.write(event_message(service, entry).SerializeToString())
         except TimeoutError:
-            raise RetryableError("the watcher does not take the events") from None
+            raise RetryableError("the watcher does not read its events") from None

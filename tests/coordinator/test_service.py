@@ -51,7 +51,7 @@ def test_a_first_report_of_one_student_is_answered_by_an_assignment(mesh: Served
     assert_refused(ended, "INVALID_ARGUMENT", "one student")
     with open_stream(mesh.address) as (call, over):
         over.set()
-        assert_refused(end_of(call), "INVALID_ARGUMENT", "without a whole report")
+        assert_refused(end_of(call), "INVALID_ARGUMENT", "without a complete report")
 
 
 def test_a_secret_is_handed_out_at_once_and_the_one_presented_is_kept(mesh: Served) -> None:
@@ -296,9 +296,9 @@ def test_a_watcher_hears_all_or_is_told_to_begin_again(monkeypatch: pytest.Monke
         for listener in (one, behind):
             listener.end()
         assert await one.next() == events[0]
-        with pytest.raises(errors.UnavailableError, match="ask another"):
+        with pytest.raises(errors.UnavailableError, match="use another"):
             await one.next()
-        with pytest.raises(errors.RateLimited, match="begin again"):
+        with pytest.raises(errors.RateLimited, match="start again"):
             await behind.next()
 
     asyncio.run(watch())

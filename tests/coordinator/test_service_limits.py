@@ -52,7 +52,7 @@ def test_garbage_on_the_port_harms_nobody(mesh: Served, capfd: pytest.CaptureFix
 def test_who_reports_too_often_is_refused() -> None:
     with served(limits=ManagerLimits(reports=RateLimit(0.1, 5.0))) as mesh:
         ended = subscribe(mesh.address, *[report()] * 10)
-        assert_refused(ended, "RESOURCE_EXHAUSTED", "reports a second")
+        assert_refused(ended, "RESOURCE_EXHAUSTED", "reports per second")
         assert len(mesh.manager.reports) == 6  # the first, and a burst
         assert mesh.refused == ["rate_limited"]
 
