@@ -1,4 +1,4 @@
-"""The page's addresses: its files, its feed, the one thing that it can do, and who may."""
+"""Routes of the page: files, feed, drain; and the access rules."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _KINDS: Final = {
 }
 _MAX_BODY: Final = 4096
 _PING_S: Final = 10.0
-#: Seconds that one page may take to read what it is told; then its connection is closed.
+#: Seconds within which a page must read a message; then its connection is closed.
 _SEND_S: Final = 15.0
 _STATUS: Final[tuple[tuple[type[EdlError], int], ...]] = (
     (Unauthenticated, 401),
@@ -54,7 +54,14 @@ _STATUS: Final[tuple[tuple[type[EdlError], int], ...]] = (
 
 
 def make_app(source: Source, access: Access, feed: Feed, *, local: bool) -> ASGIApp:
-    """The application; `feed.run` has to run beside it, in the same loop."""
+    """Return the application. `feed.run` must run in the same event loop.
+
+    Args:
+        source: the mesh.
+        access: the access rules.
+        feed: what open pages receive.
+        local: the server listens on loopback.
+    """
     files = {path.name: path.read_bytes() for path in _STATIC.iterdir() if path.suffix in _KINDS}
 
     def file(request: Request) -> Response:
@@ -96,7 +103,7 @@ def make_app(source: Source, access: Access, feed: Feed, *, local: bool) -> ASGI
 
 
 def _in_loop(answer: Any) -> Any:
-    """As a coroutine: what only looks something up needs no worker thread."""
+    """Return a coroutine function, as Starlette runs plain functions in worker threads."""
 
     async def endpoint(request: Request) -> Response:
         response: Response = answer(request)
@@ -106,11 +113,11 @@ def _in_loop(answer: Any) -> Any:
 
 
 class _FeedResponse(Response):
-    """The feed of one page, which has its place from the first byte to the last.
+    """Streams the feed to one page, which counts as a viewer until the stream ends.
 
     Args:
-        feed: what is sent.
-        check: raises AccessError once the page may look no more.
+        feed: the feed.
+        check: raises AccessError if the page may not receive it any more.
     """
 
     def __init__(self, feed: Feed, check: Callable[[], None]) -> None:
@@ -130,7 +137,7 @@ class _FeedResponse(Response):
             try:
                 self._check()
             except AccessError:
-                return  # the page asks again, and is told why
+                return  # the page calls again, and gets the error
             yield ServerSentEvent(message, event="mesh", sep="\n")
 
 
@@ -139,26 +146,26 @@ def _authorization(request: Request) -> str:
 
 
 async def _body(request: Request) -> object:
-    """A small JSON body. Raises UsageError."""
+    """Return a small JSON body; raise UsageError if it is invalid."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-        raise UsageError("this takes application/json")
+        raise UsageError("the body must be application/json")
     data = b""
     with contextlib.suppress(ClientDisconnect):
         async for piece in request.stream():
             data += piece
             if len(data) > _MAX_BODY:
-                raise UsageError(f"this takes at most {_MAX_BODY} bytes")
+                raise UsageError(f"the body is larger than {_MAX_BODY} bytes")
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        raise UsageError("the body is no JSON") from None
+        raise UsageError("the body is not valid JSON") from None
 
 
 def _named(body: object) -> tuple[str, str]:
     match body:
         case {"service": str(service), "teacher": str(teacher)} if service and teacher:
             return service, teacher
-    raise UsageError('say which teacher: {"service": NAME, "teacher": ID}')
+    raise UsageError('name the teacher: {"service": NAME, "teacher": ID}')
 
 
 _VIEWER = "viewer"
@@ -167,28 +174,28 @@ _ADMIN = "admin"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rules of one page.
+    """The access rules of one page.
 
     Attributes:
-        gate: knows the tokens; None: there are none. Then nobody can show that it is an
-            administrator, not even on this machine: any page of any browser could ask in its place.
-        guarded: looking needs a token too.
+        gate: knows the tokens; None: there are none. Then nobody may drain, not even from this
+            machine, as any web page in a local browser could send the request.
+        guarded: viewing requires a token too.
     """
 
     gate: AccessControl | None
     guarded: bool
 
     def check_view(self, authorization: str) -> None:
-        """Raises Unauthenticated, Forbidden."""
+        """Raise Unauthenticated or Forbidden if the caller may not view the page."""
         if self.guarded:
             self._check(authorization, _VIEWER)
 
     def check_drain(self, authorization: str) -> None:
-        """Raises Unauthenticated, Forbidden."""
+        """Raise Unauthenticated or Forbidden if the caller may not drain teachers."""
         self._check(authorization, _ADMIN)
 
     def describe(self, authorization: str) -> dict[str, bool]:
-        """What the bearer of a token may do, and what can be done here at all."""
+        """Return what the caller may do, and whether this page knows and requires tokens."""
         caller = self._known(_token(authorization))
         return {
             "guarded": self.guarded,
@@ -209,7 +216,7 @@ class Access:
     def _check(self, authorization: str, role: str) -> None:
         if self.gate is None:
             raise Forbidden(
-                "this manager knows no tokens: start it with --tokens FILE to drain from the page"
+                "this manager has no tokens: start it with --tokens FILE to drain from the page"
             )
         self.gate.require(self.gate.bearer(_token(authorization)), role)
 

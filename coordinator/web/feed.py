@@ -1,4 +1,4 @@
-"""One reading of the mesh for all who look at the page, and only while somebody looks."""
+"""Reads the mesh once for all open pages, and only while a page is open."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from .picture import Document, Picture
 
 
 class Source(Protocol):
-    """A mesh to look at. Every method may block for a moment, and is called in other threads."""
+    """A mesh to show. The methods may block briefly, and are called in worker threads."""
 
     def status(self) -> pb.MeshStatus:
-        """Who is alive and who serves whom. Raises EdlError."""
+        """Return the live teachers and students and the assignments. Raises EdlError."""
         ...
 
     def events(self, service: str, after: str, last: int) -> Sequence[pb.Event]:
-        """What the log of a service says, oldest first. Raises EdlError.
+        """Return events of the log of a service, oldest first. Raises EdlError.
 
         Args:
-            service: whose log.
-            after: id of the latest event that is known; empty: none is.
-            last: at most so many, the latest; 0: all.
+            service: name of the service.
+            after: return only events after the one with this id; empty: from the oldest on.
+            last: return at most this many events, the latest; 0: all.
         """
         ...
 
     def drain(self, service: str, teacher_id: str) -> None:
-        """Ask a teacher to finish what it has and leave. Raises UsageError, EdlError."""
+        """Ask a teacher to finish its requests and leave. Raises UsageError, EdlError."""
         ...
 
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two readings of a small mesh, and of one too large to read often.
+#: Seconds between reads of a small mesh, and of a large one.
 FAST_S: Final = 0.5
 SLOW_S: Final = 5.0
-#: Teachers and students that are still read at `FAST_S`.
+#: Most teachers and students that are read every `FAST_S`.
 _FAST_MEMBERS: Final = 1500
 _LOG: Final = 500
 _LOG_AT_FIRST: Final = 200
 _BACKLOG: Final = 8
-#: Pages at once.
+#: Most open pages.
 MAX_VIEWERS: Final = 32
 
 Message = dict[str, Any]
 
 
 class Feed:
-    """Reads a source again and again, and tells every viewer what has changed.
+    """Polls a source, and sends the changes to every viewer. Only for one event loop.
 
     Args:
         source: the mesh; its methods run in worker threads.
@@ -75,7 +75,7 @@ class Feed:
         self._ended = False
 
     async def run(self) -> None:
-        """Until it is cancelled; then every stream ends."""
+        """Poll until cancelled; then end every stream."""
         try:
             while True:
                 await self._wanted.wait()
@@ -91,12 +91,12 @@ class Feed:
 
     @contextmanager
     def viewing(self) -> Iterator[AsyncIterator[str]]:
-        """The place of one page, and what the page is told while it has it.
+        """Count a page as a viewer while the body runs, and yield its messages.
 
-        That is the whole mesh first, then changes; each a JSON object.
+        Each message is a JSON object. The first one has the whole mesh, the others have changes.
 
         Raises:
-            RateLimited: too many look already.
+            RateLimited: too many pages are open.
         """
         if len(self._viewers) + len(self._new) >= MAX_VIEWERS:
             raise RateLimited(f"{MAX_VIEWERS} pages are open on this manager: close one")
@@ -129,11 +129,11 @@ class Feed:
             now_ms, self._error = status.redis_time_ms, ""
         except EdlError as error:
             now_ms, self._error = 0, str(error)
-        except Exception as error:  # the page outlives a mistake of ours
+        except Exception as error:  # a bug must not end the page
             if repr(error) != self._mistake:
-                log.exception("the page could not be drawn; it goes on")
+                log.exception("a bug: the mesh could not be read for the page; it tries again")
             self._mistake = repr(error)
-            now_ms, self._error = 0, "this manager could not draw the mesh; its log says why"
+            now_ms, self._error = 0, "this manager could not read the mesh; see its log"
         self._events.extend(events)
         self._tell({"now_ms": now_ms, "error": self._error}, changes, events)
 
@@ -158,7 +158,7 @@ class Feed:
                 viewer.put_nowait(change)
                 continue
             whole = whole or self._whole(head)
-            while behind and not viewer.empty():  # what it has not read is in the whole
+            while behind and not viewer.empty():  # the whole mesh replaces unread changes
                 viewer.get_nowait()
             viewer.put_nowait(whole)
         self._viewers |= self._new
@@ -180,7 +180,7 @@ class Feed:
 
 
 def interval_s(members: int) -> float:
-    """Seconds between two readings of a mesh of so many."""
+    """Return the seconds between reads of a mesh with so many members."""
     return min(SLOW_S, max(FAST_S, FAST_S * members / _FAST_MEMBERS))
 
 

@@ -1,4 +1,4 @@
-"""What holds for every answer of the page: its headers, and requests made under other names."""
+"""Security headers of every response of the page, and a check of `Host` on loopback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: Nothing comes from anywhere else, nothing inline runs, nobody frames it, nothing is kept.
+#: Load only own files, run no inline scripts, forbid frames, cache nothing.
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -25,14 +25,14 @@ HEADERS: Final = {
 
 
 class Guard:
-    """Wraps an application: adds `HEADERS`, and refuses strange `Host`s on loopback.
+    """Wraps an application: adds `HEADERS`, and on loopback refuses any `Host` but loopback's.
 
-    A page elsewhere can let its own name point at 127.0.0.1, and would then read what only this
-    machine may read; the name gives it away.
+    This stops DNS rebinding: a foreign site whose name resolves to 127.0.0.1 could otherwise read
+    what only this machine may read.
 
     Args:
-        app: what is guarded.
-        local: it listens on loopback, so that it is called by the names of this machine only.
+        app: the application.
+        local: it listens on loopback.
     """
 
     def __init__(self, app: ASGIApp, local: bool) -> None:
@@ -48,14 +48,14 @@ class Guard:
         if scope["type"] != "http":
             return
         if self._local and not is_here(Headers(scope=scope).get("host", "")):
-            answer = JSONResponse({"error": "this page is called by 127.0.0.1 or localhost"}, 421)
+            answer = JSONResponse({"error": "open this page as 127.0.0.1 or localhost"}, 421)
             await answer(scope, receive, send_guarded)
             return
         await self._app(scope, receive, send_guarded)
 
 
 def is_here(host: str) -> bool:
-    """Whether a request's `Host` is a name of this machine that only this machine uses."""
+    """Return whether a `Host` header names loopback."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     if name == "localhost":
         return True

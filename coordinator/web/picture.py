@@ -1,4 +1,4 @@
-"""The mesh as the page draws it: plain values out of a `MeshStatus`, and what changed since.
+"""The mesh as the page draws it: plain values of a `MeshStatus`, and the changes between two.
 
 A document has four tables; a row is a flat object, its key is "service id":
 
@@ -21,14 +21,14 @@ Row = dict[str, Any]
 Document = dict[str, dict[str, Row]]
 
 TABLES: Final = ("mesh", "services", "teachers", "students")
-#: Seconds for which a teacher that is gone stays in the picture.
+#: Seconds for which a teacher that has left or was lost stays in the picture.
 GHOST_S: Final = 10.0
 _GONE: Final = {"lost": "lost", "left": "left"}
 _ADMITTED: Final = "admitted"
 
 
 class Picture:
-    """The latest document, with the teachers that have just gone."""
+    """The latest document, with the teachers that have just left or were lost."""
 
     def __init__(self) -> None:
         self.document: Document = {table: {} for table in TABLES}
@@ -36,12 +36,12 @@ class Picture:
         self._causes: dict[str, tuple[float, int, str]] = {}
 
     def update(self, status: pb.MeshStatus, events: Iterable[pb.Event], now: float) -> Document:
-        """Take what is known now; returns what has changed (see `difference`).
+        """Replace the document; return the changes (see `difference`).
 
         Args:
-            status: the mesh.
-            events: what its log says since the last update.
-            now: seconds on any clock that does not jump.
+            status: status of the mesh.
+            events: events of its log since the last update.
+            now: seconds of a monotonic clock.
         """
         for event in events:
             if event.kind in _GONE:
@@ -49,7 +49,7 @@ class Picture:
                 self._causes[f"{event.service} {event.subject}"] = cause
         document = draw(status)
         for key, (_, time_ms, _) in self._causes.items():
-            if time_ms > status.redis_time_ms:  # the status is shared, and older than the log
+            if time_ms > status.redis_time_ms:  # the status is cached, and older than the log
                 document["teachers"].pop(key, None)
         self._keep_ghosts(document["teachers"], now)
         changes = difference(self.document, document)
@@ -76,7 +76,7 @@ class Picture:
 
 
 def draw(status: pb.MeshStatus) -> Document:
-    """The document of a status."""
+    """Return the document of a status."""
     document: Document = {table: {} for table in TABLES}
     document["mesh"][""] = {"managers": sorted(status.managers)}
     for service in status.services:
@@ -94,7 +94,7 @@ def draw(status: pb.MeshStatus) -> Document:
 
 
 def difference(before: Document, after: Document) -> Document:
-    """What turns one document into the other: changed fields of changed rows; None: a row went."""
+    """Return the changed fields of each changed row; None: the row is gone."""
     changes: Document = {}
     for table in TABLES:
         old, new = before[table], after[table]
@@ -203,10 +203,10 @@ def _service(service: pb.ServiceStatus) -> Row:
 
 
 def _deadline(now_ms: int, remaining_s: float) -> int:
-    """When a lease ends, in Redis time, to a tenth of a second: equal from one beat to the next."""
+    """Return when a lease ends, in ms of Redis's clock, rounded so that it rarely changes."""
     return round(now_ms / 100 + remaining_s * 10) * 100
 
 
 def _short(number: float) -> float:
-    """Three digits: more would be sent and not be seen."""
+    """Round to three digits, as the page shows no more."""
     return float(f"{number:.3g}")

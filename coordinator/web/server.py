@@ -1,4 +1,4 @@
-"""The page's server: uvicorn on a thread with its own loop, for one manager."""
+"""The web server of a manager's page: uvicorn in its own thread, with its own event loop."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _GRACE_S: Final = 1
 class WebServer:
     """Serves the live page of a mesh.
 
-    Whoever reaches it may look, unless other machines reach it and there are tokens: then looking
-    needs a viewer's. A drain always needs the token of an administrator.
+    On loopback, or if there are no tokens, everybody may view it; otherwise viewing requires a
+    viewer's token. Draining always requires an administrator's token.
 
     Args:
         source: the mesh.
         listen: "PORT" or "HOST:PORT"; port 0: any free one.
-        gate: knows the tokens; None, or one that asks for nothing: there are none.
-        insecure: allow a host that other machines can reach, though nobody is authenticated.
+        gate: knows the tokens; None, or one that does not authenticate: there are none.
+        insecure: allow an address that other machines can reach, without authentication.
         tls: certificate and key for https, read again when they change; None: plain http.
 
     Raises:
-        UsageError: `listen` is no address of this machine, or other machines reach it and nobody
-            is authenticated and `insecure` is False; or certificate or key cannot be used.
-        AddressInUse: another process listens there.
+        UsageError: `listen` is no address of this machine, or other machines can reach it without
+            authentication and `insecure` is False; or certificate or key cannot be used.
+        AddressInUse: another process listens on the address.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class WebServer:
         if known is None and not local and not insecure:
             raise UsageError(
                 f"the page on {host} can be seen from other machines: listen on 127.0.0.1, give "
-                "--tokens FILE, or say --insecure if the network is trusted"
+                "--tokens FILE, or give --insecure if the network is trusted"
             )
         if known is not None and not local and tls is None:
-            log.warning("tokens that are typed into the page on %s travel unencrypted", host)
+            log.warning("tokens that are entered in the page on %s are sent unencrypted", host)
         self._feed = Feed(source)
         access = Access(known, guarded=known is not None and not local)
         app = make_app(source, access, self._feed, local=local)
@@ -88,18 +88,18 @@ class WebServer:
 
     @property
     def url(self) -> str:
-        """Where the page is, for a browser on this machine."""
+        """URL of the page for a browser on this machine."""
         host, port = self._socket.getsockname()[:2]
         shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         return f"{self._scheme}://{join_address(shown, port)}/"
 
     def start(self) -> str:
-        """Begin; once only. Returns `url`."""
+        """Start, once; return `url`."""
         self._thread.start()
         return self.url
 
     def stop(self) -> None:
-        """End every connection and the thread; again without effect."""
+        """End every connection and the thread. Idempotent."""
         self._server.should_exit = True
         if self._thread.is_alive():
             self._thread.join()
@@ -122,7 +122,7 @@ class WebServer:
 
 
 class _Connection(H11Protocol):
-    """A connection that has to make its request in time."""
+    """A connection that is closed if it sends no request in time."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -130,7 +130,7 @@ class _Connection(H11Protocol):
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has made no request yet."""
+        """Whether it has sent no request yet."""
         return self.cycle is None and not self.transport.is_closing()
 
     def _end_if_silent(self) -> None:
@@ -139,7 +139,7 @@ class _Connection(H11Protocol):
 
 
 def _end_silent(connections: set[Any]) -> bool:
-    """End a connection that has made no request; False: there is none."""
+    """Close one connection that has sent no request; return whether there was one."""
     silent = next((one for one in connections if one.is_silent), None)
     if silent is not None:
         silent.transport.abort()
@@ -152,7 +152,7 @@ def _config(app: Any) -> uvicorn.Config:
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level=logging.CRITICAL,  # it would log addresses that strangers make up
+        log_level=logging.CRITICAL,  # it would log addresses that callers can forge
         access_log=False,
         server_header=False,
         proxy_headers=False,
