@@ -81,8 +81,7 @@ _COMMANDS = {
     ),
     "status": (
         "coordinator.ops.status_cli",
-        "Show teachers, students, who serves whom, machines, trainings, and elastic jobs in a"
-        " line.",
+        "Show teachers, students, assignments, machines, trainings, and a line about elastic jobs.",
     ),
     "get": (
         "mesh.resources.cli",
@@ -126,7 +125,7 @@ _COMMANDS = {
     ),
     "doctor": (
         "coordinator.ops.doctor_cli",
-        "Check, from this machine, whether a student or an operator here would be served.",
+        "Check from this machine whether students and operators can use the mesh.",
     ),
     "demo": (
         "mesh.demo.cli",

@@ -35,13 +35,13 @@ def add(
     ] = DEFAULT_URL,
     tls_ca: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Certificates that sign those of service managers."),
+        typer.Option(metavar="FILE", help="CA certificates of the service managers."),
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Our certificate, with its chain.")
+        Path | None, typer.Option(metavar="FILE", help="Certificate to call with, with its chain.")
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The key of --tls-cert.")
+        Path | None, typer.Option(metavar="FILE", help="Private key of --tls-cert.")
     ] = None,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the bearer token to call with.")
@@ -50,19 +50,20 @@ def add(
         str,
         typer.Option(
             metavar="WHERE",
-            help="Where elastic jobs run: queue (of a fleet, in Redis) or kubernetes[:NAMESPACE]"
+            help="Run elastic jobs here: queue (of a fleet, in Redis) or kubernetes[:NAMESPACE]"
             " (a cluster with the operator).",
         ),
     ] = "queue",
     queue: Annotated[
-        str, typer.Option(help="Queue of elastic jobs, where a mesh has more than one.")
+        str, typer.Option(help="Name of the queue of elastic jobs, if a mesh has more than one.")
     ] = "main",
     kubeconfig: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Kubeconfig of the cluster. Default: that of kubectl."),
+        typer.Option(metavar="FILE", help="Kubeconfig of the cluster. Default: kubectl's."),
     ] = None,
     kube_context: Annotated[
-        str, typer.Option(metavar="NAME", help="Context of the kubeconfig. Default: its current.")
+        str,
+        typer.Option(metavar="NAME", help="Context of the kubeconfig. Default: its current one."),
     ] = "",
 ) -> None:
     """Add a context, or replace the one of this name. The first one becomes the current one.

@@ -1,6 +1,6 @@
-"""Examines a mesh from where it runs: what would a student, or an operator, here run into?
+"""Checks a mesh from this machine: finds what would hinder a student or an operator here.
 
-Each check yields findings and goes on; what a failed check makes impossible is left out.
+Each check yields findings. Checks that a failed one makes impossible are skipped.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from .reachability import certificate_expiry, exclusion, refusal
 from .service_view import number_of
 from .text_output import Finding, doubt, well, wrong
 
-#: Clocks of two machines further apart are worth a word: incarnations are made from them.
+#: Difference of clocks in seconds that is reported, as incarnations are made from clocks.
 CLOCK_S: Final = 2.0
-#: A Redis further away makes every beat late.
+#: Round trip to Redis in seconds that is reported, as it delays every heartbeat.
 ROUND_TRIP_S: Final = 0.05
 _PINGS: Final = 5
-#: Teachers of a service whose addresses are tried.
+#: Most teachers of a service whose addresses are checked.
 _TRIED: Final = 20
 
 
 def examine(url: str, security: Callable[[], ClientSecurity | None]) -> Iterator[Finding]:
-    """Look at everything, from Redis to the teachers.
+    """Check everything, from Redis to the teachers.
 
     Args:
         url: Redis URL of the mesh.
-        security: gives what managers are called with; it may raise an EdlError, which is a finding.
+        security: returns how to call managers; an EdlError that it raises becomes a finding.
     """
     yield well("this machine", f"edl-dist {__version__}")
     try:
@@ -56,7 +56,7 @@ def examine(url: str, security: Callable[[], ClientSecurity | None]) -> Iterator
         refuses = False
         try:
             yield from _writes(registry)
-        except RegistryUnavailable as error:  # reads go on, and there is more to find
+        except RegistryUnavailable as error:  # reads still work, so the other checks continue
             yield wrong(_about(error), str(error))
             refuses = True
         yield from _settings(registry)
@@ -70,7 +70,7 @@ def examine(url: str, security: Callable[[], ClientSecurity | None]) -> Iterator
 
 
 def _redis(registry: Registry) -> Iterator[Finding]:
-    """Whether it answers, how fast, and what time it has."""
+    """Check whether Redis answers, how fast, and its clock."""
     waits = []
     for _ in range(_PINGS):
         began = time.monotonic()
@@ -79,18 +79,18 @@ def _redis(registry: Registry) -> Iterator[Finding]:
     wait_s = sorted(waits)[_PINGS // 2]
     text = f"{registry.url} answers in {wait_s * 1000:.1f} ms"
     if wait_s > ROUND_TRIP_S:
-        yield doubt("Redis", text, "it is far away: give leases a longer TTL, or move it nearer")
+        yield doubt("Redis", text, "it is far away: give leases a longer TTL, or move Redis nearer")
     else:
         yield well("Redis", text)
     yield from _clock(server_ms / 1000 - time.time())
 
 
 def _writes(registry: Registry) -> Iterator[Finding]:
-    """Whether that can be tried; raises RegistryUnavailable where Redis takes none."""
+    """Check that Redis accepts writes; raise RegistryUnavailable if not."""
     if not registry.check_writes():
         yield doubt(
             "Redis",
-            "whether it takes writes may not be tried with these credentials",
+            "these credentials may not check whether it accepts writes",
             "give its users the rules that 'edl coordinator acl' prints",
         )
 
@@ -101,8 +101,8 @@ def _clock(ahead_s: float) -> Iterator[Finding]:
         yield doubt(
             "clock",
             words,
-            "leases go by Redis's clock alone, but a student that starts anew on a machine whose "
-            "clock is behind looks older than its ghost: let NTP set the clocks",
+            "leases use Redis's clock only, but a student that restarts on a machine whose clock "
+            "is behind looks older than its former process: synchronize the clocks with NTP",
         )
     else:
         yield well("clock", words)
@@ -112,7 +112,7 @@ def _settings(registry: Registry) -> Iterator[Finding]:
     try:
         info = registry.server_info()
     except AccessError:
-        yield well("Redis settings", "may not be read with these credentials, which need not be")
+        yield well("Redis settings", "cannot be read with these credentials, which is fine")
         return
     if not info:
         return
@@ -125,8 +125,8 @@ def _settings(registry: Registry) -> Iterator[Finding]:
     if policy != "noeviction":
         yield doubt(
             "Redis memory",
-            f"{version} throws keys away when its memory is full ({policy})",
-            "set maxmemory-policy to noeviction: a lease that is thrown away is a death",
+            f"{version} evicts keys when its memory is full ({policy})",
+            "set maxmemory-policy to noeviction: a member whose lease is evicted counts as dead",
         )
     else:
         yield well("Redis", version)
@@ -134,7 +134,7 @@ def _settings(registry: Registry) -> Iterator[Finding]:
 
 def _credentials(security: ClientSecurity | None, url: str) -> Iterator[Finding]:
     if security is None:
-        yield well("credentials", "none are named: managers are called in the clear")
+        yield well("credentials", "none: managers are called without TLS or a token")
         return
     parts = (["TLS"] if security.tls else []) + (["a token"] if security.token_file else [])
     yield well("credentials", " and ".join(parts))
@@ -147,7 +147,7 @@ def _credentials(security: ClientSecurity | None, url: str) -> Iterator[Finding]
         yield doubt(
             "credentials",
             f"{masked(url)} is reached without TLS",
-            "write rediss:// if Redis speaks it: a password on this way can be read",
+            "use rediss:// if Redis has TLS: a password is sent unencrypted",
         )
 
 
@@ -160,13 +160,13 @@ def _expiry(about: str, time_s: float) -> Finding:
 
 
 def _peers(addresses: Iterable[str], security: ClientSecurity | None) -> Iterator[Finding]:
-    """Whether servers show certificates that are valid, and for how long."""
+    """Check whether servers have valid certificates, and for how long."""
     if security is None or security.tls is None:
         return
     for address in addresses:
         try:
             ends_s = certificate_expiry(address, security)
-        except ConnectionRefusedError:  # whoever dials it next says so
+        except ConnectionRefusedError:  # the next check reports it
             continue
         except OSError as error:
             yield wrong(f"certificate of {address}", str(error), handshake_hint(str(error)))
@@ -177,15 +177,15 @@ def _peers(addresses: Iterable[str], security: ClientSecurity | None) -> Iterato
 def _managers(
     registry: Registry, security: ClientSecurity | None, refuses: bool
 ) -> Iterator[Finding]:
-    """Each manager that holds a lease; and the mesh, as the first that answers tells it.
+    """Check each manager with a lease, and the mesh as the last one that answers knows it.
 
-    Redis `refuses` writes or does not: then no manager can keep a lease.
+    If Redis `refuses` writes, no manager can renew its lease.
     """
     members = registry.members("managers", "")
     if not members:
         remedy = f"start one: edl coordinator serve --redis {registry.url}"
         if refuses:
-            remedy = "those that run register as soon as Redis takes writes again"
+            remedy = "running managers register as soon as Redis accepts writes again"
         yield wrong("managers", "none is registered", remedy)
         return
     status, takes = None, ""
@@ -202,30 +202,32 @@ def _managers(
         yield well(f"manager {member.member}", f"answers in {took_s * 1000:.0f} ms{takes}")
         yield from _version(f"manager {member.member}", member.facts.get("version", ""))
     if len(members) == 1:
-        yield doubt("managers", "there is one only", "a second one takes over when it dies")
+        yield doubt(
+            "managers", "there is only one", "start a second one, which takes over when it dies"
+        )
     if status is not None:
         yield from _services(status, security, is_part=bool(takes))
 
 
 def _ask(address: str, security: ClientSecurity | None) -> tuple[pb.MeshStatus, str]:
-    """The status that our role may see, and what else the role may do there, in words.
+    """Return the status that our role may see, and text about what else was checked.
 
-    A student sees its own part of the mesh, and has to be able to subscribe.
+    A student sees its own part of the mesh, and must be able to subscribe.
     """
     try:
         return ask_status(address, max_members=_TRIED, security=security), ""
     except Forbidden:
         status = ask_status(address, max_members=_TRIED, own_only=True, security=security)
         try_subscribing(address, security)
-        return status, " and takes subscriptions with these credentials of a student"
+        return status, " and accepts subscriptions with these credentials of a student"
 
 
 def _reachable_by_others(member: Member, url: str) -> Iterator[Finding]:
     if is_loopback(_host(member.member)) and not _is_near(url):
         yield wrong(
             f"manager {member.member}",
-            "is registered under an address that only its own machine reaches",
-            "start it with --listen, and --advertise if others know the machine by another name",
+            "is registered with an address that only its own machine can reach",
+            "start it with --listen, and with --advertise if others use another name for it",
         )
 
 
@@ -237,7 +239,7 @@ def _version(about: str, version: str) -> Iterator[Finding]:
 def _services(
     status: pb.MeshStatus, security: ClientSecurity | None, *, is_part: bool
 ) -> Iterator[Finding]:
-    """What the mesh has; `is_part` of it is what a student may see."""
+    """Check the services; `is_part`: the status has only the part that a student may see."""
     if not status.services:
         words = "that these credentials may see" if is_part else "is registered"
         yield doubt("services", f"none: no teacher and no student {words}")
@@ -257,7 +259,7 @@ def _service(service: pb.ServiceStatus) -> Iterator[Finding]:
         yield wrong(
             about,
             f"{number_of(refused, 'teacher')} {'is' if refused == 1 else 'are'} refused",
-            "'edl events' says why of each",
+            "'edl events' shows the reasons",
         )
     starved = service.student_states.get("starved", 0)
     text = (
@@ -271,7 +273,7 @@ def _service(service: pb.ServiceStatus) -> Iterator[Finding]:
     elif starved and service.assigned < service.wanted:
         yield doubt(about, f"{text}; {starving}", "start more teachers")
     elif starved:
-        advice = "they ask for one more as long as they do, up to their teachers_max"
+        advice = "they request one more while they starve, up to their teachers_max"
         yield doubt(about, f"{text}; {starving}", advice)
     else:
         yield well(about, text)
@@ -280,9 +282,9 @@ def _service(service: pb.ServiceStatus) -> Iterator[Finding]:
 def _teachers(
     service: pb.ServiceStatus, security: ClientSecurity | None, *, admitted: bool
 ) -> Iterator[Finding]:
-    """Whether their addresses can be reached from here: of some, those that need a look first.
+    """Check whether the teachers can be reached from here; of many, only the most doubtful.
 
-    With `admitted`, also whether they let a student with these credentials in.
+    With `admitted`, also check whether they accept these credentials of a student.
     """
     tried = [teacher for teacher in service.teachers if teacher.address][:_TRIED]
     deaf = {t.teacher_id: why for t in tried if (why := refusal(t.address))}
@@ -290,7 +292,7 @@ def _teachers(
         yield wrong(
             f"teacher {name}",
             f"cannot be reached from here: {why}",
-            "start it with --listen, and --advertise with what students can dial",
+            "start it with --listen, and with --advertise and an address that students can reach",
         )
     encrypted = (t for t in tried if t.teacher_id not in deaf and "http://" not in t.address)
     yield from _peers((t.address for t in encrypted), security)
@@ -302,8 +304,8 @@ def _teachers(
                 deaf[teacher.teacher_id] = why
                 yield wrong(
                     f"teacher {teacher.teacher_id}",
-                    f"does not let a student with these credentials in: {why}",
-                    "its --tokens and --tls-ca have to know them, as those of managers do",
+                    f"refuses a student with these credentials: {why}",
+                    "its --tokens and --tls-ca must accept them, like those of managers",
                 )
     if foreign := [teacher for teacher in service.teachers if teacher.voucher]:
         spoken = ", ".join(sorted({teacher.protocol for teacher in foreign}))
@@ -317,30 +319,30 @@ def _teachers(
     for name, why in mute.items():
         yield doubt(
             f"teacher {name}",
-            f"who registered it cannot be reached from here: {why}",
-            "managers have to: start 'edl teacher register' with --listen and --advertise",
+            f"its sidecar cannot be reached from here: {why}",
+            "managers must reach it: start 'edl teacher register' with --listen and --advertise",
         )
     if tried and not deaf:
         all_of = "all" if len(tried) == service.teacher_count else f"{len(tried)}"
-        yield well(f"service {service.name}", f"{all_of} teachers tried can be reached from here")
+        yield well(f"service {service.name}", f"{all_of} checked teachers can be reached from here")
 
 
 def _about(error: EdlError) -> str:
-    """What an error that ended the examination was about."""
+    """Return the subject of a finding from an error that ended the checks."""
     return "Redis" if isinstance(error, UnavailableError) else "credentials"
 
 
 def _advice(error: EdlError) -> str:
     if isinstance(error, AccessError):
         return (
-            "name the token file, or certificate and key, of somebody whom it knows: 'edl context"
-            " add', or EDL_TOKEN_FILE, EDL_TLS_CERT, EDL_TLS_KEY"
+            "name a token file, or a certificate and key, that it accepts: 'edl context add', or"
+            " EDL_TOKEN_FILE, EDL_TLS_CERT, EDL_TLS_KEY"
         )
-    if isinstance(error, UsageError):  # about a file of ours, and says what to do
+    if isinstance(error, UsageError):  # about a local file; it has its own hint
         return ""
-    if handshake_hint(str(error)) or "--tls-c" in str(error):  # the error has said it
+    if handshake_hint(str(error)) or "--tls-c" in str(error):  # the error has its own hint
         return ""
-    return "is it up, and may this machine dial it?"
+    return "check that it runs, and that this machine may connect to it"
 
 
 def _host(address: str) -> str:
@@ -348,7 +350,7 @@ def _host(address: str) -> str:
 
 
 def _is_near(url: str) -> bool:
-    """Whether a Redis URL names this machine alone."""
+    """Return whether a Redis URL names only this machine."""
     place = url.partition("://")[2].rpartition("@")[2].partition("/")[0]
     if url.startswith(("unix:", "memory:")):
         return True

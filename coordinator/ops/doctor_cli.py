@@ -12,10 +12,10 @@ def doctor(
     context: MeshName = "",
     coordinator: Coordinator = "",
 ) -> None:
-    """Check, from this machine, whether a student or an operator here would be served.
+    """Check from this machine whether students and operators can use the mesh.
 
-    Redis, its clock and its memory, the service managers, versions, credentials, each service and
-    whether its teachers can be reached from here. Exits with 1 when something is wrong.
+    Checks Redis with its clock and memory, service managers, versions, credentials, services, and
+    whether their teachers can be reached from here. Exits with 1 if something is wrong.
     """
     quiet_grpc()
     import json as format_

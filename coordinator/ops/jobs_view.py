@@ -1,4 +1,4 @@
-"""Trainings for people and for programs: their nodes and ranks, and the timeline of generations.
+"""Trainings as tables and as JSON: nodes, ranks and the timeline of generations.
 
 The JSON form of a job:
 
@@ -6,7 +6,7 @@ The JSON form of a job:
 {"job": str, "state": "training" | "waiting" | "finished" | "failed", "outcome": {...} | null,
  "step": int, "steps": int, "straggler": int | null,
  "nodes": [{"node": str, "host": str, "phase": str, "leaving": bool, "lease_remaining_s": float}],
- "ranks": [{"rank": int, and all that the rank's node told of it}],
+ "ranks": [{"rank": int, and all reported facts of the rank}],
  "generations": [{"generation": int, "began_ms": int, "ranks": int, "nodes": [str],
                   "restored": int, "why": str, "first_step_after_s": float | null}]}
 ```
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-#: Generations that people are shown, the last ones.
+#: Most generations in the table, the latest.
 _GENERATIONS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """What the board knows of one job."""
+    """The state of one job on the board."""
 
     job: str
     nodes: Sequence[Node]
@@ -61,11 +61,11 @@ class JobState:
 
     @property
     def steps(self) -> int:
-        """Of the whole job; 0: not known."""
+        """Number of steps of the whole job; 0: unknown."""
         return max((int(one.facts.get("steps", 0)) for one in self.reports), default=0)
 
     def generations(self) -> list[dict[str, Any]]:
-        """The timeline, oldest first."""
+        """Return the generations as in the JSON form, oldest first."""
         found: dict[int, dict[str, Any]] = {}
         for event in self.events:
             body = event.body
@@ -86,11 +86,11 @@ class JobState:
 
 
 def read_jobs(board: JobBoard) -> list[JobState]:
-    """All jobs that gave a sign lately.
+    """Return the jobs of the board, which forgets old ones.
 
     Raises:
         RegistryUnavailable: Redis does not answer.
-        AccessError: who asks may not read them.
+        AccessError: the user may not read them.
     """
     return [
         JobState(
@@ -105,7 +105,7 @@ def read_jobs(board: JobBoard) -> list[JobState]:
 
 
 def to_json(state: JobState) -> dict[str, Any]:
-    """The structure that the head of this file describes."""
+    """Return the JSON form that the module describes."""
     return {
         "job": state.job,
         "state": state.state,
@@ -129,7 +129,7 @@ def to_json(state: JobState) -> dict[str, Any]:
 
 
 def render(state: JobState, most_ranks: int = 0) -> RenderableType:
-    """Tables of a job's generations and ranks; `most_ranks`: of these so many, 0: all."""
+    """Return tables of the generations and ranks of a job, with at most `most_ranks`; 0: all."""
     from rich.console import Group
     from rich.text import Text
 
@@ -197,7 +197,7 @@ def _ranks(state: JobState, most: int) -> Table:
 
 
 def _add(table: Table, *cells: str, style: str = "") -> None:
-    """A row of texts as they are: brackets in an error's words are no markup."""
+    """Add a row of plain texts: brackets in them are no markup."""
     from rich.text import Text
 
     table.add_row(*map(Text, cells), style=style)

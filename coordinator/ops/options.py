@@ -1,4 +1,4 @@
-"""Options that the commands of operators share: which mesh they ask; how they print."""
+"""Options that the commands of operators share: the mesh, and the output."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from ..contexts import ContextFile, MeshContext
 
-_PLAIN_WIDTH = 100  # of what goes to a file or a pipe
-#: Variables for fields of a context; read if a URL names the mesh, or no context is set.
+_PLAIN_WIDTH = 100  # columns of output to a file or a pipe
+#: Variables for fields of a context; read if a URL names the mesh, or there is no context.
 FIELD_VARIABLES: Final = {
     "tls_ca": "EDL_TLS_CA",
     "tls_cert": "EDL_TLS_CERT",
@@ -32,7 +32,7 @@ FIELD_VARIABLES: Final = {
 
 
 def _one_mesh(ctx: typer.Context, url: str) -> str:
-    """Let a flag go before a variable, and EDL_COORDINATOR before EDL_CONTEXT."""
+    """Prefer a flag to a variable, and EDL_COORDINATOR to EDL_CONTEXT."""
     if url and ctx.params.get("context"):
         if source_of(ctx, "context") == "COMMANDLINE":
             if source_of(ctx, "coordinator") == "COMMANDLINE":
@@ -54,9 +54,9 @@ MeshName = Annotated[
         "--context",
         envvar="EDL_CONTEXT",
         metavar="NAME",
-        is_eager=True,  # before --redis, which looks at it
+        is_eager=True,  # before --redis, whose callback reads it
         autocompletion=lambda: _context_names(),
-        help="Which mesh, by its name in `edl get contexts`. Default: the current one.",
+        help="Use the mesh of this name in `edl get contexts`. Default: the current one.",
     ),
 ]
 Coordinator = Annotated[
@@ -66,10 +66,10 @@ Coordinator = Annotated[
         envvar="EDL_COORDINATOR",
         metavar="URL",
         callback=_one_mesh,
-        help="Redis URL of a mesh, in place of a context.",
+        help="Use the mesh with this Redis URL, in place of a context.",
     ),
 ]
-Service = Annotated[str, typer.Option(help="This service only.")]
+Service = Annotated[str, typer.Option(help="Show this service only. Default: all.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -83,7 +83,7 @@ def context_file() -> ContextFile:
     try:
         folder = Path(base) if base else Path.home() / ".config"
     except RuntimeError:
-        raise UsageError("this user has no home folder: EDL_CONFIG names the file") from None
+        raise UsageError("this user has no home folder: name the file in EDL_CONFIG") from None
     return ContextFile(folder / "edl-dist" / "contexts.yaml")
 
 
@@ -119,9 +119,9 @@ def mesh_context(name: str, coordinator: str) -> MeshContext:
 
 
 def console() -> Console:
-    """Where tables go: as wide as the terminal, or wide enough for a file.
+    """Return the console for tables; its width is that of the terminal, or fixed for a file.
 
-    What others wrote into them steers no terminal.
+    It shows control characters in texts instead of sending them to the terminal.
     """
     from rich.console import Console, ConsoleOptions
     from rich.segment import Segment
@@ -138,5 +138,5 @@ def console() -> Console:
 
 
 def quiet_grpc() -> None:
-    """Its own lines about sockets are for its developers; ours say what they mean."""
+    """Turn off log lines of gRPC about sockets; our errors explain them."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")

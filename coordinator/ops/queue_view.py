@@ -1,7 +1,7 @@
-"""The elastic jobs of a queue in one line of `edl status`: `edl get jobs` has a row for each.
+"""The elastic jobs of a queue as one line of `edl status`, and as JSON.
 
-The JSON form: `{"queue": str, "fleet": host of who runs them or null, "slots": int, "taken": int,
-"jobs": {state, or "lost": how many}}`.
+The JSON form: `{"queue": str, "fleet": host of the agent that runs them or null, "slots": int,
+"taken": int, "jobs": {state, or "lost": number of jobs}}`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any, Final
 
 from ..queue import JobProgress, QueueBoard, Runner
 
-#: Said where a fleet would be told of.
-NOBODY: Final = "nobody runs jobs now: 'edl agent jobs --slots N' does"
+#: Shown if there is no fleet.
+NOBODY: Final = "no agent runs jobs now: start one with 'edl agent jobs --slots N'"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """What a queue holds.
+    """Summary of a queue.
 
     Attributes:
         queue: its name.
-        jobs: how many are in each state, ended ones too as long as they are kept.
-        runner: who runs them; None: nobody.
+        jobs: number of jobs in each state, with the ended ones that are still kept.
+        runner: the agent that runs them; None: there is none.
     """
 
     queue: str
@@ -35,7 +35,7 @@ class QueueState:
 
 
 _GOING = ("running", "scaling", "lost", "creating")
-#: In the order and the words of the line.
+#: States in the order of the line, with their words.
 _WORDS = {
     "running": "running",
     "scaling": "scaling",
@@ -46,16 +46,16 @@ _WORDS = {
 
 
 def is_lost(progress: JobProgress, runner: Runner | None) -> bool:
-    """Whether a job's fleet is not heard of any more, so that the state of its nodes is old."""
+    """Return whether a job's fleet has no lease any more, so that the job's state is outdated."""
     return runner is None and progress.state in ("running", "scaling")
 
 
 def read_queue(board: QueueBoard, queue: str) -> QueueState:
-    """How it stands.
+    """Read the summary of a queue.
 
     Raises:
         RegistryUnavailable: Redis does not answer.
-        AccessError: who asks may not read it.
+        AccessError: the user may not read it.
     """
     runner, told = board.runner(), [job.progress for job in board.jobs()]
     states = Counter("lost" if is_lost(one, runner) else one.state for one in told)
@@ -63,7 +63,7 @@ def read_queue(board: QueueBoard, queue: str) -> QueueState:
 
 
 def to_json(state: QueueState) -> dict[str, Any]:
-    """The structure that the head of this file describes."""
+    """Return the JSON form that the module describes."""
     facts = state.runner.facts if state.runner is not None else {}
     return {
         "queue": state.queue,
@@ -75,7 +75,7 @@ def to_json(state: QueueState) -> dict[str, Any]:
 
 
 def line(state: QueueState) -> str:
-    """For people."""
+    """Return the line of `edl status`."""
     counts = [f"{state.jobs[one]} {word}" for one, word in _WORDS.items() if state.jobs[one]]
     told = to_json(state)
     fleet = NOBODY

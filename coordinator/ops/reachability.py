@@ -1,4 +1,4 @@
-"""Whether addresses can be reached from this machine, and until when certificates are valid."""
+"""Checks whether addresses can be reached from this machine, and when certificates expire."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def refusal(address: str) -> str:
 
 
 def exclusion(teacher: pb.Teacher, service: str, security: ClientSecurity | None) -> str:
-    """Return why a teacher refuses these credentials; empty: it accepts them, or is away."""
+    """Return why a teacher refuses these credentials; empty: it accepts them or is away."""
     model = teacher.model or service
     try:
         with closing(open_client(teacher.protocol, teacher.address, model, security)) as client:
             client.probe(_TIMEOUT_S)
     except AccessError as error:
         return str(error)
-    except EdlError:  # it is away, or not ready
+    except EdlError:  # it does not answer, or is not ready
         pass
     return ""
 
@@ -50,7 +50,7 @@ def certificate_expiry(address: str, security: ClientSecurity) -> float:
         security: how to call it.
 
     Returns:
-        Seconds since 1970.
+        Seconds since 1970, UTC.
 
     Raises:
         OSError: the server does not answer or speak TLS, or its certificate is not trusted.

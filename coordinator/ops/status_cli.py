@@ -1,4 +1,4 @@
-"""The command `edl status`: who is alive, who serves whom, on which machines, and what trains."""
+"""The command `edl status`: teachers, students, assignments, machines and trainings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .queue_view import QueueState
 
 _REFRESH_S: Final = 1.0
-#: Rows of a table that people still read.
+#: Most rows of a table, without --all.
 _ROWS: Final = 40
 
 
@@ -31,11 +31,13 @@ def status(
     service: Service = "",
     all_: Annotated[
         bool,
-        typer.Option("--all", help=f"Show every member, not the first {_ROWS} that need a look."),
+        typer.Option("--all", help=f"Show all members. Default: {_ROWS}, problems first."),
     ] = False,
     json: Annotated[
         bool,
-        typer.Option("--json", help="Print JSON of all; see coordinator/ops/status_view.py."),
+        typer.Option(
+            "--json", help="Print all as JSON; coordinator/ops/status_view.py describes it."
+        ),
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh each second until Ctrl-C.")] = (
         False
@@ -43,7 +45,7 @@ def status(
     context: MeshName = "",
     coordinator: Coordinator = "",
 ) -> None:
-    """Show teachers, students, who serves whom, machines, trainings, and elastic jobs in a line."""
+    """Show teachers, students, assignments, machines, trainings, and a line about elastic jobs."""
     quiet_grpc()
     from ..calling.client import fetch_status
 
@@ -60,15 +62,15 @@ def status(
         else:
             console().print(_render(_found(ask(), service), service, most))
     except KeyboardInterrupt:
-        if not watch:  # which is ended in no other way
+        if not watch:  # --watch has no other end
             raise
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What there is: the mesh, as a manager tells it; the rest as Redis has it.
+    """The mesh as a manager knows it, and the rest as Redis has it.
 
-    `machines` and `queue` are None where nobody may read them.
+    `machines` and `queue` are None if the user may not read them.
     """
 
     mesh: pb.MeshStatus
@@ -79,14 +81,14 @@ class _Seen:
 
 
 def _look(fetch: Callable[[], pb.MeshStatus], url: str, service: str, queue: str) -> _Seen:
-    """Raises CoordinatorUnavailable where no manager answers and nothing trains either."""
+    """Raise CoordinatorUnavailable if no manager answers, and there are no trainings or jobs."""
     from ...proto import coordinator_pb2 as pb
     from ...runtime.errors import CoordinatorUnavailable
     from .machines_view import machines_at
 
     try:
         mesh = fetch()
-    except CoordinatorUnavailable as error:  # a training needs Redis alone
+    except CoordinatorUnavailable as error:  # trainings only need Redis
         jobs, queued = (_jobs(url), _queue(url, queue)) if not service else ((), None)
         if not (jobs or queued):
             raise
@@ -113,7 +115,7 @@ def _jobs(url: str) -> Sequence[JobState]:
     board = open_board(url)
     try:
         return read_jobs(board)
-    except AccessError:  # the user of this URL is one who may ask managers alone
+    except AccessError:  # the user of this URL may only call managers
         return ()
     finally:
         board.close()
@@ -159,7 +161,7 @@ def _render(seen: _Seen, service: str, most: int) -> RenderableType:
 
 
 def _print_json(ask: Callable[[], _Seen], service: str, again: bool) -> None:
-    """One document; with `again`, one in a line each second."""
+    """Print one document; with `again`, one per second, each in one line."""
     import json
     import time
 

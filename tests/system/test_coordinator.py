@@ -156,7 +156,7 @@ def test_certificates_and_tokens_are_asked_for(
         wait_until(lambda: [s.assigned for s in fetch_status(url, security=root).services] == [3])
         found = examined(url, learner)
     (about,) = [about for about in found if about.startswith("manager ")]
-    assert "takes subscriptions" in found[about]["well"]
+    assert "accepts subscriptions" in found[about]["well"]
     assert found["service s"].keys() == {"well"}
     assert "3 teachers serve 1 student" in found["service s"]["well"]
     assert "teacher t1" not in found

@@ -48,7 +48,7 @@ def test_foreign_servers_are_named_with_what_they_speak() -> None:
     [
         ({}, "well", "valkey 8.1.3"),
         ({"role": "slave"}, "wrong", "valkey 8.1.3 is a slave"),
-        ({"maxmemory_policy": "allkeys-lru"}, "doubt", "valkey 8.1.3 throws keys away"),
+        ({"maxmemory_policy": "allkeys-lru"}, "doubt", "valkey 8.1.3 evicts keys"),
     ],
 )
 def test_redis_is_named_with_its_version(
@@ -105,7 +105,7 @@ def test_days_of_our_certificates_and_of_the_peers_are_told(tmp_path: Path, ca: 
 
 
 @pytest.mark.parametrize(
-    ("assigned", "advice"), [(0, "start more teachers"), (2, "they ask for one more as long as")]
+    ("assigned", "advice"), [(0, "start more teachers"), (2, "they request one more while")]
 )
 def test_the_state_of_a_service_is_told_in_numbers(assigned: int, advice: str) -> None:
     one = pb.ServiceStatus(
@@ -117,7 +117,7 @@ def test_the_state_of_a_service_is_told_in_numbers(assigned: int, advice: str) -
         mesh.manager.mesh = pb.MeshStatus(services=[one])
         found = list(doctor.examine(mesh.url, lambda: None))
     (gone,) = [f for f in found if f.about == "manager 127.0.0.1:9"]
-    assert gone.advice == "is it up, and may this machine dial it?"
+    assert gone.advice == "check that it runs, and that this machine may connect to it"
     refused, serving = [f for f in found if f.about == "service one"]
     assert refused.text == "1 teacher is refused"
     text = f"2 teachers serve 1 student, {assigned} of 2 wanted are assigned; 1 student starves"

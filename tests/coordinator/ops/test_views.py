@@ -220,7 +220,7 @@ def test_elastic_jobs_are_counted_by_their_state() -> None:
     board.resign("r")
     found = queue_view.read_queue(board, "night")
     assert found
-    assert "2 lost, 1 waiting, 1 failed; nobody runs jobs now" in queue_view.line(found)
+    assert "2 lost, 1 waiting, 1 failed; no agent runs jobs now" in queue_view.line(found)
     assert queue_view.to_json(found)["fleet"] is None
     assert queue_view.to_json(found)["jobs"]["lost"] == 2
     board = queue_of("succeeded", "failed")
