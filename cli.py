@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 #: Groups of commands: module of the group `app`, and its line in `edl --help`.
 _GROUPS = {
-    "coordinator": ("coordinator.cli", "Who is alive, and who serves whom."),
+    "coordinator": (
+        "coordinator.cli",
+        "Service managers: they hold leases and assign teachers to students.",
+    ),
     "teacher": ("teacher.cli", "Serve a model as a teacher."),
     "student": (
         "student.cli",

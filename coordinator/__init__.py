@@ -1,6 +1,6 @@
-"""Who is alive, and who serves whom: leases in Redis, and the manager that assigns teachers.
+"""The coordinator: leases in Redis, and service managers that assign teachers to students.
 
-The public names below load what they need when they are first used.
+The public names import their modules at first use.
 """
 
 from __future__ import annotations

@@ -28,11 +28,11 @@ from .store import Store
 
 log = logging.getLogger(__name__)
 
-#: Seconds that the first beat waits for those of other teachers.
+#: Seconds that the first heartbeat waits for those of other teachers.
 _GATHER_S: Final = 0.05
-#: Seconds between two attempts to become the relay of the host.
+#: Seconds between attempts to become the relay of the host.
 _RETRY_S: Final = 1.0
-#: Share of the TTL that a teacher waits for the relay, and the limit in seconds.
+#: Share of the TTL for which a teacher waits for the relay, and the most seconds.
 _WAIT_TTLS, _MOST_WAIT_S = 0.1, 1.0
 _LONGEST_PATH: Final = 100  # bytes; the limit of Linux for Unix sockets is 107
 
@@ -96,7 +96,7 @@ class RelayedRegistry(Registry):
 class _Waiting:
     service: str
     ttl_s: float
-    until_s: float  # by the host's monotonic clock; later its teacher sends it
+    until_s: float  # by the host's monotonic clock; afterwards its teacher sends it
     beat: MemberBeat
     answer: queue.SimpleQueue[Beat | None] = field(default_factory=queue.SimpleQueue)
 
@@ -105,9 +105,9 @@ class BeatRelay:
     """Forwards heartbeats of a host's teachers. Of several with the same path, one is active.
 
     Args:
-        registry: sends them; the caller closes it.
-        path: its socket, in a private folder.
-        pause: waits so many seconds for further heartbeats.
+        registry: sends the heartbeats; the caller closes it.
+        path: socket of the relay, in a private folder.
+        pause: called with the seconds to wait for further heartbeats.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class BeatRelay:
                 raise OSError("its path is too long for a socket")
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            log.warning("no relay of beats at %s: %s", self._path, error)
+            log.warning("cannot start the relay of heartbeats at %s: %s", self._path, error)
             return
         for thread in self._threads:
             thread.start()
@@ -164,7 +164,7 @@ class BeatRelay:
             made.unlink(missing_ok=True)
             server = stack.enter_context(_Server(str(made), _Teacher, self._taken))
             made.chmod(0o600)
-            made.rename(self._path)  # once it has this name it is served
+            made.rename(self._path)  # the server accepts connections by now
             serving = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
             serving.start()
             self._stopping.wait()
@@ -200,7 +200,7 @@ class BeatRelay:
             with suppress(queue.Empty):
                 while (one := self._waiting.get_nowait()) is not None:
                     gathered.append(one)
-            now = time.monotonic()  # a late one could overwrite newer facts of its teacher
+            now = time.monotonic()  # a late heartbeat could overwrite newer facts of its teacher
             timely = [one for one in gathered if now < one.until_s]
             for ttl_s in dict.fromkeys(one.ttl_s for one in timely):
                 self._send([one for one in timely if one.ttl_s == ttl_s], ttl_s)
@@ -214,7 +214,7 @@ class BeatRelay:
             beats = [(one.service, one.beat) for one in together]
             answers = self._registry.beat_many("teachers", beats, ttl_s)
         except EdlError as error:
-            log.debug("beats of this host's teachers could not be sent: %s", error)
+            log.debug("heartbeats of this host's teachers could not be sent: %s", error)
         except Exception:
             log.exception("a bug: heartbeats of this host's teachers were not sent")
         for one, answer in zip(together, answers, strict=True):

@@ -1,4 +1,4 @@
-"""Command lines of a coordinator: `edl coordinator serve` and `edl coordinator acl`."""
+"""The commands `edl coordinator serve` and `edl coordinator acl`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from .config import DEFAULT_LEADER_TTL_S, DEFAULT_TTL_S, ManagerConfig, autoscal
 from .ops.options import quiet_grpc
 
 _USUAL = AutoscaleConfig()
-#: Young objects between two collections of the young; collections between two of the next age.
+#: Thresholds of the garbage collector: new objects between collections of the youngest generation;
+#: collections of a generation between those of the next one.
 _YOUNG, _MIDDLE, _OLD = 10_000, 10, 1_000
-#: Seconds after which a thread that computes lets another one on, which has a message to pass.
+#: Seconds after which a computing thread yields to one that has a message to pass.
 _SWITCH_S: Final = 0.001
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -29,7 +30,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 @app.callback()
 def coordinator() -> None:
-    """Who is alive, and who serves whom."""
+    """Service managers: they hold leases and assign teachers to students."""
 
 
 @app.command()
@@ -60,10 +61,10 @@ def serve(
     cost_ceiling: options.CostCeiling = None,
     verbose: options.Verbose = False,
 ) -> None:
-    """Run a service manager, and a Redis unless one is named, until SIGTERM or Ctrl-C.
+    """Run a service manager, and a Redis unless --redis names one, until SIGTERM or Ctrl-C.
 
-    Any number of managers may run over one Redis: each serves students, one of them leads each
-    service, and another takes over when it dies. All of them need the same --ttl and autoscaling.
+    Several managers may share a Redis: each serves students, one leads each service, and another
+    takes over if it dies. All need the same --ttl and the same options of autoscaling.
     """
     end_with_parent()
     configure_logging(verbose)
@@ -120,22 +121,23 @@ def acl(
         Path | None, typer.Option(help="File with the password of readers.")
     ] = None,
     student_password_file: Annotated[
-        Path | None, typer.Option(help="File with the password of the nodes of trainings.")
+        Path | None, typer.Option(help="File with the password of nodes of trainings.")
     ] = None,
     agent_password_file: Annotated[
         Path | None, typer.Option(help="File with the password of machines with agents.")
     ] = None,
     fleet_password_file: Annotated[
-        Path | None, typer.Option(help="File with the password of fleets, and of who submits jobs.")
+        Path | None,
+        typer.Option(help="File with the password of fleets and of users who submit jobs."),
     ] = None,
     manager_password_file: Annotated[
         Path | None, typer.Option(help="File with the password of service managers.")
     ] = None,
 ) -> None:
-    """Print Redis users: a service's teachers, readers, students, agents, fleets, managers.
+    """Print the Redis users of a service: teachers, readers, students, agents, fleets, managers.
 
-    The lines belong into the `aclfile` of Redis 7 or Valkey. They hold hashes, never a password. A
-    user whose password file is not named gets a placeholder, which Redis refuses to load.
+    Put the lines into the `aclfile` of Redis 7 or Valkey. They contain hashes, never passwords. A
+    user without a password file gets a placeholder, which Redis refuses to load.
     """
     from .registry.acl import rules, users
     from .store.redis_url import read_password
@@ -155,11 +157,11 @@ def acl(
 
 
 def be_prompt() -> None:
-    """From here on, no thread keeps the others waiting for long.
+    """Bound the time for which one thread delays the others.
 
-    Hardly ever look through everything that is remembered: with thousands of teachers a full
-    collection stops all threads for longer than an assignment may take, and finds nothing, as what
-    the manager drops is freed by its reference count. Young cycles are still found.
+    Make full garbage collections rare: with thousands of teachers one stops all threads for longer
+    than an assignment may take, and frees nothing, as reference counts free what the manager
+    drops. Collections of young objects go on.
     """
     sys.setswitchinterval(_SWITCH_S)
     gc.collect()
@@ -168,7 +170,7 @@ def be_prompt() -> None:
 
 
 def main() -> None:
-    """`python -m edl.coordinator.cli`."""
+    """Run the command line; `python -m edl.coordinator.cli` calls it."""
     run_cli(app)
 
 

@@ -1,4 +1,4 @@
-"""Settings of a service manager, and which addresses it may listen on."""
+"""Settings of a service manager, and its addresses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from ..runtime.errors import AddressInUse, UsageError
 from ..scheduler.autoscale import AutoscaleConfig
 
-#: Where a mesh is looked for when nobody names one.
+#: Redis URL of a mesh if none is named.
 DEFAULT_URL = "redis://127.0.0.1:6379"
-#: Seconds without a beat after which a member is dead.
+#: Seconds without a heartbeat after which a member is dead.
 DEFAULT_TTL_S = 6.0
-#: Seconds after which another manager may lead a service whose leader does not prolong its lease.
+#: Seconds after which another manager may lead a service whose leader does not renew its lease.
 DEFAULT_LEADER_TTL_S = 2.0
 
 
@@ -24,12 +24,13 @@ class ManagerConfig:
     """Settings of one service manager.
 
     Attributes:
-        ttl_s: seconds without a report after which a student is gone; also its own lease's TTL.
-        leader_ttl_s: seconds that its lease on leading a service lasts without being prolonged.
-        admission: teachers are probed before students hear of them.
-        sweep_s: seconds between two looks at the registry, unless a deadline passes before.
+        ttl_s: seconds without a report after which a student is gone; also the TTL of the manager's
+            own lease.
+        leader_ttl_s: seconds for which its lease as leader of a service is valid unless renewed.
+        admission: probe teachers before students get them.
+        sweep_s: seconds between reads of the registry, unless a deadline passes earlier.
         outage_sweep_s: the same while the registry does not answer.
-        autoscale: how each service is scaled for which nobody says it otherwise.
+        autoscale: autoscaling of services whose deployment does not say otherwise.
     """
 
     ttl_s: float = DEFAULT_TTL_S
@@ -41,17 +42,17 @@ class ManagerConfig:
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.ttl_s <= 3600:
-            raise UsageError(f"a TTL is between 0.1 and 3600 seconds, not {self.ttl_s:g}")
+            raise UsageError(f"a TTL must be between 0.1 and 3600 seconds, not {self.ttl_s:g}")
         if not 0.3 <= self.leader_ttl_s <= 60:
             raise UsageError(
-                f"a leader's TTL is between 0.3 and 60 seconds, not {self.leader_ttl_s:g}"
+                f"a leader's TTL must be between 0.3 and 60 seconds, not {self.leader_ttl_s:g}"
             )
         if not 0 < self.sweep_s <= self.ttl_s:
             raise UsageError(f"sweep_s must be above 0 and at most the TTL, not {self.sweep_s:g}")
         if not self.sweep_s < self.leader_ttl_s / 2:
             raise UsageError(
                 f"sweep_s must be below half of the leader's TTL, not {self.sweep_s:g}: "
-                "a leader prolongs its lease as it sweeps"
+                "a leader renews its lease with each sweep"
             )
 
 
@@ -65,7 +66,7 @@ def autoscale_config(
     price: float,
     ceiling: float | None,
 ) -> AutoscaleConfig:
-    """The settings of autoscaling as flags say them; raises UsageError where they make no sense."""
+    """Return settings of autoscaling from options; raise UsageError if they are invalid."""
     try:
         return AutoscaleConfig(
             least, most, freeze_s, up_after_s, down_after_s, idle_to_zero_s, price, ceiling
@@ -75,17 +76,17 @@ def autoscale_config(
 
 
 def check_free(host: str, port: int, option: str = "--listen") -> None:
-    """Find out, before gRPC does and prints it, whether one can listen there; raises as `bound`."""
+    """Check that one can listen on an address, before gRPC tries it; raise errors as `bound`."""
     bound(host, port, option).close()
 
 
 def bound(host: str, port: int, option: str = "--listen") -> socket.socket:
-    """A socket that has the address, and does not listen yet.
+    """Return a TCP socket that is bound to an address but does not listen yet.
 
     Args:
         host: an address of this machine.
-        port: 0 for any.
-        option: what names the port on the command line.
+        port: TCP port; 0: any free one.
+        option: option of the port, for error messages.
 
     Raises:
         UsageError: `host` is no address of this machine.
@@ -102,18 +103,19 @@ def bound(host: str, port: int, option: str = "--listen") -> socket.socket:
             undo.pop_all()
             return made
     except PermissionError:
-        raise UsageError(f"port {port} is only for root: choose one from 1024 on") from None
+        raise UsageError(f"port {port} requires root: choose 1024 or above") from None
     except OSError as error:
         where = join_address(host, port)
         if error.errno == errno.EADDRINUSE:
             raise AddressInUse(
-                f"another process listens on {where}: choose another port with {option}, 0 for any"
+                f"another process listens on {where}: choose another port with {option}, or 0 for"
+                " any free one"
             ) from None
         raise UsageError(f"cannot listen on {where}: {error.strerror or error}") from None
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether `host` stands for all addresses of this machine, and so names none."""
+    """Return whether `host` is a wildcard address, such as 0.0.0.0."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_unspecified
     except ValueError:
@@ -121,13 +123,13 @@ def is_wildcard(host: str) -> bool:
 
 
 def named_by_address(host: str) -> str:
-    """A host to advertise; with `*.` before it our own address, dashes in it, stands for the star.
+    """Return the host to advertise; replace the star of `*.NAME` by our address with dashes.
 
-    So does the DNS of a Kubernetes cluster name pods (`10-1-2-3.NAMESPACE.pod`), and so one
-    certificate for `*.NAMESPACE.pod` holds for all of them.
+    The DNS of Kubernetes names pods so (`10-1-2-3.NAMESPACE.pod`), and one certificate for
+    `*.NAMESPACE.pod` is valid for all of them.
 
     Raises:
-        UsageError: this machine's name has no address that others could reach.
+        UsageError: the host name of this machine only has addresses that others cannot reach.
     """
     if not host.startswith("*."):
         return host
@@ -135,17 +137,17 @@ def named_by_address(host: str) -> str:
     with contextlib.suppress(OSError):
         told = socket.getaddrinfo(own, None, type=socket.SOCK_STREAM)
         own_ones = [ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in told]
-        # Of a pod with both, the one of IPv4: the cluster's DNS has names of its first kind alone.
+        # IPv4 first: the DNS of a dual-stack cluster has only names of the first address family.
         for found in sorted(own_ones, key=lambda one: one.version):
             if not (found.is_loopback or found.is_link_local):
                 return str(found).replace(".", "-").replace(":", "-") + host[1:]
     raise UsageError(
-        f"--advertise {host} asks for our own address, and {own}, as this machine is called, has "
-        "none but loopback: advertise a name or an address that others reach"
+        f"--advertise {host} needs an address of this machine, but its name {own} only has "
+        "loopback addresses: advertise a name or an address that others can reach"
     )
 
 
 def join_address(host: str, port: int) -> str:
-    """`host:port`, with an IPv6 address in brackets."""
+    """Return `host:port`, with an IPv6 address in brackets."""
     bare = host.strip("[]")
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"

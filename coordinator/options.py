@@ -1,4 +1,4 @@
-"""The options of `edl coordinator serve`: their help, their limits, their environment variables."""
+"""The options of `edl coordinator serve`, with help, limits and environment variables."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import typer
 
 from .config import join_address
 
-_LISTENING = "Where it listens"
+_LISTENING = "Addresses"
 _LEASES = "Leases"
 _SECURITY = "Security"
-_SCALING = "Autoscaling (of services without a deployment that says it)"
+_SCALING = "Autoscaling (of services without a deployment)"
 
 Redis = Annotated[
     str | None,
     typer.Option(
         envvar="EDL_REDIS",
-        help="URL of a running Redis or Valkey: redis://, rediss:// (TLS), unix://, "
+        help="Use the Redis or Valkey at this URL: redis://, rediss:// (TLS), unix://, "
         "redis+sentinel://host:port,.../MASTER. Default: start one.",
     ),
 ]
@@ -29,13 +29,13 @@ RedisPort = Annotated[
         envvar="EDL_REDIS_PORT",
         min=0,
         max=65535,
-        help="Port of the Redis that is started; 0: any free. Default: 6379, or any if taken.",
+        help="Port of the started Redis; 0: any free one. Default: 6379, or any if taken.",
     ),
 ]
 
 
 class ListenAddress(NamedTuple):
-    """Where a server listens; port 0: any free one."""
+    """Address of a server; port 0: any free one."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -58,7 +58,7 @@ class ListenAddress(NamedTuple):
 
 
 DEFAULT_LISTEN: Final = ListenAddress()
-#: What all options for the address of a server share.
+#: Arguments that all options for the address of a server share.
 LISTEN: Final[dict[str, Any]] = {
     "envvar": "EDL_LISTEN",
     "metavar": "[HOST:][PORT]",
@@ -67,14 +67,14 @@ LISTEN: Final[dict[str, Any]] = {
 }
 Listen = Annotated[
     ListenAddress,
-    typer.Option("--listen", help="Address of the manager.", rich_help_panel=_LISTENING, **LISTEN),
+    typer.Option("--listen", help="Listen on this address.", rich_help_panel=_LISTENING, **LISTEN),
 ]
 Advertise = Annotated[
     str | None,
     typer.Option(
         envvar="EDL_ADVERTISE",
-        help="Host name that others reach this machine by; *.NAME puts our own address, with "
-        "dashes, in the place of the star, as Kubernetes names pods.",
+        help="Host name or address of this machine for others. In *.NAME, the star is replaced by "
+        "our address with dashes, as in the names of Kubernetes pods. Default: that of --listen.",
         rich_help_panel=_LISTENING,
     ),
 ]
@@ -83,7 +83,7 @@ MetricsListen = Annotated[
     typer.Option(
         envvar="EDL_METRICS_LISTEN",
         metavar="[HOST:]PORT",
-        help="Serve Prometheus metrics here; a port alone is one of this machine only.",
+        help="Serve Prometheus metrics on this address; PORT alone: on loopback. Default: none.",
         rich_help_panel=_LISTENING,
     ),
 ]
@@ -92,7 +92,7 @@ Http = Annotated[
     typer.Option(
         envvar="EDL_HTTP",
         metavar="[HOST:]PORT",
-        help="Serve the live page of the mesh here; a port alone is one of this machine only.",
+        help="Serve the live page on this address; PORT alone: on loopback. Default: none.",
         rich_help_panel=_LISTENING,
     ),
 ]
@@ -100,7 +100,7 @@ Ttl = Annotated[
     float,
     typer.Option(
         envvar="EDL_TTL",
-        help="Seconds without a sign of life until a member is dead.",
+        help="Seconds without a heartbeat after which a member is dead.",
         rich_help_panel=_LEASES,
     ),
 ]
@@ -108,7 +108,7 @@ LeaderTtl = Annotated[
     float,
     typer.Option(
         envvar="EDL_LEADER_TTL",
-        help="Seconds until another manager takes over from one that leads and is dead.",
+        help="Seconds after which another manager takes over from a dead leader.",
         rich_help_panel=_LEASES,
     ),
 ]
@@ -117,8 +117,8 @@ Admission = Annotated[
     typer.Option(
         "--admission/--no-admission",
         envvar="EDL_ADMISSION",
-        help="Call each teacher at its address before students hear of it, and have it prove "
-        "who it is.",
+        help="Call each teacher at its address and verify its identity before it is assigned to "
+        "students.",
         rich_help_panel=_SECURITY,
     ),
 ]
@@ -126,7 +126,7 @@ ProbeCa = Annotated[
     Path | None,
     typer.Option(
         envvar="EDL_PROBE_CA",
-        help="Certificates, in PEM form, that sign those of teachers. Default: --tls-ca.",
+        help="CA certificates of the teachers, in PEM form. Default: --tls-ca.",
         rich_help_panel=_SECURITY,
     ),
 ]
@@ -134,7 +134,7 @@ ProbeTokenFile = Annotated[
     Path | None,
     typer.Option(
         envvar="EDL_PROBE_TOKEN_FILE",
-        help="File with the bearer token to call teachers with, where they ask for one.",
+        help="File with the bearer token for teachers that require one. Default: none.",
         rich_help_panel=_SECURITY,
     ),
 ]
@@ -142,7 +142,7 @@ Insecure = Annotated[
     bool,
     typer.Option(
         "--insecure",
-        help="Listen beyond this machine without credentials.",
+        help="Allow other machines to connect without credentials.",
         rich_help_panel=_SECURITY,
     ),
 ]
@@ -151,7 +151,7 @@ MinTeachers = Annotated[
     typer.Option(
         envvar="EDL_MIN_TEACHERS",
         min=0,
-        help="Fewest teachers desired of a service while it has a student.",
+        help="Least number of teachers of a service that has students.",
         rich_help_panel=_SCALING,
     ),
 ]
@@ -160,7 +160,7 @@ MaxTeachers = Annotated[
     typer.Option(
         envvar="EDL_MAX_TEACHERS",
         min=0,
-        help="Most teachers desired of a service.",
+        help="Greatest number of teachers of a service.",
         rich_help_panel=_SCALING,
     ),
 ]
@@ -168,7 +168,7 @@ Freeze = Annotated[
     float,
     typer.Option(
         envvar="EDL_FREEZE",
-        help="Seconds for which the number desired stays after a change.",
+        help="Seconds for which the desired number stays after a change.",
         rich_help_panel=_SCALING,
     ),
 ]
@@ -176,7 +176,8 @@ UpAfter = Annotated[
     float,
     typer.Option(
         envvar="EDL_UP_AFTER",
-        help="Seconds for which more must have been needed; at once when students starve.",
+        help="Scale up after more teachers were needed for this many seconds; at once if students "
+        "starve.",
         rich_help_panel=_SCALING,
     ),
 ]
@@ -184,7 +185,7 @@ DownAfter = Annotated[
     float,
     typer.Option(
         envvar="EDL_DOWN_AFTER",
-        help="Seconds for which fewer must have been enough.",
+        help="Scale down after fewer teachers were enough for this many seconds.",
         rich_help_panel=_SCALING,
     ),
 ]
@@ -192,7 +193,7 @@ IdleToZero = Annotated[
     float,
     typer.Option(
         envvar="EDL_IDLE_TO_ZERO",
-        help="Seconds without a student after which no teacher is desired.",
+        help="Scale to zero after this many seconds without a student.",
         rich_help_panel=_SCALING,
     ),
 ]
@@ -201,7 +202,7 @@ TeacherPrice = Annotated[
     typer.Option(
         envvar="EDL_TEACHER_PRICE",
         min=0,
-        help="What a teacher costs an hour, for --cost-ceiling.",
+        help="Price of a teacher per hour, for --cost-ceiling.",
         rich_help_panel=_SCALING,
     ),
 ]
@@ -210,8 +211,8 @@ CostCeiling = Annotated[
     typer.Option(
         envvar="EDL_COST_CEILING",
         min=0,
-        help="What all teachers of a service may cost an hour. Default: anything.",
+        help="Most that all teachers of a service may cost per hour. Default: no limit.",
         rich_help_panel=_SCALING,
     ),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Log debug records, show tracebacks.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Log debug records and show tracebacks.")]

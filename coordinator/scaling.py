@@ -1,4 +1,4 @@
-"""How services are scaled, as their deployments say; and the number desired, for autoscalers."""
+"""Autoscaling settings of services, and the desired number of teachers for autoscalers."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from .registry import Registry
 
 log = logging.getLogger(__name__)
 
-#: Seconds for which deployments that were read are believed.
+#: Seconds for which deployments are cached.
 _FRESH_S: Final = 2.0
-#: Where the number desired is served: this and the name of a service.
+#: HTTP path of the desired number, before the name of a service.
 PATH: Final = "/autoscale/"
 
 
 class Settings:
-    """How each service is scaled: as its deployment says, or as all are for which there is none.
+    """Autoscaling settings of each service: those of its deployment, else the usual ones.
 
-    Used by one thread.
+    Only for one thread.
 
     Args:
-        board: where deployments are.
-        usual: settings where there is none; and those that no deployment says.
-        clock: monotonic seconds.
+        board: has the deployments.
+        usual: settings of services without a deployment, and those that deployments lack.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Settings:
         self._deployed: dict[str, AutoscaleConfig] = {}
 
     def of(self, service: str) -> AutoscaleConfig:
-        """How this one is scaled; as it was while the board does not answer."""
+        """Return the settings of a service; the last known ones while the board does not answer."""
         now = self._clock()
         if now - self._read_s >= _FRESH_S:
             self._read_s = now
@@ -57,12 +57,12 @@ class Settings:
                     if not one.withdrawn
                 }
             except (UnavailableError, AccessError) as error:
-                log.debug("services are scaled as before: %s", error)
+                log.debug("autoscaling keeps its settings: %s", error)
         return self._deployed.get(service, self._usual)
 
 
 def bounded(usual: AutoscaleConfig, deployment: Deployment) -> AutoscaleConfig:
-    """The usual settings with what a deployment says of its service."""
+    """Return the usual settings, overridden by those of a deployment."""
     ceiling = deployment.cost_ceiling_per_hour
     return replace(
         usual,
@@ -75,19 +75,19 @@ def bounded(usual: AutoscaleConfig, deployment: Deployment) -> AutoscaleConfig:
 
 
 def count_of(registry: Registry, service: str) -> int | None:
-    """How many teachers a service should have; None: no leader has said so lately."""
+    """Return how many teachers a service should have; None: unknown."""
     found = registry.desired(service)
     return None if found is None else found.count
 
 
 def page(registry: Registry, path: str) -> bytes | None:
-    """What `GET /autoscale/SERVICE` is answered, as JSON; None: that is not what is asked for.
+    """Return the reply to `GET /autoscale/SERVICE` as JSON; None: `path` is another one.
 
     `{"service", "desired_teachers", "reason", "since_ms", "at_ms"}`, times by the registry's clock.
 
     Raises:
-        UsageError: there is no such service, or nothing is desired of it: no number is better than
-            one that ends teachers.
+        UsageError: there is no such service, or its number is unknown: an error is better than a
+            number that ends teachers.
         UnavailableError: the registry does not answer.
     """
     if not path.startswith(PATH):

@@ -1,4 +1,4 @@
-"""A coordinator from its start to its orderly end: Redis, manager, gRPC, metrics, page, lease."""
+"""Starts and stops a coordinator: Redis, manager, gRPC, metrics, page, lease."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ _ATTEMPTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """Where a coordinator listens and what it stands on.
+    """Settings of a coordinator.
 
     Attributes:
         redis: URL of a running Redis; None: start one.
-        redis_port: port of the one to start; 0: any free; None: 6379 if free, else any.
-        host: address to listen on, for gRPC and for the Redis that is started.
-        port: gRPC port; 0: any free.
-        advertise: host name or address that others reach this machine by; None: `host`.
-        metrics_listen: "PORT" or "HOST:PORT" of its Prometheus metrics; None: none.
-        http: "PORT" or "HOST:PORT" of the live page; None: none.
-        insecure: allow a `host` that other machines can reach, though nobody is authenticated.
+        redis_port: port of the started Redis; 0: any free one; None: 6379 if free, else any.
+        host: address to listen on, for gRPC and for the started Redis.
+        port: gRPC port; 0: any free one.
+        advertise: host name or address of this machine for others; None: `host`.
+        metrics_listen: "PORT" or "HOST:PORT" of the Prometheus metrics; None: no metrics.
+        http: "PORT" or "HOST:PORT" of the live page; None: no page.
+        insecure: allow a `host` that other machines can reach, without authentication.
         security: certificates and tokens of the manager; None: neither.
-        probing: how it calls teachers before it admits them; None: neither TLS nor token.
+        probing: how the manager calls teachers that it probes; None: neither TLS nor token.
         manager: settings of the manager.
     """
 
@@ -77,33 +77,33 @@ class ServeConfig:
         check_exposure(self.host, self.security, self.insecure, "the service manager")
         if self.redis is not None and self.redis_port is not None:
             raise UsageError(
-                "--redis-port is of a Redis that is started here, and --redis names a running one: "
-                "give one of both"
+                "--redis-port belongs to a Redis that is started here, and --redis names a running "
+                "one: give only one of them"
             )
         if self.redis is not None or is_loopback(self.host):
             return
         if self.security is not None and self.security != ServerSecurity():
             raise UsageError(
-                "the Redis that is started with it has neither TLS nor passwords: certificates and "
-                f"tokens keep nobody out who reaches {self.host}. Name one that has both with "
-                "--redis rediss://... (docs/how-to/security.md), or leave the credentials out and "
-                "say --insecure if the network is trusted"
+                "the started Redis has neither TLS nor passwords: everybody who can reach "
+                f"{self.host} has access despite certificates and tokens. Name a Redis with both "
+                "in --redis rediss://... (docs/how-to/security.md), or omit the credentials and "
+                "give --insecure if the network is trusted"
             )
         if not self.insecure:
             raise UsageError(
-                f"the Redis that is started with it would be open to everybody who reaches "
-                f"{self.host}: name one that has passwords with --redis URL (docs/security.md), or "
-                "say --insecure if the network is trusted"
+                f"the started Redis would be open to everybody who can reach {self.host}: name one "
+                "with passwords in --redis URL (docs/security.md), or give --insecure if the "
+                "network is trusted"
             )
 
     @property
     def asks_for_tokens(self) -> bool:
-        """Whether callers have to show one; over HTTP that is all that is asked for."""
+        """Whether callers need a token; over HTTP, tokens are the only credentials."""
         return self.security is not None and self.security.tokens_file is not None
 
     @property
     def reached_by(self) -> str:
-        """The host under which others reach it."""
+        """Host name or address for others."""
         if self.advertise:
             return named_by_address(self.advertise)
         return socket.gethostname() if is_wildcard(self.host) else self.host
@@ -114,16 +114,16 @@ def serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None])
 
     Args:
         config: its settings.
-        stop: ends it, within a few seconds.
+        stop: ends the coordinator within a few seconds.
         announce: called once with the URL of Redis and the manager's address when all is ready.
 
     Raises:
-        RegistryUnavailable: the Redis that was named does not answer.
+        RegistryUnavailable: the named Redis does not answer.
         AccessError: it refuses the user or password of its URL.
         AddressInUse: one of the ports is taken.
         UsageError: no Redis is named, and there is no program to start one; `host` is no address of
-            this machine; a credential cannot be used; what the page needs is not installed.
-        ProcessFailed: its server ended by itself.
+            this machine; a credential cannot be used; a package for the page is not installed.
+        ProcessFailed: the gRPC server ended by itself.
     """
     check_free(config.host, config.port)
     _warn(config)
@@ -172,7 +172,7 @@ def _warn(config: ServeConfig) -> None:
     if not is_loopback(config.host) and not (
         config.security is not None and config.security.authenticates
     ):
-        log.warning("listening on %s without credentials: whoever calls is served", config.host)
+        log.warning("listening on %s without credentials: every caller is served", config.host)
 
 
 def _listen(
@@ -184,7 +184,7 @@ def _listen(
     on_ended: Callable[[], None],
     undo: ExitStack,
 ) -> tuple[Manager, str]:
-    """The manager at work, and its address, which it has to know before it listens."""
+    """Start a manager and its server; return it and its address, which it needs at creation."""
     prober = GrpcProber(config.probing)
     undo.callback(prober.stop)
     for attempt in range(1, _ATTEMPTS + 1):
@@ -206,7 +206,7 @@ def _listen(
         try:
             server.start(config.host, port)
         except AddressInUse:
-            if config.port or attempt == _ATTEMPTS:  # else another took the free one
+            if config.port or attempt == _ATTEMPTS:  # else another process took the free port
                 raise
             continue
         metrics.watch(manager.view)
@@ -229,7 +229,7 @@ def _serve_metrics(
     def authorize(token: str) -> None:
         gate.require(gate.bearer(token), "viewer")
 
-    # On loopback nobody need show a token, so that a Prometheus beside it works as it comes.
+    # No token is needed on loopback, so that a local Prometheus works without settings.
     asks = config.asks_for_tokens and not is_loopback(split_listen(listen)[0])
     server = MetricsServer(
         listen,
@@ -280,7 +280,7 @@ def _lease(registry: Registry, address: str, started_ms: int, ttl_s: float) -> H
     return Heartbeat(registry, "managers", "", address, lambda: facts, ttl_s)
 
 
-#: Teachers and students of each service on the page; more would be no picture.
+#: Most teachers, and most students, of each service on the page.
 _MEMBERS: Final = 1000
 
 
@@ -288,8 +288,8 @@ class MeshSource:
     """A `web.feed.Source` over one manager and its registry.
 
     Args:
-        manager: what it asks.
-        registry: where the log is read and orders are written.
+        manager: returns the status.
+        registry: has the log, and receives orders.
     """
 
     def __init__(self, manager: Manager, registry: Registry) -> None:
@@ -297,13 +297,13 @@ class MeshSource:
         self._registry = registry
 
     def status(self) -> pb.MeshStatus:
-        """Who is alive and who serves whom. Raises RegistryUnavailable."""
+        """Return the live teachers and students and the assignments. Raises RegistryUnavailable."""
         return self._manager.status(max_members=_MEMBERS)
 
     def events(self, service: str, after: str, last: int) -> Sequence[pb.Event]:
-        """What the log of a service says, oldest first. Raises RegistryUnavailable."""
+        """Return events of the log of a service, oldest first. Raises RegistryUnavailable."""
         return [event_message(service, e) for e in self._registry.events(service, after, last)]
 
     def drain(self, service: str, teacher_id: str) -> None:
-        """Ask a teacher to finish what it has and leave. Raises UsageError, RegistryUnavailable."""
+        """Ask a teacher to drain. Raises UsageError, RegistryUnavailable."""
         operations.drain(self._registry, service=service, teacher_id=teacher_id)

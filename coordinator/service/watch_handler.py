@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between reads of the logs.
 _LOOK_S: Final = 0.2
-#: The first read goes back so many milliseconds, so that a watcher misses no entry between reading
-#: the log itself and the first new entry.
+#: The first read goes back by this many milliseconds, so that a watcher misses no entry between
+#: reading the log itself and the first new entry.
 _OVERLAP_MS: Final = 2000
 #: Most unsent events of a watcher: twice what the log of one service holds.
 _BEHIND: Final = 20_000

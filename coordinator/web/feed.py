@@ -180,7 +180,7 @@ class Feed:
 
 
 def interval_s(members: int) -> float:
-    """Return the seconds between reads of a mesh with so many members."""
+    """Return the seconds between reads of a mesh with this many members."""
     return min(SLOW_S, max(FAST_S, FAST_S * members / _FAST_MEMBERS))
 
 

@@ -62,9 +62,9 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, valkey_url: str) 
         wrong: list[tuple[dict[str, Any], type[EdlError], str]] = [
             ({"redis": "redis://127.0.0.1:1"}, RegistryUnavailable, "127.0.0.1:1 does not answer"),
             ({"redis": "127.0.0.1:6379"}, UsageError, "the URL of a coordinator"),
-            ({"redis": valkey_url, "redis_port": 1}, UsageError, "give one of both"),
+            ({"redis": valkey_url, "redis_port": 1}, UsageError, "give only one of them"),
             ({"host": "0.0.0.0"}, UsageError, "--insecure"),
-            ({"host": "0.0.0.0", "security": tokens}, UsageError, "the Redis that is started"),
+            ({"host": "0.0.0.0", "security": tokens}, UsageError, "the started Redis"),
             ({"host": "0.0.0.0", "security": tokens, "insecure": True}, UsageError, "rediss://"),
             ({"host": "no.such.host.invalid", "insecure": True}, UsageError, "cannot listen on no"),
             ({"redis": valkey_url, "metrics_listen": str(port)}, AddressInUse, str(port)),
