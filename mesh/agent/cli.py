@@ -224,7 +224,11 @@ def agent(
         logs.mkdir(parents=True, exist_ok=True)
     mesh = mesh_context(context, coordinator)
     if local:
-        spec = TeacherSpec(service, model, 1, 8, ttl, grace, tuple(shlex.split(teacher_options)))
+        try:
+            words = tuple(shlex.split(teacher_options))
+        except ValueError as error:
+            raise UsageError(f"--teacher-options: {error}") from None
+        spec = TeacherSpec(service, model, 1, 8, ttl, grace, words)
         _run_local(spec, mesh, min_, max_, logs)
         return
     from ...proto.security import check_exposure

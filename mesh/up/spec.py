@@ -75,7 +75,7 @@ class ServiceSpec:
     ready_s: Ready = 120.0
 
     def __post_init__(self) -> None:
-        ours = ("--model", "--service", "--redis", "--teacher-id", "--grace")
+        ours = ("--model", "--service", "--redis", "--coordinator", "--teacher-id", "--grace")
         check_words("options", self.options, ours, "model, the service's name, grace_s")
         _check_url("options", self.options)
         check_env(self.env)

@@ -25,7 +25,7 @@ INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
 METRICS_PORT: Final = 9101
 #: Options that the operator sets, so `spec.args` may not.
 _RESERVED_ARGS: Final = (
-    "--model", "--service", "--redis", "--teacher-id", "--listen", "--http",
+    "--model", "--service", "--redis", "--coordinator", "--teacher-id", "--listen", "--http",
     "--transport-port", "--metrics-listen", "--grace",
 )  # fmt: skip
 #: Options and variables that let a teacher authenticate callers, or skip that.

@@ -104,6 +104,10 @@ def test_teachers_that_cannot_be_started_so_end_the_fleet() -> None:
     [
         (("--local",), "--local needs --service and --model"),
         (("--local", "--service", "a", "--model", "m", "--devices", "cpu"), "--devices: not with"),
+        (
+            ("--local", "--service", "a", "--model", "m", "--teacher-options", "'x"),
+            "--teacher-options: No closing quotation",
+        ),
         (("--service", "a", "--max", 3), "--service, --max: with --local only"),
     ],
 )
