@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ...coordinator.calling import client
@@ -58,11 +59,11 @@ class _Members(ResourceKind):
             {"service": one["name"], **member} for one in services for member in one[self.plural]
         ]
 
-    def _id(self, member: Any) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _id(self, member: Any) -> str: ...
 
-    def _table(self, service: pb.ServiceStatus) -> RenderableType:
-        raise NotImplementedError
+    @abstractmethod
+    def _table(self, service: pb.ServiceStatus) -> RenderableType: ...
 
 
 class TeacherKind(_Members):
