@@ -1,7 +1,8 @@
 """A teacher: a server that labels batches with one model.
 
-`open_backend` and `run_in_micro_batches` label in this process what a teacher labels over the
-network, bit for bit with the same settings. `serving` runs the server, `cli` is its command line.
+`open_backend` and `run_in_micro_batches` label batches in the calling process. With the same
+settings, the labels have the same bits as those of a teacher. `serving` runs the server, `cli` is
+its command line.
 """
 
 from ..proto.datatypes import TensorSpec

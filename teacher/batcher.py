@@ -33,26 +33,26 @@ class Labeller(Protocol):
         """Memory where inputs may lie, so that they need not be copied."""
 
     def require_loaded(self) -> PredictorReady:
-        """The model; raises RetryableError while it is not loaded."""
+        """Return the model; raise RetryableError while it is not loaded."""
 
     def submit(self, request: BatchRequest) -> Future[RequestLabels]:
-        """Have one batch labelled before its deadline; does not block.
+        """Queue one batch to be labelled before its deadline; does not block.
 
-        Inputs in `memory` must not be freed before the end.
+        Inputs in `memory` must not be freed before the future is done.
 
         Returns:
-            Its labels, which the receiver must release, or an error of `TeacherError`'s family.
-            Cancelling it before the batch is at a device prevents its computation.
+            A future with the labels, which the receiver must release, or with an EdlError.
+            Cancelling it before the batch is at a device prevents the computation.
 
         Raises:
-            EdlError: it is not accepted.
+            EdlError: the batch is not accepted.
         """
 
 
-#: Jobs at one predictor: the running one, and the next one with its inputs in place.
+#: Most jobs at one predictor: the running one, and the next one with its inputs in place.
 READ_AHEAD: Final = 2
-#: Seconds without merging after merged requests crashed a predictor, so that the guilty request,
-#: which is sent again, crashes it alone.
+#: Seconds without merging after merged requests crashed a predictor. Then the request that caused
+#: the crash, when it is sent again, crashes the predictor alone.
 UNMERGED_S: Final = 60.0
 _LEFT: Final = "this teacher has left: ask another one"
 
@@ -88,7 +88,7 @@ class Batcher:
         pool: the predictors.
         slots: requests that may wait or be labelled; one more is refused.
         rule: how requests are merged.
-        recorder: counts what becomes of requests.
+        recorder: counts the outcomes of requests.
         clock: seconds, monotonic; also that of the deadlines.
     """
 
@@ -111,7 +111,7 @@ class Batcher:
         self._lanes = [_Lane(predictor) for predictor in pool.predictors]
         self._taken_slots = self._taken_samples = 0
         self._promised_s = 0.0  # when the last refused request may retry
-        self._merging: tuple[Any, Any] = (None, None)  # a loaded model, and as it answers here
+        self._merging: tuple[Any, Any] = (None, None)  # the model, and its copy for merging
         self._next_check_s = math.inf
         self._unmerged_until_s = -math.inf
         self._closed = False
@@ -129,7 +129,7 @@ class Batcher:
         return self._pool.inputs
 
     def require_loaded(self) -> PredictorReady:
-        """The model as it answers here; raises RetryableError while it is not loaded."""
+        """Return the model, with merging in its numerics; raise RetryableError if not loaded."""
         ready, most = self._pool.require_loaded(), self._rule.max_samples
         if most and ready is not self._merging[0]:
             self._merging = ready, replace(ready, spec=ready.spec.merging(most))
@@ -140,7 +140,7 @@ class Batcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Fail the requests in the queue with RetryableError."""
+        """Accept no more requests, and fail those in the queue with RetryableError."""
         with self._condition:
             self._closed = True
             self._fail_queue(RetryableError(_LEFT))
@@ -150,22 +150,23 @@ class Batcher:
         self._workers.shutdown(wait=False)  # jobs at a device end with the device
 
     def devices_changed(self) -> None:
-        """A predictor has become ready, or has ended: send what can be sent now."""
+        """Send or fail waiting requests after a predictor became ready or ended."""
         with self._condition:
             jobs = self._dispatch()
         self._submit_jobs(jobs)
 
     def submit(self, request: BatchRequest) -> Future[RequestLabels]:
-        """Have one request labelled; does not block.
+        """Queue one request to be labelled; does not block.
 
         Args:
-            request: validated; its inputs must not be changed or freed before the end.
+            request: validated; its inputs must not be changed or freed before the future is done.
 
         Returns:
-            Its labels, which keep the slot until they are released. Or an error: DeadlineExceeded
-                before it was computed, RetryableError if its predictor ended or none is left,
-                RequestRefused for inputs that the model cannot take, BadAnswer for labels that are
-                not finite. Cancelling it before it is at a device removes it from the queue.
+            A future with the labels, which keep the slot until they are released. Or an error:
+                DeadlineExceeded before it was computed, RetryableError if its predictor ended or
+                none is ready, RequestRefused for inputs that the model cannot take, BadAnswer for
+                labels that are not finite or break the model's spec. Cancelling the future before
+                the request is at a device removes the request from the queue.
 
         Raises:
             TeacherOverloaded: all slots are taken.
@@ -209,7 +210,7 @@ class Batcher:
         )
 
     def _done(self, number: int, samples: int, outcome: Future[RequestLabels]) -> None:
-        """A request has ended; one with labels keeps its slot until they are released."""
+        """Free the slot of an ended request; labels keep it until they are released."""
         if outcome.cancelled():
             with self._condition:
                 self._queue.pop(number, None)
@@ -221,7 +222,7 @@ class Batcher:
         self._give_back(samples)
 
     def _give_back(self, samples: int, release: Callable[[], object] | None = None) -> None:
-        """Return the slot of a request, after releasing its labels if it has any."""
+        """Free the slot of a request, after releasing its labels if it has any."""
         if release is not None:
             release()
         with self._condition:
@@ -229,7 +230,7 @@ class Batcher:
             self._taken_samples -= samples
 
     def _submit_jobs(self, jobs: Sequence[_DeviceJob]) -> None:
-        """Send jobs to their devices, and continue when they are labelled."""
+        """Send jobs to their devices; `_finish` runs when they are labelled."""
         for job in jobs:
             results = job.lane.predictor.submit([queued.request for queued in job.requests])
             results.add_done_callback(partial(self._finish, job))
@@ -267,7 +268,7 @@ class Batcher:
     # --- under the lock
 
     def _dispatch(self) -> list[_DeviceJob]:
-        """Decide which jobs start, and fail requests whose time is over.
+        """Decide which jobs start, and fail requests after their deadline.
 
         Returns:
             Jobs to be submitted after the lock is released. Jobs whose inputs must be copied to a

@@ -1,4 +1,4 @@
-"""The command lines of teachers: `edl teacher serve`, which is `edl-teacher serve`, and others."""
+"""The commands of `edl teacher` (also `edl-teacher`): serve, fingerprint, bench, register."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 _canary = partial(options.option, "The canary", None)
-#: Tolerance as a share of the largest value of an output: float32 on other machines or backends
-#: stays below it, another model does not.
+#: Default tolerance, as a share of the largest value of an output: float32 differs by less between
+#: machines and backends, another model differs by more.
 _TOLERANCE = 1e-3
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -163,7 +163,7 @@ def bench(
 
 
 def _on(device: str) -> configuration.Device:
-    """The device of an option; raises UsageError if it cannot be used."""
+    """Parse the value of --device; raise UsageError for unknown devices and unusable cores."""
     from .config import Device, check_cores
 
     where = Device.parse(device)
@@ -172,7 +172,7 @@ def _on(device: str) -> configuration.Device:
 
 
 def _check_folder(file: Path | None) -> None:
-    """Raise UsageError before minutes of work if `file` could not be written."""
+    """Raise UsageError, before minutes of work, if the folder of `file` does not exist."""
     if file is not None and not file.parent.is_dir():
         raise UsageError(f"there is no directory {file.parent} to write {file.name} to")
 
@@ -276,7 +276,7 @@ def serve(
     tune_allocator()
     serve_teacher = _engine(engine, serving_python)
     security = credentials.server_security(tls_cert, tls_key, tls_ca, tokens)
-    if engine == "edl" or http is not None:  # without an option, our own engine decides
+    if engine == "edl" or http is not None:  # paddle-serving has no HTTP, so no default
         http = http_listen(http, listen.host)
     _check_reach(listen.host, http, security, insecure=insecure)
     if no_self_test:
@@ -334,13 +334,13 @@ app.command("register", help=REGISTER)(register)
 
 
 def model_name(model: str) -> str:
-    """The default name of a model: that of its folder, its file or its factory."""
+    """Return the default service name of a model: the name of its folder, file or factory."""
     factory = model.rpartition(":")[2]
     return PurePath(factory).stem or "model"
 
 
 def _engine(name: str, serving_python: str | None) -> Callable[..., None]:
-    """The `serve` of the engine: `serving.serve`, or that of Paddle Serving."""
+    """Return the `serve` function of an engine; raise UsageError if the options do not fit."""
     if name == "paddle-serving":
         from .paddle_serving import engine
 
@@ -362,10 +362,10 @@ def _engine(name: str, serving_python: str | None) -> Callable[..., None]:
 def _check_reach(
     host: str, http: str | None, security: ServerSecurity | None, *, insecure: bool
 ) -> None:
-    """Check whom the sockets of the teacher let in, and warn if that is everybody.
+    """Check that sockets are not open to everybody by mistake; warn if they are open on purpose.
 
     Raises:
-        UsageError: other machines reach it without credentials, and that was not asked for.
+        UsageError: other machines reach the teacher without credentials, and `insecure` is False.
     """
     from ..proto.security import check_exposure, is_loopback
     from ..runtime.metrics import split_listen

@@ -26,7 +26,7 @@ _MAX_CORES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device, which has its own predictor process.
+    """A device with its own predictor process.
 
     Attributes:
         name: as backends call it: "cpu" or "gpu:N".
@@ -104,7 +104,7 @@ def _number(text: str) -> int:
 
 
 def _ranges(cores: Sequence[int]) -> list[str]:
-    """Consecutive cores as ranges, "0-1"."""
+    """Return consecutive cores as ranges, such as "0-1"."""
     runs: list[list[int]] = []
     for core in cores:
         if runs and core == runs[-1][-1] + 1:
@@ -184,7 +184,7 @@ class PredictorConfig:
 
     @property
     def device_label(self) -> str:
-        """The device as others are told; an emulated device is always labelled."""
+        """The device in words; an emulated device is named as emulated."""
         if self.rate is not None:
             return paced.device_label(self.rate)
         return str(Device(self.device, self.cores))
@@ -197,7 +197,7 @@ class PredictorConfig:
         return {**threads, "GLOG_minloglevel": "2", "NVIDIA_TF32_OVERRIDE": "0"}
 
     def on(self, device: Device) -> Self:
-        """The same predictor on `device`; one thread runs on each of its cores."""
+        """Return the settings for `device`: one thread for each of its cores, if it names any."""
         threads = len(device.cores) or self.threads
         return replace(self, device=device.name, cores=device.cores, threads=threads)
 
@@ -213,7 +213,7 @@ class PredictorConfig:
         output_kind: Sequence[str] | None = None,
         **others: Any,
     ) -> Self:
-        """Create it from the options of a command; `others` are attributes. Raises UsageError."""
+        """Create settings from options of a command; `others` are attributes. Raises UsageError."""
         return cls(
             model,
             micro_batch=parse_micro_batch(micro_batch),
@@ -231,17 +231,17 @@ class ServerConfig:
 
     Attributes:
         host: address to bind.
-        port: 0 takes a free one.
+        port: of the gRPC server; 0 takes a free one.
         slots: requests that wait for the model or run in it; one more is refused.
-        max_message_bytes: of one request or answer.
-        max_calls: open calls, including those without a request yet.
-        max_calls_per_peer: of one caller at one address.
-        request_bytes: of all requests that are being received or answered.
+        max_message_bytes: largest request or answer.
+        max_calls: most open calls, including those without a request yet.
+        max_calls_per_peer: most open calls of one caller at one address.
+        request_bytes: most bytes of all requests that are being received or answered.
         receive_s: seconds within which a request must arrive, from the start of its call.
         security: certificates and accepted tokens; None for no authentication.
         allow_system_shm: callers on this host may register named shared memory.
         http: "HOST:PORT", or "PORT" on loopback, for HTTP; None for gRPC only.
-        transport_port: for batches of our own readers; 0 takes a free one.
+        transport_port: TCP port for batches of our own readers; 0 takes a free one.
     """
 
     host: str = "127.0.0.1"
@@ -287,15 +287,15 @@ class TeacherConfig:
         coordinator: Redis URL of the mesh; None to serve without one.
         teacher_id: unique within the service; None for the address.
         advertise: HOST or HOST:PORT at which others reach this teacher; None for the bound address.
-        ttl_s: seconds without a heartbeat after which it counts as gone.
+        ttl_s: seconds without a heartbeat after which the teacher counts as gone.
         grace_s: the longest drain, in seconds.
         metrics_listen: "PORT" or "HOST:PORT" for Prometheus; None for no metrics.
-        insecure: allow metrics beyond loopback without authentication.
+        insecure: allow metrics, and Paddle Serving, beyond loopback without authentication.
         devices: each has its own predictor; at least 1.
         batching: how requests of different callers are merged.
-        deterministic: equal requests get equal bits, whatever else is asked: nothing is tuned by
-            measurements, and nothing is merged.
-        beat_relay: socket at which this host's agent takes beats; None: there is none.
+        deterministic: equal requests get equal bits, whatever other requests there are: nothing is
+            tuned by measurements, and no requests are merged.
+        beat_relay: socket of this host's relay of heartbeats; None: send them to Redis directly.
     """
 
     service: str
@@ -328,7 +328,7 @@ class TeacherConfig:
 
     @property
     def predictors(self) -> tuple[PredictorConfig, ...]:
-        """One for each device."""
+        """The settings of the predictor of each device."""
         return tuple(self.predictor.on(device) for device in self.devices)
 
     def _refuse_what_changes_bits(self) -> None:
@@ -351,12 +351,12 @@ _NEEDED: Final = ("starlette", "uvicorn")
 
 
 def http_listen(said: str | None, host: str) -> str | None:
-    """The HOST:PORT for HTTP; None for no HTTP.
+    """Return the HOST:PORT for HTTP; None for no HTTP.
 
     Args:
-        said: HOST:PORT; PORT on the host of gRPC; "off"; None: a free port on that host if the
-            needed packages are installed.
-        host: of gRPC.
+        said: value of --http: HOST:PORT, PORT (on `host`) or "off". None: a free port on `host` if
+            the needed packages are installed, else no HTTP.
+        host: address of the gRPC server.
     """
     if said is None:
         said = "0" if all(map(find_spec, _NEEDED)) else OFF

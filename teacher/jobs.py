@@ -53,12 +53,12 @@ from .backends import ModelSpec, Submit
 from .request import RequestedOutput, encode_outputs
 from .self_test import check_finite
 
-#: The shortest time, in seconds, that is told from 0.
+#: The smallest t_t, in seconds per sample: 0 would mean an infinite rate.
 LEAST_S: Final = 1e-9
 
 
 class JobPart(NamedTuple):
-    """One request in a job: its number of rows; other fields as of `BatchRequest`."""
+    """One request of a job without its arrays; the fields are those of `BatchRequest`."""
 
     samples: int
     outputs: tuple[RequestedOutput, ...]
@@ -70,23 +70,23 @@ class JobPart(NamedTuple):
 
 @lru_cache(maxsize=256)
 def outputs_to_text(outputs: tuple[RequestedOutput, ...]) -> str:
-    """Requested outputs as they are sent to a predictor."""
+    """Encode requested outputs for a message to a predictor."""
     return json.dumps(to_plain(outputs))
 
 
 @lru_cache(maxsize=256)
 def outputs_from_text(text: str) -> tuple[RequestedOutput, ...]:
-    """The requested outputs that `outputs_to_text` was given."""
+    """Decode the text of `outputs_to_text`."""
     return tuple([from_plain(RequestedOutput, one) for one in json.loads(text)])
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLabels:
-    """The labels of one request, in memory that is valid until `release`, which is called once.
+    """The labels of one request. Their memory is valid until `release`, which is called once.
 
     Attributes:
-        outputs: the requested ones, in their order.
-        device_seconds: time in the model; of a joint run, the share by samples.
+        outputs: arrays of the requested outputs by name, in their order.
+        device_seconds: time in the model; for a joint run, the share of this request's samples.
         release: frees the memory if it is shared.
     """
 
@@ -117,7 +117,7 @@ class PredictorReady:
 
     @classmethod
     def together(cls, every: Sequence[Self]) -> Self:
-        """Combine predictors of one model."""
+        """Combine reports on one model: pooled t_t, all numerics, the largest micro-batch."""
         first = every[0]
         numerics = sorted({one.spec.numerics for one in every})
         if len(numerics) == 1:
@@ -130,10 +130,10 @@ class PredictorReady:
 
 
 def error_fields(error: EdlError) -> dict[str, str]:
-    """`error` as fields of a message, with its nearest class in `errors`.
+    """Return an error as fields of a message, with its nearest class in `errors`.
 
-    Errors that concern neither the request nor the model may be this process's own fault, so they
-    are sent as RetryableError.
+    Errors other than TeacherError and UsageError may be the fault of this process, not of the
+    request or the model, so they are sent as RetryableError.
     """
     kind: type[EdlError] = RetryableError
     if isinstance(error, TeacherError | UsageError):
@@ -143,13 +143,13 @@ def error_fields(error: EdlError) -> dict[str, str]:
 
 
 def error_of(message: Mapping[str, Any]) -> EdlError:
-    """The error in a message."""
+    """Return the error in a message."""
     kind, text = getattr(errors, message["error"]), message["message"]
     return BadAnswer(text, message["output"]) if kind is BadAnswer else kind(text)
 
 
 def arrays_at(refs: Mapping[str, Any], arena: Arena) -> dict[str, Array]:
-    """The arrays of a message, as views of shared memory."""
+    """Return the arrays of a message, as views of shared memory."""
     return {name: arena.get(ArrayRef(*ref)) for name, ref in refs.items()}
 
 
@@ -165,7 +165,7 @@ def submit_parts(
         submit: starts a run of the model with any number of rows.
         inputs: rows of all requests, one request after another.
         parts: the requests; at least 1.
-        clock: of their deadlines.
+        clock: seconds, as of the deadlines.
 
     Returns:
         A function that waits for the end and returns the result of each part.
@@ -182,7 +182,7 @@ def submit_parts(
     cut = _cut(inputs, parts)
     try:
         running = submit(inputs if len(live) == len(parts) else _joined([cut[i] for i in live]))
-    except EdlError as error:  # raised when it is waited for
+    except EdlError as error:  # `finish` handles it
         running = partial(_raise, error.with_traceback(None))
 
     def finish() -> list[Result]:
@@ -217,7 +217,7 @@ def _checked(own: Mapping[str, Array], part: JobPart, device_seconds: float) -> 
 
 
 def _cut(arrays: Mapping[str, Array], parts: Sequence[JobPart]) -> list[Mapping[str, Array]]:
-    """The rows of each part, as views."""
+    """Return the rows of each part, as views."""
     if len(parts) == 1:
         return [arrays]
     cut, start = list[Mapping[str, Array]](), 0

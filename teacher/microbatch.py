@@ -14,7 +14,7 @@ from ..scheduler.batching import RUNS, BatchRule, choose, next_size, per_sample_
 from .backends import Backend, Finish, Submit, at_once, submit_to
 from .backends.tensor_specs import example_batch
 
-#: Value of `--micro-batch`: measure it.
+#: Value of `--micro-batch` that requests a measurement.
 AUTO = "auto"
 
 
@@ -26,18 +26,18 @@ def parse_micro_batch(text: str) -> int | None:
 
 
 def parse_sizes(text: str, option: str) -> tuple[int, ...]:
-    """Parse numbers of samples with commas, sorted and unique; raises UsageError."""
+    """Parse comma-separated sizes; return them sorted and unique. Raises UsageError."""
     sizes = {_size(part, f"{option} is a list of sizes, as 1,2,4") for part in text.split(",")}
     return tuple(sorted(sizes))
 
 
 def parse_batching(max_samples: int, max_delay_s: float, preferred: str) -> BatchRule:
-    """The rule by which requests are merged.
+    """Return the rule by which requests are merged.
 
     Args:
-        max_samples: of one batch; 0 merges nothing.
+        max_samples: largest batch; 0 merges nothing.
         max_delay_s: the longest wait for other requests.
-        preferred: sizes with commas, or empty.
+        preferred: comma-separated sizes in samples, or empty.
 
     Raises:
         UsageError: a value is not a size or time, or a preferred size exceeds the maximum.
@@ -113,7 +113,7 @@ def submit_in_micro_batches(
 
 
 def _joined(parts: Sequence[tuple[int, dict[str, Array]]]) -> dict[str, Array]:
-    """The outputs of several runs as those of one; `parts` has the samples of each run."""
+    """Join the outputs of several runs; `parts` has the samples and the outputs of each."""
     for rows, outputs in parts:
         for name, array in outputs.items():
             if array.ndim == 0 or len(array) != rows:
@@ -139,7 +139,7 @@ def _concatenated(name: str, arrays: Sequence[Array]) -> Array:
     return np.concatenate(arrays)
 
 
-#: The first runs choose kernels and fill caches.
+#: Runs that do not count, because they choose kernels and fill caches.
 WARM_UP_RUNS = 2
 MEASURED_RUNS = 7
 #: After this time a slow model is measured with fewer runs.
@@ -180,7 +180,7 @@ def warm_up(
     return median(seconds) / rows
 
 
-#: Powers of two: finer steps gain too little for kernels and caches.
+#: Candidates: powers of two, because finer steps gain kernels and caches too little.
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 #: The first runs of a size choose kernels, grow memory and fill caches.
 _TRIAL_WARM_UP_RUNS = 3
@@ -201,7 +201,7 @@ def fastest_micro_batch(
     A size that exceeds the memory of the device ends the search for larger ones.
 
     Args:
-        backend: the model. A fixed batch size is the answer.
+        backend: the model; a fixed batch size is returned without timing.
         clock: seconds.
 
     Returns:

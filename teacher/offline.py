@@ -66,13 +66,13 @@ def take_canary(
     tolerance: float,
     on_progress: Callable[[str], None],
 ) -> Canary:
-    """Have the model label samples twice, and keep the answer.
+    """Label samples twice with the model, and keep the answer.
 
     Args:
         loaded: the model.
         samples: arrays [N, ...] by input; None for noise.
         tolerance: as of `Canary`.
-        on_progress: called with what was found.
+        on_progress: called with findings and warnings.
 
     Raises:
         ModelError: the answers fail the self-test, or differ from each other.
@@ -114,9 +114,12 @@ def sweep(
     Args:
         backend: the model.
         sizes: samples of a batch, each at least 1.
-        runs: of each size.
+        runs: number of timed runs of each size.
         budget_s: after this time no further round begins, once each size had 3 runs.
         clock: seconds.
+
+    Returns:
+        For each size: batch, runs, p50_s, p99_s, samples_per_s, and whether it is the best.
 
     Raises:
         UsageError: the model was exported for another batch size.
@@ -157,13 +160,13 @@ def sweep(
 
 
 def draw(rows: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
-    """Draw time and rate over batch size into a file; its suffix decides about the format.
+    """Draw time and rate over batch size into a file; its suffix sets the format.
 
-    The file is complete, or unchanged if it cannot be written.
+    After an error, an existing file is unchanged.
 
     Args:
         rows: from `sweep`.
-        title: of the picture.
+        title: title of the picture.
         path: the file.
 
     Raises:
@@ -210,7 +213,7 @@ def run_offline(
         task: a name of `TASKS`.
         config: the model, and how it is run.
         on_progress: called with progress, in words.
-        options: of the task.
+        options: arguments of the task.
 
     Returns:
         The result of the task.
@@ -279,7 +282,7 @@ TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {"fingerprint": _fingerprin
 
 
 def main() -> None:
-    """The entry point of the process."""
+    """Run the process."""
     supervise.end_with_parent(at_once=True)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("channel", type=int, help="descriptor of the channel")

@@ -10,7 +10,7 @@ import typer
 
 from ..coordinator.options import LISTEN, ListenAddress
 
-# Paragraphs of one line each: a terminal's width is not ours to know.
+# One line for each paragraph: the command wraps them to the width of the terminal.
 SERVE = (
     "Load a model, warm it up, measure it, and label what students send."
     "\n\nOne line on stdout says when it is ready; the steps before go to stderr. SIGTERM, "
@@ -21,7 +21,7 @@ SERVE = (
 
 
 def option(panel: str, variable: str | None, words: str, *flags: str, **limits: Any) -> Any:
-    """A command-line option with a help panel and an environment variable."""
+    """Return a command-line option with a help panel and an environment variable."""
     return typer.Option(*flags, envvar=variable, help=words, rich_help_panel=panel, **limits)
 
 

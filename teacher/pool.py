@@ -66,8 +66,8 @@ class PredictorPool:
     Attributes:
         predictors: one for each device.
         inputs: memory in which every predictor reads requests.
-        loaded: the result of the first starts; None before all have ended. Differing numerics are
-            combined.
+        loaded: the combined reports of all predictors, with all their numerics; None until every
+            predictor has loaded the model.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PredictorPool:
         self._lock = threading.Lock()  # guards `loaded` and `_given_up`
         self._given_up: list[PredictorProcess] = []
         self.predictors: list[PredictorProcess] = []
-        #: For each device the first equal one, whose measurement counts for both.
+        #: For each device the predictor that measures its micro-batch: the first equal device's.
         self._measured_by: list[PredictorProcess] = []
         firsts: dict[tuple[str, int], PredictorProcess] = {}
         for number, config in enumerate(configs, 1):
@@ -100,7 +100,7 @@ class PredictorPool:
     def start(self) -> None:
         """Start every process; `wait_loaded` reports the result.
 
-        If micro-batches are measured, equal devices wait for the first one and take its choice, so
+        If micro-batches are measured, equal devices wait for the first one and use its choice, so
         that they label with equal bits.
         """
         for predictor, model in zip(self.predictors, self._measured_by, strict=True):
@@ -113,11 +113,11 @@ class PredictorPool:
         """Wait for the end of every first start.
 
         Returns:
-            Whether all predictors accept requests.
+            Whether all predictors have loaded the model within `timeout_s`.
 
         Raises:
             ModelError: one refused the model, or they have loaded different ones.
-            ProcessFailed: one ended.
+            ProcessFailed: one was given up.
         """
         deadline = time.monotonic() + timeout_s
         settled = [
@@ -134,31 +134,31 @@ class PredictorPool:
         return any(predictor.ready for predictor in self.predictors)
 
     def require_loaded(self) -> PredictorReady:
-        """The loaded model; raises RetryableError before the first starts have ended."""
+        """Return the loaded model; raise RetryableError until every predictor has loaded it."""
         if (loaded := self.loaded) is None:
             raise RetryableError("the model is loading")
         return loaded
 
     @property
     def failure(self) -> EdlError | None:
-        """Why nothing can be served any more; None while something can."""
+        """Why the teacher must end: the model was refused or all predictors given up; else None."""
         failures = [one.failure for one in self.predictors if one.failure is not None]
         refused = next((one for one in failures if isinstance(one, ModelError)), None)
         return refused or (failures[-1] if len(failures) == len(self.predictors) else None)
 
     @property
     def restarts(self) -> int:
-        """Restarts of all predictors."""
+        """Number of restarts of all predictors."""
         return sum(predictor.restarts for predictor in self.predictors)
 
     @property
     def lanes(self) -> int:
-        """Devices that serve, or will after a restart."""
+        """Number of devices that serve, or will after a restart."""
         return sum(predictor.failure is None for predictor in self.predictors)
 
     @property
     def t_t_s(self) -> float:
-        """Seconds per sample of one device, averaged over the serving ones."""
+        """Seconds per sample of one device: the harmonic mean of those that were not given up."""
         serving = [one for one in self.predictors if one.failure is None]
         return pooled_t_t([one.t_t_s for one in serving or self.predictors[:1]])
 
@@ -197,16 +197,16 @@ class PredictorProcess:
     Args:
         config: what to run.
         inputs: memory of requests, which outlives the process.
-        name: in messages; empty if it is the only one.
+        name: its name in messages; empty for the only predictor.
         on_progress: called with the progress of a start, in words.
-        on_change: called from a thread of this when `ready` or `failure` changes.
+        on_change: called from this object's thread after it became ready, crashed or was given up.
 
     Attributes:
-        loaded: the result of the first start; None before.
+        loaded: its latest report that it accepts requests; None before the first one.
         ready: whether it accepts requests now.
         t_t_s: seconds per sample: the median of the last answers, else the measurement at the
             start.
-        failure: why it ended for good; None while it did not.
+        failure: why it was given up; None if it was not.
         restarts: number of restarts.
         micro_batch_reductions: how often its micro-batch was halved for lack of memory.
     """
@@ -266,23 +266,24 @@ class PredictorProcess:
         return self.loaded is not None
 
     def submit(self, requests: Sequence[BatchRequest]) -> Results:
-        """Have requests of one shape labelled in one run; blocks only while they are copied.
+        """Label requests of one shape in one job; blocks only while their inputs are copied.
 
-        A single request whose inputs are in the predictors' memory is not copied. The predictor
-        uses that memory until it has finished, even if the callers have given up; so only the end
-        of the predictor ends a job early.
+        A single request with inputs in the predictors' memory is not copied. The predictor uses
+        that memory until it has finished, even if the callers have given up; so only the end of
+        the predictor ends a job early.
 
         Returns:
-            For each request its labels, which the caller must release, or its error: RetryableError
-                if the predictor is not ready, ends before, or has no memory for the inputs. Set by
-                the thread that listens to the predictor.
+            A future with the labels of each request, which the caller must release, or its error.
+                It raises RetryableError if the predictor is not ready or ends before it answers, or
+                if there is no memory for the inputs. The thread that listens to the predictor
+                completes it.
         """
         results, first, record = Results(), requests[0], None
         refs = first.refs if len(requests) == 1 else None
         if refs is None:
             try:
                 record = self._copied(requests)
-            except Exception as error:  # such as no memory: nobody may wait for ever
+            except Exception as error:  # such as no memory: no caller may wait for ever
                 results.set_exception(RetryableError(f"no shared memory for the request: {error}"))
                 return results
             refs = record.arrays
@@ -292,7 +293,7 @@ class PredictorProcess:
         with self._lock:
             channel = self._channel
             if channel is not None:
-                self._jobs[number] = job  # from now on its end frees its memory
+                self._jobs[number] = job  # from now on the job's end frees its memory
                 free = self._sent_records[:]
                 del self._sent_records[: len(free)]
         if channel is None:
@@ -309,8 +310,8 @@ class PredictorProcess:
         """End the process; its requests fail with RetryableError."""
         self._stopping.set()
         if self._process is not None:
-            # It has nothing to clean up, and during the import of a framework SIGTERM may meet the
-            # framework's own handler, which can hang.
+            # The process has nothing to clean up, and SIGTERM during the import of a framework may
+            # run the framework's own handler, which can hang.
             self._process.kill()
         if self._thread.ident is not None:
             self._thread.join(_STOP_S)
@@ -318,7 +319,7 @@ class PredictorProcess:
     # --- jobs
 
     def _copied(self, requests: Sequence[BatchRequest]) -> Record:
-        """A new record with the inputs of all requests, one request after another."""
+        """Copy the inputs of all requests into a new record, one request after another."""
         first = requests[0].inputs
         samples = sum(request.samples for request in requests)
         layouts = [(array.dtype, (samples, *array.shape[1:])) for array in first.values()]
@@ -352,13 +353,13 @@ class PredictorProcess:
                 self._answered = True
                 self._median.add(seconds / samples)
                 self.t_t_s = max(self._median.value or 0.0, LEAST_S)
-        except Exception as error:  # such as no memory: nobody may wait for ever
+        except Exception as error:  # such as no memory: no caller may wait for ever
             job.results.set_exception(error)
             return
         job.results.set_result(results)
 
     def _fail_jobs(self) -> None:
-        """Fail every job, as the process is gone; the oldest one was being computed."""
+        """Fail every job, because the process is gone; it was computing the oldest one."""
         ended = RetryableError("the predictor ended before it computed the request: try again")
         crashed = PredictorCrashed("the predictor ended in mid-request")
         with self._lock:

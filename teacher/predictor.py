@@ -48,7 +48,7 @@ class LoadedModel:
 
     Attributes:
         backend: the model.
-        ready: what is reported; its spec is of the model as it serves, with the kinds of outputs.
+        ready: the report to the server; its spec has the micro-batch and the kinds of outputs.
     """
 
     backend: Backend
@@ -56,7 +56,7 @@ class LoadedModel:
 
 
 def prepare_process(config: PredictorConfig) -> None:
-    """Prepare this process to run a model, before a framework is imported."""
+    """Prepare this process to run a model. Call this before a framework is imported."""
     if config.cores:
         os.sched_setaffinity(0, config.cores)  # before a framework starts threads
     # Last, so that a folder of the user cannot hide an installed package.
@@ -230,7 +230,7 @@ class PredictorLoop:
         self._channel.send("ready", **to_plain(self._ready))
 
     def _told(self, result: Result) -> Message:
-        """A result as it is sent, its labels in shared memory."""
+        """Return the message for a result, after copying its labels to shared memory."""
         if isinstance(result, EdlError):
             return jobs.error_fields(result)
         try:
@@ -251,12 +251,12 @@ def _lost(error: Exception) -> RetryableError:
 
 
 def say_progress(channel: Channel, text: str) -> None:
-    """Send words for the operator."""
+    """Send a line of progress for the operator."""
     channel.send("progress", text=text)
 
 
 def main() -> int | str:
-    """The entry point of the process; returns its exit code, or its last message."""
+    """Run the process; return its exit code, or its last message for stderr."""
     supervise.end_with_parent(at_once=True)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("channel", type=int, help="descriptor of the channel")

@@ -39,7 +39,7 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 #: Samples of a batch.
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 #: answered: with labels. refused: the request is wrong. failed: it may be retried here or
-#: elsewhere. bad_answer: labels that are not finite. abandoned: the caller has gone.
+#: elsewhere. bad_answer: labels are not finite or break the spec. abandoned: the caller has gone.
 _OUTCOMES: Final = ("answered", "refused", "failed", "bad_answer", "abandoned")
 #: The most batch sizes with separate statistics; others count in the totals only, so that callers
 #: cannot fill the memory.
@@ -48,18 +48,18 @@ _MAX_SIZES: Final = 256
 
 @dataclass(slots=True, eq=False)
 class CallRecord:
-    """One call; entered when it comes, left when it is answered.
+    """One call, as a context manager: entered when it arrives, left when it is answered.
 
     Attributes:
-        recorder: of the teacher.
+        recorder: the recorder of the teacher.
         protocol: "grpc", "http", "tcp" or "local".
-        method: of the call.
+        method: name of the method.
         peer: address of the caller; None if the log is off.
         model: as the call names it.
-        request_id: of a request for labels.
-        received_bytes: of its request, so far.
-        sent_bytes: of its answer.
-        status: of the call, if it is not that of the exception in the `with` block.
+        request_id: the caller's id of a request for labels.
+        received_bytes: bytes of its request, so far.
+        sent_bytes: bytes of its answer.
+        status: logged status; None for that of the exception in the `with` block.
     """
 
     recorder: Recorder
@@ -75,7 +75,7 @@ class CallRecord:
     _began_s: float = field(default_factory=time.perf_counter)
 
     def timing(self, nbytes: int) -> RequestTiming:
-        """The request for labels has arrived with `nbytes` bytes; enter the result at once."""
+        """Time a request for labels that has arrived with `nbytes`; enter the result at once."""
         self.received_bytes = nbytes
         self._timing = RequestTiming(self)
         return self._timing
@@ -117,8 +117,8 @@ class RequestTiming:
     An unexpected exception is logged and becomes RetryableError, for all protocols alike.
 
     Attributes:
-        call: by which it came.
-        samples: in its batch; 0 until it is labelled.
+        call: the call that carries it.
+        samples: number of samples; 0 until it is labelled.
         input_ns: time to read the inputs.
         queue_ns: time in the queue.
         infer_ns: time in the model.
@@ -154,12 +154,12 @@ class RequestTiming:
         self.call.recorder.request_finished(self, error)
 
     def read(self) -> None:
-        """The inputs have been read and are valid."""
+        """Record that the inputs have been read and are valid."""
         now_ns = self.call.recorder.clock_ns()
         self.input_ns, self._at_ns = now_ns - self._at_ns, now_ns
 
     def labelled(self, samples: int, device_seconds: float) -> None:
-        """The model has answered; of the time since `read` it needed `device_seconds`."""
+        """Record the model's answer: it took `device_seconds` of the time since `read`."""
         now_ns = self.call.recorder.clock_ns()
         waited_ns, self._at_ns = now_ns - self._at_ns, now_ns
         self.samples = samples
@@ -201,7 +201,7 @@ class Recorder:
 
     Args:
         clock_ns: monotonic.
-        unix_s: the time since 1970.
+        unix_s: seconds since 1970.
 
     Attributes:
         registry: the teacher's metrics.
@@ -260,14 +260,14 @@ class Recorder:
         for reason in REASONS:
             self._refused.labels(reason)
 
-    # --- what happens
+    # --- recording
 
     def call(self, protocol: str, method: str, peer: Callable[[], str]) -> CallRecord:
-        """Record a call.
+        """Create the record of a call.
 
         Args:
             protocol: "grpc", "http", "tcp" or "local".
-            method: of the call.
+            method: name of the method.
             peer: returns the address of the caller, "HOST:PORT".
         """
         logged = access_log.isEnabledFor(logging.DEBUG)
@@ -284,13 +284,13 @@ class Recorder:
         self._refused.labels(reason).inc()
 
     def dispatched(self, samples: int, queue_s: Sequence[float]) -> None:
-        """Requests with these waiting times go to a device together, as `samples`."""
+        """Record that requests go to a device together: all samples, and the wait of each."""
         self._batch_samples.observe(samples)
         for seconds in queue_s:
             self._queue_s.observe(seconds)
 
     def expired(self) -> None:
-        """A request was not computed: its deadline was over, or its caller had gone."""
+        """Count a request that was not computed: its deadline was over, or its caller had gone."""
         self._expired.inc()
 
     def request_received(self) -> None:
@@ -298,7 +298,7 @@ class Recorder:
             self.in_flight += 1
 
     def labelled(self, samples: int, device_seconds: float) -> None:
-        """One batch has been labelled."""
+        """Count a labelled batch."""
         with self._changed:
             self.answered += 1
             self._rate.add(samples, self.clock_ns() / 1e9)
@@ -306,7 +306,7 @@ class Recorder:
         self._device_s.observe(device_seconds)
 
     def request_finished(self, one: RequestTiming, error: BaseException | None) -> None:
-        """A request for labels has ended, with `error` unless that is None."""
+        """Record the end of a request for labels; `error` is None if it was answered."""
         self._outcomes["answered" if error is None else _outcome_of(error)].inc()
         self._request_s.observe(one.whole_ns / 1e9)
         self._received.inc(one.call.received_bytes)
@@ -331,10 +331,10 @@ class Recorder:
             if totals is not None:
                 totals.add(one)
 
-    # --- what is shown
+    # --- reading
 
     def watch(self, view: Callable[[], TeacherView]) -> None:
-        """Add what `view` returns to the metrics, at each scrape. To be called once."""
+        """Add the metrics of `view()` to each scrape. Call this once."""
         self.registry.register(ScrapedMetrics(lambda: view().families()))
 
     def name_outputs(self, outputs: Iterable[str]) -> None:
@@ -349,7 +349,7 @@ class Recorder:
             return self._rate.value(self.clock_ns() / 1e9)
 
     def wait_quiet(self, quiet_s: float, timeout_s: float) -> bool:
-        """Wait until nothing is in flight and nothing has come for `quiet_s` from now on.
+        """Wait until, from now on, no request has been in flight for `quiet_s`.
 
         Returns:
             False if `timeout_s` passed first.
@@ -370,7 +370,7 @@ class Recorder:
                 self._watched -= 1
 
     def statistics(self, name: str, version: str) -> pb.ModelStatistics:
-        """The statistics extension of the Open Inference Protocol, for a model of that name."""
+        """Return the statistics of the Open Inference Protocol, for a model of that name."""
         with self._changed:
             success, failed = self._success, self._failed
             return pb.ModelStatistics(
@@ -395,7 +395,7 @@ class Recorder:
 
 
 def _outcome_of(error: BaseException) -> str:
-    """The outcome of a request that failed, one of `_OUTCOMES`."""
+    """Return the outcome of a request that failed, one of `_OUTCOMES`."""
     if isinstance(error, BadAnswer):
         return "bad_answer"
     if isinstance(error, EdlError):
@@ -404,7 +404,7 @@ def _outcome_of(error: BaseException) -> str:
 
 
 def _status_of(error: BaseException | None) -> str:
-    """The status of a call, by gRPC's name."""
+    """Return the status of a call, by gRPC's name."""
     if error is None:
         return "OK"
     if isinstance(error, Exception):

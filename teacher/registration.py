@@ -26,7 +26,7 @@ class TeacherView:
     Attributes:
         service: the name that students ask for.
         teacher_id: unique within the service.
-        incarnation: of this start.
+        incarnation: the number of this start.
         version: of this package.
         content_id: of the model; empty while it loads.
         numerics_id: likewise; teachers with the same one give equal bits.
@@ -37,10 +37,10 @@ class TeacherView:
         t_t_s: seconds per sample of one device; None while unknown.
         loaded: the model accepts requests.
         draining: about to leave.
-        restarts: of predictor processes.
+        restarts: number of restarts of predictor processes.
         micro_batch_reductions: how often a device ran out of memory, which halved its micro-batch.
-        heartbeat: the registry answered the last beat; None without a registry.
-        samples_per_second: labelled, over the last seconds.
+        heartbeat: the registry answered the last heartbeat; None without a registry.
+        samples_per_second: labelled samples per second, over the last seconds.
         output_kinds: `OutputKind` of each output, by name; empty while unknown.
     """
 
@@ -64,7 +64,7 @@ class TeacherView:
     output_kinds: Mapping[str, str] = field(default_factory=dict)
 
     def families(self) -> Iterator[Metric]:
-        """Its metrics; unknown values are left out."""
+        """Yield the metrics of this state; unknown values are left out."""
         who = InfoMetricFamily("edl_teacher", "Which teacher this is.")
         names = ("service", "teacher_id", "version", "incarnation", "content_id", "numerics_id")
         who.add_metric((), {name: str(getattr(self, name)) for name in names})
@@ -92,7 +92,7 @@ class TeacherView:
                 yield GaugeMetricFamily(f"edl_teacher_{name}", text, float(value))
 
 
-#: Metadata keys of `ServerMetadata`: a manager's challenge and its answer.
+#: Metadata keys of `ServerMetadata`: the challenge of a manager, and the teacher's answer.
 CHALLENGE: Final = "edl-challenge"
 INSTANCE: Final = "edl-instance"
 PROOF: Final = "edl-proof"
@@ -108,7 +108,7 @@ class InstanceIdentity:
         teacher_id: unique within the service.
         incarnation: grows with each start.
         draining: about to leave; stated in every answer.
-        key: of this start; stored in the registry, never sent in a message.
+        key: secret of this start; stored in the registry, never sent in a message.
         attested_address: of the foreign server that a sidecar attests; empty for a teacher.
     """
 
@@ -131,7 +131,7 @@ class InstanceIdentity:
                 raise WrongInstance(f"{name} {meant!r} was asked for; this is {value!r}")
 
     def proof(self, metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-        """Trailing metadata that answers a challenge; empty if there is none.
+        """Return the trailing metadata that answers a challenge; empty if there is none.
 
         Raises:
             WrongInstance: the challenge is for another teacher.
@@ -154,7 +154,7 @@ class InstanceIdentity:
 
 
 def advertised(bound: str, advertise: str | None, bound_port: int) -> str:
-    """The `host:port` at which others reach a server.
+    """Return the `host:port` at which others reach a server.
 
     Args:
         bound: the host that is bound.
@@ -163,15 +163,15 @@ def advertised(bound: str, advertise: str | None, bound_port: int) -> str:
         bound_port: the port that is bound.
 
     Raises:
-        UsageError: `advertise` is neither HOST nor HOST:PORT, or asks for our address and there is
-            none.
+        UsageError: `advertise` is neither HOST nor HOST:PORT, or it is `*.NAME` and this machine
+            has no address to insert.
     """
     host, port = split(advertise or (socket.gethostname() if is_wildcard(bound) else bound))
     return join_address(named_by_address(host), port or bound_port)
 
 
 def split(text: str) -> tuple[str, int]:
-    """Host and port of "HOST" or "HOST:PORT" (port 0 if missing); IPv6 with a port needs brackets.
+    """Split "HOST" or "HOST:PORT" (port 0 if missing); IPv6 with a port needs brackets.
 
     Raises:
         UsageError: it is neither.
@@ -251,7 +251,7 @@ def new_registration(
 
 
 def kinds_fact(kinds: Mapping[str, str]) -> str:
-    """The fact `output_kinds` of a teacher: NAME=KIND separated by blanks.
+    """Return the fact `output_kinds` of a teacher: NAME=KIND separated by blanks.
 
     Args:
         kinds: `OutputKind` of each output, by name; empty if unknown. Names with blanks are left
@@ -262,7 +262,7 @@ def kinds_fact(kinds: Mapping[str, str]) -> str:
 
 
 def new_incarnation(registry: Registry | None, stop: Stop) -> int:
-    """The start time in ms by the clock of Redis, or of this machine without a registry.
+    """Return the start time in ms by the clock of Redis, or of this machine without a registry.
 
     Later starts under the same id get larger numbers.
 

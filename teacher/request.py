@@ -31,12 +31,12 @@ class BatchRequest:
     """A batch of one caller.
 
     Attributes:
-        inputs: by name, of equal length along axis 0, at least 1.
-        outputs: the requested ones.
+        inputs: arrays by name, of equal length (at least 1) along axis 0.
+        outputs: the requested outputs.
         deadline_s: on the monotonic clock, which all processes of a machine share.
-        refs: locations of the inputs in the predictors' memory, in order; None if they are
-            elsewhere.
-        samples: in the batch.
+        refs: locations of the inputs in the predictors' memory, in the order of `inputs`; None if
+            they are elsewhere.
+        samples: number of samples.
     """
 
     inputs: Mapping[str, Array]
@@ -50,7 +50,7 @@ class BatchRequest:
 
     @property
     def shape(self) -> Hashable:
-        """Equal for requests that can be labelled in one run: names, dtypes, row shapes."""
+        """Names, dtypes and row shapes of the inputs; requests with equal ones can share a run."""
         return frozenset(
             (name, array.dtype.str, array.dtype.name, array.shape[1:])
             for name, array in self.inputs.items()
@@ -76,25 +76,31 @@ _REASONS: Final[dict[type[Exception], str]] = {
     RequestTooLarge: "too_large",
     RateLimited: "rate_limited",
 }
-#: All words, so that their counters start at 0.
+#: All reasons, so that their counters start at 0.
 REASONS: Final = tuple(dict.fromkeys(_REASONS.values()))
 
 
 def reason_of(error: EdlError) -> str:
-    """The metric's word for a refusal; empty if the error is a failure that may not repeat."""
+    """Return the reason of a refusal, for metrics; empty if the error is another failure."""
     return next((_REASONS[kind] for kind in type(error).__mro__ if kind in _REASONS), "")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """One requested output of this kind; a `form` of None means as the model gives it."""
+    """One requested output.
+
+    Attributes:
+        name: of the output.
+        form: encoding of the labels; None: as the model returns them.
+        kind: `OutputKind` of the output; empty if unknown.
+    """
 
     name: str
     form: LabelForm | None = None
     kind: str = ""
 
     def parameters(self, spec: TensorSpec) -> dict[str, dict[str, Parameter]]:
-        """Parameters that describe the form in an answer, by the names of the sent outputs."""
+        """Return parameters that describe the form in an answer, by names of the sent outputs."""
         if self.form is None:
             return {}
         named = self.form.parameters(spec.shape[-1])
@@ -104,14 +110,14 @@ class RequestedOutput:
 def encode_outputs(
     outputs: Mapping[str, Array], wanted: Iterable[RequestedOutput]
 ) -> dict[str, Array]:
-    """Encode outputs in their forms, in the requested order.
+    """Encode outputs in their forms; return the arrays to send by name, in the requested order.
 
     Args:
-        outputs: of the model, finite.
-        wanted: the requested ones.
+        outputs: arrays of the model by name, all finite.
+        wanted: the requested outputs.
 
     Raises:
-        RequestRefused: a value exceeds its form, or a part of one output has the name of another.
+        RequestRefused: a value does not fit its form, or parts of two outputs have the same name.
     """
     travel: dict[str, Array] = {}
     for one in wanted:
@@ -128,7 +134,7 @@ def encode_outputs(
 def form_parameters(
     wanted: Iterable[RequestedOutput], spec: ModelSpec
 ) -> dict[str, dict[str, Parameter]]:
-    """Parameters that describe the forms in an answer, by the names of the sent outputs."""
+    """Return parameters that describe the forms in an answer, by names of the sent outputs."""
     outputs = {tensor.name: tensor for tensor in spec.outputs}
     return {
         part: form for one in wanted for part, form in one.parameters(outputs[one.name]).items()
@@ -199,18 +205,18 @@ def check_inputs(inputs: Mapping[str, Array], spec: ModelSpec) -> None:
 
 
 def deadline_of(request: InferRequest, call_s: float | None, now_s: float) -> float:
-    """The deadline of a request on the monotonic clock; infinity for none.
+    """Return the deadline of a request, in seconds on the monotonic clock.
 
     Args:
-        request: its parameter `timeout` counts, in microseconds, 0 for none, as in Triton.
-        call_s: the deadline of its call; the earlier one counts.
-        now_s: when it came.
+        request: its parameter `timeout` is in microseconds, 0 for none, as in Triton.
+        call_s: the deadline of its call; None for none. The earlier deadline counts.
+        now_s: the time of its arrival.
 
     Returns:
-        At most a day from now, which every wait can handle.
+        Infinity for no deadline; else at most a day from now, which every wait can handle.
 
     Raises:
-        RequestRefused: `timeout` is not such a number.
+        RequestRefused: `timeout` is negative or no whole number.
     """
     timeout_us = request.parameters.get("timeout", 0)
     if isinstance(timeout_us, bool) or not isinstance(timeout_us, int) or timeout_us < 0:
@@ -247,7 +253,7 @@ class InputBuffers:
     """Shared memory for the inputs of one request.
 
     Args:
-        memory: of the predictors.
+        memory: from which the predictors read inputs.
         layouts: dtype and shape of each input.
 
     Attributes:
@@ -255,7 +261,7 @@ class InputBuffers:
         refs: their locations in `memory`.
 
     Raises:
-        OSError: there is no memory.
+        OSError: no shared memory is free.
     """
 
     def __init__(self, memory: Arena, layouts: Layouts) -> None:
@@ -266,14 +272,14 @@ class InputBuffers:
         self.arrays: list[Array] = [*map(memory.get, self.refs)]
 
     def submitted(self, labels: Future[Any]) -> None:
-        """A predictor may read the memory until `labels` are done; then it is freed."""
+        """Free the memory when `labels` are done; a predictor may read it until then."""
         self._is_taken_care_of = True
         labels.add_done_callback(self._free)
 
     def close(self) -> None:
-        """The request is over: free the memory unless it was submitted. Idempotent.
+        """Free the memory at the end of the request, unless it was submitted. Idempotent.
 
-        To be called by the thread that calls `submitted`.
+        Call it in the thread that calls `submitted`.
         """
         if not self._is_taken_care_of:
             self._is_taken_care_of = True

@@ -74,7 +74,7 @@ def self_test(
         The kind of each output, by name; empty if the model refuses all test batches.
 
     Raises:
-        ModelError: it fails; the message names the rule and what it means.
+        ModelError: the model fails; the message names the rule and what the failure means.
     """
     if canary is None:
         answers = list(_answers_to_noise(backend, micro_batch, clock))
@@ -102,7 +102,8 @@ def uninformative_outputs(answers: Answers) -> tuple[str, ...]:
     """Describe outputs that carry no information.
 
     Args:
-        answers: outputs [N, ...] for different batches, each with one trailing shape.
+        answers: outputs [N, ...] for different batches. Outputs that are not floats, or change
+            their trailing shape, are not judged.
 
     Raises:
         ModelError: no output of floats carries information.
@@ -125,7 +126,7 @@ def uninformative_outputs(answers: Answers) -> tuple[str, ...]:
 
 
 def _judged(answers: Answers) -> set[str]:
-    """Outputs of floats; none unless there are two samples to compare."""
+    """Return the outputs of floats with one trailing shape; none for fewer than 2 samples."""
     if sum(len(next(iter(answer.values()), ())) for answer in answers) < 2:
         return set()
     return {
@@ -183,8 +184,8 @@ class Canary:
 
     Attributes:
         content_id: of the model that labelled them.
-        tolerance: the largest accepted difference of an output, as a share of its largest value
-            here.
+        tolerance: the largest accepted difference of an output, as a share of its largest value in
+            the canary.
         inputs: arrays [N, ...] by input.
         outputs: arrays [N, ...] by output.
 
@@ -223,7 +224,7 @@ class Canary:
             )
 
     def differences(self, outputs: Mapping[str, Array]) -> dict[str, float]:
-        """The difference of each output from the kept one, as a share of the largest value here.
+        """Return how far each output is from the canary, as a share of the canary's largest value.
 
         Raises:
             ModelError: an output is missing, or has another shape.
@@ -300,7 +301,7 @@ def _described(arrays: Mapping[str, Array]) -> list[list[Any]]:
 
 
 def _plain(array: Array) -> Array:
-    """The array as the archive stores it: without bfloat16; objects are refused."""
+    """Return the array as the archive stores it: bfloat16 as UINT16. Objects raise ModelError."""
     if array.dtype.hasobject:
         raise ModelError("a canary holds numbers only: this model takes or gives BYTES")
     whole = np.ascontiguousarray(array)
@@ -309,7 +310,7 @@ def _plain(array: Array) -> Array:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A new file beside `path`; at the end it takes its place, or is removed after an error.
+    """Yield a path beside `path`: its file replaces `path`, or is removed after an error.
 
     Raises:
         UsageError: the file cannot be written.
@@ -318,7 +319,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield beside
         beside.replace(path)
-    except (OSError, ValueError) as error:  # ValueError: a suffix that is no kind of picture
+    except (OSError, ValueError) as error:  # ValueError: matplotlib does not know the suffix
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(f"cannot write {path}: {why}") from error
     finally:

@@ -37,9 +37,9 @@ from .servers.shared_regions import SharedMemoryRegions
 
 log = logging.getLogger(__name__)
 
-#: Seconds without a request after which students are taken to have noticed the drain.
+#: Seconds without a request after which all students should have noticed the drain.
 QUIET_S = 0.5
-#: How often a stop is checked for while the model loads, in seconds.
+#: Seconds between checks for a stop while the model loads.
 _POLL_S = 0.1
 
 
@@ -52,8 +52,8 @@ def serve(
 ) -> None:
     """Serve until `stop` is requested, then drain.
 
-    Problems are found in the order of their cost: the model's path, the names, the registry, the
-    port, and then the model itself.
+    Cheap checks come first: the model's path, the names, the registry, the port, and then the model
+    itself.
 
     Args:
         config: the teacher.
@@ -64,12 +64,13 @@ def serve(
     Raises:
         ModelError: the model cannot be served.
         UsageError: there is no such backend or preprocessing, the service or teacher's id cannot be
-            registered, the host or a core is not ours, or a file of credentials cannot be used.
+            registered, the host or a core is not of this machine, or a file of credentials cannot
+            be used.
         RegistryUnavailable: Redis does not answer.
         AccessError: Redis refuses this teacher.
         AddressInUse: another process listens on the port.
         LeaseSuperseded: a newer teacher has taken this one's id.
-        ProcessFailed: the predictor process keeps ending.
+        ProcessFailed: all predictors were given up, or the gRPC server ended by itself.
     """
     predictor = config.predictor
     check_model(predictor.model, predictor.backend, predictor.preprocess)
@@ -90,7 +91,7 @@ def _registry(config: TeacherConfig, leaving: ExitStack) -> Registry | None:
     if config.coordinator is None:
         return None
     check_service(config.service)
-    address = advertised(config.server.host, config.advertise, 1)  # any port: the host is known
+    address = advertised(config.server.host, config.advertise, 1)  # any port will do here
     check_member("teachers", config.teacher_id or address)
     registry = connect(config.coordinator)
     if config.beat_relay is not None:
@@ -110,7 +111,7 @@ def drain(
 
     First the state "draining" goes to the registry and into every answer, so students send
     elsewhere. Requests are served until `QUIET_S` have passed without one. Then the lease ends, and
-    last the sockets.
+    finally the sockets close.
     """
     deadline = time.monotonic() + grace_s
     identity.draining = True
@@ -128,7 +129,7 @@ class TeacherLifecycle:
 
     Args:
         config: the teacher.
-        stop: requests the end; also requested by this when it fails or is drained.
+        stop: requests the end; a failure or an order to drain requests it too.
         registry: of the mesh; None to serve without one.
         on_progress: called with progress, in words.
 
@@ -191,7 +192,7 @@ class TeacherLifecycle:
         return not self._stop.requested
 
     def enter(self) -> str:
-        """Register in the mesh; returns the line that says so."""
+        """Register in the mesh; return the line that says that the teacher is ready."""
         loaded = self._pool.require_loaded()
         self._recorder.name_outputs(tensor.name for tensor in loaded.spec.outputs)
         speed = f"{loaded.t_t_s * 1000:.3g} ms/sample on {self._config.device_label}"

@@ -1,4 +1,4 @@
-"""A cheap model for emulated teachers, whose speed matters and whose labels do not.
+"""A cheap model for emulated teachers: their speed matters, their labels do not.
 
 `edl-teacher serve --model edl.teacher.stand_in:images --backend paced --rate 1600`
 """
@@ -17,15 +17,18 @@ Function = Callable[[Mapping[str, Array]], dict[str, Array]]
 
 IMAGE: Final = TensorSpec("image", "UINT8", (-1, 3, 224, 224))
 _CLASSES: Final = 1000
-#: One of this many pixels of a row and of a column is used.
+#: The model uses one pixel in this many, along rows and along columns.
 _STRIDE: Final = 28
 
 
 def images() -> tuple[Function, list[TensorSpec]]:
-    """A factory: logits of 1000 classes for UINT8 images, by a fixed projection of their pixels.
+    """Make a model that returns logits of 1000 classes: a fixed projection of UINT8 pixels.
 
     A batch of 32 takes well below a millisecond. Different images get different logits, so mixed-up
     labels are noticed.
+
+    Returns:
+        The model and its inputs.
     """
     pixels = 3 * (224 // _STRIDE) ** 2
     matrix = np.random.default_rng(0).standard_normal((pixels, _CLASSES), dtype=np.float32)
