@@ -36,21 +36,21 @@ class ModelSpec:
 
     @property
     def numerics_id(self) -> str:
-        """The first words of `numerics`, for people, and a hash of them all."""
+        """The first two words of `numerics`, for people, and a hash of all words."""
         return _id_of(self.numerics)
 
     def rows_per_run(self, micro_batch: int) -> int:
-        """Samples per run: `micro_batch`, unless the model was exported for a fixed batch size."""
+        """Return the samples per run: `micro_batch`, unless the model has a fixed batch size."""
         fixed = {tensor.shape[0] for tensor in self.inputs} - {FREE}
         return min(fixed, default=micro_batch)
 
     def in_micro_batches(self, size: int) -> ModelSpec:
-        """The same model with micro-batches of `size` samples, which changes its numerics."""
+        """Return the spec for micro-batches of `size` samples, which have other numerics."""
         others = (word for word in self.numerics if not word.startswith(_MICRO_BATCH))
         return replace(self, numerics=(*others, f"{_MICRO_BATCH}{size}"))
 
     def merging(self, most: int) -> ModelSpec:
-        """The same model when requests are merged up to `most` samples.
+        """Return the spec for requests that are merged up to `most` samples.
 
         Bits then depend on other requests. The first word of the numerics says so, because even
         equal numerics promise no equal bits.
@@ -58,7 +58,7 @@ class ModelSpec:
         return replace(self, numerics=("merged", *self.numerics, f"up-to={most}"))
 
     def with_kinds(self, kinds: Mapping[str, str]) -> ModelSpec:
-        """The same model with these kinds of outputs, by name."""
+        """Return the spec with these kinds of outputs, by name."""
         outputs = (replace(one, kind=kinds.get(one.name, one.kind)) for one in self.outputs)
         return replace(self, outputs=tuple(outputs))
 
@@ -103,12 +103,12 @@ class Backend(Protocol):
 
 
 def queue_of(backend: Backend) -> Submit | None:
-    """The backend's `submit`; None if it has none."""
+    """Return the backend's `submit`; None if it has none."""
     return getattr(backend, "submit", None)
 
 
 def submit_to(backend: Backend, clock: Callable[[], float] = time.perf_counter) -> Submit:
-    """The backend's `submit`, or one that runs at once and measures by `clock` (seconds)."""
+    """Return the backend's `submit`, or one that runs at once, timed by `clock` (seconds)."""
     return queue_of(backend) or at_once(backend.run, clock)
 
 
@@ -116,7 +116,7 @@ def at_once(
     run: Callable[[Mapping[str, Array]], dict[str, Array]],
     clock: Callable[[], float] = time.perf_counter,
 ) -> Submit:
-    """A `Submit` that runs before it returns."""
+    """Return a `Submit` that runs the model before it returns."""
 
     def submit(inputs: Mapping[str, Array]) -> Finish:
         began_s = clock()

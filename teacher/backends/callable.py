@@ -58,7 +58,7 @@ class NumpyFunction:
 
 
 def read_only(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Read-only views for a user's function: the request owns the arrays, and may run again."""
+    """Return read-only views for a user's function: the request may run again on the arrays."""
     views = {name: array.view() for name, array in inputs.items()}
     for view in views.values():
         view.flags.writeable = False

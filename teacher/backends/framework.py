@@ -1,4 +1,4 @@
-"""Helpers of all backends: devices, precision, numerics, and translation of errors."""
+"""Shared code of all backends: devices, precision, numerics, and translation of errors."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def translated(
     passing: Callable[[Exception], bool] = lacks_resources,
     line: Callable[[BaseException], str] = lambda error: first_line(error),
 ) -> Iterator[None]:
-    """Convert exceptions of the block to our errors; our own errors pass unchanged.
+    """Convert exceptions of the block to EdlErrors; EdlErrors pass unchanged.
 
     Args:
         doing: what failed, in words.
-        passing: whether the same inputs may succeed elsewhere or later.
+        passing: returns whether the same inputs may succeed elsewhere or later.
         line: extracts one line of text from an error.
 
     Raises:
@@ -67,7 +67,7 @@ def translated(
 
 
 def first_line(error: BaseException) -> str:
-    """The first line that is not blank."""
+    """Return the first line of an error that is not blank, else the name of its class."""
     lines = [line.strip() for line in str(error).splitlines()]
     return next((line for line in lines if line), type(error).__name__)
 
@@ -81,7 +81,7 @@ def loading(
     Args:
         runtime: the framework, with its version.
         file: the file that is loaded.
-        package: its newer version may read the file.
+        package: the package to upgrade if the file is too new.
         line: as of `translated`.
     """
     try:
@@ -98,7 +98,7 @@ def loading(
 
 
 def is_network(thing: object, framework: str, kind: str) -> bool:
-    """Whether `thing` is a network of a framework, which has been imported if so.
+    """Whether `thing` is a network of a framework. Does not import the framework.
 
     Args:
         thing: what a factory returned.
@@ -114,7 +114,7 @@ _ROWS = 8
 
 
 def compared(backend: Backend, exact: Backend, precision: str) -> str:
-    """One line about how far the outputs of `backend` are from those of `exact`."""
+    """Return a line that says how far the outputs of `backend` are from those of `exact`."""
     rows = backend.spec.rows_per_run(_ROWS)
     batch = probe_batch(backend.spec.inputs, rows, 0)
     lower, reference = backend.run(batch), exact.run(batch)
@@ -134,7 +134,7 @@ def _difference(name: str, lower: Mapping[str, Array], reference: Mapping[str, A
 
 
 def gpu_of(device: str) -> int | None:
-    """The number of the GPU that `device` names; None for the CPU.
+    """Return the number of the GPU that `device` names; None for the CPU.
 
     Raises:
         ModelError: it is neither "cpu" nor "gpu:N".
@@ -158,7 +158,7 @@ _DECISIVE = ("sse4_1", "avx", "fma", "amx", "asimd", "sve", "f16c")
 
 
 def instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Architecture, vendor and relevant CPU flags in one word, equal on equal machines."""
+    """Return architecture, vendor and relevant CPU flags in one word."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:  # not Linux: only the architecture is known
@@ -175,7 +175,7 @@ def instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 def numerics(
     engine: str, precision: str, threads: int, gpu: Sequence[str] | None = None
 ) -> tuple[str, ...]:
-    """The words that bits depend on; the micro-batch is added later.
+    """Return the numerics of a model, except the micro-batch.
 
     Args:
         engine: the framework, with its version.

@@ -29,7 +29,7 @@ _FRAMEWORKS: Final = ("paddle", "torch")
 
 
 def hash_of_files(files: Sequence[Path]) -> str:
-    """SHA-256 of the content of files; names and locations do not count.
+    """Return the SHA-256 of the content of files; names and locations do not count.
 
     Raises:
         ModelError: a file cannot be read.
@@ -47,7 +47,7 @@ def hash_of_files(files: Sequence[Path]) -> str:
 
 
 def hash_of_arrays(name: str, arrays: Iterable[tuple[str, Array]]) -> str:
-    """SHA-256 of a name and of arrays with their names, sorted by name."""
+    """Return the SHA-256 of a name and of arrays with their names, sorted by name."""
     digest = hashlib.sha256(name.encode())
     for key, array in sorted(arrays, key=lambda item: item[0]):
         whole = np.ascontiguousarray(array)
@@ -57,19 +57,19 @@ def hash_of_arrays(name: str, arrays: Iterable[tuple[str, Array]]) -> str:
 
 
 def hash_of_code(name: str, thing: Any, arrays: Iterable[tuple[str, Array]]) -> str:
-    """SHA-256 of a factory's function or network: its name, source code and arrays.
+    """Return the SHA-256 of a factory's function or network: name, source code and arrays.
 
-    The source is that of whole modules, because a function depends on what it calls: the module of
-    the factory, and the module that defines the object or its class. Frameworks are left out; their
-    versions are part of the numerics.
+    The source code is that of two whole modules, because a function depends on what it calls: the
+    module of the factory, and the module that defines the object or its class. Frameworks are left
+    out; their versions are part of the numerics.
     """
     return hash_of_arrays(f"{name} {hashlib.sha256(_source(name, thing)).hexdigest()}", arrays)
 
 
 def hash_of_function(name: str, function: Any) -> str:
-    """As `hash_of_code`, with the arrays of the function's `state_dict` if it has one.
+    """Return `hash_of_code` with the arrays of the function's `state_dict`, if it has one.
 
-    Data from other sources is not seen. Return it from `state_dict()`, as networks do.
+    Other data does not count: the function should return it from `state_dict()`, as networks do.
     """
     state = getattr(function, "state_dict", None)
     arrays = state().items() if callable(state) else ()
@@ -77,7 +77,7 @@ def hash_of_function(name: str, function: Any) -> str:
 
 
 def _source(name: str, thing: Any) -> bytes:
-    """The source code of the factory's module and of the object's own."""
+    """Return the source code of the factory's module and of the object's module."""
     kind = thing if inspect.isroutine(thing) else type(thing)
     modules = {name.partition(":")[0], inspect.unwrap(kind).__module__}
     texts = []
@@ -99,7 +99,7 @@ class FactoryResult:
 
     Attributes:
         name: the factory, "module:function".
-        model: a network or a function; its class decides about the backend.
+        model: a network or a function; its class selects the backend.
         inputs: as the factory declares them, in the framework's types or as "NAME:DATATYPE:DIMS";
             empty if it does not.
         outputs: likewise.
@@ -176,8 +176,8 @@ class ModelSettings:
         precision: "fp32" or "bf16".
         inputs: declared by the user, for models that do not state them.
         outputs: likewise.
-        preprocessed_inputs: returns the inputs if neither `inputs` nor the model states them: those
-            that preprocessing produces. Raises ModelError.
+        preprocessed_inputs: returns the inputs that preprocessing produces, for a model without
+            stated inputs. Raises ModelError.
     """
 
     device: str = "cpu"
@@ -195,14 +195,14 @@ class BackendKind:
     Attributes:
         name: as in `--backend`.
         package: the Python package that it needs; "" for none.
-        precisions: the supported ones.
+        precisions: supported values of `--precision`.
         files: the files that it opens, in words; "" for none.
-        suffixes: of these files; if a model has several, the first one counts.
+        suffixes: suffixes of these files; if a model has several, the first one counts.
         open_file: opens a file; raises ModelError.
-        companion_suffix: of a second file that the model needs; "" for none.
-        content_files: returns the files of a model, for formats with others than the file and its
+        companion_suffix: suffix of a second file that the model needs; "" for none.
+        content_files: returns all files of a model, for formats with more than the file and its
             companion; raises ModelError.
-        factory_types: the objects of a factory that it runs, in words; "" for none.
+        factory_types: the objects from a factory that it runs, in words; "" for none.
         recognises: whether an object is one of these.
         open_object: opens such an object; raises ModelError.
     """
@@ -295,7 +295,7 @@ def find_model(model: str, kinds: Iterable[BackendKind]) -> ModelFiles:
 
 
 def _in_folder(folder: Path, readers: Sequence[BackendKind]) -> list[ModelFiles]:
-    """Complete models only: a .json file without weights is not a model."""
+    """Return the complete models in a folder: a .json file without weights is not a model."""
     each = [
         ModelFiles(kind, file)
         for file in sorted(folder.iterdir())
@@ -306,7 +306,7 @@ def _in_folder(folder: Path, readers: Sequence[BackendKind]) -> list[ModelFiles]
 
 
 def _named(given: Path, readers: Sequence[BackendKind]) -> list[ModelFiles]:
-    """The file itself, or files with a known suffix added."""
+    """Return the file itself, or files with a known suffix added."""
     for kind in readers:
         if given.suffix in kind.suffixes:
             return [ModelFiles(kind, given)] if given.is_file() else []
@@ -335,7 +335,7 @@ def _missing(given: Path, readers: Sequence[BackendKind]) -> str:
 
 
 def _hint(given: Path, readers: Sequence[BackendKind]) -> str:
-    """What the user may have meant by a path that does not exist."""
+    """Return a hint at what the user may have meant by a path that does not exist."""
     if given.is_symlink():
         return f" (the link leads to {given.readlink()}, where nothing is)"
     if re.match(r"\w+:/", str(given)):
@@ -353,7 +353,7 @@ def _hint(given: Path, readers: Sequence[BackendKind]) -> str:
 
 
 def _similar(given: Path, readers: Sequence[BackendKind], suffixes: set[str]) -> Path | None:
-    """A model with a similar name in the same folder."""
+    """Return a model with a similar name in the same folder."""
     from difflib import get_close_matches  # rarely needed, and slow to import
 
     try:

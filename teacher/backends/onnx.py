@@ -28,7 +28,7 @@ _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 
 
 def files_of(model: Path) -> list[Path]:
-    """The model's file and the files with its weights, each once, in the model's order.
+    """Return the model's file and the files with its weights, each once, in the model's order.
 
     Raises:
         ModelError: the file is not an ONNX model, or a weight file is missing.
@@ -50,7 +50,7 @@ def files_of(model: Path) -> list[Path]:
 
 
 def _location(weight: Buffer) -> list[str]:
-    """The file of one weight; empty if it is in the model."""
+    """Return the name of the file of one weight; empty if the weight is in the model."""
     entries = {
         bytes(_fields(entry, _ENTRY_KEY)[0]): bytes(_fields(entry, _ENTRY_VALUE)[0]).decode()
         for entry in _fields(weight, _TENSOR_EXTERNAL_DATA)
@@ -144,7 +144,7 @@ def import_onnxruntime() -> Any:
 
 
 def has_cuda() -> bool:
-    """Whether the installed onnxruntime supports GPUs; raises ModelError if there is none."""
+    """Whether the installed onnxruntime supports GPUs; raises ModelError if none is installed."""
     return "CUDAExecutionProvider" in import_onnxruntime().get_available_providers()
 
 
@@ -198,12 +198,12 @@ def _spec_of(node: Any, model: Path) -> TensorSpec:
 
 
 def _size(size: object) -> int:
-    """Free dimensions are names or None."""
+    """Return a size; free dimensions, which are names or None, become FREE."""
     return size if isinstance(size, int) and size > 0 else FREE
 
 
 def _gpu_name(gpu: int) -> str:
-    """The GPU's name from the driver; onnxruntime does not tell it."""
+    """Return the GPU's name from the driver; onnxruntime does not provide it."""
     listed = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
     lines = listed[gpu].read_text().splitlines() if gpu < len(listed) else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("Model")]
@@ -218,7 +218,7 @@ def _refusal(runtime: Any, model: Path, error: Exception) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """The message without "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " and the C++ location."""
+    """Return the message without "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : "."""
     line = first_line(error)
     return line.split(" : ", 3)[-1] if line.startswith("[ONNXRuntimeError]") else line
 

@@ -1,8 +1,8 @@
 """Backend `paced`: an emulated accelerator with a stated rate.
 
 It lets a mesh be tested without the device. The answers come from a cheap real model, and each run
-takes exactly `rows / rate` seconds. Everything that the backend says about itself says that it is
-emulated.
+takes exactly `rows / rate` seconds. The platform, the numerics and the name of the device say
+that it is emulated.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Schedule:
         self._free_at_s = 0.0
 
     def end_s(self, now_s: float, rows: int) -> float:
-        """The end of a run of `rows` samples that arrives at `now_s`."""
+        """Schedule a run of `rows` samples that arrives at `now_s`; return the time of its end."""
         self._free_at_s = max(now_s, self._free_at_s) + rows / self._rate
         return self._free_at_s
 
     def late_s(self, now_s: float) -> None:
-        """The last run ended only at `now_s`; the next one does not start before."""
+        """Record that the last run ended late, at `now_s`; the next one starts no earlier."""
         self._free_at_s = max(now_s, self._free_at_s)
 
 
@@ -81,10 +81,10 @@ class PacedBackend:
         self.spec = labelled(backend.spec)
 
     def arrive(self, at_s: float) -> None:
-        """The next run was submitted at `at_s`, possibly while the device was busy.
+        """Set when the next run was submitted, possibly while the device was busy.
 
-        A real device transfers batches while it computes, so that takes no time of the emulated
-        one.
+        A real device transfers batches while it computes, so transfers take no time of the emulated
+        device.
         """
         self._came_s = at_s
 
@@ -106,7 +106,7 @@ class PacedBackend:
 
 
 def labelled(spec: ModelSpec) -> ModelSpec:
-    """`spec` with the label in its platform and numerics: its answers are real, not its speed."""
+    """Return `spec` with the label in platform and numerics: only the speed is emulated."""
     return replace(
         spec, platform=f"{LABEL}_{spec.platform}", numerics=(f"{LABEL}-{NAME}", *spec.numerics)
     )
@@ -123,7 +123,7 @@ def check_rate(backend: str, rate: float | None) -> None:
 
 
 def device_label(rate: float) -> str:
-    """The name of the emulated device."""
+    """Return the name of an emulated device."""
     return f"{LABEL} ({rate:g} samples/s)"
 
 

@@ -36,7 +36,7 @@ def import_paddle() -> Any:
     """Import `paddle`; raises ModelError if it is not installed."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about tools that only building extensions needs
+            warnings.simplefilter("ignore")  # about tools for building extensions
             import paddle
             import paddle.inference
     except ImportError as error:
@@ -49,7 +49,7 @@ def import_paddle() -> Any:
 
 
 def check_device(paddle: Any, device: str) -> int | None:
-    """The number of the GPU that `device` names; None for the CPU.
+    """Return the number of the GPU that `device` names; None for the CPU.
 
     Raises:
         ModelError: there is no such device, or this paddle cannot use it.
@@ -68,7 +68,7 @@ def check_device(paddle: Any, device: str) -> int | None:
 def numerics(
     paddle: Any, engine: str, gpu: int | None, threads: int, precision: str = "fp32"
 ) -> tuple[str, ...]:
-    """The words that bits depend on with Paddle; the micro-batch is added later."""
+    """Return the numerics of a model in Paddle, except the micro-batch."""
     names = None
     if gpu is not None:
         names = paddle.device.cuda.get_device_name(gpu), f"cuda={paddle.version.cuda()}"
@@ -76,7 +76,7 @@ def numerics(
 
 
 def datatype(dtype: Any) -> str:
-    """The protocol's name for a Paddle dtype; raises ModelError if it has none."""
+    """Return the protocol's name for a Paddle dtype; raise ModelError if it has none."""
     return datatype_named(str(dtype).rpartition(".")[2].lower())
 
 
@@ -91,7 +91,7 @@ def translated(doing: str) -> AbstractContextManager[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The message of a Paddle error, without its C++ location."""
+    """Return the message of a Paddle error, without its C++ location."""
     lines = [line.strip() for line in str(error).splitlines()]
     notes = ("In user code", "[Hint", "[operator", "---")
     said = [line for line in lines if line and not line.startswith(notes)]
@@ -99,7 +99,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _may_pass(error: Exception) -> bool:
-    """NotImplementedError is a RuntimeError, but trying again does not help."""
+    """Whether the same inputs may succeed elsewhere; not after NotImplementedError."""
     return isinstance(error, MemoryError | OSError | SystemError | RuntimeError) and not isinstance(
         error, NotImplementedError
     )
@@ -129,7 +129,7 @@ class PaddleInference:
         _check_precision(paddle, gpu, settings.precision)
         runtime = f"paddle {paddle.__version__}"
         with framework.loading(runtime, program, "paddlepaddle", first_line):
-            # The spec of every input and output, as the program states it.
+            # The specs that the program states for its inputs and outputs.
             if program.suffix == ".json":
                 declared = _declared_by_pir(paddle, str(program))
             else:
@@ -193,7 +193,7 @@ def _engine_config(paddle: Any, program: Path, gpu: int | None, settings: ModelS
         config.enable_use_gpu(256, gpu)  # initial MiB of the memory pool, which grows
         return config
     config.disable_gpu()
-    # Five times faster than without. Older versions have both under their former names.
+    # oneDNN is five times faster. Older versions of Paddle have both methods under former names.
     getattr(config, "enable_onednn", config.enable_mkldnn)()
     if settings.precision == "bf16":
         getattr(config, "enable_onednn_bfloat16", config.enable_mkldnn_bfloat16)()

@@ -1,8 +1,8 @@
 """Steps before a model: built-in ones for images, and functions of the user.
 
-A step changes what arrives into what the model takes. So it changes the declared inputs, and is
-part of `content_id`. The built-in steps convert image inputs: bytes to floats, normalisation,
-layout. Inputs with four dimensions are images; others pass unchanged.
+A step converts the inputs that arrive to inputs of the model. So it changes the declared inputs,
+and is part of `content_id`. The built-in steps convert image inputs: bytes to floats,
+normalisation, layout. Inputs with four dimensions are images; others pass unchanged.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from .model_source import call_factory, hash_of_function, is_factory
 from .tensor_specs import matches_spec, narrowed, outputs_by_trial, parse_declared
 
 Apply = Callable[[Mapping[str, Array]], Mapping[str, Array]]
-#: Makes a step for the inputs of a model: returns the inputs on the wire, and the function.
+#: Makes a step, given its name and the model's inputs: returns the inputs on the wire, and the
+#: function that converts them.
 BuiltInStep = Callable[[str, Sequence[TensorSpec]], tuple[tuple[TensorSpec, ...], Apply]]
 
 _FLOATS: Final = ("FP32", "FP16", "BF16")
 _BYTE: Final = 255.0
-#: Of ImageNet's training images: red, green and blue, as shares of the full range.
+#: Of ImageNet's training images: red, green and blue, as shares of the full range of a byte.
 _IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 _IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 
@@ -62,7 +63,7 @@ class _Normalize:
         return tuple(wire), apply
 
     def _factors(self, name: str, tensor: TensorSpec) -> tuple[Array, Array]:
-        """Shape `scale` and `offset` (float32) for broadcasting: a product and a sum per pixel."""
+        """Return `scale` and `offset` (float32) in shapes for broadcasting."""
         if tensor.datatype not in _FLOATS:
             raise ModelError(f"{name} makes floats of bytes; the model takes {tensor}")
         mean, std = np.asarray(self.mean), np.asarray(self.std)
@@ -98,7 +99,7 @@ def _images(name: str, takes: Sequence[TensorSpec]) -> list[TensorSpec]:
 
 
 def _channel_axis(name: str, tensor: TensorSpec, channels: int) -> int:
-    """The axis of the channels, first or last; any axis will do for a single factor."""
+    """Return the axis of the channels, first or last; for one factor, any axis will do."""
     if channels == 1:
         return 1
     for axis in (1, 3):
@@ -127,8 +128,8 @@ class Preprocessed:
 
     Args:
         backend: the model.
-        name: of the step, as the user gave it.
-        inputs: of the step.
+        name: name of the step, as the user gave it.
+        inputs: inputs of the step.
         apply: converts the inputs to those of the model; may raise anything.
         content: identifies the step in the hash; equal for equal steps.
     """
@@ -164,7 +165,7 @@ class Preprocessed:
 
 
 def content_with_step(content_id: str, hook: str) -> str:
-    """The content_id of a model with a step before it.
+    """Return the content_id of a model with a step before it.
 
     Args:
         content_id: of the model.
@@ -176,12 +177,12 @@ def content_with_step(content_id: str, hook: str) -> str:
 def preprocessed(
     backend: Backend, names: Sequence[str], inputs: Sequence[TensorSpec] = ()
 ) -> Backend:
-    """Put steps before `backend`; the first one sees what arrives.
+    """Put steps before `backend`; the first one gets the inputs that arrive.
 
     Args:
         backend: the model.
         names: built-in steps ("imagenet"), or "module:function" of the user.
-        inputs: what arrives, if the first step does not state it.
+        inputs: inputs that arrive, if the first step does not state them.
 
     Raises:
         ModelError: a step does not exist, or does not fit the model.
@@ -192,11 +193,11 @@ def preprocessed(
 
 
 def outputs_of_steps(names: Sequence[str], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """What the steps make of what arrives: the inputs of a model that does not state them.
+    """Return the outputs of the steps, for a model that does not state its inputs.
 
     Args:
         names: as of `preprocessed`.
-        inputs: what arrives, if the first step does not state it.
+        inputs: inputs that arrive, if the first step does not state them.
 
     Raises:
         ModelError: a step does not exist, or does not run on an example.

@@ -107,7 +107,7 @@ def open_backend(
 
 
 def _kinds(backend: str) -> Sequence[BackendKind]:
-    """Backends that may open the model; an emulated device accepts models of all of them."""
+    """Return the backends that may open a model; "auto" and "paced" accept all of them."""
     if backend in (AUTO, paced.NAME):
         return KINDS
     named = [kind for kind in KINDS if kind.name == backend]
@@ -124,7 +124,7 @@ def _open(model: str, kinds: Sequence[BackendKind], settings: ModelSettings) -> 
         return found.kind.open_file(found.file, _at_precision(found.kind, settings))
     made = call_factory(model)
     for kind in kinds:
-        # Networks are callable too, so the frameworks are asked first.
+        # Networks are callable too, so the frameworks come first.
         if kind.open_object is not None and kind.recognises(made.model):
             return kind.open_object(made, _at_precision(kind, settings))
     wanted = " or ".join(kind.factory_types for kind in kinds if kind.factory_types)
@@ -146,7 +146,7 @@ def _at_precision(kind: BackendKind, settings: ModelSettings) -> ModelSettings:
 
 
 def content_of(model: str, preprocess: Sequence[str] = ()) -> str:
-    """The content_id that a teacher of this model will have.
+    """Return the content_id that a teacher of this model will have.
 
     Args:
         model: path of a model: folder, prefix or file.
@@ -169,7 +169,8 @@ def content_of(model: str, preprocess: Sequence[str] = ()) -> str:
 class OutputCheckedBackend:
     """A backend that returns exactly the outputs of its spec, or raises.
 
-    Files usually keep what they state; a user's function may answer differently for other inputs.
+    Exported models usually return what they state; a user's function may return other outputs for
+    other inputs.
 
     Args:
         backend: the model.

@@ -18,13 +18,13 @@ from ...proto.forms import FLOATS
 from ...runtime.errors import EdlError, ModelError, UsageError, WireError
 from .model_source import ModelSettings
 
-#: Sizes for a free dimension, and a larger one: the side of an image, the length of a sequence.
+#: Size of a free dimension, and a larger size: for sides of images, for lengths of sequences.
 _IMAGE_SIDES = (224, 256)
 _LENGTHS = (32, 48)
 
 
 def example_shape(tensor: TensorSpec, rows: int, *, longer: bool = False) -> tuple[int, ...]:
-    """The shape of `tensor` for `rows` samples, with a usual size for free dimensions."""
+    """Return the shape of `tensor` for `rows` samples, with a usual size for free dimensions."""
     free = (_IMAGE_SIDES if len(tensor.shape) >= 4 else _LENGTHS)[longer]
     first, *others = tensor.shape
     return (rows if first == FREE else first, *(free if size == FREE else size for size in others))
@@ -120,7 +120,7 @@ def parse_declared(
 
 
 def narrowed(specs: Sequence[TensorSpec], narrower: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """A model's own inputs, with the narrower shapes that the user declares for some of them.
+    """Return a model's own inputs, with the narrower shapes that the user declares.
 
     Raises:
         ModelError: a declared input is not an input of the model.
@@ -173,7 +173,7 @@ def outputs_by_trial(
 
 
 def _shape(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
-    """Dimensions that follow the batch or the size of the inputs are free."""
+    """Return the shape of an output from two runs: the batch and sizes that differ are free."""
     if not one or len(one) != len(other):
         return tuple(one)
     sizes = zip(one[1:], other[1:], strict=True)
@@ -181,7 +181,7 @@ def _shape(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
 
 
 def _tried_longer(run: Run, inputs: Sequence[TensorSpec]) -> Mapping[str, Array] | None:
-    """Outputs for an example with larger free dimensions; None if there are none, or it fails."""
+    """Return outputs for larger free dimensions; None if there are none, or the run fails."""
     if not any(FREE in tensor.shape[1:] for tensor in inputs):
         return None
     try:
@@ -198,7 +198,7 @@ def _parsed(text: str) -> TensorSpec:
 
 
 def datatype_named(dtype: str) -> str:
-    """The protocol's name for a framework's `dtype`; raises ModelError if it has none."""
+    """Return the protocol's name for a framework's `dtype`; raise ModelError if it has none."""
     try:
         return "BF16" if dtype == "bfloat16" else datatype_of(np.dtype(dtype))
     except (TypeError, WireError):
@@ -206,7 +206,7 @@ def datatype_named(dtype: str) -> str:
 
 
 def outputs_by_name(outputs: Any) -> dict[str, Any]:
-    """Outputs of an eager network under their keys, else under `output_0`, `output_1`, ..."""
+    """Return outputs of an eager network by their keys, else by `output_0`, `output_1`, ..."""
     if isinstance(outputs, Mapping):
         return {str(name): tensor for name, tensor in outputs.items()}
     if not isinstance(outputs, list | tuple):

@@ -52,7 +52,7 @@ def import_torch() -> Any:
 
 
 def open_device(torch: Any, device: str, threads: int) -> Any:
-    """The `torch.device`, set to full float32 precision and to deterministic kernels.
+    """Return the `torch.device`; select full float32 precision and deterministic kernels.
 
     Raises:
         ModelError: there is no such device, or this torch cannot use it.
@@ -75,7 +75,7 @@ def open_device(torch: Any, device: str, threads: int) -> Any:
 
 
 def numerics(torch: Any, device: Any, threads: int) -> tuple[str, ...]:
-    """The words that bits depend on with PyTorch; the micro-batch is added later."""
+    """Return the numerics of a model in PyTorch, except the micro-batch."""
     gpu = None
     if device.type != "cpu":
         name, cudnn = torch.cuda.get_device_name(device), torch.backends.cudnn.version()
@@ -84,12 +84,12 @@ def numerics(torch: Any, device: Any, threads: int) -> tuple[str, ...]:
 
 
 def datatype(dtype: Any) -> str:
-    """The protocol's name for a torch dtype; raises ModelError if it has none."""
+    """Return the protocol's name for a torch dtype; raise ModelError if it has none."""
     return datatype_named(str(dtype).removeprefix("torch."))
 
 
 def as_array(torch: Any, tensor: Any) -> Array:
-    """The memory of a tensor as an array; a copy if the tensor is on a GPU."""
+    """Return the memory of a tensor as an array; a copy if the tensor is on a GPU."""
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:  # torch cannot convert it to numpy
         whole: Array = tensor.contiguous().view(torch.int16).numpy()
@@ -117,7 +117,7 @@ class DeviceTimer:
         self._took_s = 0.0
 
     def stop(self) -> None:
-        """All of the work has been queued."""
+        """Mark the end of the work: all of it has been queued."""
         if self._events:
             self._events[1].record()
         else:
@@ -133,7 +133,7 @@ class DeviceTimer:
 
 
 def lacks_resources(error: Exception) -> bool:
-    """As of `framework`; torch raises RuntimeError for everything, so its words tell the cause."""
+    """Whether an error is about the device: by torch's classes, else by its words."""
     if type(error).__name__ in ("OutOfMemoryError", "AcceleratorError"):
         return True
     return framework.lacks_resources(error)
@@ -156,26 +156,26 @@ class DeviceCopies:
         self.on_gpu: bool = device.type == "cuda"
 
     def on_device(self) -> AbstractContextManager[Any]:
-        """Selects the device for the calling thread; every thread starts with the first GPU."""
+        """Select the device for the calling thread; every thread starts with the first GPU."""
         return self._torch.cuda.device(self._device) if self.on_gpu else nullcontext()
 
     def staged(self, array: Array) -> Any:
-        """A copy in memory that the device can read; on a CPU, the network's own input."""
+        """Copy an array to memory that the device can read; on a CPU, to the network's input."""
         dtype = getattr(self._torch, array.dtype.newbyteorder("=").name)
         staged = self._torch.empty(array.shape, dtype=dtype, pin_memory=self.on_gpu)
         np.copyto(as_array(self._torch, staged), array)
         return staged
 
     def to_device(self, staged: Any) -> Any:
-        """A new tensor on the device, which the network may overwrite."""
+        """Return the tensor on the device; the network may overwrite it."""
         return staged.to(self._device, non_blocking=True) if self.on_gpu else staged
 
     def to_host(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """New tensors on the host; complete when the device has done the queued work."""
+        """Return new tensors on the host; complete when the device has done the queued work."""
         return {name: self._fetched(tensor.detach()) for name, tensor in outputs.items()}
 
     def arrays(self, host: Mapping[str, Any]) -> dict[str, Array]:
-        """The results of `to_host` as arrays, which later runs do not change."""
+        """Return the results of `to_host` as arrays, which later runs do not change."""
         return {name: as_array(self._torch, tensor) for name, tensor in host.items()}
 
     def _fetched(self, tensor: Any) -> Any:
@@ -213,7 +213,7 @@ def is_exported(file: Path) -> bool:
 
 
 def load_exported(torch: Any, file: Path, device: Any) -> Any:
-    """The program with its weights on `device`; the caller converts torch's errors.
+    """Load a program, with its weights on `device`; the caller converts torch's errors.
 
     Raises:
         ModelError: it was exported for training.
@@ -233,7 +233,7 @@ def load_exported(torch: Any, file: Path, device: Any) -> Any:
 
 
 def inputs_of(program: Any, file: Path) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
-    """Name, dtype and shape of each input, in the order of the program's call.
+    """Yield name, dtype and shape of each input, in the order of the program's call.
 
     Raises:
         ModelError: an input is not a tensor.
@@ -247,7 +247,7 @@ def inputs_of(program: Any, file: Path) -> Iterator[tuple[str, Any, tuple[int, .
 
 
 def _size(size: object) -> int:
-    """Free dimensions are symbols."""
+    """Return a size; free dimensions, which are symbols, become FREE."""
     return size if isinstance(size, int) else FREE
 
 
@@ -400,7 +400,7 @@ def _module(made: FactoryResult, torch: Any, device: Any, settings: ModelSetting
 
 
 def _of_example(tensor: Any, argument: str) -> TensorSpec:
-    """The spec of an example tensor; its first dimension is the free batch."""
+    """Return the spec of an example tensor; its first dimension is the free batch."""
     try:
         shape = (FREE, *(int(size) for size in tensor.shape[1:]))
         return TensorSpec(argument, datatype(tensor.dtype), shape)
@@ -411,7 +411,7 @@ def _of_example(tensor: Any, argument: str) -> TensorSpec:
 def _ordered(
     inputs: tuple[TensorSpec, ...], arguments: list[str], model: str
 ) -> tuple[TensorSpec, ...]:
-    """The declared inputs in the order of a script's arguments, which only have names."""
+    """Return the declared inputs in the order of a script's arguments, which only have names."""
     given = {tensor.name: tensor for tensor in inputs}
     if set(given) != set(arguments):
         raise ModelError(

@@ -46,9 +46,9 @@ class _Graph:
 class GraphedCalls:
     """A network on the current CUDA device that captures each frequent shape as a graph.
 
-    A graph is used only if it gives the same bits as the network for the inputs at hand. A network
-    that waits for the device between its kernels, because it looks at values, cannot be captured.
-    It runs without graphs, as does every network once memory was short, because graphs keep memory.
+    A graph is used only if it gave the same bits as the network when it was captured. A network
+    that waits for the device between its kernels, because it reads values, cannot be captured and
+    runs without graphs. So does every network after memory was short, because graphs keep memory.
 
     All calls are queued on one stream. The next call of a shape overwrites the outputs of the
     previous one, so the caller queues a copy of them before another call.
