@@ -30,7 +30,7 @@ from .callers import CallCredentials, CallerIdentity
 
 #: Seconds without a request after which a call may be ended to free its memory for another one.
 PATIENCE_S: Final = 1.0
-#: Seconds between two checks for such calls.
+#: Seconds between checks for such calls.
 _LOOK_S: Final = 0.25
 _NO_ROOM: Final = "requests of other calls fill the memory for them: try again later"
 EVICTED: Final = "a call that sent nothing was ended for another one"
@@ -41,16 +41,16 @@ AccessLevel = Literal["anybody", "known", "student"]
 
 
 class CallAdmission:
-    """Admits the calls of one server. Lives in its event loop.
+    """Admits the calls of one server. Used only in its event loop.
 
     Args:
         config: the limits.
         access: authenticates callers.
 
     Attributes:
-        infer_calls: calls with batches to label.
-        named_calls: calls with small requests. They are counted separately, so that batches leave
-            room for them.
+        infer_calls: open calls with batches to label.
+        named_calls: open calls with small requests. They are counted separately, so that batches
+            leave room for them.
     """
 
     def __init__(self, config: ServerConfig, access: AccessControl) -> None:
@@ -64,7 +64,7 @@ class CallAdmission:
         self._access = access
 
     def admit(self, credentials: CallCredentials, right: AccessLevel) -> CallerIdentity:
-        """Authenticate the caller with these credentials.
+        """Authenticate a caller.
 
         Raises:
             AccessError: a credential is missing or unknown, or lacks the right.
@@ -78,7 +78,7 @@ class CallAdmission:
         return credentials.caller_identity(caller.principal)
 
     def is_student(self, credentials: CallCredentials) -> bool:
-        """Whether these are credentials of a student; others are not counted as refused."""
+        """Whether the credentials have the rights of a student; if not, no refusal is counted."""
         return self._access.admit(
             credentials.metadata, credentials.identities, credentials.peer
         ).may("student")
@@ -89,8 +89,8 @@ class AdmittedCall:
     """One call in a table; as a context manager it ends with the block.
 
     Attributes:
-        table: that holds it.
-        peer: the caller.
+        table: the table that holds it.
+        peer: `CallerIdentity.owner` of the caller.
         nbytes: memory reserved for its request.
         is_stream: it may send many requests at any time.
         since_s: its start, on the table's clock.
@@ -116,7 +116,7 @@ class AdmittedCall:
 
     @contextlib.asynccontextmanager
     async def receiving(self, within_s: float) -> AsyncIterator[None]:
-        """Within this context, wait for memory and for the request.
+        """Limit the time for which the block waits for memory and for the request.
 
         Args:
             within_s: seconds from now.
@@ -156,7 +156,7 @@ class AdmittedCall:
             raise RateLimited(_NO_ROOM)
 
     def received(self, nbytes: int | None = None) -> None:
-        """The request has arrived, so the call cannot be evicted any more.
+        """Record that the request has arrived: the call cannot be evicted any more.
 
         Args:
             nbytes: its size; None if it is as announced.
@@ -167,24 +167,24 @@ class AdmittedCall:
             self.table.keep(self, nbytes)
 
     def owes(self) -> None:
-        """The last request of a stream is answered: the call may be evicted until the next one."""
+        """Record that a stream's last request is answered: it may be evicted until the next one."""
         self.table.owes(self)
 
     def end(self) -> None:
-        """The call is over. Without effect on an evicted call."""
+        """Remove the call from its table, unless it was evicted."""
         self.on_evicted = lambda: None  # breaks a reference cycle
         if not self.evicted:
             self.table.forget(self)
 
 
 class CallTable:
-    """The calls of one server. Used by its event loop only.
+    """The open calls of one server, with their memory. Used by its event loop only.
 
     Args:
-        max_calls: open calls.
-        max_calls_per_peer: open calls of one peer.
-        max_bytes: memory of all requests.
-        max_bytes_per_peer: memory of the requests of one peer; at least one request.
+        max_calls: most open calls.
+        max_calls_per_peer: most open calls of one peer.
+        max_bytes: most memory of all requests.
+        max_bytes_per_peer: most memory of the requests of one peer; at least one request.
         clock: seconds, monotonic.
     """
 
@@ -231,7 +231,7 @@ class CallTable:
         self._owing.setdefault(peer, {})[call] = None
         return call
 
-    # --- told by its calls
+    # --- called by its calls
 
     def has_room(self, call: AdmittedCall, nbytes: int) -> bool:
         """Reserve `nbytes` for a call, evicting idle calls if needed; False if that fails."""
@@ -260,7 +260,7 @@ class CallTable:
                 self._waiting.remove(more_room)
 
     def keep(self, call: AdmittedCall, nbytes: int) -> None:
-        """Set the reserved memory of a call."""
+        """Set the reserved memory of a call, without a check of limits."""
         more = nbytes - call.nbytes
         if call.evicted or not more:
             return
@@ -296,13 +296,13 @@ class CallTable:
     # --- making room
 
     def _wake(self) -> None:
-        """Memory may be free: wake the calls that wait for it."""
+        """Wake the calls that wait for memory."""
         while self._waiting:
             if not (waiting := self._waiting.popleft()).done():
                 waiting.set_result(None)
 
     def _idle(self, peer: str, but: AdmittedCall) -> list[AdmittedCall]:
-        """Calls of a peer that hold memory and send nothing, the oldest first."""
+        """Return calls of a peer that hold memory and send nothing, the oldest first."""
         late_s = self._clock() - PATIENCE_S
         return [
             one
@@ -323,7 +323,7 @@ class CallTable:
 
 
 class Deadline:
-    """Calls `late` unless it is stopped within `seconds` of its start."""
+    """A timer that calls `late` unless it is stopped within `seconds` of its start."""
 
     def __init__(self, seconds: float, late: Callable[[], None]) -> None:
         self._seconds, self._late = seconds, late
@@ -347,10 +347,10 @@ class Deadline:
 
 
 class SendingDeadline(Deadline):
-    """Aborts a connection if its peer reads nothing for `seconds`. A slow reader is not aborted.
+    """A timer that aborts a connection if its peer reads nothing for `seconds`, not if it is slow.
 
     Args:
-        transport: of the connection.
+        transport: transport of the connection.
         seconds: within which the peer must read something.
     """
 
@@ -360,7 +360,7 @@ class SendingDeadline(Deadline):
         self._unsent = 0  # bytes at the last check
 
     def start(self) -> None:
-        """The peer has not read everything."""
+        """Start the timer: the peer has not read everything."""
         self._unsent = self._transport.get_write_buffer_size()
         super().start()
 

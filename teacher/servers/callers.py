@@ -1,7 +1,7 @@
 """Identities of callers, for access, limits and shared memory.
 
-Before the memory of a caller is read, this finds out whether the caller is on this host, and which
-user it is.
+Before a teacher reads the memory of a caller, this module finds out whether the caller is on this
+host, and which user it is.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CallerIdentity:
 
     @property
     def owner(self) -> str:
-        """Owner of regions: the same for all connections and protocols of a caller."""
+        """Key for limits and regions: the same for all connections and protocols of a caller."""
         return _owner(self.principal, self.host)
 
     def is_here(self) -> bool:
@@ -68,7 +68,7 @@ class CallerIdentity:
         return True
 
     def listed_uid(self) -> int:
-        """The user of its TCP connection, from the system's list; our own user if there is no list.
+        """Return the user of its TCP connection from /proc/net; our own user if there is no list.
 
         Raises:
             RequestRefused: the list does not contain the connection (it is closed or half closed,
@@ -98,7 +98,7 @@ class CallerIdentity:
 
 
 def user_behind(connection: socket.socket) -> int:
-    """The user at the other end of a Unix socket; -1 if the system does not tell."""
+    """Return the user at the other end of a Unix socket; -1 if the system does not tell."""
     if not hasattr(socket, "SO_PEERCRED"):
         return -1
     said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -124,7 +124,7 @@ def _owner(principal: str, host: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _plain(host: str) -> _Address | None:
-    """The address; IPv4 addresses that are mapped to IPv6 are converted."""
+    """Parse an address; IPv6 forms of IPv4 addresses become IPv4. None if it is invalid."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -133,7 +133,7 @@ def _plain(host: str) -> _Address | None:
 
 
 def _as_listed(address: _Address, port: int) -> str:
-    """The kernel's notation: 32-bit words in the machine's byte order, then the port."""
+    """Return the kernel's notation: 32-bit words in the machine's byte order, then the port."""
     packed = address.packed
     words = (packed[at : at + 4] for at in range(0, len(packed), 4))
     return f"{b''.join(word[::-1] for word in words).hex().upper()}:{port:04X}"
@@ -149,8 +149,8 @@ class CallCredentials:
     After a token has been withdrawn, the check fails. Of a certificate only the name is checked.
 
     Attributes:
-        metadata: of the call.
-        identities: of its connection.
+        metadata: metadata of the call.
+        identities: identities of its connection, as in gRPC's `auth_context()`.
         peer: as gRPC names it: "ipv4:10.0.0.7:5000", "ipv6:%5B::1%5D:5000"; empty without gRPC.
         uid: the user behind a Unix socket; None for TCP.
         client: host and port of a connection without gRPC.
@@ -164,10 +164,10 @@ class CallCredentials:
 
     @classmethod
     def from_context(cls, context: _Context) -> CallCredentials:
-        """The credentials of a gRPC call."""
+        """Return the credentials of a gRPC call."""
         identities: Any = context.auth_context()
         return cls(context.invocation_metadata(), identities, str(context.peer()))
 
     def caller_identity(self, principal: str = "") -> CallerIdentity:
-        """The caller, given the principal of its credentials."""
+        """Return the caller, given the principal of its credentials."""
         return CallerIdentity(principal, *(self.client or _host_and_port(self.peer)), self.uid)

@@ -1,15 +1,15 @@
 """The methods of the Open Inference Protocol over gRPC, unary and streaming.
 
-Unary methods are served as streams of which one message is read. On the wire that is the same, but
-it allows the caller to be checked before the request is read, and a timeout for the request. gRPC
-does not receive what nobody reads, so an unread request costs its sender's memory only; a request
+Unary methods are served as streams, and one message is read. The bytes on the wire are the same,
+but the caller can be checked before its request is read, and the request has a timeout. gRPC
+receives only what a handler reads, so an unread request costs only its sender's memory. A request
 that is read costs ours, up to the limit for all requests.
 
 `ModelStreamInfer` carries many requests over one call, answered in order. A stream that waits for
-its next request can be evicted first, like a unary call without a request, but not while requests
-of it are being answered. An error of one request goes into the `error_message` of its answer, and
-the stream continues. Two requests of a stream are in work at a time, so that one travels while the
-model has the other.
+its next request can be evicted, like a unary call without a request; a stream with requests in work
+cannot. An error of one request goes into the `error_message` of its answer, and the stream
+continues. Two requests of a stream are in work at a time, so that one travels while the model has
+the other.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RAW_INPUTS: Final = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _RESPONSE: Final = pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 
 _Context = grpc.aio.ServicerContext[Any, Any]
-#: Answers a serialised `ModelInferRequest` with a serialised response; raises errors of `errors`.
+#: Answers a serialised `ModelInferRequest` with a serialised response; raises EdlErrors.
 Infer = Callable[[bytes], Awaitable[bytes]]
 
 
@@ -104,7 +104,7 @@ class _InferStream:
                 self._call.owes()
 
     async def _read(self) -> bytes | None:
-        """The next request; None if there are no more."""
+        """Return the next request; None if there are no more."""
         if self._over:
             return None
         self._reader = asyncio.current_task()
@@ -128,7 +128,7 @@ class _InferStream:
         return None
 
     async def _answer(self, data: bytes) -> bytes:
-        """A serialised `ModelStreamInferResponse`; an error concerns this request only."""
+        """Return a serialised `ModelStreamInferResponse`; it holds the request's error, if any."""
         try:
             response = await self._infer(data)
         except EdlError as error:
@@ -165,13 +165,13 @@ _M = TypeVar("_M", bound=Message)
 
 
 class GrpcMethods:
-    """The handlers of all methods. Lives in one event loop.
-
-    Attributes:
-        transport: for batches of our own readers.
+    """The handlers of all methods. Used only in one event loop.
 
     Args:
-        given: the parts of the server.
+        given: shared objects of the server.
+
+    Attributes:
+        transport: listener for batches of our own readers.
     """
 
     def __init__(self, given: ServerContext) -> None:
@@ -183,7 +183,7 @@ class GrpcMethods:
         self.transport = TransportListener(given)
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        """Handlers by method, without (de)serializers, so that malformed bytes are refused here."""
+        """Return handlers by method. They get bytes, so that this class refuses malformed ones."""
         methods = {
             name: self._simple_method(method) for name, method in self._servicer.methods.items()
         }
@@ -226,7 +226,7 @@ class GrpcMethods:
             try:
                 if not self._leaving:
                     async with call.receiving(self._receive_s):
-                        # Memory for one request, as long as it is open.
+                        # Memory for one request, as long as the stream is open.
                         await call.expect(self._max_message_bytes)
                     await stream.serve()
             finally:
@@ -235,7 +235,7 @@ class GrpcMethods:
             raise TeacherLost("this teacher takes leave: go on with another one")
 
     def _proof(self, context: _Context) -> _Metadata:
-        """Trailing metadata that proves this instance."""
+        """Return trailing metadata that proves this instance."""
         asked = {name: str(value) for name, value in context.invocation_metadata() or ()}
         return self._servicer.identity.proof(asked)
 
@@ -243,7 +243,7 @@ class GrpcMethods:
         return self.transport.offer(CallCredentials.from_context(context))
 
     def _simple_method(self, method: ServicerMethod) -> _Serve:
-        """A method that is answered at once, in the event loop."""
+        """Return a method that is answered in the event loop, without waiting."""
         fields = method.request.DESCRIPTOR.fields_by_name
 
         async def unread(context: _Context, _: CallRecord) -> bytes:
@@ -263,7 +263,7 @@ class GrpcMethods:
     def _with_trailing_metadata(
         self, metadata: Callable[[_Context], _Metadata], answer: _Serve
     ) -> _Serve:
-        """A method with trailing metadata."""
+        """Add trailing metadata to a method."""
 
         async def serve(context: _Context, entry: CallRecord) -> bytes:
             answered = await answer(context, entry)
@@ -273,7 +273,7 @@ class GrpcMethods:
         return serve
 
     def _read(self, right: AccessLevel, calls: CallTable, answer: _Answer) -> _Serve:
-        """A method that reads its request after its caller has been checked."""
+        """Return a method that reads its request after its caller has been checked."""
 
         async def serve(context: _Context, entry: CallRecord) -> bytes:
             caller = self._admission.admit(CallCredentials.from_context(context), right)
@@ -286,7 +286,7 @@ class GrpcMethods:
         return serve
 
     def _grpc_handler(self, name: str, serve: _Serve) -> _Handler:
-        """A method as gRPC calls it: our errors become statuses, and each call is logged."""
+        """Return a method for gRPC: EdlErrors become statuses, and each call is recorded."""
 
         async def called(_: object, context: _Context) -> bytes:
             def address() -> str:
@@ -323,7 +323,7 @@ class GrpcMethods:
 
 
 def _deadline_s(context: _Context) -> float | None:
-    """The deadline of a call on the monotonic clock; None for none."""
+    """Return the deadline of a call on the monotonic clock; None for none."""
     left_s = context.time_remaining()
     return None if left_s is None else time.monotonic() + left_s
 

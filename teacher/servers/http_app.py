@@ -1,9 +1,9 @@
 """The Open Inference Protocol over HTTP/REST, with the same answers as over gRPC.
 
-Web pages are refused, because a browser sends requests on behalf of any page. On loopback everybody
-on this machine may have batches labelled, and its browser runs here. A page can send requests to
+Web pages are refused, because a browser sends requests on behalf of any page. On loopback, every
+program of this machine may have batches labelled, browsers included. A page can send requests to
 127.0.0.1, or let its own domain name resolve to it. The header `Origin`, or the name in `Host`,
-gives such requests away; no client of the protocol sends `Origin` or uses another name.
+reveals such requests; no client of the protocol sends `Origin` or uses another name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CERTIFICATE = "certificate"
 
 
 def credentials_of(request: Request) -> CallCredentials:
-    """The credentials of a request: a header, and the certificate of its connection."""
+    """Return the credentials of a request: a header, and the certificate of its connection."""
     certificate: str | None = getattr(request.state, CERTIFICATE, None)
     identities = {"x509_common_name": [certificate.encode()]} if certificate else {}
     metadata = [("authorization", request.headers.get("authorization", ""))]
@@ -66,7 +66,7 @@ def refuse_browsers(app: ASGIApp, *, local: bool) -> ASGIApp:
 
     Args:
         app: the application.
-        local: the server listens on loopback, so its name must be one of this machine.
+        local: the server listens on loopback, so the name in `Host` must be one of this machine.
     """
 
     def refusal(headers: Headers) -> tuple[int, str] | None:
@@ -91,7 +91,7 @@ _ENTRY: Final = "entry"
 
 
 def call_record_of(request: Request) -> CallRecord:
-    """The record of a request's call."""
+    """Return the record of a request's call."""
     entry: CallRecord = getattr(request.state, _ENTRY)
     return entry
 
@@ -142,7 +142,7 @@ _HTTP_ONLY_STATUSES: Final = {PathNotFound: 404, UnsupportedEncoding: 415, Reque
 
 
 def to_http(error: EdlError) -> tuple[int, dict[str, str], str]:
-    """The answer to a failed request: status, headers, message."""
+    """Return the answer to a failed request: status, headers, message."""
     code, words = to_status(error)
     status = _HTTP_ONLY_STATUSES.get(type(error), HTTP.get(code, 500))
     headers = {STATUS_HEADER: code.name, **dict(to_metadata(error))}
@@ -155,7 +155,7 @@ def to_http(error: EdlError) -> tuple[int, dict[str, str], str]:
 
 
 def message_to_json(message: Message) -> dict[str, Any]:
-    """All fields of a message, without maps; large integers stay numbers.
+    """Return the fields of a message, without its maps; large integers stay numbers.
 
     Unset optional fields are left out.
     """
@@ -180,12 +180,12 @@ async def read_body(
 
     Args:
         request: the request.
-        call: of this request.
-        most_bytes: the limit.
+        call: the call of this request.
+        most_bytes: largest body.
         within_s: seconds from now.
 
     Raises:
-        RequestTooLarge: the body is larger, or announces to be.
+        RequestTooLarge: the body, or its announced length, is larger.
         RetryableError: it did not come in time.
         RateLimited: there is no memory for it, or the call was evicted.
         UnsupportedEncoding: it is compressed.
@@ -218,7 +218,7 @@ def _too_large(size: str, most_bytes: int) -> RequestTooLarge:
 def decoder(
     request: Request, body: memoryview, json_reader: Executor
 ) -> Callable[[RegionReader], Awaitable[InferRequest]]:
-    """A function that decodes the request in a body.
+    """Return a function that decodes the request in a body.
 
     Args:
         request: the HTTP request.
@@ -283,15 +283,15 @@ def _encoded(
     return Response(body, headers=headers), len(body)
 
 
-#: Of a request that holds names only.
+#: The largest body of a request without tensors.
 _NAMES_BYTES: Final = 64 << 10
 
 
 class HttpApi:
-    """The routes of the protocol. Lives in one event loop.
+    """The routes of the protocol. Used only in one event loop.
 
     Args:
-        given: the parts of the server.
+        given: shared objects of the server.
     """
 
     def __init__(self, given: ServerContext) -> None:
@@ -300,7 +300,7 @@ class HttpApi:
         self._json_reader = ThreadPoolExecutor(1, "json")
 
     def app(self) -> Starlette:
-        """The application."""
+        """Return the application with all routes."""
         routes = [
             self._get("/v2", "ServerMetadata"),
             self._get("/v2/health/live", "ServerLive", lambda said: _status_response(said.live)),
@@ -339,7 +339,7 @@ class HttpApi:
     def _get(
         self, path: str, name: str, answer: Callable[[Any], Response] = lambda said: _json(said)
     ) -> Route:
-        """The route of a method whose request is in the path."""
+        """Return the route of a method that takes its request from the path."""
 
         async def serve(request: Request) -> Response:
             return answer(self._ask(name, request))
@@ -347,7 +347,7 @@ class HttpApi:
         return Route(path, serve, methods=["GET"])
 
     def _ask(self, name: str, request: Request, **fields: Any) -> Any:
-        """Call a method with these fields, if the caller may."""
+        """Check the caller and call a method; the path and `fields` make up its request."""
         method = self._servicer.methods[name]
         of_model = "version" in method.request.DESCRIPTOR.fields_by_name
         if of_model:
@@ -375,7 +375,7 @@ class HttpApi:
         return Response()
 
     async def _body(self, name: str, request: Request) -> dict[str, Any]:
-        """The JSON object in the body of a request; an empty body is an empty object."""
+        """Read the JSON object in the body of a request; an empty body is an empty object."""
         right = self._servicer.methods[name].right
         caller = self._admission.admit(credentials_of(request), right)
         with self._admission.named_calls.begin(caller.owner) as call:
@@ -404,7 +404,7 @@ class HttpApi:
         return JSONResponse({"error": words}, status, headers)
 
     async def _unknown_path(self, request: Request, error: Exception) -> Response:
-        """Starlette's refusals of unknown paths and methods."""
+        """Answer requests for unknown paths and methods."""
         assert isinstance(error, HTTPException)
         self._recorder.count_refusal("malformed")
         what = f"{request.method} {request.url.path:.80}"
@@ -416,7 +416,7 @@ def _post(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Rout
 
 
 async def _client_gone(_: Request, __: Exception) -> Response:
-    """The caller has hung up: nothing is sent, and 499 is logged."""
+    """Log status 499, as the caller has hung up; nothing is sent."""
     return Response(status_code=CLIENT_GONE)
 
 
@@ -433,7 +433,7 @@ def _regions(status: Any) -> Response:
 
 
 def _memory_in(body: dict[str, Any]) -> dict[str, Any]:
-    """The shared memory that a body describes."""
+    """Return the shared memory that a body describes; raise WireError if it describes none."""
     match body:
         case {"key": str(key), "byte_size": int(size)}:
             offset = body.get("offset", 0)

@@ -22,7 +22,7 @@ from .admission import SendingDeadline
 from .http_app import CERTIFICATE, HttpApi, record_calls, refuse_browsers
 from .servicer import ServerContext
 
-#: The longest time, in seconds, without a request being answered on a connection.
+#: Seconds without a running request after which a connection is closed.
 _IDLE_S: Final = 10.0
 
 
@@ -35,7 +35,7 @@ class HttpConnection(H11Protocol):
         uvicorn: arguments of uvicorn's protocols.
 
     Attributes:
-        idle_since: None while a request is being answered.
+        idle_since: since when no request is being answered, on the loop's clock; None while one is.
     """
 
     def __init__(self, receive_s: float, on_malformed: Callable[[], None], **uvicorn: Any) -> None:
@@ -56,10 +56,10 @@ class HttpConnection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._sending.stop()
-        # asyncio's TLS refers to methods of this. Clearing these references breaks the cycle, which
-        # would keep 256 KiB until the next garbage collection.
+        # asyncio's TLS refers to methods of this object. Clearing these references breaks the
+        # cycle, which would keep 256 KiB until the next garbage collection.
         self.transport = self.flow = self.cycle = None  # type: ignore[assignment]
-        # Or uvicorn's timer would keep the last request.
+        # Otherwise uvicorn's timer would keep the last request.
         self._unset_keepalive_if_required()
         if self._watching is not None:
             self._watching.cancel()
@@ -117,7 +117,7 @@ def end_longest_idle(open_: set[Any]) -> bool:
 
 
 def _common_name(transport: Any) -> str | None:
-    """The common name in the client's certificate; None if there is no certificate or name."""
+    """Return the common name in the client's certificate; None if there is none."""
     connection: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
     certificate: Any = connection.getpeercert() if connection is not None else None
     names = [
@@ -136,15 +136,15 @@ _MAX_HEAD_BYTES: Final = 16 << 10
 _MAX_CONNECTIONS: Final = 1024
 _MAX_TLS_CONNECTIONS: Final = 256
 _KEEP_ALIVE_S: Final = 5
-#: Seconds between two checks, after a stop, whether everything is answered.
+#: Seconds between checks, after a stop, whether everything is answered.
 _LOOK_S: Final = 0.01
 
 
 class HttpServer:
-    """Binds when it is created; everything else runs in the event loop of the gRPC methods.
+    """The HTTP server: binds when it is created; the rest runs in the event loop of gRPC.
 
     Args:
-        given: the parts of the server.
+        given: shared objects of the server.
 
     Raises:
         UsageError: `config.http` is not an address of this machine, or the certificates cannot be
@@ -190,7 +190,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Its address, "http://HOST:PORT"."""
+        """Its URL: "http://HOST:PORT", or https."""
         host, port = self._socket.getsockname()[:2]
         return f"{self._scheme}://{join_address(host, port)}"
 

@@ -2,7 +2,7 @@
 
 Any thread may use it; asyncio stays in the thread of the event loop. Nothing blocks there: the
 model returns futures, and slow work, such as parsing JSON or copying from shared memory, runs in
-other threads. So the loop answers probes and receives requests whatever the model does.
+other threads. So the loop answers probes and receives requests while the model runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: The largest headers of a call; a token and a few ids need a tenth of that.
 _MAX_METADATA_BYTES: Final = 8192
-#: How much of a message gRPC receives before it is read.
+#: Bytes of a message that gRPC receives before the handler reads it.
 _WINDOW_BYTES: Final = 4 << 20
 #: A silent connection is pinged after this time, and ended without an answer.
 _KEEPALIVE_MS: Final = 20_000
@@ -41,14 +41,14 @@ _KEEPALIVE_TIMEOUT_MS: Final = 10_000
 _IDLE_MS: Final = 300_000
 #: Limit for TLS and the first frames of a connection.
 _HANDSHAKE_MS: Final = 10_000
-#: Seconds between two searches for shared memory of callers that are gone.
+#: Seconds between searches for shared memory of callers that are gone.
 _SWEEP_S: Final = 10.0
 
 _T = TypeVar("_T")
 
 
 class TeacherServer:
-    """Binds when it is created, and answers after `start`.
+    """The server of one teacher: binds its ports when it is created, and answers after `start`.
 
     Args:
         config: address and limits.
@@ -58,12 +58,14 @@ class TeacherServer:
         on_ended: called in the server's thread if it ends by itself.
 
     Attributes:
-        admission: of its calls.
-        url: of HTTP; None without HTTP.
+        admission: authenticates callers and limits calls.
+        port: bound port of gRPC.
+        url: URL of HTTP; None without HTTP.
 
     Raises:
         AddressInUse: another process listens there.
-        UsageError: this machine does not have the address, or the certificates cannot be read.
+        UsageError: this machine does not have the address, the certificates cannot be read, or a
+            package for HTTP is not installed.
     """
 
     def __init__(
@@ -132,7 +134,7 @@ class TeacherServer:
         )
 
     async def _sweep(self) -> None:
-        """Release shared memory of callers that are gone, now and then."""
+        """Release shared memory of callers that are gone, every `_SWEEP_S`."""
         while True:
             await asyncio.sleep(_SWEEP_S)
             self._servicer.memory.sweep()
@@ -170,8 +172,8 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),  # else two servers could share a port unnoticed
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
-        # Or an estimate of the bandwidth, which a busy machine inflates, decides how much of a
-        # message is received before it is read.
+        # Otherwise an estimate of the bandwidth, which a busy machine inflates, decides how much of
+        # a message is received before it is read.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
         ("grpc.max_metadata_size", _MAX_METADATA_BYTES),

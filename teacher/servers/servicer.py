@@ -70,17 +70,17 @@ EXTENSIONS: Final = (
     "parameters",
 )
 
-#: Larger outputs are not copied in the event loop.
+#: Larger outputs are encoded in a thread, not in the event loop.
 _LIGHT_BYTES: Final = 1 << 20
 
 
 class ServicerMethod(NamedTuple):
-    """A method that is answered at once.
+    """A method that is answered in the event loop, without waiting.
 
     Attributes:
         right: who may call it.
         request: the type of its request.
-        answer: returns the response for a caller.
+        answer: returns the response, given the request and the caller.
     """
 
     right: AccessLevel
@@ -89,7 +89,7 @@ class ServicerMethod(NamedTuple):
 
 
 class ServerContext(NamedTuple):
-    """What the protocols of one server share.
+    """Objects that the protocols of one server share.
 
     Attributes:
         config: the limits.
@@ -106,13 +106,13 @@ class ServerContext(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestSpec:
-    """What requests with the same names, parameters and forms have in common; it fits the model.
+    """The part of requests that was checked against the model: names, parameters and forms.
 
     Attributes:
-        model: that it was checked against.
-        outputs: the requested ones, in their order.
-        parameters: of each answer.
-        output_parameters: of each answer, by the names of the sent outputs.
+        model: the model that it was checked against.
+        outputs: the requested outputs, in their order.
+        parameters: parameters of each answer.
+        output_parameters: parameters of outputs in each answer, by the names of the sent outputs.
     """
 
     model: ModelSpec
@@ -122,13 +122,14 @@ class RequestSpec:
 
 
 class InferenceServicer:
-    """The protocol's methods for one model. All methods raise errors of `errors` only.
+    """The protocol's methods for one model. They raise only EdlErrors.
 
     Attributes:
-        identity: of this teacher.
+        identity: identity of this teacher.
         memory: regions of shared memory that callers have registered.
-        input_memory: from which the predictors read inputs.
-        methods: all methods by name, but `model_infer`.
+        input_memory: memory from which the predictors read inputs.
+        labeller: labels batches.
+        methods: all methods by name, except ModelInfer.
     """
 
     def __init__(
@@ -267,8 +268,8 @@ class InferenceServicer:
                 response, and the names of outputs in shared memory. The response's arrays are valid
                 until it returns.
             caller: who sent the request.
-            deadline_s: of the call, on the monotonic clock; None for none. The request may have an
-                earlier one.
+            deadline_s: deadline of the call on the monotonic clock; None for none. The request may
+                have an earlier one.
             entry: the record of the call.
             nbytes: size of the request.
         """
@@ -311,7 +312,7 @@ class InferenceServicer:
                 labels.release()
 
     def spec_of(self, request: InferRequest) -> RequestSpec:
-        """Check what requests with these names, parameters and forms have in common.
+        """Check a request without its arrays; the result holds for all requests like it.
 
         Raises:
             WrongInstance: it is for another teacher.
@@ -338,11 +339,11 @@ class InferenceServicer:
         timing: RequestTiming,
         buffers: InputBuffers | None = None,
     ) -> RequestLabels:
-        """Have one batch labelled; if the caller is cancelled, the labels are released.
+        """Label one batch; if the caller is cancelled, the labels are released.
 
         Args:
-            spec: of the request.
-            inputs: with the names of `spec`.
+            spec: the result of `spec_of`.
+            inputs: arrays by name, with the names of the checked request.
             deadline_s: on the monotonic clock.
             timing: of the request.
             buffers: the inputs, if they are in `input_memory`.
@@ -367,7 +368,7 @@ class InferenceServicer:
             del labels
 
     def _state(self) -> tuple[str, str]:
-        """Whether the model accepts requests, in the protocol's word, and the reason if not."""
+        """Return the state of the model in the protocol's words, and why it is not READY."""
         if self.labeller.ready:
             return "READY", ""
         try:

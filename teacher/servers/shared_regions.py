@@ -17,7 +17,7 @@ them; it cannot use the names of others.
 **Generations.** A caller that gives a request up (because it is late, or another teacher was
 faster) cannot know whether the teacher gave it up too. A stopped process may continue an hour
 later, when the memory belongs to another batch. So a location may have a *generation*: a number in
-the 8 bytes before it (unsigned, little-endian), which the caller names in the request and changes
+8 bytes before it (unsigned, little-endian), which the caller names in the request and changes
 before it reuses the memory. An input that is copied counts if the number is the same before and
 after the copy; one that is read in place, if the number is the same after it was labelled.
 Otherwise the request is refused and may be sent again. An output is written under an exclusive lock
@@ -63,10 +63,11 @@ class SharedMemoryRegions:
     """The regions of a teacher's callers. Any thread may use them.
 
     Memory of our readers is read only for callers on the Unix socket, where the kernel tells their
-    user. For a TCP connection, the user is looked up in a list of the system.
+    user. Other callers may only use named objects; the user of a TCP connection is looked up in a
+    list of the system.
 
     Args:
-        place_bytes: the limit for one tensor.
+        place_bytes: most bytes of one input.
         system: allow named objects of `/dev/shm`, also over TCP.
         clock: seconds, monotonic.
     """
@@ -133,7 +134,7 @@ class SharedMemoryRegions:
                 self._regions.pop(caller.owner, None)
 
     def status(self, caller: CallerIdentity, name: str = "") -> dict[str, SharedSegment]:
-        """The regions of this caller by name, or the one with this name.
+        """Return the regions of this caller by name, or only the one with this name.
 
         Raises:
             RequestRefused: it has none of that name.
@@ -151,11 +152,11 @@ class SharedMemoryRegions:
             return frozenset(self._regions)
 
     def read(self, caller: CallerIdentity, ref: BufferRef) -> memoryview:
-        """A copy of the input at `ref`; raises the errors of `SharedSegment.read` and `holding`."""
+        """Copy the input at `ref`; raises the errors of `SharedSegment.read` and `holding`."""
         return self.holding(caller, ref).read(ref)
 
     def holding(self, caller: CallerIdentity, ref: BufferRef) -> SharedSegment:
-        """The segment with an input.
+        """Return the segment with an input.
 
         Raises:
             RequestRefused: the caller has no such region, or the input is too large.
@@ -168,11 +169,11 @@ class SharedMemoryRegions:
         return self._used(caller, ref)
 
     def write(self, caller: CallerIdentity, ref: BufferRef, data: memoryview) -> None:
-        """Write `data` at `ref`; raises the errors of `SharedSegment.write`, and for no region."""
+        """Write `data` at `ref`; raises as `SharedSegment.write` and for an unknown region."""
         self._used(caller, ref).write(ref, data)
 
     def sweep(self) -> None:
-        """Release unused regions that only this process may know any more."""
+        """Release regions that were unused for `IDLE_S` and have no name any more."""
         with self._lock:
             oldest_s = self._clock() - IDLE_S
             for owner, mine in list(self._regions.items()):
@@ -211,7 +212,7 @@ class SharedMemoryRegions:
 
 
 class RegionReader:
-    """Reads the inputs of one request; its answer may be used only if `check` passes.
+    """Reads the inputs of one request; send the answer only if `check` passes.
 
     Args:
         memory: the regions of all callers.
@@ -224,7 +225,7 @@ class RegionReader:
         self._in_place: list[tuple[SharedSegment, BufferRef]] = []
 
     def read(self, ref: BufferRef) -> memoryview:
-        """The bytes at `ref`; raises the errors of `SharedSegment.read` and `holding`."""
+        """Return the bytes at `ref`; raises the errors of `SharedSegment.read` and `holding`."""
         try:
             return self.read_in_place(ref)
         except SlowToDecode:
@@ -239,7 +240,7 @@ class RegionReader:
         return data
 
     def check(self) -> None:
-        """To be called when the inputs have been used.
+        """Check the inputs that were read in place. Call this after they have been used.
 
         Raises:
             RetryableError: an input was read in place, and its memory belongs to another request
@@ -250,7 +251,7 @@ class RegionReader:
 
 
 def output_buffers(request: InferRequest) -> dict[str, BufferRef]:
-    """Locations of outputs that the caller wants in its memory, by name.
+    """Return locations of outputs that the caller wants in its memory, by name.
 
     Raises:
         WireError: a location is impossible.

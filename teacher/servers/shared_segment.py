@@ -1,8 +1,8 @@
 """A shared-memory object of a caller: which objects are opened, and how they are read and written.
 
 A key names a file of `/dev/shm` with the prefix `PREFIX`, or the memory file of one of our readers,
-given by a process that has it open. Nothing else is opened, in particular nothing on which opening
-has side effects. An object is accessed through its descriptor. It is mapped only if it is sealed
+by a process and its descriptor. Nothing else is opened, in particular nothing on which opening has
+side effects. An object is accessed through its descriptor. It is mapped only if it is sealed
 against shrinking; then it can be read in place.
 """
 
@@ -72,7 +72,7 @@ def _without_slash(key: str) -> str:
 
 
 def _open_descriptor(pid: int, fd: int) -> int:
-    """Open what a process has open as `fd`, after checking what it is without opening it."""
+    """Open descriptor `fd` of a process; check first that it is the memory of a reader."""
     found = os.open(f"/proc/{pid}/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
     try:
         link = f"/proc/self/fd/{found}"
@@ -99,7 +99,7 @@ class SharedSegment:
     Attributes:
         from_reader: it is memory of one of our readers, in which locations are reused.
         uid: the user that owns the object.
-        used_s: time of its last use, on the clock of its regions.
+        used_s: time of its last use, on the clock of `SharedMemoryRegions`.
 
     Raises:
         RequestRefused: there is no such object, or it is too small.
@@ -154,7 +154,7 @@ class SharedSegment:
         return copy
 
     def read_in_place(self, ref: BufferRef) -> memoryview | None:
-        """The bytes at `ref` without a copy; call `check` after they have been used.
+        """Return the bytes at `ref` without a copy; call `check` after using them.
 
         Returns:
             None if that is impossible: the object may shrink, or the location has no generation.
@@ -207,7 +207,7 @@ class SharedSegment:
                 data, at = data[done:], at + done
 
     def _start(self, ref: BufferRef) -> int:
-        """The start of `ref` in the object, after checking that the object is large enough."""
+        """Return the start of `ref` in the object; check that the object is large enough."""
         if self.from_reader and ref.generation is None:
             raise RequestRefused(
                 f"region {quoted(ref.region)} is memory of a reader: a location in it needs "
@@ -262,7 +262,7 @@ class SharedSegment:
 
     @contextmanager
     def _writable(self) -> Iterator[int]:
-        """A second descriptor for writing; its locks belong to it alone."""
+        """Open a second descriptor for writing; locks taken with it belong to it alone."""
         try:
             fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
@@ -276,7 +276,7 @@ class SharedSegment:
 
 
 def _mapped(fd: int, nbytes: int) -> memoryview | None:
-    """The bytes of an object that is sealed against shrinking; None if it is not."""
+    """Map an object that is sealed against shrinking; return None if it is not sealed."""
     try:
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             return None

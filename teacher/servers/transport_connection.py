@@ -45,7 +45,7 @@ _LINGER_S: Final = 1.0
 
 
 class ReaderConnection(asyncio.BufferedProtocol):
-    """The protocol of one connection. Lives in the event loop.
+    """The asyncio protocol of one connection. Used only in the event loop.
 
     Args:
         listener: the listener that accepted it.
@@ -237,7 +237,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
         return True
 
     def _take_frame(self, session: TransportSession) -> bool:
-        """Take one frame; False if it is not complete up to its arrays."""
+        """Handle one frame; return False if it has not arrived yet, up to its arrays."""
         start, have = self._start, self._end - self._start
         if have < (taken := frames.HEADER.size):
             return False
@@ -323,7 +323,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
         task.add_done_callback(partial(self._served, asked.buffers))
 
     def _served(self, buffers: InputBuffers | None, task: asyncio.Task[bytes]) -> None:
-        """A request has ended, or was cancelled before it began."""
+        """Send the answer to a request that has ended; close the connection if it has none."""
         del self._tasks[task]
         if buffers is not None:
             buffers.close()
@@ -342,7 +342,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._process()
 
     def _update_call(self) -> None:
-        """Free the memory of answered requests; an idle connection owes its next request."""
+        """Free the reservations of answered requests; an idle connection may be evicted."""
         if (call := self._call) is None:
             return
         incoming = self._incoming

@@ -38,10 +38,10 @@ class PendingOffer:
 
 
 class TransportListener:
-    """The listener of one teacher. Lives in one event loop.
+    """The listener of one teacher, on TCP and a Unix socket. Used only in one event loop.
 
     Args:
-        given: the parts of the server. Connections count as inference calls.
+        given: shared objects of the server. Connections count as inference calls.
 
     Attributes:
         port: for TCP; 0 before `bind`.
@@ -59,7 +59,7 @@ class TransportListener:
         self._all_closed = asyncio.Event()
 
     def offer(self, credentials: CallCredentials) -> tuple[tuple[str, str], ...]:
-        """Trailing metadata with an offer, for a student that asks for one; else empty."""
+        """Return trailing metadata with an offer, for a student that asks for one; else empty."""
         asked = any(key == OFFER_KEY for key, _ in credentials.metadata or ())
         if not asked or not self._acceptors or not self.admission.is_student(credentials):
             return ()
@@ -119,17 +119,17 @@ class TransportListener:
         for connection in list(self._connections):
             connection.abort()
 
-    # --- told by a connection
+    # --- called by connections
 
     def connection_opened(self, connection: ReaderConnection) -> None:
-        """A connection without a proof."""
+        """Add a connection without a proof; end the oldest such one if there are too many."""
         self._connections.add(connection)
         if len(self._unproved) >= _MAX_UNPROVED:
             self._end_oldest_unproved()
         self._unproved[connection] = None
 
     def take_offer(self, session: bytes) -> PendingOffer | None:
-        """The offer of a session, if its caller may still call; valid for one connection."""
+        """Remove and return the offer of a session; None if unknown or its caller may not call."""
         if (offered := self._offers.pop(session, None)) is None:
             return None
         try:

@@ -37,10 +37,10 @@ class OpenedSession:
 
     Attributes:
         opened: the frame.
-        request: what the requests have in common; the arrays stand for those that come.
-        region: of shared memory; empty for none.
+        request: what the requests have in common, with empty arrays as inputs.
+        region: name of the region of shared memory; empty for none.
         memory_error: why there is no region although one was requested.
-        spec: what was checked against the model at the latest request.
+        spec: result of the check of `request` for the latest model; None before the first request.
     """
 
     opened: OpenFrame
@@ -55,9 +55,9 @@ class FramedRequest:
     """A request as it came in a frame.
 
     Attributes:
-        header: of its frame.
-        head: of its frame.
-        fixed: what held when it came.
+        header: header of its frame.
+        head: shapes of the inputs, and their locations in shared memory.
+        fixed: the session as it was opened when the request arrived.
         buffers: its inputs; None if they are in the reader's memory.
         missing: the parts of `buffers` that have not been received yet.
     """
@@ -69,21 +69,22 @@ class FramedRequest:
     missing: list[memoryview] = field(default_factory=list)
 
     def received(self, count: int) -> None:
-        """The next `count` bytes have been received into the first part that is missing."""
+        """Record that the next `count` bytes are in the first part that was missing."""
         rest = self.missing[0][count:]
         self.missing[:1] = [rest] if len(rest) else []
 
 
 class TransportSession:
-    """The session of one connection. Lives in the event loop.
+    """The session of one connection. Used only in the event loop.
 
     Args:
-        listener: that accepted the connection.
+        listener: the listener that accepted the connection.
         credentials: of the caller; checked for each request.
 
     Attributes:
         fixed: what the latest OPEN frame fixed; None before the first one.
-        regions: of shared memory; the last one is in use, earlier ones may be.
+        regions: names of regions of shared memory; the last one is the current one, earlier ones
+            may still be used by requests.
     """
 
     def __init__(self, listener: TransportListener, credentials: CallCredentials) -> None:
@@ -119,7 +120,7 @@ class TransportSession:
         self._described = ()
 
     def release_regions(self, *, including_current: bool = False) -> None:
-        """Release shared memory that no request uses; to be called while none is in work."""
+        """Release earlier regions, or all. Call this while no request is in work."""
         kept = 0 if including_current else 1
         while len(self.regions) > kept:
             region = self.regions.pop(0)
@@ -212,7 +213,7 @@ def _check_booleans(tensors: Sequence[FramedTensor], arrays: Sequence[Array]) ->
 
 
 def _in_memory(head: bytes, fixed: OpenedSession, reading: RegionReader) -> list[Array]:
-    """The inputs in place, in the reader's memory."""
+    """Return the inputs in place, as views of the reader's memory."""
     if fixed.memory_error is not None:
         raise fixed.memory_error
     opened = fixed.opened
