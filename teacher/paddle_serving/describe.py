@@ -28,7 +28,7 @@ NAMES = {
 
 
 def describe(program: Path) -> dict[str, Any]:
-    """The version of Paddle, and [name, dtype, shape] of each input and output of the program.
+    """Return the version of Paddle, and [name, dtype, shape] of each input and output.
 
     Raises:
         ValueError: it is not a program in the format of Paddle 2.
@@ -49,7 +49,7 @@ def describe(program: Path) -> dict[str, Any]:
 
 
 def tensor(block: Any, name: str) -> list[Any]:
-    """[name, dtype, shape] of a variable of a program."""
+    """Return [name, dtype, shape] of a variable of a program."""
     variable = block.find_var(name.encode())
     dtype = str(variable.dtype()).rpartition(".")[2]
     return [name, NAMES.get(dtype, dtype), [int(size) for size in variable.shape()]]

@@ -1,7 +1,7 @@
 """Configures, starts, registers and ends a pipeline server of Paddle Serving.
 
-The server is a child process that is restarted after crashes. The serving environment is asked to
-describe the model. Options of a teacher that have no meaning here are refused by name.
+The server is a child process that is restarted after crashes. A process of the serving environment
+describes the model. Options of a teacher that have no meaning here are refused by name.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class ServingModel:
 def write_configuration(
     folder: Path, model: ServingModel, *, port: int, calls: int, device: str, threads: int
 ) -> Path:
-    """Write everything that the server reads into `folder`; returns the configuration file.
+    """Write everything that the server reads into `folder`; return the configuration file.
 
     Args:
         folder: empty; the server's working directory.
         model: the model; its files are linked, not copied.
-        port: for gRPC. There is no HTTP port, because upstream's gateway listens on every
+        port: port for gRPC. There is no HTTP port, because upstream's gateway listens on every
             interface.
         calls: concurrent requests; the model runs one at a time.
         device: "cpu" or "gpu:N".
@@ -120,7 +120,7 @@ def write_configuration(
 
 
 def _variable(kind: str, tensor: TensorSpec) -> str:
-    """A variable in the text format of upstream's message `GeneralModelConfig`."""
+    """Return a variable in the text format of upstream's message `GeneralModelConfig`."""
     number = NUMBERS.get(tensor.datatype)
     if number is None:
         raise ModelError(f"Paddle Serving has no {tensor.datatype}, which {tensor.name!r} is of")
@@ -175,7 +175,7 @@ def check_settings(config: TeacherConfig) -> None:
 
 
 def _changed(settings: Any, plain: Any, parts: Sequence[str] = ()) -> list[str]:
-    """Names of unsupported settings that differ from their defaults."""
+    """Return the names of unsupported settings that differ from their defaults."""
     return [
         field.name
         for field in fields(settings)
@@ -194,7 +194,7 @@ PYTHON_OPTIONS: Final = ("-I", "-u")
 
 
 def open_model(model: str, python: Path) -> ServingModel:
-    """The model at a path, as the Paddle of the serving environment reads it.
+    """Find the model at a path, and have it described by the Paddle of the serving environment.
 
     Args:
         model: a folder that holds one, or its file.
@@ -247,7 +247,7 @@ def _specs(said: Sequence[tuple[str, str, list[int]]]) -> tuple[TensorSpec, ...]
 
 #: Seconds for a start: 5 to 16 for a small model, more on GPUs, where it compiles.
 START_S: Final = 300.0
-#: Seconds between two probes during the start.
+#: Seconds between probes during the start.
 _PAUSE_S: Final = 0.2
 _PROBE_S: Final = 5.0
 _SERVICE_PROGRAM: Final = Path(__file__).with_name("service.py")
@@ -261,8 +261,8 @@ class ServingProcess:
     Args:
         command: what to run.
         probe: raises an EdlError while the server does not answer; gets a timeout in seconds.
-        on_failure: called once, in a thread of this, with the reason for giving up: it ended before
-            its first answer, or keeps ending.
+        on_failure: called once, in a thread of this object, with the reason for giving up: the
+            server ended before its first answer, or keeps ending.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class ServingProcess:
         self._failure: ProcessFailed | None = None
 
     def start(self, stop: Stop) -> bool:
-        """Start it and wait until it answers; False if a stop came first.
+        """Start the server and wait until it answers; return False if a stop came first.
 
         Raises:
             ProcessFailed: it ended, or did not answer within `START_S`.
@@ -302,7 +302,7 @@ class ServingProcess:
         return False
 
     def stop(self, grace_s: float) -> None:
-        """Ask it to end, then kill the rest of its process group. Idempotent."""
+        """Ask the server to end, then kill the rest of its process group. Idempotent."""
         self._keeper.stop(grace_s + _MARGIN_S)
 
     def _ended(self, process: supervise.Process, code: int) -> None:
@@ -335,7 +335,7 @@ def serve(
 
     Args:
         config: the teacher; `check_settings` says which settings are supported.
-        stop: requests the end; also requested by this if the server keeps ending.
+        stop: requests the end; also requested here if the server keeps ending.
         python: the interpreter of the serving environment.
         on_ready: called once with one line when students can be served.
         on_progress: called with progress until then, in words.
@@ -344,7 +344,7 @@ def serve(
         ModelError: Paddle Serving cannot read the model, or its answers are not acceptable.
         UsageError: there is no such interpreter, or a setting, a name or a host cannot be used.
         ProcessFailed: the server does not start, or keeps ending.
-        EdlError: as of `register` of a sidecar.
+        EdlError: as of `register.sidecar.register`.
     """
     check_settings(config)
     host = config.server.host
@@ -390,7 +390,7 @@ def serve(
 def _configured(
     config: TeacherConfig, model: ServingModel, python: Path, folder: Path, port: int
 ) -> supervise.Command:
-    """The command of the server, in its own process group, with its configuration in `folder`."""
+    """Write the configuration into `folder`; return the command of the server."""
     calls = config.server.slots + _LOOKS
     (predictor,) = config.predictors
     file = write_configuration(
@@ -438,7 +438,7 @@ def _check_names(registration: RegisterConfig) -> None:
 
 
 def _check_pipeline(client: TeacherClient, timeout_s: float) -> None:
-    """Raise an EdlError while the model is not loaded: an empty batch waits for it."""
+    """Raise an EdlError until the model is loaded: only then the server refuses an empty batch."""
     with suppress(RequestRefused):
         client.infer(LabelRequest({}), timeout_s)
 
@@ -454,7 +454,7 @@ def _test(registration: RegisterConfig, client: TeacherClient) -> None:
 def _first(
     on_ready: Callable[[str], None], ready: str, on_progress: Callable[[str], None]
 ) -> Callable[[str], None]:
-    """A function that reports `ready` at the first registration; later ones are progress."""
+    """Return a function that reports `ready` at the first registration, and all as progress."""
     told = False
 
     def tell(words: str) -> None:

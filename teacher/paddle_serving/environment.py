@@ -1,13 +1,13 @@
 """Creates an environment for Paddle Serving: `python -m ...environment FOLDER [--gpu]`.
 
-Its packages pin releases of grpcio, flask and click that no current Python has wheels of, and its
-generated code needs protobuf 3.20. So they cannot be installed beside ours, nor as they declare.
-This installs them without their declared dependencies, and then what they really use. Upstream's
-code runs unchanged, outside its pins.
+Its packages pin releases of grpcio, flask and click without wheels for any current Python, and its
+generated code needs protobuf 3.20. So they cannot be installed beside our packages, nor with their
+declared dependencies. This module installs them without these, and then what they really use.
+Upstream's code runs unchanged, with other versions than it pins.
 
-Two more things are needed. The server imports the client, whose wheels end at Python 3.9: its
-Python files are copied from there, without its binary of 176 MB, which only the client of the C++
-server loads. And names that have moved out of `collections` are restored by `sitecustomize`.
+Two more things are needed. The server imports the client, which has wheels only up to Python 3.9:
+its Python files are copied from there, without its binary of 176 MB, which only the client of the
+C++ server loads. And `sitecustomize` restores names that have moved out of `collections`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Recipe:
 
 
 def recipe(gpu: bool = False) -> Recipe:
-    """The recipe for CPUs, or for NVIDIA's GPUs."""
+    """Return the recipe for CPUs, or for NVIDIA's GPUs."""
     if gpu:
         # The newest release on PyPI; it was built for numpy 1.
         paddle: tuple[str, ...] = ("paddlepaddle-gpu==2.6.2", "numpy<2")
@@ -82,10 +82,10 @@ def recipe(gpu: bool = False) -> Recipe:
 
 
 def make(folder: Path, recipe: Recipe, tell: Callable[[str], None]) -> Path:
-    """Create the environment in `folder` unless it is complete; returns its interpreter.
+    """Create the environment in `folder` unless it is complete; return its interpreter.
 
     Args:
-        folder: a new one, or one that this created; an incomplete one is created again.
+        folder: a new folder, or one that this function created; an incomplete one is created again.
         recipe: what to install.
         tell: called with progress, in words.
 
@@ -161,7 +161,7 @@ def _run(name: str, *argv: str, cwd: Path | None = None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m edl.teacher.paddle_serving.environment",
         description="Make an environment in which Paddle Serving runs.",

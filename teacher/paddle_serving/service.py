@@ -29,13 +29,13 @@ from paddle_serving_server.pipeline.proto import pipeline_service_pb2, pipeline_
 NPY = 13
 #: Name of the operator in CONFIG.
 OPERATOR = "model"
-#: Seconds without a request after which callers are taken to have noticed the drain.
+#: Seconds without a request after which all callers should have noticed the drain.
 QUIET_S = 0.5
 MAX_MESSAGE_BYTES = 256 << 20
 
 
 class PlainRequest(pipeline.RequestOp):  # type: ignore[misc]
-    """Reads arrays of numbers only; upstream would unpickle what it receives."""
+    """Reads only arrays of numbers; upstream would unpickle what it receives."""
 
     def proto_tensor_2_numpy(self, tensor: Any) -> Any:
         if tensor.elem_type == NPY:
@@ -85,7 +85,7 @@ class BinaryResponse(pipeline.ResponseOp):  # type: ignore[misc]
 
 
 class CountingServicer(PipelineServicer):  # type: ignore[misc]
-    """Also tracks whether requests are in flight."""
+    """Upstream's servicer, which also counts the requests in flight."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -120,8 +120,8 @@ class DrainingPipelineServer(pipeline.PipelineServer):  # type: ignore[misc]
     """A pipeline server at one address, which drains before it ends.
 
     Args:
-        name: of the service; requests for others are refused.
-        host: to listen on; the port is in the configuration.
+        name: name of the service; requests for others are refused.
+        host: address to listen on; the port is in the configuration.
         calls: concurrent calls; one more is answered RESOURCE_EXHAUSTED.
         grace_s: the longest drain, in seconds.
     """
