@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...proto.security import ServerSecurity
 
 
-# Paragraphs of one line each: a terminal's width is not ours to know.
+# One line for each paragraph: the command wraps them to the width of the terminal.
 REGISTER = (
     "Make a teacher of a server that knows nothing of us: Triton, KServe, MLServer, Paddle Serving."
     "\n\nIt is asked and tested, measured, registered, and watched: taken out when it stops "
@@ -228,7 +228,9 @@ def security_at(
     *,
     insecure: bool = False,
 ) -> ServerSecurity | None:
-    """Security of the sidecar's own server; `--tls-ca` alone on loopback is not for it.
+    """Return the security of the sidecar's own server.
+
+    On loopback without a certificate, `--tls-ca` is only for checking the foreign server.
 
     Raises:
         UsageError: the options do not fit together, or the sidecar would be open to everybody.

@@ -25,17 +25,17 @@ class RegisterConfig:
         model: its name at the server.
         content_id: of the model, as declared by the operator; empty for that of the canary.
         coordinator: Redis URL of the mesh.
-        protocol: of the server.
+        protocol: protocol of the server, a name in `proto.protocols`.
         canary: file with samples and known good answers.
         inputs: of the model, if the server does not state them or leaves dimensions free.
         rows: samples of a test batch without a canary.
-        slots: requests that students may have in flight at it.
-        device: for people.
+        slots: requests that students may have in flight at the server.
+        device: description of its device, for people.
         teacher_id: unique within the service; empty for the endpoint.
-        ttl_s: seconds without a heartbeat after which it counts as gone.
+        ttl_s: seconds without a heartbeat after which the teacher counts as gone.
         grace_s: the longest time, in seconds, between announcing the leave and leaving.
         timeout_s: seconds for the server to label a test batch.
-        patience: how often it is probed, and how much silence is tolerated.
+        patience: how often the server is probed, and how much silence is tolerated.
         host: address to bind for managers.
         port: 0 takes a free one.
         advertise: HOST or HOST:PORT at which managers reach the sidecar; None for `host`.
@@ -93,7 +93,7 @@ class RegisterConfig:
 
 
 def with_canary(config: RegisterConfig, canary: Canary | None) -> RegisterConfig:
-    """`config` with the content and inputs of the canary, unless the operator declared them.
+    """Return `config` with the canary's content and inputs, unless the operator declared them.
 
     Raises:
         UsageError: the name of an input contains blanks.

@@ -1,7 +1,7 @@
 """The sidecar of a foreign server: registers it while it answers well, and attests it to managers.
 
-Managers ask the sidecar instead of the server, by a few methods of the Open Inference Protocol, so
-the same client works for our teachers and for sidecars. Batches go to the server itself.
+Managers call the sidecar instead of the server, with a few methods of the Open Inference Protocol,
+so the same client works for our teachers and for sidecars. Batches go to the server itself.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class AttestationServer:
 
     Args:
         address: host:port to bind; port 0 takes a free one.
-        security: who may call.
+        security: credentials, and accepted callers.
 
     Attributes:
         identity: of the registered server; None while it is not registered.
@@ -118,7 +118,7 @@ class AttestationServer:
 
 
 def _anybody(answer: Callable[[], Any]) -> grpc.RpcMethodHandler[Any, Any]:
-    """A probe without authentication, because load balancers have no token."""
+    """Return the handler of a probe without authentication: load balancers have no token."""
 
     def serve(request: bytes, context: grpc.ServicerContext) -> bytes:
         message: bytes = answer().SerializeToString()
@@ -133,9 +133,9 @@ _ANSWER_S: Final = 2.0
 def with_scheme(
     config: RegisterConfig, stop: Stop, on_progress: Callable[[str], None]
 ) -> RegisterConfig | None:
-    """`config` with the scheme of the endpoint; waits until the server answers.
+    """Return `config` with a scheme in its endpoint, after waiting until the server answers.
 
-    gRPC is tried first, as it is faster. An endpoint with a scheme is not changed.
+    gRPC is tried first, as it is faster. An endpoint with a scheme is returned at once.
 
     Returns:
         None if `stop` was requested before the server answered.
@@ -161,7 +161,7 @@ def with_scheme(
 
 
 def _silence(config: RegisterConfig, endpoint: str) -> str | None:
-    """Why no server speaks the protocol there; None if one does, whatever it answers."""
+    """Return why no server at `endpoint` speaks the protocol; None if one does."""
     try:
         client = open_client(config.protocol, endpoint, config.model, config.client)
     except UsageError as error:
@@ -172,7 +172,7 @@ def _silence(config: RegisterConfig, endpoint: str) -> str | None:
         client.probe(_ANSWER_S)
     except (TeacherLost, BadAnswer) as error:
         return str(error)
-    except EdlError:  # not ready, or no access: the sidecar reports that
+    except EdlError:  # not ready, or no access: the trial reports that
         return None
     finally:
         client.close()
@@ -181,7 +181,7 @@ def _silence(config: RegisterConfig, endpoint: str) -> str | None:
 
 log = logging.getLogger(__name__)
 
-#: Seconds within which managers and students notice that a teacher leaves, and send elsewhere.
+#: Seconds within which managers and students notice that a teacher leaves.
 LEAVE_S: Final = 2.0
 #: Timeout of a probe whether the server is ready, in seconds.
 ASK_S: Final = 2.0
@@ -192,22 +192,22 @@ Say = Callable[[str], None]
 def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: Say) -> None:
     """Keep a foreign server registered while it answers well, until `stop` is requested.
 
-    Settings that cannot work are found first: names, canary, registry, port. A server that does not
-    answer, or not well, is waited for.
+    Names, canary, registry and port are checked first. Then this function waits for a server that
+    does not answer, or does not answer well.
 
     Args:
         config: the server.
         stop: requests the end.
-        on_ready: called with one line each time it is registered.
+        on_ready: called with one line each time the server is registered.
         on_progress: called with findings, in words.
 
     Raises:
         UsageError: the service, the id, the endpoint or a file cannot be used.
         ModelError: the canary cannot be read, or is of another content.
         RegistryUnavailable: Redis does not answer.
-        AccessError: Redis refuses us.
+        AccessError: Redis refuses the user or password of its URL.
         AddressInUse: another process listens on the port.
-        LeaseSuperseded: somebody else has registered under the same id.
+        LeaseSuperseded: another process has registered under the same id.
     """
     open_client(config.protocol, config.address, config.model, config.client).close()
     check_service(config.service)
@@ -244,7 +244,7 @@ class Sidecar:
         trial: tests it.
         attestation: answers managers while the server is registered.
         registry: of the mesh.
-        stop: requests the end; also requested by this when it fails or is drained.
+        stop: requests the end; a failure or an order to drain requests it too.
         on_ready: called each time the server is registered.
         on_progress: called with findings.
     """
@@ -258,7 +258,7 @@ class Sidecar:
     on_progress: Say
     _health: HealthCheck = field(default_factory=HealthCheck)
     _result: TrialResult | None = None
-    _heartbeat: Heartbeat | None = None  # while it is registered
+    _heartbeat: Heartbeat | None = None  # while the server is registered
     _draining: bool = False
     _failure: Exception | None = None
     _told: str = ""
@@ -350,15 +350,15 @@ class Sidecar:
             f" {result.t_t_s * 1000:.3g} ms/sample, {result.verified}"
         )
 
-    # --- the lease; each one has a new incarnation
+    # --- the lease; each new one has a new incarnation
 
     def _start_lease(self, result: TrialResult) -> None:
         """Register the server and start its heartbeat.
 
         Raises:
             RegistryUnavailable: Redis does not answer.
-            AccessError: Redis refuses us.
-            LeaseSuperseded: somebody else holds the id.
+            AccessError: Redis refuses the user or password of its URL.
+            LeaseSuperseded: another process holds the id.
         """
         config = self.config
         incarnation = new_incarnation(self.registry, self.stop)
@@ -384,7 +384,7 @@ class Sidecar:
         self._heartbeat = heartbeat
 
     def _withdraw(self, why: str) -> None:
-        """Give the lease up as if the teacher had died, so that nobody waits for it."""
+        """Give the lease up as if the teacher had died, so that students do not wait for it."""
         self.attestation.identity = None
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
@@ -393,7 +393,7 @@ class Sidecar:
     def _drain(self) -> None:
         """Announce the leave, and wait until students send elsewhere.
 
-        Requests at the server are not known here, and continue; only the lease ends.
+        The sidecar does not know the requests at the server; they continue after the lease ends.
         """
         if self._heartbeat is not None:
             self._draining = True

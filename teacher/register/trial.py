@@ -1,6 +1,6 @@
 """Tests the answers of a foreign server: finite, informative, like its canary.
 
-The rules are those of `self_test` for our own teachers, as far as answers alone can be tested.
+The rules are those of `self_test` for our own teachers, but only answers are tested.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Trial:
     """Tests one server, as often as needed.
 
     Args:
-        client: of the server.
+        client: client of the server.
         config: the server; its inputs override those that the server states. Test batches name its
             id as their instance, as batches of readers do.
-        canary: to compare with; None for none.
+        canary: known good answers; None for none.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class Trial:
         self._client.probe(timeout_s)
 
     def run(self) -> TrialResult:
-        """The first test, which also measures the server.
+        """Run the first test, and measure the server.
 
         Raises:
-            ModelError: a teacher must not give such answers.
+            ModelError: the answers are not acceptable for a teacher.
             UsageError: the inputs are unknown or describe no batch, or the server is a teacher of
                 ours, which registers itself.
             EdlError: the server does not answer.
@@ -147,7 +147,7 @@ class Trial:
         return batches
 
     def _checked_outputs(self, batch: Mapping[str, Array]) -> Mapping[str, Array]:
-        """The checked outputs for a batch; empty if noise is refused, which may be right."""
+        """Return the checked outputs for a batch; empty if the server refuses noise, as it may."""
         try:
             answer = self._infer(batch)
         except RequestRefused as error:
@@ -228,7 +228,7 @@ def _layout(answer: Mapping[str, Array]) -> _Layout:
 def _with_canary_names(
     answer: Mapping[str, Array], kept: Mapping[str, Array]
 ) -> Mapping[str, Array]:
-    """`answer` with the canary's output name, if each has a single output."""
+    """Return `answer` with the canary's output name, if each has a single output."""
     if len(answer) == len(kept) == 1:
         return dict(zip(kept, answer.values(), strict=True))
     return answer
