@@ -53,7 +53,8 @@ CHANNEL_OPTIONS = [
 ]
 #: Timeout in seconds for each step of opening a connection of the transport.
 _CONNECT_S: Final = 1.0
-#: Pause between two attempts to open one: after the first failure; each further one doubles it.
+#: Seconds between attempts to open one: after the first failure, doubled by each further one; and
+#: the most.
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 300.0
 _SERVICE: Final = f"/{pb.DESCRIPTOR.services_by_name['GRPCInferenceService'].full_name}"
@@ -147,7 +148,7 @@ class OipGrpcClient:
         return None
 
     def _fetch_offer(self) -> TransportOffer | None:
-        """Ask the server for an offer; None if there is none that can be used."""
+        """Ask the server for an offer; return None if there is no usable one."""
         method = partial(self._stub.ModelMetadata.with_call, metadata=OFFER_REQUEST)
         try:
             _, call = _call(method, pb.ModelMetadataRequest(name=self._model), _CONNECT_S)
@@ -155,12 +156,12 @@ class OipGrpcClient:
             log.debug("no offer of frames from %s: %s", self._host, error)
             return None
         offer = TransportOffer.from_metadata(call.trailing_metadata() or ())
-        # If another port was dialled, ports are mapped on the way, but not that of the transport.
+        # Another dialled port means a port mapping, which lacks the port of the transport.
         return offer if offer is not None and str(offer.grpc_port) == self._port else None
 
     @property
     def _tls(self) -> Callable[[socket.socket], socket.socket] | None:
-        """Wraps a socket of the transport in TLS; None if gRPC uses none."""
+        """Function that wraps a socket of the transport in TLS; None if gRPC uses no TLS."""
         security = self._security
         if security is None or security.tls is None:
             return None
@@ -168,7 +169,7 @@ class OipGrpcClient:
         return partial(client_context(security).wrap_socket, server_hostname=name)
 
     def _extensions(self, timeout_s: float) -> frozenset[str]:
-        """Extensions of the protocol that the server lists."""
+        """Return the extensions of the protocol that the server lists."""
         try:
             wanted = pb.ServerMetadataRequest()
             server = _call(self._stub.ServerMetadata, wanted, timeout_s)
@@ -177,7 +178,7 @@ class OipGrpcClient:
         return frozenset(server.extensions)
 
     def _most_rows(self, timeout_s: float) -> int | None:
-        """The largest batch that the model accepts; None if unknown."""
+        """Return the largest batch that the model accepts; None if unknown."""
         method = self._channel.unary_unary(
             f"{_SERVICE}/ModelConfig",
             pb.ModelConfigRequest.SerializeToString,

@@ -53,7 +53,7 @@ class HttpReply:
     body: memoryview
 
     def words(self) -> str:
-        """One line that describes an error; the error text if the body is JSON."""
+        """Return one line that describes an error: the error text if the body is JSON."""
         text = bytes(self.body[: 4 * _WORDS]).decode("utf-8", "replace")
         with suppress(WireError):
             said = parse_object(self.body)
@@ -136,7 +136,7 @@ class HttpConnectionPool:
     # --- connections
 
     def _take_idle(self) -> http.client.HTTPConnection | None:
-        """An idle connection on which nothing has arrived; data would mean its end."""
+        """Return an idle connection or None; drop those on which data or the end has arrived."""
         while True:
             with self._lock:
                 if not self._idle:
@@ -263,7 +263,7 @@ class _TimedResponse(http.client.HTTPResponse):
 
 
 class _Timed(io.RawIOBase):
-    """Reads of a socket within the time that is left."""
+    """A file of a socket; its reads end at a deadline."""
 
     def __init__(self, sock: socket.socket, file: io.RawIOBase, until_s: float) -> None:
         self._sock, self._file, self._until_s = sock, file, until_s
@@ -281,7 +281,7 @@ class _Timed(io.RawIOBase):
 
 
 def _is_readable(connection: socket.socket) -> bool:
-    """Whether data or the end has arrived."""
+    """Return whether data or the end has arrived."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     pending = isinstance(connection, ssl.SSLSocket) and connection.pending()
@@ -289,7 +289,7 @@ def _is_readable(connection: socket.socket) -> bool:
 
 
 def _left_s(until_s: float) -> float:
-    """Seconds until `until_s` on the monotonic clock; raises TimeoutError if there are none."""
+    """Return the seconds until `until_s` on the monotonic clock; raises TimeoutError after it."""
     left = until_s - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -304,7 +304,7 @@ _READ: Final[dict[int, type[EdlError]]] = {
     429: RateLimited,
     500: RetryableError,
     501: RequestRefused,
-    502: TeacherLost,  # of a proxy that does not reach its server
+    502: TeacherLost,  # from a proxy that cannot reach its server
     503: RetryableError,
     504: DeadlineExceeded,
 }
@@ -319,7 +319,7 @@ _MOST_SECONDS_DIGITS: Final = 9
 
 
 def error_from_http(reply: HttpReply) -> EdlError:
-    """The error that an answer with a status other than 200 means.
+    """Return the error for an answer with a status other than 200.
 
     Our teachers also send gRPC's status in a header, which is more precise.
     """
@@ -338,7 +338,7 @@ def error_from_http(reply: HttpReply) -> EdlError:
 
 
 def body_of(request: LabelRequest, *, binary: bool) -> tuple[Mapping[str, str], Sequence[Buffer]]:
-    """Headers and body of a request; with `binary`, the body includes the memory of its arrays.
+    """Return headers and body of a request; a `binary` body includes the memory of its arrays.
 
     Raises:
         RequestRefused: the request cannot be encoded.
@@ -358,8 +358,8 @@ def answer_of(reply: HttpReply) -> LabelResponse:
     """Decode the labels in a reply.
 
     Raises:
-        EdlError: the error that its status means.
-        BadAnswer: it cannot be decoded.
+        EdlError: the error for a status other than 200; see `error_from_http`.
+        BadAnswer: the reply cannot be decoded.
     """
     if reply.status != 200:
         raise error_from_http(reply)
@@ -428,7 +428,7 @@ class OipHttpClient:
         self._calls.close()
 
     def _most_rows(self, until_s: float) -> int | None:
-        """The largest batch that the model accepts; None if unknown."""
+        """Return the largest batch that the model accepts; None if unknown."""
         extensions = _member_of(self._calls.call("GET", "/v2", until_s), "extensions")
         if not isinstance(extensions, list) or MODEL_CONFIGURATION not in extensions:
             return None
@@ -445,7 +445,7 @@ class OipHttpClient:
 
 
 def _member_of(reply: HttpReply, name: str) -> Any:
-    """A member of the JSON object in a reply; None if there is none."""
+    """Return a member of the JSON object in a reply; None if there is none."""
     try:
         return parse_object(reply.body).get(name) if reply.status == 200 else None
     except WireError:

@@ -82,7 +82,7 @@ NUMBERS: Final = {kind.datatype: number for number, kind in TYPES.items()}
 
 
 def type_of(number: int) -> ElementType:
-    """The element type with this number; raises WireError if it is unknown."""
+    """Return the element type with this number; raises WireError if it is unknown."""
     kind = TYPES.get(number)
     if kind is None:
         raise WireError(f"elem_type {number} is not known; known are {sorted(TYPES)} and {NPY}")
@@ -105,7 +105,7 @@ _NUMBERS = "biuf"
 
 
 def write_npy(array: Array) -> bytes:
-    """The bytes of a `.npy` file; raises WireError for other dtypes than numbers."""
+    """Return an array as a `.npy` file; raises WireError for other dtypes than numbers."""
     if array.dtype.kind not in _NUMBERS:
         named = "objects or bytes" if array.dtype.kind in "OSU" else f"dtype {array.dtype.name}"
         raise WireError(f"arrays of {named} cannot be sent to Paddle Serving")
@@ -115,10 +115,10 @@ def write_npy(array: Array) -> bytes:
 
 
 def read_npy(raw: bytes) -> Array:
-    """The array in a `.npy` file, as a read-only view of `raw`.
+    """Return the array in a `.npy` file as a read-only view of `raw`.
 
     Raises:
-        WireError: it is not such a file, holds anything but numbers, or has the wrong length.
+        WireError: `raw` is not such a file, holds anything but numbers, or has the wrong length.
     """
     file = io.BytesIO(raw)
     try:

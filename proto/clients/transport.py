@@ -33,7 +33,7 @@ _STAGING_BYTES: Final = frames.HEADER.size + (64 << 10)
 _RECEIVE_BYTES: Final = 4 << 20
 #: The largest answer that memory is allocated for.
 _MAX_BYTES: Final = 1 << 31
-#: Calls of recv in one `receive`, so that other connections get their turn.
+#: The most calls of recv in one `receive`, so that other connections get their turn.
 _RECEIVES: Final = 64
 _WOULD_WAIT: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -158,7 +158,7 @@ class _ResultLayout(NamedTuple):
 
 
 class TransportConnection:
-    """A connection that is open.
+    """An open connection of the transport.
 
     Args:
         connection: from `connect`.
@@ -319,7 +319,7 @@ class TransportConnection:
     # --- sending
 
     def _layout_of(self, request: LabelRequest, *, in_memory: bool) -> _RequestLayout:
-        """The layout of a request, reused while the key is the same.
+        """Return the layout of a request, reused while the key is the same.
 
         Raises:
             WireError: no frame can carry such requests.
@@ -341,7 +341,7 @@ class TransportConnection:
         return self._layout
 
     def _opening(self, fixed: tuple[Any, ...]) -> bytes:
-        """The OPEN frame for `fixed`; raises WireError if there is none."""
+        """Return the OPEN frame for `fixed`; raises WireError if its content is not valid."""
         inputs, caller, (outputs, parameters, output_parameters, nbytes) = fixed
         tensors = tuple(
             FramedTensor(name, datatype_of(dtype), ndim) for name, dtype, ndim in inputs
@@ -379,7 +379,7 @@ class TransportConnection:
         return count
 
     def _step(self) -> list[RequestOutcome] | None:
-        """The outcomes of the next complete frame; None if none is complete."""
+        """Process the next complete frame; return its outcomes, or None if no frame is complete."""
         if self._header is None:
             have = self._end - self._start
             if have < frames.HEADER.size:
@@ -471,7 +471,7 @@ class TransportConnection:
 
 
 def _result_layout(described: ResultDescription, head: bytes, nbytes: int) -> _ResultLayout:
-    """Where the arrays of such results lie; raises WireError if they do not fit the frame."""
+    """Locate the arrays of such results; raises WireError if they do not fit the frame."""
     shapes, arrays, begin = frames.unpack_shapes(head, described.outputs), [], 0
     layouts = frames.layouts_of(described.outputs, shapes, nbytes)
     for tensor, (dtype, shape) in zip(described.outputs, layouts, strict=True):
@@ -487,5 +487,5 @@ def _overwritten_error() -> InputsOverwritten:
 
 
 def _all_sent(sent: _PendingRequest) -> None:
-    """All of a request has been sent: note whether its inputs were still unchanged."""
+    """Record whether the inputs of a request were still unchanged when it had been sent."""
     sent.current = sent.request.is_current()

@@ -1,1 +1,1 @@
-"""The two protocols of Paddle Serving: their messages, and arrays in them."""
+"""Messages of the two protocols of Paddle Serving."""
