@@ -44,11 +44,11 @@ class Caller:
         return f"{self.role}:{self.name}" if self.name else self.role
 
     def may(self, role: str) -> bool:
-        """Whether the caller has the rights of `role`."""
+        """Return whether the caller has the rights of `role`."""
         return self.role in (role, "admin")
 
     def may_be(self, student_id: str) -> bool:
-        """Whether the caller may act for the student `job/rank`."""
+        """Return whether the caller may act for the student `job/rank`."""
         return self.role == "admin" or (
             self.role == "student" and (not self.name or student_id.startswith(f"{self.name}/"))
         )
@@ -77,7 +77,7 @@ def caller_of(text: str, anonymous: str) -> Caller:
 
 
 def caller_of_certificate(common_name: str) -> Caller:
-    """The caller that a certificate's CN names: `ROLE[:NAME]`, else a student of that name."""
+    """Return the caller that a certificate's CN names: `ROLE[:NAME]`, else a student's name."""
     try:
         return caller_of(common_name, f"certificate {common_name}")
     except UsageError:
@@ -96,7 +96,7 @@ class Tokens:
     entries: tuple[tuple[bytes, Caller], ...]
 
     def find(self, token: str) -> Caller | None:
-        """The caller of `token`, or None; takes the same time for wrong and right tokens."""
+        """Return the caller of `token`, or None; takes the same time for wrong and right tokens."""
         wanted = _digest(token)
         found = None
         for digest, caller in self.entries:
@@ -171,7 +171,7 @@ def _read_secret(path: Path) -> str:
 
 
 def _checked(token: str, where: str) -> str:
-    """`token`, if a header can carry it; else raise UsageError."""
+    """Return `token` if a header can carry it; else raise UsageError."""
     if len(token) > _MAX_TOKEN_CHARS:
         raise UsageError(f"{where} has a token of more than {_MAX_TOKEN_CHARS} characters")
     if not token.isprintable():
@@ -227,7 +227,7 @@ class HandshakeMonitor:
         self._known: dict[str, None] = {}  # peers that have called, by their first call
 
     def handshake_started(self) -> None:
-        """A handshake begins: gRPC asks for our certificate."""
+        """Record the start of a handshake: gRPC asks for our certificate."""
         now = self._clock()
         with self._lock:
             self._waiting.append(now)
@@ -235,7 +235,7 @@ class HandshakeMonitor:
         self._report_failed(failed)
 
     def call_received(self, peer: str) -> None:
-        """A call came from `peer`, as gRPC names the other end."""
+        """Record a call from `peer`, named as by gRPC."""
         if peer in self._known and not self._waiting:
             return
         now = self._clock()
@@ -336,11 +336,11 @@ class AccessControl:
         return caller
 
     def handshake_started(self) -> None:
-        """A TLS handshake begins; called by `listen`."""
+        """Record the start of a TLS handshake; called by `listen`."""
         self._handshakes.handshake_started()
 
     def call_received(self, peer: str) -> None:
-        """A call came from `peer`. For methods without authentication; `admit` notes it itself."""
+        """Record a call of a method without authentication; `admit` records its calls itself."""
         if peer:
             self._handshakes.call_received(peer)
 
@@ -415,7 +415,7 @@ class AccessControl:
 
 
 def _token(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
-    """The bearer token in the metadata of a call; None if there is none."""
+    """Return the bearer token in the metadata of a call; None if there is none."""
     for key, value in metadata:
         if key == "authorization" and isinstance(value, str):
             scheme, _, token = value.partition(" ")

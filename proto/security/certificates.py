@@ -67,7 +67,7 @@ def use_ca(context: ssl.SSLContext, ca: Path) -> None:
     """Trust certificates that `ca` has signed.
 
     Raises:
-        UsageError: it cannot be read, or is not PEM.
+        UsageError: `ca` cannot be read, or is not PEM.
     """
     data = _read("CA", ca) or b""
     try:
@@ -96,7 +96,7 @@ def use_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
             f"key {key} has a password, and nobody is there to type it: remove it with "
             f"'openssl pkey -in {key} -out NEW', and keep the file to yourself"
         ) from None
-    except OSError as error:  # it was replaced between two reads
+    except OSError as error:  # the file was replaced between two reads
         raise UsageError(f"certificate {certificate} cannot be read: {error.strerror}") from None
 
 
@@ -132,16 +132,16 @@ _HINTS: Final = {
 
 
 def days_until(time_s: float) -> float:
-    """Days from now to a time in seconds since 1970; negative if it has passed."""
+    """Return the days from now to a time in seconds since 1970; negative for a past time."""
     return (time_s - time.time()) / _DAY_S
 
 
 def expiry_of(path: Path, *, bundle: bool = False) -> float:
-    """When the first certificate of a PEM file expires; in a chain that is the owner's.
+    """Return when the first certificate of a PEM file expires; in a chain that is the owner's.
 
     Args:
         path: of the file.
-        bundle: the file holds authorities, of which the one with the latest expiry counts.
+        bundle: the file holds authorities; the latest expiry among them counts.
 
     Returns:
         Seconds since 1970.
@@ -168,7 +168,7 @@ def check_validity(path: Path) -> None:
     """Check that a certificate has not expired. One that is not valid yet is accepted.
 
     Raises:
-        UsageError: it has expired, or cannot be read.
+        UsageError: the certificate has expired, or cannot be read.
     """
     ends_s = expiry_of(path)
     if time.time() >= ends_s:
@@ -177,11 +177,11 @@ def check_validity(path: Path) -> None:
 
 
 def handshake_hint(text: str, ca: str = "--tls-ca, or tls=TLS(ca=...) of a DistilReader") -> str:
-    """Advice for an error text of a failed TLS handshake; empty for other errors.
+    """Return advice for an error text of a failed TLS handshake; empty for other errors.
 
     Args:
         text: of the error.
-        ca: how a user names the authority of the peer here.
+        ca: the option or setting by which a user names the authority of the peer.
     """
     return next((h.format(ca) for sign, h in _HINTS.items() if re.search(sign, text, re.I)), "")
 
@@ -221,7 +221,7 @@ class _ExpiryCollector:
 
 
 def _expiry(der: bytes) -> float:
-    """The expiry of an X.509 certificate (RFC 5280); `ssl` decodes only trusted ones."""
+    """Return the expiry of an X.509 certificate (RFC 5280); `ssl` decodes only trusted ones."""
     certificate = next(_elements(der, 0, len(der)))
     to_be_signed = next(_elements(der, *certificate[1:]))
     fields = [one for one in _elements(der, *to_be_signed[1:]) if one[0] != _VERSION]
@@ -233,7 +233,7 @@ def _expiry(der: bytes) -> float:
 
 
 def _elements(der: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Tag, start and end of the content of each DER element between two offsets."""
+    """Yield tag, start and end of the content of each DER element between two offsets."""
     while start < stop:
         tag, length = der[start], der[start + 1]
         start += 2
@@ -271,7 +271,7 @@ class Reloaded(Generic[_T]):
         self._value = load()
 
     def current(self) -> _T:
-        """The content of the files; reloads them if they have changed."""
+        """Return the content of the files; reload them if they have changed."""
         versions = _file_versions(self._paths)
         if versions == self._versions:
             return self._value
@@ -291,7 +291,7 @@ class Reloaded(Generic[_T]):
 
 
 def _file_versions(paths: tuple[Path, ...]) -> tuple[tuple[int, int, int, int] | None, ...]:
-    """Changes whenever a file or its permissions change; None for a missing file."""
+    """Return values that change whenever a file or its permissions do; None: a missing file."""
     return tuple(map(_file_version, paths))
 
 
@@ -304,7 +304,7 @@ def _file_version(path: Path) -> tuple[int, int, int, int] | None:
 
 
 def reloading_context(files: TlsFiles, *, ask_clients: bool = False) -> ssl.SSLContext:
-    """A context for a server of `ssl` that reloads its certificate.
+    """Create a context for a server of `ssl` that reloads its certificate.
 
     New connections get the certificate that is in the files then, unless it has expired; existing
     connections keep theirs.
@@ -341,7 +341,7 @@ def _context(files: TlsFiles, ask_clients: bool) -> ssl.SSLContext:
 
 
 def client_context(security: ClientSecurity) -> ssl.SSLContext:
-    """A context for a client of `ssl`, with its certificate and the CAs that it trusts.
+    """Create a context for a client of `ssl`, with its certificate and the CAs that it trusts.
 
     Raises:
         UsageError: a file of `security` cannot be used.

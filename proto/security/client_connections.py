@@ -26,7 +26,7 @@ class HttpConnector:
             are read now; the token is reloaded when its file changes.
 
     Attributes:
-        host: as requests name it, with the port.
+        host: value of the Host header; with the port if the URL has one.
         path: prefix of the path of every request, without a trailing slash.
 
     Raises:
@@ -76,7 +76,7 @@ class HttpConnector:
             raise
 
     def headers(self) -> dict[str, str]:
-        """The headers that authenticate a request."""
+        """Return the headers that authenticate a request."""
         return {} if self._token is None else {"Authorization": f"Bearer {self._token.current()}"}
 
 
@@ -130,7 +130,7 @@ def open_channel(
 
 
 def _signing(token: Reloaded[str]) -> Any:
-    """An interceptor that adds a bearer token to every call, for all four kinds of calls."""
+    """Create an interceptor that adds a bearer token to calls of all four kinds."""
     import grpc
 
     def signed(_self: object, call: Callable[..., Any], details: Any, request: Any) -> Any:

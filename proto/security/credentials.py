@@ -38,7 +38,7 @@ class TlsFiles:
             )
 
     def paths(self) -> tuple[Path, ...]:
-        """The files that are named."""
+        """Return the files that are named."""
         return tuple(path for path in (self.certificate, self.key, self.ca) if path is not None)
 
 
@@ -114,7 +114,7 @@ def check_exposure(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
+    """Return whether only this machine can reach `host`."""
     if host == "localhost":
         return True
     try:
@@ -124,7 +124,7 @@ def is_loopback(host: str) -> bool:
 
 
 def stays_here(address: str) -> bool:
-    """Whether a connection to `address` (host:port, or a target of gRPC) stays on this machine."""
+    """Return whether a connection to a host:port, or to a gRPC target, stays on this machine."""
     if address.startswith(("unix:", "unix-abstract:")):
         return True
     for scheme in ("ipv4:", "ipv6:", "dns:"):

@@ -17,28 +17,28 @@ import secrets
 
 _PURPOSE = "edl-instance-v1"
 _KEY_BYTES = 32
-#: Longer challenges are refused: nobody should get other texts signed.
+#: Longer challenges are refused, so that nobody can have other texts signed.
 _MAX_CHARS = 512
 
 
 def new_key() -> str:
-    """A key for one start of one instance."""
+    """Create the key for one start of one instance."""
     return secrets.token_hex(_KEY_BYTES)
 
 
 def new_challenge() -> str:
-    """A random text that nobody can have a proof for yet."""
+    """Create a random text for which no proof exists yet."""
     return secrets.token_hex(_KEY_BYTES)
 
 
 def prove(
     key: str, teacher_id: str, incarnation: int, challenge: str, attested_address: str = ""
 ) -> str:
-    """HMAC-SHA256 of the instance and the challenge, in hex.
+    """Return the HMAC-SHA256 of the instance and the challenge, in hex.
 
     Args:
         key: of this start.
-        teacher_id: that registered.
+        teacher_id: of the instance.
         incarnation: of this start.
         challenge: from the manager.
         attested_address: of the foreign server that is attested; empty for the instance itself.
@@ -64,7 +64,7 @@ def verify(
     proof: str,
     attested_address: str = "",
 ) -> bool:
-    """Whether `proof` was made with `key` for exactly these values."""
+    """Return whether `proof` was made with `key` for exactly these values."""
     if not key:
         return False
     expected = prove(key, teacher_id, incarnation, challenge, attested_address)

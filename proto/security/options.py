@@ -62,7 +62,7 @@ def client_security(
     *,
     insecure: bool = False,
 ) -> ClientSecurity | None:
-    """Security settings of a client; None if no option was given: neither TLS nor token.
+    """Return the security settings of a client; None (no TLS, no token) without options.
 
     Raises:
         UsageError: the options do not fit together.
@@ -79,7 +79,7 @@ def server_security(
     tls_ca: Path | None = None,
     tokens: Path | None = None,
 ) -> ServerSecurity | None:
-    """Security settings of a server; None if no option was given: every caller is let in.
+    """Return the security settings of a server; None (every caller is let in) without options.
 
     Raises:
         UsageError: the options do not fit together.

@@ -114,7 +114,7 @@ class Acceptor:
             await asyncio.sleep(0)  # more may be queued, and other tasks need their turn
 
     def _has_room(self) -> bool:
-        """Whether there is room for one more connection, after ending another one if needed."""
+        """End another connection if needed; return whether there is room for one more."""
         full = len(self._handshakes) + self._open_connections() >= self._max_connections
         if len(self._handshakes) < HANDSHAKES and (not full or self._make_room()):
             return True
@@ -251,7 +251,7 @@ def aio_server(
     """Create a gRPC server for the running event loop; `listen` and start it then.
 
     Args:
-        service: its full name, as "edl.coordinator.v1.Coordinator".
+        service: the full name, such as "edl.coordinator.v1.Coordinator".
         methods: handlers by name.
         options: of gRPC.
         on_unknown: called for each call of another method, which is answered UNIMPLEMENTED.
@@ -289,7 +289,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # it has no types
         )  # raises AttributeError if this release has no such method
 
     async def _request_call(self) -> Any:
-        """Wait for calls of unregistered methods, and refuse them: gRPC's loop gets none."""
+        """Wait for calls of unregistered methods and refuse them, so that gRPC's loop gets none."""
         while True:
             call = await super()._request_call()
             task = self._own_loop.create_task(self._refuse(call))
