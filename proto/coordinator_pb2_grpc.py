@@ -70,22 +70,22 @@ class CoordinatorServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Subscribe(self, request_iterator, context):
-        """One stream for each reader: reports go up whenever they change, at least once a beat; assignments
-        come down whenever they change. A student's lease lasts as long as its reports.
+        """One stream for each reader. The reader sends a report after each change and with each heartbeat; the
+        manager sends each changed assignment. Reports renew the student's lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Status(self, request, context):
-        """Who is alive and who serves whom, now.
+        """The live teachers and students, and the assignments.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Ask teachers to finish what they have and leave. For administrators.
+        """Ask teachers to drain: they finish their requests and leave. For administrators.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -99,14 +99,14 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Deploy(self, request, context):
-        """Say what a service is served by on machines that have agents, or take it back. For administrators.
+        """Set or withdraw the deployment of a service on machines with agents. For administrators.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """The log of the mesh: what lies in it, then, if that is asked for, what comes.
+        """The event log of the mesh: stored events, then, with `follow`, new ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

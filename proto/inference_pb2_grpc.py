@@ -100,7 +100,7 @@ class GRPCInferenceServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def ServerLive(self, request, context):
-        """Whether the server runs and takes requests at all.
+        """Whether the server runs and accepts requests.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,63 +121,63 @@ class GRPCInferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ServerMetadata(self, request, context):
-        """Who the server is and which extensions of the protocol it speaks.
+        """Name and version of the server, and the extensions of the protocol that it supports.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ModelMetadata(self, request, context):
-        """What a model takes and gives.
+        """Inputs and outputs of a model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ModelInfer(self, request, context):
-        """One batch in, its labels out.
+        """Label one batch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ModelStreamInfer(self, request_iterator, context):
-        """Many batches over one stream, each answered in its turn.
+        """Label many batches over one stream; answers come in the order of the requests.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ModelStatistics(self, request, context):
-        """How many requests a model has answered, and where their time went.
+        """Number of requests that a model has answered, and the time of each phase.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RepositoryIndex(self, request, context):
-        """Which models there are.
+        """List the models.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SystemSharedMemoryStatus(self, request, context):
-        """The caller's regions of shared memory that are registered.
+        """List the registered shared memory regions of the caller.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SystemSharedMemoryRegister(self, request, context):
-        """Makes a piece of shared memory known under a name, for tensors of later requests to lie in.
+        """Register a region of shared memory under a name, for tensors of later requests.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SystemSharedMemoryUnregister(self, request, context):
-        """Forgets one region, or all of the caller's.
+        """Unregister one region, or all regions of the caller.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
