@@ -188,7 +188,7 @@ class Arena:
             if self.fd < 0:
                 return
             if (size := os.fstat(self.fd).st_size) > self._size:
-                self._remap(size)  # the other side may have grown it for records that come later
+                self._remap(size)  # messages that arrive later may refer to what was added
             fd, self.fd = self.fd, -1
             os.close(fd)
 
@@ -234,7 +234,7 @@ class Arena:
         self._merge()
 
     def _grown_size(self, end: int) -> int:
-        """Map what the allocating side has added to the file; returns the bytes mapped."""
+        """Map what the allocating process has added to the file; return the mapped bytes."""
         if self.fd >= 0:
             # fstat under the lock: a slower thread must not map an older, smaller size.
             with self._lock:
@@ -273,7 +273,7 @@ def _aligned(nbytes: int) -> int:
 
 @lru_cache(maxsize=64)
 def dtype_named(name: str) -> np.dtype[Any]:
-    """The dtype that an `ArrayRef` names. Loads ml_dtypes only when such a dtype occurs."""
+    """Return the dtype that an `ArrayRef` names; import ml_dtypes only for a dtype of it."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -284,7 +284,7 @@ def dtype_named(name: str) -> np.dtype[Any]:
 
 
 def _dtype_name(dtype: np.dtype[Any]) -> str:
-    """A spelling that `dtype_named` reads; extension types such as bfloat16 only have a name."""
+    """Return a name for `dtype_named`; extension types such as bfloat16 only have `dtype.name`."""
     if dtype.hasobject or dtype.names is not None:
         raise WireError(f"arrays of dtype {dtype} cannot lie in shared memory")
     return dtype.name if dtype.kind == "V" else dtype.str

@@ -54,11 +54,11 @@ class Channel:
 
     @classmethod
     def attach(cls, fd: int) -> Self:
-        """The channel at a descriptor that this process inherited."""
+        """Return a channel for a descriptor that this process inherited."""
         return cls(socket.socket(fileno=fd))
 
     def fileno(self) -> int:
-        """The descriptor of this end; -1 after `close`."""
+        """Return the descriptor of this end; -1 after `close`."""
         return self._socket.fileno()
 
     def send(self, kind: str, **fields: Any) -> bool:
@@ -66,7 +66,7 @@ class Channel:
         return self.send_all(({"kind": kind, **fields},))
 
     def send_all(self, messages: Iterable[Message]) -> bool:
-        """Send messages, each with its "kind", by one system call; returns as `send`."""
+        """Send messages, each with its "kind", by one system call; return what `send` returns."""
         with self._lock:
             if self._held is not None:
                 self._held += messages

@@ -26,7 +26,7 @@ Parameter = bool | int | float | str
 MAX_MESSAGE_BYTES = (1 << 31) - 1
 
 
-#: Dimensions that every numpy can represent.
+#: The most dimensions that every release of numpy supports.
 MAX_DIMENSIONS = 32
 
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -50,19 +50,17 @@ _LENGTH = struct.Struct("<I")
 
 
 def not_finite(array: Array) -> int:
-    """Return the number of elements that are NaN or infinite.
-
-    numpy warns of each signalling NaN of bfloat16, of which a broken device may make many.
-    """
+    """Return the number of elements that are NaN or infinite."""
     if array.dtype.kind not in "fcV":  # V: bfloat16
         return 0
+    # numpy warns of signalling NaNs in bfloat16, and a broken device may produce many.
     with np.errstate(invalid="ignore"):
         return int(array.size - np.count_nonzero(np.isfinite(array)))
 
 
 @lru_cache(maxsize=64)
 def datatype_of(dtype: np.dtype[Any]) -> str:
-    """The protocol's name for a dtype of any byte order; object and `S` dtypes are "BYTES".
+    """Return the protocol's name for a dtype of any byte order; object and `S` dtypes are "BYTES".
 
     Raises:
         WireError: the protocol has no such datatype.
@@ -77,7 +75,7 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
 
 @lru_cache(maxsize=64)
 def dtype_of(datatype: str) -> np.dtype[Any]:
-    """The dtype that arrays of a datatype are decoded to.
+    """Return the dtype to which arrays of a datatype are decoded.
 
     Raises:
         WireError: the protocol has no such datatype.
@@ -94,7 +92,7 @@ def quoted(text: str) -> str:
 
 
 def to_bytes(array: Array) -> memoryview:
-    """The elements of an array as they are sent.
+    """Serialise the elements of an array.
 
     Returns:
         The array's own memory if it is row-major and little-endian, else a copy.
@@ -112,7 +110,7 @@ def to_bytes(array: Array) -> memoryview:
 
 
 def element_count(shape: Sequence[int], itemsize: int) -> int:
-    """The number of elements of an array of this shape.
+    """Return the number of elements of an array of this shape.
 
     Raises:
         WireError: a dimension is negative, there are more than `MAX_DIMENSIONS`, or the array could
@@ -125,14 +123,14 @@ def element_count(shape: Sequence[int], itemsize: int) -> int:
         if size < 0:
             raise WireError(f"shape {list(shape)} has a negative dimension")
         count *= size
-        extent *= max(size, 1)  # numpy bounds this product also where another dimension is 0
+        extent *= max(size, 1)  # numpy limits this product even if another dimension is 0
     if extent * itemsize >= 1 << 63:
         raise WireError(f"shape {list(shape)} is larger than any memory")
     return count
 
 
 def nbytes_of(datatype: str, shape: Sequence[int]) -> int | None:
-    """Bytes of an array; None for BYTES, whose elements vary in length.
+    """Return the bytes of an array; None for BYTES, as its elements vary in length.
 
     Raises:
         WireError: unknown datatype or impossible shape.
@@ -265,7 +263,7 @@ class TensorSpec:
     kind: str = ""
 
     def admits(self, shape: Sequence[int]) -> bool:
-        """Whether an array of `shape` fits this spec."""
+        """Return whether an array of `shape` fits this spec."""
         fits = len(shape) == len(self.shape)
         for want, have in zip(self.shape, shape, strict=False):
             fits = fits and want in (FREE, have)
@@ -321,13 +319,12 @@ class StackedArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the whole."""
+        """The shape of the stacked array."""
         rows = sum(piece.shape[0] for piece in self.pieces)
         return (rows, *self.pieces[0].shape[1:])
 
     @property
     def ndim(self) -> int:
-        """The number of dimensions."""
         return self.pieces[0].ndim
 
     @property
@@ -341,11 +338,11 @@ Input = Array | StackedArray
 
 
 def pieces_of(value: Input) -> tuple[Array, ...]:
-    """The arrays that `value` consists of."""
+    """Return the arrays that `value` consists of."""
     return value.pieces if isinstance(value, StackedArray) else (value,)
 
 
 def whole(value: Input) -> Array:
-    """`value` as one array; a copy if it has several pieces."""
+    """Return `value` as one array; a copy if it has several pieces."""
     pieces = pieces_of(value)
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)

@@ -117,7 +117,7 @@ class LabelForm:
         return cls.parse(text, None if temperature is None else float(temperature))
 
     def parameters(self, classes: int | None = None) -> dict[str, Parameter]:
-        """The parameters that name this form; an answer in `topk` also states its `classes`."""
+        """Return the parameters of this form; an answer in `topk` also states its `classes`."""
         named: dict[str, Parameter] = {FORM: str(self)}
         if self.temperature is not None:
             named[TEMPERATURE] = self.temperature
@@ -126,7 +126,7 @@ class LabelForm:
         return named
 
     def parts(self, name: str) -> tuple[str, ...]:
-        """Names of the outputs that represent the output `name`."""
+        """Return the names of the outputs that represent the output `name`."""
         if not self.k:
             return (name,)
         return f"{name}.values", f"{name}.indices", f"{name}.tail"
@@ -342,7 +342,7 @@ def check_parts(
 
 
 def softmax(logits: Array, temperature: float) -> Array:
-    """Probabilities of float32 logits [..., C] that are divided by `temperature` first."""
+    """Return the probabilities of float32 logits [..., C] after division by `temperature`."""
     with np.errstate(over="ignore"):  # classes so far below the largest have no mass
         rows = logits - logits.max(axis=-1, keepdims=True)
         rows /= np.float32(temperature)
@@ -353,7 +353,7 @@ def softmax(logits: Array, temperature: float) -> Array:
 
 
 def top_k(rows: Array, k: int) -> tuple[Array, Array]:
-    """The `k` largest values of each row in falling order; ties in the order of their indices.
+    """Return the `k` largest values of each row in falling order; ties by rising index.
 
     Args:
         rows: float32 [R, C], without NaN.

@@ -18,8 +18,8 @@ header   magic 4, kind 1, flags 1, head bytes 2, rows 4, number 8, payload bytes
 OPEN     payload: JSON, see `OpenFrame`
 REQUEST  head: the dimensions of each input, and with IN_SHARED_MEMORY their locations;
          payload: the inputs
-RESULT   head: the dimensions of each output; payload: the outputs, with DESCRIBED behind a
-         description
+RESULT   head: the dimensions of each output; payload: the outputs; with DESCRIBED, a
+         description precedes them
 ERROR    payload: JSON with the name of gRPC's status, its details and metadata
 GOAWAY   nothing
 ```
@@ -92,14 +92,14 @@ class TransportOffer:
         )
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """The metadata that carries the offer."""
+        """Return the metadata that carries the offer."""
         name = self.unix_name or "-"
         said = f"{self.grpc_port} {self.port} {name} {self.session.hex()} {self.secret.hex()}"
         return ((OFFER_KEY, said),)
 
     @classmethod
     def from_metadata(cls, metadata: Iterable[Sequence[str | bytes]]) -> Self | None:
-        """The offer in a call's metadata; None if there is none that can be read."""
+        """Return the offer in a call's metadata; None if there is none, or it is malformed."""
         for key, value in metadata:
             if key == OFFER_KEY and isinstance(value, str) and (said := _OFFER.fullmatch(value)):
                 name = "" if said[3] == "-" else said[3]
@@ -108,11 +108,11 @@ class TransportOffer:
         return None
 
     def teachers_proof(self, readers: bytes, teachers: bytes) -> bytes:
-        """The teacher's answer to the reader's challenge, bound to both challenges."""
+        """Return the teacher's answer to the reader's challenge, bound to both challenges."""
         return _proof(self.secret, b"teacher", readers, teachers)
 
     def readers_proof(self, readers: bytes, teachers: bytes) -> bytes:
-        """The reader's answer to the teacher's challenge, bound to both challenges."""
+        """Return the reader's answer to the teacher's challenge, bound to both challenges."""
         return _proof(self.secret, b"reader", readers, teachers)
 
 
@@ -241,7 +241,7 @@ def pack_shapes(shapes: Sequence[Sequence[int]]) -> bytes:
 def unpack_shapes(
     head: memoryview | bytes, tensors: Sequence[FramedTensor]
 ) -> list[tuple[int, ...]]:
-    """The shapes at the start of a head; raises WireError if it is too short."""
+    """Return the shapes at the start of a head; raises WireError if it is too short."""
     shapes, at = [], 0
     for tensor in tensors:
         end = at + 8 * tensor.ndim
@@ -253,17 +253,17 @@ def unpack_shapes(
 
 
 def packed_shapes_bytes(tensors: Sequence[FramedTensor]) -> int:
-    """Bytes of the packed dimensions of these arrays."""
+    """Return the size of the packed dimensions of these arrays in bytes."""
     return 8 * sum(tensor.ndim for tensor in tensors)
 
 
 def layouts_of(
     tensors: Sequence[FramedTensor], shapes: Sequence[tuple[int, ...]], nbytes: int
 ) -> list[tuple[np.dtype[Any], tuple[int, ...]]]:
-    """Dtypes and shapes of arrays with `nbytes` in all.
+    """Return dtypes and shapes of arrays that take `nbytes` in all.
 
     Raises:
-        WireError: they have another size.
+        WireError: the arrays take another size.
     """
     layouts, whole = [], 0
     for tensor, shape in zip(tensors, shapes, strict=True):
@@ -299,10 +299,10 @@ class ResultDescription:
 
     @classmethod
     def take(cls, payload: memoryview) -> tuple[ResultDescription, int]:
-        """The description at the start of a payload, and its size in bytes.
+        """Read the description at the start of a payload; return it and its size in bytes.
 
         Raises:
-            WireError: there is none.
+            WireError: there is no valid description.
         """
         if len(payload) < _LENGTH.size:
             raise WireError("a result that is too short for its description")
@@ -346,7 +346,7 @@ def error_frame(number: int, failed: EdlError, *, memory: bool = False) -> bytes
 
 
 def read_error(payload: bytes) -> EdlError:
-    """The error in the payload of an ERROR frame; raises WireError if there is none."""
+    """Return the error in the payload of an ERROR frame; raises WireError if there is none."""
     import grpc
 
     from .status import from_status

@@ -95,7 +95,7 @@ def _no_constant(name: str) -> float:
 
 
 def shape_of(tensor: JsonObject) -> list[int]:
-    """The dimensions of a tensor, which may be negative; raises WireError."""
+    """Return the dimensions of a tensor, which may be negative; raises WireError."""
     shape = tensor.get("shape")
     if not isinstance(shape, list) or set(map(type, shape)) - {int}:
         raise WireError("'shape' is no list of integers")
@@ -103,7 +103,7 @@ def shape_of(tensor: JsonObject) -> list[int]:
 
 
 def objects_in(message: JsonObject, key: str) -> list[JsonObject]:
-    """The list of objects under `key`, empty if it is missing; raises WireError."""
+    """Return the list of objects under `key`, empty if it is missing; raises WireError."""
     found = message.get(key, [])
     if not isinstance(found, list) or set(map(type, found)) - {dict}:
         raise WireError(f"{key!r} is no list of objects")
@@ -111,7 +111,7 @@ def objects_in(message: JsonObject, key: str) -> list[JsonObject]:
 
 
 def text_in(message: JsonObject, key: str) -> str:
-    """The string under `key`, empty if it is missing; raises WireError."""
+    """Return the string under `key`, empty if it is missing; raises WireError."""
     text = message.get(key, "")
     if not isinstance(text, str):
         raise WireError(f"{key!r} is no string")
@@ -119,7 +119,7 @@ def text_in(message: JsonObject, key: str) -> str:
 
 
 def parameters_of(message: JsonObject) -> dict[str, Parameter]:
-    """The parameters of a message or tensor; raises WireError."""
+    """Return the parameters of a message or tensor; raises WireError."""
     value = message.get("parameters", {})
     if not isinstance(value, dict) or set(map(type, value.values())) - {bool, int, float, str}:
         raise WireError(
@@ -147,7 +147,7 @@ def array_from_json(data: object, datatype: str, shape: list[int]) -> Array:
 
 
 def _flat(data: object) -> list[Any]:
-    """The elements of a list that may be nested."""
+    """Return the elements of a list that may be nested; raises WireError."""
     if not isinstance(data, list):
         raise WireError("'data' is no list")
     for _ in range(MAX_DIMENSIONS):
@@ -163,7 +163,7 @@ def _flat(data: object) -> list[Any]:
 
 
 def array_to_json(array: Array) -> list[Any]:
-    """The elements of `array` as a flat list; JSON's doubles hold every smaller float exactly.
+    """Return the elements of `array` as a flat list; JSON's doubles hold smaller floats exactly.
 
     Raises:
         UnicodeDecodeError: a BYTES element is not text.
@@ -183,7 +183,7 @@ BINARY_SIZE: Final = "binary_data_size"
 BINARY: Final = "binary_data"
 BINARY_DEFAULT: Final = "binary_data_output"
 
-#: The types of parameters that are kept of a response.
+#: Types of the parameters of a response that are kept.
 _PLAIN: Final = (bool, int, float, str)
 #: Text of at most this size behind the JSON object decodes quickly.
 _LIGHT_BYTES: Final = 64 << 10
@@ -323,7 +323,7 @@ def decode_response(head: memoryview, raw: memoryview) -> InferResponse:
 
 
 def is_binary(request: InferRequest, name: str) -> bool:
-    """Whether the request wants the output `name`, or the output that it is a part of, as bytes."""
+    """Return whether the output `name`, or the output that it is a part of, is wanted as bytes."""
     asked = request.output_parameters
     own = asked.get(name) or asked.get(name.rpartition(".")[0]) or {}
     return own.get(BINARY, request.parameters.get(BINARY_DEFAULT, False)) is True
@@ -349,7 +349,7 @@ def split(body: memoryview, head_length: str | None) -> tuple[memoryview, memory
 
 
 def _to_json(message: JsonObject) -> bytes:
-    """Compact JSON; raises ValueError for NaN and infinity."""
+    """Encode as compact JSON; raises ValueError for NaN and infinity."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -399,7 +399,7 @@ def _read_arrays(
         parameters_of: reads the parameters of a tensor.
 
     Raises:
-        WireError: as of `decode_request`.
+        WireError: as for `decode_request`.
     """
     arrays: dict[str, Array] = {}
     for tensor in objects_in(message, key):
@@ -449,7 +449,7 @@ def _array(
 
 
 def _cut(raw: memoryview, size: Parameter) -> tuple[memoryview, memoryview]:
-    """The rest of `raw`, and its first `size` bytes."""
+    """Return the rest of `raw`, and its first `size` bytes; raises WireError."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
         raise WireError(f"{BINARY_SIZE} is a number of bytes, not {size!r:.60}")
     if size > len(raw):

@@ -27,7 +27,7 @@ _MAX_VARINT_BYTES = 10
 
 @lru_cache(maxsize=1024)
 def bytes_field(field: int, nbytes: int) -> bytes:
-    """The tag and length that precede the `nbytes` bytes of a bytes field."""
+    """Return the tag and length that precede the `nbytes` bytes of a bytes field."""
     return varint(field << 3 | _BYTES) + varint(nbytes)
 
 
@@ -80,7 +80,11 @@ def split_bytes_field(data: Buffer, field: int) -> tuple[bytes, list[memoryview]
 
 
 def _value(view: memoryview, at: int, tag: int) -> tuple[int, int]:
-    """Start and end of the value that follows `tag`; raises WireError if it is not all there."""
+    """Return start and end of the value behind `tag`.
+
+    Raises:
+        WireError: the value is truncated, or its wire type is unknown.
+    """
     kind = tag & 7
     if kind == _BYTES:
         nbytes, at = read_varint(view, at, _MAX_VARINT_BYTES)
@@ -101,7 +105,11 @@ def _value(view: memoryview, at: int, tag: int) -> tuple[int, int]:
 
 
 def read_varint(view: bytes | memoryview, at: int, most_bytes: int) -> tuple[int, int]:
-    """The varint at `at`, and the position behind it."""
+    """Decode the varint at `at`; return it and the position behind it.
+
+    Raises:
+        WireError: the varint is truncated or longer than `most_bytes`.
+    """
     value = 0
     for index, byte in enumerate(view[at : at + most_bytes]):
         value |= (byte & 0x7F) << 7 * index
@@ -113,7 +121,7 @@ def read_varint(view: bytes | memoryview, at: int, most_bytes: int) -> tuple[int
 
 
 def varint(value: int) -> bytes:
-    """Encode a number from 0 on as a varint."""
+    """Encode a non-negative number as a varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -1,4 +1,4 @@
-"""Protocols and addresses of teachers, and versions of the control plane. Loads nothing else."""
+"""Protocols and addresses of teachers, and versions of the control plane."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def check_dialled(protocol: str, address: str) -> None:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """The host and port that a connection to a teacher goes to.
+    """Return the host and port of an address of a teacher.
 
     Args:
         address: host:port, grpc://host:port, or a URL of HTTP.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: `address` is none of these.
     """
     parts = urlsplit(address if "://" in address else f"//{address}")
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -52,7 +52,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     return parts.hostname, port
 
 
-#: Increased by changes that an older peer would misread; new fields alone do not count.
+#: Increased by changes that an older peer would misread; new fields alone do not increase it.
 PROTOCOL_VERSION = 1
 #: The oldest version that is still understood.
 OLDEST_VERSION = 1

@@ -1,4 +1,4 @@
-"""Arrays that one process lets another read in place, with stamps that show when they were freed.
+"""Arrays that another process may read in place, with generations that change when they are freed.
 
 A tensor that does not travel in its message lies in registered shared memory. Its parameters name
 the location: those of the system-shared-memory extension of the Open Inference Protocol, and two of
@@ -104,7 +104,7 @@ class BufferRef:
         return ref
 
     def parameters(self) -> dict[str, Parameter]:
-        """The parameters that name this location."""
+        """Return the parameters that name this location."""
         named: dict[str, Parameter] = {REGION: self.region, BYTE_SIZE: self.nbytes}
         if self.offset:
             named[OFFSET] = self.offset
@@ -116,12 +116,12 @@ class BufferRef:
 
 
 def key_of(pid: int, fd: int) -> str:
-    """The key of the memory file that process `pid` has open as `fd`."""
+    """Return the key of the memory file that process `pid` has open as `fd`."""
     return f"edl-fd-{pid}-{fd}"
 
 
 def descriptor_of(key: str) -> tuple[int, int] | None:
-    """The process and descriptor that a key names; None if it names a file in `/dev/shm`."""
+    """Return the process and descriptor that a key names; None if it names a file in `/dev/shm`."""
     found = _DESCRIPTOR.fullmatch(key)
     return None if found is None else (int(found[1]), int(found[2]))
 
@@ -182,7 +182,7 @@ class SharedBuffer(Arena):
         super().free(offset)
 
     def generation(self, offset: int) -> int:
-        """The current generation of the array at `offset`; it changes when the memory is freed.
+        """Return the generation of the array at `offset`; it changes when the memory is freed.
 
         Raises:
             WireError: no array can lie there.
@@ -195,11 +195,11 @@ class SharedBuffer(Arena):
         return generation
 
     def are_current(self, stamps: Iterable[tuple[int, int]]) -> bool:
-        """Whether the arrays at these offsets have these generations. Any thread may call it."""
+        """Return whether the arrays at these offsets have these generations. Thread-safe."""
         return all(self.generation(offset) == number for offset, number in stamps)
 
     def _new_record(self, key: Layouts) -> Record:
-        """As of `Arena`, without the margins."""
+        """Allocate as `Arena._new_record`, and leave the margins out of the record."""
         whole = super()._new_record(key)
         return Record(whole.offset, whole.nbytes, whole.arrays[1::2])
 

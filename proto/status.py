@@ -103,7 +103,7 @@ _MAX_DETAILS = 1000
 
 
 def to_status(error: Exception) -> tuple[grpc.StatusCode, str]:
-    """The status code and message with which a server ends a call that failed by `error`."""
+    """Return the status code and message with which a server ends a call that failed."""
     kinds = dict(_SENT)
     code = next(kinds[kind] for kind in type(error).__mro__ if kind in kinds)
     message = str(error) if isinstance(error, EdlError) else f"{type(error).__name__}: {error}"
@@ -112,7 +112,7 @@ def to_status(error: Exception) -> tuple[grpc.StatusCode, str]:
 
 
 def to_metadata(error: Exception) -> tuple[tuple[str, str], ...]:
-    """Trailing metadata for `error`: when to try again."""
+    """Return the trailing metadata for `error`: when to try again."""
     after_s = error.retry_after_s if isinstance(error, RateLimited) else None
     return () if after_s is None else ((PUSHBACK, str(max(1, round(after_s * 1000)))),)
 
@@ -120,7 +120,7 @@ def to_metadata(error: Exception) -> tuple[tuple[str, str], ...]:
 def from_status(
     code: grpc.StatusCode, details: str | None, metadata: Iterable[Sequence[str | bytes]] = ()
 ) -> EdlError:
-    """The error that a client raises for a call that ended with `code`.
+    """Return the error that a client raises for a call that ended with `code`.
 
     Args:
         code: the status.

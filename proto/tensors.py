@@ -88,7 +88,7 @@ class InferRequest:
     request_id: str = ""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     inputs: Mapping[str, Array] = field(default_factory=dict)
-    outputs: tuple[str, ...] = ()  # the outputs asked for; empty: every one
+    outputs: tuple[str, ...] = ()
     output_parameters: Mapping[str, Mapping[str, Parameter]] = field(default_factory=dict)
 
 
@@ -180,7 +180,7 @@ def decode_request(
 
 
 def encode_response(response: InferResponse, elsewhere: Collection[str] = ()) -> bytes:
-    """Serialise a `ModelInferResponse`; errors as of `encode_request`.
+    """Serialise a `ModelInferResponse`; raises the errors of `encode_request`.
 
     Outputs named in `elsewhere` are described without their elements, which are in shared memory.
     """
@@ -208,7 +208,7 @@ def encode_response(response: InferResponse, elsewhere: Collection[str] = ()) ->
 
 
 def decode_response(data: Buffer) -> InferResponse:
-    """Decode a serialised `ModelInferResponse`; arrays and errors as of `decode_request`."""
+    """Decode a serialised `ModelInferResponse`; arrays and errors are as for `decode_request`."""
     rest, raws = split_bytes_field(data, _RAW_OUTPUTS)
     message = _parse(pb.ModelInferResponse, rest)
     return InferResponse(
@@ -291,7 +291,7 @@ def array_in_buffer(ref: BufferRef, datatype: str, shape: Sequence[int], read: R
 
 
 def _one_by_one(tensor: _Tensor) -> Array:
-    """The elements in `contents`; only the field of their datatype may be used."""
+    """Decode the elements in `contents`; only the field of their datatype may be used."""
     field = _FIELDS.get(tensor.datatype, "")
     used = [descriptor.name for descriptor, _ in tensor.contents.ListFields()]
     if used not in ([], [field]):
@@ -329,7 +329,7 @@ def _to_parameter(name: str, value: Parameter) -> pb.InferParameter:
 
 
 def _of_tensors(tensors: Iterable[_Described]) -> dict[str, dict[str, Parameter]]:
-    """Parameters by tensor name, of tensors that have any."""
+    """Return the parameters of each tensor that has any, by tensor name."""
     return {t.name: _from_parameters(t.parameters) for t in tensors if t.parameters}
 
 
