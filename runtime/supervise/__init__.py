@@ -1,10 +1,10 @@
-"""Child processes: the only folder that starts any, so that none is ever left behind.
+"""Child processes. Only this folder starts processes, so that none is left behind.
 
-Every child stands in a session and process group of its own (Ctrl-C at a terminal reaches only the
-parent), its output is kept, and it ends with its parent: a pipe of which only the parent holds the
-write end reports end of file when the parent dies, by whatever death. Our own programs watch that
-pipe by calling `end_with_parent()` first thing; foreign ones run under a guard that does it for
-them (`Command(guard=True)`). One that is to outlive its parent is a `Background`.
+Each child has its own session and process group (Ctrl-C at a terminal reaches only the parent), and
+its output is kept. It ends with its parent: only the parent holds the write end of a pipe, so the
+child reads end of file when the parent dies, in whatever way. Our own programs watch that pipe:
+they call `end_with_parent()` at their start. Foreign programs run under a guard that watches it
+(`Command(guard=True)`). A process that outlives its parent is a `Background`.
 """
 
 from .background import Background

@@ -1,8 +1,8 @@
 """`python -m edl.runtime.supervise GRACE_S PROGRAM ARGS...` ends PROGRAM when its parent dies.
 
-It stands between us and a program that knows nothing of life pipes: passes signals on to it, ends
-as it ended, and is itself watched by the kernel, so that the program dies even when the guard is
-killed. Of an orphan nothing stays in its process group.
+This guard runs a foreign program, which does not watch the life pipe. It forwards signals and ends
+with the exit code or signal of the program. If the guard is killed, the kernel kills the program.
+If the parent dies, nothing of the process group remains.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import sys
 from .life import LIFE_VARIABLE, die_with_starter, end_with_parent, parent_has_ended
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-NOT_EXECUTABLE = 127  # as shells have it
+NOT_EXECUTABLE = 127  # as in shells
 
 
 def guard(grace_s: float, argv: list[str]) -> int:
-    """Run `argv` as a child of this process; returns its exit code, -N after signal N."""
-    # None of them ends the guard before there is a program to pass it on to.
+    """Run `argv` as a child of this process; return its exit code, -N after signal N."""
+    # Signals stay pending until there is a program that gets them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     child = _start(argv, before)
     for number in PASSED_ON:
@@ -27,10 +27,10 @@ def guard(grace_s: float, argv: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     end_with_parent(grace_s)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    for number in PASSED_ON:  # while the zombie still holds the id, so that no stranger is hit
+    for number in PASSED_ON:  # before the zombie is reaped and another process may get its id
         signal.signal(number, signal.SIG_IGN)
     if parent_has_ended() and os.getpgrp() == os.getpid():
-        # A shell that has ended leaves what it has started, which nobody but us is here to end.
+        # A shell that has ended leaves its children, and only this process can end them.
         os.killpg(os.getpid(), signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -43,11 +43,11 @@ def _start(argv: list[str], mask: set[int | signal.Signals]) -> int:
         return pid
     try:
         die_with_starter()
-        if os.getppid() != guard_pid:  # it died before the kernel was asked
+        if os.getppid() != guard_pid:  # the guard died before the call of prctl
             os._exit(NOT_EXECUTABLE)
         if life is not None:
             os.set_inheritable(int(life), False)
-        # Python ignores the first two, and a shell's background job SIGINT: undo both.
+        # Python ignores the first two, and background jobs of shells ignore SIGINT: undo both.
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -59,7 +59,7 @@ def _start(argv: list[str], mask: set[int | signal.Signals]) -> int:
 
 
 def _end_like(returncode: int) -> None:
-    """End with the exit code, or by the signal, that the program ended with."""
+    """End with the exit code or by the signal of the program."""
     if returncode >= 0:
         sys.exit(returncode)
     if -returncode != signal.SIGKILL:

@@ -1,4 +1,4 @@
-"""A process that outlives the one that starts it: for what the user sends to the background."""
+"""A process that outlives its parent, for commands that the user runs in the background."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ _EXIT_UNKNOWN: Final = 1
 
 
 class Background:
-    """A process in a session of its own, with its output in a file, that nobody watches.
+    """A process that does not end with its parent: own session, output in a file, no life pipe.
 
-    It gets no life pipe: it is the one thing here that does not end with its parent. What it starts
-    through this folder ends with *it*.
+    Children that it starts through this folder end with it.
 
     Args:
-        command: what to run; it needs a `log`.
+        command: the program; it must have a `log`.
 
     Raises:
-        ProcessFailed: it cannot be executed, or its log not be written.
+        ProcessFailed: the program cannot be executed, or its log cannot be written.
     """
 
     def __init__(self, command: Command) -> None:
@@ -50,12 +49,12 @@ class Background:
         self.pid = self._popen.pid
 
     def wait(self, timeout_s: float) -> int | None:
-        """Its exit code, -N after signal N; None: it still runs after `timeout_s`."""
+        """Wait for its end; return its exit code (-N after signal N), or None after `timeout_s`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._popen.wait(timeout_s)
         return None
 
     def leave(self) -> None:
-        """It is on its own from now on: nobody here asks for its end any more."""
+        """Stop waiting for it; Python then does not warn that it still runs."""
         if self._popen.poll() is None:
-            self._popen.returncode = _EXIT_UNKNOWN  # else Python warns that it still runs
+            self._popen.returncode = _EXIT_UNKNOWN  # else Popen warns when it is collected

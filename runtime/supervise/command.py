@@ -1,4 +1,4 @@
-"""What to run: the program, its arguments, and where its output goes."""
+"""Commands: a program with its arguments, its environment and the file for its output."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Command:
     """A program to start as a child.
 
     Attributes:
-        name: what messages and threads call it.
+        name: its name in messages and names of threads.
         argv: program and arguments; a program without a slash is looked up on PATH.
-        env: variables set on top of this process's own environment.
-        cwd: its working directory; this process's own by default.
-        log: file to which all of its output is appended, besides the tail kept in memory.
-        pass_fds: descriptors that it inherits under the same numbers.
-        guard: True for a program that does not call `end_with_parent()` itself.
-        orphan_grace_s: a guarded program whose parent died gets this long between TERM and KILL.
+        env: environment variables, added to those of this process.
+        cwd: working directory; None: that of this process.
+        log: file to which all output is appended; a tail is also kept in memory.
+        pass_fds: descriptors that it inherits, with the same numbers.
+        guard: run it under a guard, because it does not call `end_with_parent()` itself.
+        orphan_grace_s: seconds between SIGTERM and SIGKILL for a guarded program whose parent died.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Command:
     orphan_grace_s: float = 10.0
 
     def arguments(self) -> list[str]:
-        """The argument list that is really executed."""
+        """Return the executed arguments, including those of the guard."""
         if not self.guard:
             return list(self.argv)
         guard = [sys.executable, "-P", "-m", "edl.runtime.supervise", str(self.orphan_grace_s)]
@@ -42,10 +42,10 @@ class Command:
 
 
 def python_command(name: str, module: str, *args: object, **options: Any) -> Command:
-    """`python -m module args...` with this interpreter, as a Command.
+    """Create a Command for `python -m module args...` with this interpreter.
 
-    `-P` keeps the working directory off the module path; `-u` hands over at once what is printed,
-    so that the last words of a killed child are there. Options are Command's fields.
+    `-P` keeps the working directory off the module path. `-u` makes output unbuffered, so that the
+    last lines of a killed child are not lost. `options` are fields of Command.
     """
     argv = (sys.executable, "-P", "-u", "-m", module, *(str(arg) for arg in args))
     return Command(name, argv, **options)

@@ -1,7 +1,7 @@
-"""Which process a number means: it and its start, so that no signal ever reaches a stranger.
+"""Identities of processes: pid and start time, so that no signal reaches another process.
 
-Numbers of processes are given away again. What was written down of one holds only as long as the
-process of that number is the one that began at that moment.
+The kernel reuses pids. A stored pid is valid only while the process with that pid has the stored
+start time.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: Seconds between two looks whether a process is still there.
+#: Seconds between checks whether a process still runs.
 _LOOK_S: Final = 0.02
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-#: Of /proc/PID/stat, behind the program's name: the state, and the start in ticks since the boot.
+#: Fields of /proc/PID/stat behind the program's name: state; start in ticks since the boot.
 _STATE, _START = 0, 19
 
 
@@ -27,8 +27,8 @@ class Identity:
     """One process, for as long as it runs.
 
     Attributes:
-        pid: its number.
-        started: when it began: ticks since which boot of the machine.
+        pid: its process id.
+        started: "BOOT_ID/TICKS": boot of the machine, and clock ticks from it to the start.
     """
 
     pid: int
@@ -36,20 +36,20 @@ class Identity:
 
     @property
     def runs(self) -> bool:
-        """Whether it is there; a zombie is not."""
+        """Whether it still runs; a zombie does not."""
         return identity_of(self.pid) == self
 
     def send(self, number: int) -> bool:
-        """Send it a signal; False: it has ended, and nobody got any."""
+        """Send it a signal; return False if it has ended, is this process, or refuses signals."""
         if self.pid == os.getpid() or self.pid < 1:
             return False
         try:
             fd = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return False
-        except OSError:  # before Linux 5.3: the moment between look and signal has to be risked
+        except OSError:  # before Linux 5.3, where the pid may be reused between check and signal
             return self._kill(number)
-        try:  # the descriptor stands for one process, which is now looked at
+        try:  # from here on the descriptor means one process; check which
             if not self.runs:
                 return False
             signal.pidfd_send_signal(fd, number)
@@ -69,7 +69,7 @@ class Identity:
 
 
 def identity_of(pid: int) -> Identity | None:
-    """The process of this number now; None where there is none, or it has ended."""
+    """Return the identity of the process with this pid now; None if it does not run."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
         boot = _BOOT.read_text().strip()
@@ -80,7 +80,7 @@ def identity_of(pid: int) -> Identity | None:
 
 
 def wait_gone(identities: Iterable[Identity], timeout_s: float) -> list[Identity]:
-    """Wait until none of them runs; returns those that still do after `timeout_s`."""
+    """Wait until all processes have ended; return those that still run after `timeout_s`."""
     left = list(identities)
     deadline = time.monotonic() + timeout_s
     while left := [one for one in left if one.runs]:

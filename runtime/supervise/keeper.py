@@ -1,4 +1,4 @@
-"""Keeps one child running: starts it again, after a pause, whenever it ends."""
+"""Restarts a child, after a pause, whenever it ends."""
 
 from __future__ import annotations
 
@@ -14,34 +14,39 @@ from .process import Process, describe_exit, start
 
 log = logging.getLogger(__name__)
 
-#: How long `stop` waits for a callback that is under way.
+#: Seconds for which `stop` waits for a running callback.
 CALLBACK_S = 5.0
 
 
 def full_jitter_s(attempt: int, fraction: float, base_s: float, cap_s: float) -> float:
-    """Seconds to wait before restart `attempt` (from 0): a random part of a doubling bound.
+    """Return the seconds to wait before a restart: a random fraction of a doubling bound.
 
-    `fraction` in [0, 1) is the random part; spreading over the whole range keeps many children that
-    died of one cause from coming back in step.
+    The whole range is used so that many children that died of one cause do not restart together.
+
+    Args:
+        attempt: failures so far; 0 before the first restart.
+        fraction: random, in [0, 1).
+        base_s: bound of the first pause, in seconds.
+        cap_s: largest bound, in seconds.
     """
     return fraction * min(cap_s, base_s * 2.0 ** min(attempt, 60))
 
 
 class Keeper:
-    """Starts `command`, and starts it again whenever it ends, until `stop`.
+    """Starts `command`, and restarts it whenever it ends, until `stop`.
 
-    The first start happens in `start()`, so that a program that cannot be executed is reported to
-    the caller. Later ones, and every `on_exit`, happen in a thread of the keeper. The pauses
-    between them grow, and begin anew after a child that stayed for `healthy_s`.
+    `start()` starts the first child in the caller's thread, so that the caller gets its errors.
+    Restarts and calls of `on_exit` happen in a thread of the keeper. Pauses grow with each restart.
 
     Args:
-        command: what to run; a function is asked anew at each start (for fresh descriptors).
-        on_start: called with each new child, before anything else is done with it.
+        command: the program, or a function that is called at each start (for new descriptors).
+        on_start: called with each new child at once.
         on_exit: called with each child that ended by itself, and its exit code.
-        echo: passed on to `start`.
+        echo: passed to `start`.
         base_s: bound of the first pause, in seconds.
-        cap_s: bound of the longest pause.
-        healthy_s: a child that ran this long counts as a success.
+        cap_s: bound of the longest pause, in seconds.
+        healthy_s: after a child that ran for so many seconds, pauses are short again.
+        rng: source of the random pauses.
     """
 
     def __init__(
@@ -62,7 +67,7 @@ class Keeper:
         self._echo = echo
         self._base_s, self._cap_s, self._healthy_s = base_s, cap_s, healthy_s
         self._rng = rng or random.Random()
-        self._lock = threading.Lock()  # orders "start another" against "stop"
+        self._lock = threading.Lock()  # so that nothing starts after `stop`
         self._stopping = threading.Event()
         self._process: Process | None = None
         self._failures = 0
@@ -75,14 +80,14 @@ class Keeper:
 
     @property
     def failures(self) -> int:
-        """How many children in a row ended before they had stayed for `healthy_s`."""
+        """Number of restarts, also failed ones, since the last child that ran for `healthy_s`."""
         return self._failures
 
     def start(self) -> Process:
-        """Start the first child and the thread that keeps it. Raises ProcessFailed."""
+        """Start the first child and the thread that restarts it. Raises ProcessFailed."""
         try:
             process = self._launch()
-        except BaseException:  # the caller's on_start may have failed with the child running
+        except BaseException:  # on_start may have failed while the child runs
             self.stop(0.0)
             raise
         if process is None:
@@ -91,7 +96,7 @@ class Keeper:
         return process
 
     def stop(self, grace_s: float = 5.0) -> int | None:
-        """End the child (TERM, then KILL) and the restarts; returns its exit code. Idempotent."""
+        """End the child (SIGTERM, then SIGKILL) and restarts; return its exit code. Idempotent."""
         with self._lock:
             self._stopping.set()
             process = self._process
@@ -128,12 +133,12 @@ class Keeper:
             self._relaunch(pause_s)
 
     def _relaunch(self, pause_s: float) -> None:
-        """Start another child, however often that fails, unless stopped."""
+        """Start another child; retry until it succeeds or `stop` is called."""
         while not self._stopping.wait(pause_s):
             try:
                 self._launch()
                 return
-            except Exception as error:  # also the caller's on_start: it is tried again as a whole
+            except Exception as error:  # or from on_start: start another child then, too
                 log.error("restart failed: %s", error)
                 self._failures += 1
                 if self._process is not None:

@@ -1,9 +1,10 @@
-"""The life pipe, by which a child learns of its parent's death, and what forked ones let go.
+"""The life pipe: its end of file tells children that their parent has died.
 
-The parent holds the only write end of one pipe; every child it starts inherits the read end. The
-kernel closes the write end however the parent dies, and the children read end of file. A worker
-that the user's program *forks* (Paddle's DataLoader does) would hold a copy of the write end and so
-keep the children alive: `own_fd` names descriptors that such a worker must let go.
+The parent holds the only write end of a pipe; each child that it starts inherits the read end. The
+kernel closes the write end when the parent dies, in whatever way, and the children read end of
+file. A worker that the user's program *forks* (as Paddle's DataLoader does) would keep a copy of
+the write end open, and so keep the children alive: `own_fd` registers descriptors that forked
+workers must not keep.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 _lock = threading.Lock()
 _pipe: tuple[int, int] | None = None  # (read end, write end)
-_watched: int | None = None  # the read end of our parent's pipe
-# Descriptor -> (device, inode): a number that was closed and given to another file is not ours.
+_watched: int | None = None  # the read end of the parent's pipe
+# Descriptor -> (device, inode), to recognise a number that belongs to another file by now.
 _owned: dict[int, tuple[int, int]] = {}
 
 
 def life_fd() -> int:
-    """The read end of this process's life pipe, for its children to inherit."""
+    """Return the read end of the life pipe of this process, for its children to inherit."""
     global _pipe
     with _lock:
         if _pipe is None:
@@ -45,29 +46,33 @@ def life_fd() -> int:
 
 
 def own_fd(fd: int) -> None:
-    """Let children that are forked, and not executed anew, lose descriptor `fd`.
+    """Register descriptor `fd`: processes that are forked without exec replace it by /dev/null.
 
-    Nothing has to be said when `fd` is closed: a number that stands for another file by then is
-    left alone.
+    It need not be unregistered when it is closed: a number that belongs to another file by then is
+    not touched.
     """
     status = os.fstat(fd)
     _owned[fd] = (status.st_dev, status.st_ino)
 
 
 def end_with_parent(grace_s: float = ORPHAN_GRACE_S, *, at_once: bool = False) -> bool:
-    """Let this process end when its parent does; a program of ours calls it first thing.
+    """End this process when its parent ends; our programs call this at their start.
 
-    When the parent is gone, this process gets SIGTERM and, `grace_s` later, its whole process group
-    gets SIGKILL. Returns False, and does nothing, when it was not started by `supervise`.
+    After the parent has died, this process gets SIGTERM and, `grace_s` later, its whole process
+    group gets SIGKILL.
 
-    A SIGINT that was ignored when this process started is handled again: a child of `supervise` has
-    a session of its own, so no Ctrl-C of a terminal reaches it, only a SIGINT that is meant for it.
+    If SIGINT was ignored when this process started, it raises KeyboardInterrupt again: a child of
+    `supervise` has its own session, so it gets no Ctrl-C of a terminal, only a SIGINT that is meant
+    for it.
 
     Args:
-        grace_s: time to put things in order.
-        at_once: there is nothing to put in order: have the kernel kill this process, too, as soon
-            as the *thread* that started it ends. For programs that load code which may hold the
-            interpreter's lock for ever, under which no thread of ours can do anything.
+        grace_s: seconds for an orderly end.
+        at_once: no orderly end is needed: the kernel also kills this process as soon as the
+            *thread* that started it ends. For programs with code that may hold the GIL for ever, so
+            that no thread of ours can act.
+
+    Returns:
+        False, without effect, if `supervise` did not start this process.
     """
     global _watched
     fd = take_life_fd()
@@ -88,7 +93,7 @@ def end_with_parent(grace_s: float = ORPHAN_GRACE_S, *, at_once: bool = False) -
 
 
 def parent_has_ended() -> bool:
-    """Whether it has, of a process that called `end_with_parent` and that `supervise` started."""
+    """Return whether the parent has ended; False unless `end_with_parent` returned True."""
     if _watched is None:
         return False
     poller = select.poll()
@@ -103,14 +108,14 @@ def die_with_starter() -> None:
 
 
 def take_life_fd() -> int | None:
-    """The read end that this process was started with, kept from its own children; None: none."""
+    """Return the inherited read end, and keep children from inheriting it; None without one."""
     value = os.environ.pop(LIFE_VARIABLE, None)
     if value is None:
         return None
     fd = int(value)
     try:
         is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
-    except OSError:  # a program between us and `supervise` passed the variable on, not the pipe
+    except OSError:  # a program between us and `supervise` passed only the variable on
         return None
     if not is_pipe:
         return None
@@ -119,7 +124,7 @@ def take_life_fd() -> int | None:
 
 
 def _wait_for_orphanhood(fd: int, grace_s: float) -> None:
-    os.read(fd, 1)  # nobody ever writes: this returns at the parent's death
+    os.read(fd, 1)  # nobody writes: it returns when the parent dies
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(grace_s)
     if os.getpgrp() == os.getpid():
@@ -135,8 +140,8 @@ def _let_go_after_fork() -> None:
         with contextlib.suppress(OSError):  # closed in the parent already
             status = os.fstat(fd)
             if (status.st_dev, status.st_ino) == identity:
-                # Replaced, not closed: the object that holds this number will close it once more,
-                # and must not hit a file that was opened under it meanwhile.
+                # Replaced, not closed: the Python object with this number will close it later, and
+                # must not close another file that has got the number meanwhile.
                 os.dup2(null, fd, inheritable=False)
     os.close(null)
     _owned.clear()

@@ -1,4 +1,4 @@
-"""What a child printed: its last lines in memory, all of it in a log file if one is named."""
+"""Output of a child: its last lines in memory, and all of it in a log file if one is named."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import BinaryIO
 
 log = logging.getLogger(__name__)
 
-#: Lines kept in memory per child, and where a line without an end is cut: both bound its memory.
+#: Lines kept in memory per child, and most bytes of a line; longer lines are split.
 TAIL_LINES = 1000
 LINE_BYTES = 8192
 
 
 class Output:
-    """Splits a stream of bytes into lines. Not locked: its owner calls it under its own lock.
+    """Splits a stream of bytes into lines. Not thread-safe: the owner locks.
 
     Attributes:
-        lines: the last `TAIL_LINES` lines, without their ends.
-        count: lines seen so far, those that fell out of `lines` too.
+        lines: the last `TAIL_LINES` lines, without line ends.
+        count: number of lines so far, including those no longer in `lines`.
     """
 
     def __init__(self, name: str, path: Path | None) -> None:
@@ -34,7 +34,7 @@ class Output:
             self._file = path.open("ab", buffering=0)
 
     def feed(self, data: bytes) -> list[str]:
-        """Take `data`; returns the lines that it completes."""
+        """Add `data`; return the lines that it completes."""
         self._write(data)
         *whole, self._partial = (self._partial + data).split(b"\n")
         while len(self._partial) > LINE_BYTES:
@@ -43,7 +43,7 @@ class Output:
         return self._add(whole)
 
     def close(self) -> list[str]:
-        """The child is gone; returns its last line if that had no end."""
+        """Close the log file; return the last line if it had no line end."""
         rest, self._partial = self._partial, b""
         if self._file is not None:
             self._file.close()
@@ -51,7 +51,7 @@ class Output:
         return self._add([rest] if rest else [])
 
     def since(self, count: int) -> list[str]:
-        """The lines after the first `count`, as far as they are still kept."""
+        """Return the lines after the first `count`, as far as they are still kept."""
         new = min(self.count - count, len(self.lines))
         return list(self.lines)[len(self.lines) - new :]
 
@@ -66,14 +66,14 @@ class Output:
             return
         try:
             self._file.write(data)
-        except OSError as error:  # a full disk must not stop the child, which would block on us
+        except OSError as error:  # on a full disk, go on reading: else the child blocks
             log.warning("the log of %s ends here: %s", self._name, error)
             self._file.close()
             self._file = None
 
 
 class Echo:
-    """Hands lines to a callback that is not allowed to disturb the child."""
+    """Passes lines to a callback until the callback fails."""
 
     def __init__(self, callback: Callable[[str], None] | None) -> None:
         self._callback = callback

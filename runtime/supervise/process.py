@@ -1,4 +1,4 @@
-"""One running child: its output, its end, and the bounded ways to bring that about."""
+"""A running child: its output, its end, and ways to end it within a bounded time."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from .command import Command
 from .life import LIFE_VARIABLE, life_fd, own_fd
 from .output import Echo, Output
 
-#: After KILL the kernel needs this long at most, unless the child hangs in a device driver.
+#: Seconds within which a child ends after SIGKILL, unless it hangs in a device driver.
 KILL_S = 5.0
-#: How often to look for the child's end where the kernel cannot report it (before Linux 5.3).
+#: Milliseconds between checks for the child's end without pidfds (before Linux 5.3).
 POLL_MS = 50
-#: How often to look where the kernel does report it: a report may be missed.
+#: The same with pidfds, as a notification may be missed.
 _LOOK_MS = 1000
 READ_BYTES = 1 << 16
 
 
 def start(command: Command, *, echo: Callable[[str], None] | None = None) -> Process:
-    """Start `command` as a child in a session of its own.
+    """Start `command` as a child in its own session.
 
     Args:
-        command: what to run.
-        echo: called with each line of its output, in a thread that belongs to this child.
+        command: the program.
+        echo: called with each line of its output, in a thread of this child.
 
     Raises:
         ProcessFailed: the program cannot be executed, or its log cannot be written.
@@ -61,7 +61,7 @@ def start(command: Command, *, echo: Callable[[str], None] | None = None) -> Pro
             raise ProcessFailed(f"cannot start {command.name}: {why}") from error
         try:
             process = Process(command.name, popen, output, Echo(echo))
-        except BaseException as error:  # no thread can be had to watch it, or Ctrl-C
+        except BaseException as error:  # no thread could be started, or Ctrl-C
             popen.kill()
             popen.communicate()
             if isinstance(error, RuntimeError):
@@ -72,15 +72,14 @@ def start(command: Command, *, echo: Callable[[str], None] | None = None) -> Pro
 
 
 class Process:
-    """A child that `start` made.
+    """A child that `start` created. Any thread may call its methods.
 
-    It is reaped by a thread of its own as soon as it ends, and whatever is left of its process
-    group is killed with it. In a process that was forked from this one, a copy of this object has
-    ended and does nothing.
+    A thread reaps it as soon as it ends, and kills the rest of its process group. In a process that
+    is forked from this one, the copy of this object counts as ended and does nothing.
 
     Attributes:
-        name: its command's name.
-        pid: its process id, which is its process group's too.
+        name: of its command.
+        pid: its process id, and the id of its process group.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """False once it has ended and its output is complete."""
+        """Whether it runs, or its output is not complete yet."""
         return self._returncode is None
 
     @property
@@ -111,22 +110,22 @@ class Process:
         return self._returncode
 
     def tail(self, n: int = 20) -> list[str]:
-        """Its last `n` lines of output, of the thousand that are kept."""
+        """Return its last `n` lines of output; at most `TAIL_LINES` are kept."""
         with self._changed:
             return self._output.since(max(0, self._output.count - n))
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait for its end; returns its exit code, or None when it still runs after `timeout_s`."""
+        """Wait for its end; return its exit code, or None if it still runs after `timeout_s`."""
         with self._changed:
             self._changed.wait_for(lambda: self._returncode is not None, timeout_s)
             return self._returncode
 
     def expect(self, pattern: str | re.Pattern[str], timeout_s: float) -> re.Match[str]:
-        """Wait for a line of output that contains `pattern`; lines printed already count.
+        """Wait for a line of output that matches `pattern`; earlier lines count, too.
 
         Raises:
-            ProcessFailed: it ended, or `timeout_s` passed, without such a line. The message holds
-                its last line, the notes of the exception its last twenty.
+            ProcessFailed: it ended, or `timeout_s` passed, without such a line. The message has its
+                last line, and a note of the exception its last twenty.
         """
         regex = re.compile(pattern)
         deadline = time.monotonic() + timeout_s
@@ -144,22 +143,22 @@ class Process:
                 self._changed.wait(left_s)
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the child alone; does nothing once it has ended."""
-        with self._changed:  # it cannot be reaped, nor its id given away, while this is held
+        """Send a signal to the child, not its group; without effect after its end."""
+        with self._changed:  # it is not reaped, so its id not reused, while this lock is held
             if self._returncode is None:
                 os.kill(self.pid, number)
 
     def stop(self, grace_s: float = 5.0) -> int:
-        """TERM to the child, after `grace_s` KILL to its group; returns its exit code.
+        """Send SIGTERM to the child, after `grace_s` SIGKILL to its group; return its exit code.
 
         Raises:
-            ProcessFailed: it does not even end by KILL within 5 s.
+            ProcessFailed: it has not ended 5 s after SIGKILL.
         """
         stop_all([self], grace_s)
         return self._returncode or 0
 
     def kill(self) -> None:
-        """KILL to its whole group, without waiting for the end; `wait` does that."""
+        """Send SIGKILL to its whole group without waiting for the end."""
         with self._changed:
             if self._returncode is None:
                 _kill_group(self.pid)
@@ -186,15 +185,15 @@ class Process:
                 for fd, _ in poller.poll(POLL_MS if notice is None else _LOOK_MS):
                     if fd != notice and self._read(fd) == b"":
                         poller.unregister(fd)
-            if state == "zombie":  # which still holds the id: no stranger can have the group's
+            if state == "zombie":  # it still holds the id, so no other group can have it
                 _kill_group(self.pid)
-            for _ in range(16):  # what is left in the pipe; bounded, lest a stray writer hold us
+            for _ in range(16):  # the rest; bounded, as others may still write
                 if not self._read(pipe.fileno()):
                     break
             self._finish()
 
     def _read(self, fd: int) -> bytes | None:
-        """Take what the child printed; b"" at the end of its output, None when nothing is there."""
+        """Read output; return b"" at its end, None if there is nothing to read now."""
         try:
             data = os.read(fd, READ_BYTES)
         except BlockingIOError:
@@ -215,21 +214,21 @@ class Process:
         _running.discard(self)
 
     def _forget(self) -> None:
-        """This is a copy in a forked process, which has no such child."""
-        self._changed = threading.Condition()  # the thread that held the old one is not here
+        """Mark this copy in a forked process as ended: the forked process has no such child."""
+        self._changed = threading.Condition()  # no thread here would release the old one
         self._popen.returncode = self._returncode = self._returncode or 0
 
 
 def stop_all(processes: Iterable[Process], grace_s: float = 5.0) -> None:
-    """End several children within one grace period: TERM to all, wait, KILL to those left.
+    """End several children: SIGTERM to all, wait for `grace_s` in all, SIGKILL to the rest.
 
     Raises:
-        ProcessFailed: one does not even end by KILL within 5 s; the others have ended.
+        ProcessFailed: some have not ended 5 s after SIGKILL; the others have ended.
     """
     children = list(processes)
     for process in children:
         process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGCONT)  # a suspended one could not act on it
+        process.send_signal(signal.SIGCONT)  # a suspended child could not handle SIGTERM
     deadline = time.monotonic() + grace_s
     left = [p for p in children if p.wait(max(0.0, deadline - time.monotonic())) is None]
     for process in left:
@@ -242,7 +241,7 @@ def stop_all(processes: Iterable[Process], grace_s: float = 5.0) -> None:
 
 
 def describe_exit(returncode: int) -> str:
-    """In words, how a process ended."""
+    """Describe in words how a process ended."""
     if returncode < 0:
         names = {number.value: number.name for number in signal.Signals}
         return f"ended by {names.get(-returncode, f'signal {-returncode}')}"
@@ -251,7 +250,7 @@ def describe_exit(returncode: int) -> str:
 
 @contextlib.contextmanager
 def _exit_notice(pid: int) -> Iterator[int | None]:
-    """A descriptor that becomes readable when `pid` ends; None where the kernel has none."""
+    """Yield a descriptor that becomes readable when `pid` ends; None without pidfds."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:  # before Linux 5.3, or forbidden in this container
@@ -272,11 +271,11 @@ def _state(pid: int) -> Literal["running", "zombie", "reaped"]:
 
 
 def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing of it is left
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the group has ended
         os.killpg(pid, signal.SIGKILL)
 
 
-#: Children that run now: a forked copy of this process must forget them.
+#: Running children; a forked copy of this process marks them as ended.
 _running: weakref.WeakSet[Process] = weakref.WeakSet()
 
 
