@@ -1,1 +1,1 @@
-"""What every folder depends on: errors, logs, metrics, signals and exits, and child processes."""
+"""The base of all other folders: errors, logs, metrics, signals, exits, and child processes."""

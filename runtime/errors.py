@@ -1,99 +1,100 @@
-"""Every error that the mesh raises, in one tree; leaves say who has to act.
+"""All errors that the mesh raises, in one tree.
 
 ```
 EdlError
-├── UsageError            the caller gave something that cannot work       exit code 2
-│   ├── ModelError          a model that is missing, unreadable or has no outputs
-│   │   └── ContentMismatch   a model is not the one that was declared
-│   ├── JobError            a job file that cannot be used, or a function of it that fails
-│   ├── BatchError          a batch that the reader cannot carry
-│   ├── CheckpointMismatch  a checkpoint of another model or optimizer
-│   ├── ManifestRefused     Kubernetes does not take an object: its schema, a rule
+├── UsageError            invalid input of the caller                      exit code 2
+│   ├── ModelError          a model is missing or unreadable, or has no outputs
+│   │   └── ContentMismatch   a model is not the declared one
+│   ├── JobError            a job file is invalid, or a function in it fails
+│   ├── BatchError          the reader cannot transfer a batch
+│   ├── CheckpointMismatch  a checkpoint holds another model or optimizer
+│   ├── ManifestRefused     Kubernetes refuses an object: its schema, a rule
 │   └── ObjectMissing       Kubernetes has no such object
-├── UnavailableError      something outside is not reachable now           exit code 69
+├── UnavailableError      something outside cannot be reached now          exit code 69
 │   ├── RegistryUnavailable Redis does not answer, or refuses to work
-│   │   └── StartCancelled    the process was told to end while it waited for Redis
+│   │   └── StartCancelled    the process was told to end while it waited for Redis at its start
 │   ├── CoordinatorUnavailable  no service manager answers
-│   ├── AddressInUse        another process listens there
+│   ├── AddressInUse        another process listens on the address
 │   ├── StoreUnavailable    a label store cannot be read or written now
 │   ├── CheckpointUnavailable  checkpoints cannot be read or written now
 │   ├── ModelUnavailable    a model cannot be fetched now
 │   ├── NoTeacherAvailable  no teacher came within the stated time
-│   ├── MemoryRefused       the system gives no more shared memory
+│   ├── MemoryRefused       the system provides no more shared memory
 │   ├── KubernetesUnavailable  the API server of Kubernetes does not answer
-│   └── PeerLost            another rank of the same world is gone           exit code 75
-├── WireError             a message that breaks its protocol               exit code 76
+│   └── PeerLost            another rank of the same world has ended         exit code 75
+├── WireError             a message violates its protocol                  exit code 76
 │   └── VersionMismatch     the peer speaks another version
-├── AccessError           who calls may not do this                        exit code 77
-│   ├── Unauthenticated     no credential, or one that is not known
-│   └── Forbidden           a known one, for something else
+├── AccessError           the caller may not do this                       exit code 77
+│   ├── Unauthenticated     no credential, or an unknown one
+│   └── Forbidden           the credential does not permit the call
 ├── TeacherError          a teacher did not give a usable answer
-│   ├── TeacherLost         its connection ended
-│   │   └── DeadlineExceeded  the time that there was for an answer is over
-│   ├── RetryableError      it failed this time; ask again, here or elsewhere
-│   │   ├── RateLimited       too much at once: ask again later, and less
-│   │   ├── DeviceOutOfMemory  its device had too little memory for a run
-│   │   └── PredictorCrashed  its model's process died while it computed the request
+│   ├── TeacherLost         the connection ended, or the teacher does not answer
+│   │   └── DeadlineExceeded  no answer before the deadline
+│   ├── RetryableError      a failure of this attempt; another one may succeed, here or elsewhere
+│   │   ├── RateLimited       too many requests: try again later
+│   │   ├── DeviceOutOfMemory  the device had too little memory for a run
+│   │   └── PredictorCrashed  the process of the model died while it computed the request
 │   ├── WrongInstance       another incarnation answered
 │   ├── BadAnswer           the answer fails its checks (shape, dtype, finite)
-│   └── RequestRefused      it will never answer this request
+│   ├── RequestRefused      the teacher will never answer this request
+│   └── InputsOverwritten   the memory of a batch was reused before the request was sent
 ├── LeaseSuperseded       a newer incarnation holds the name
-├── GenerationSuperseded  a world of ranks that is not the current one speaks
-├── StoreDamaged          the file of a label store is broken               exit code 65
-├── CheckpointDamaged     a checkpoint is broken                            exit code 65
-├── ObjectChanged         somebody has changed an object of Kubernetes since it was read
-│   └── ObjectExists        there is one of this name already
-├── PoisonBatch           a batch that teachers of other batches refuse
+├── GenerationSuperseded  another generation of a job's ranks is the current one
+├── StoreDamaged          the file of a label store is broken              exit code 65
+├── CheckpointDamaged     a checkpoint is broken                           exit code 65
+├── ObjectChanged         a Kubernetes object has changed since it was read
+│   └── ObjectExists        Kubernetes has an object of this name already
+├── PoisonBatch           all teachers refuse a batch
 ├── EngineLost            the reader's engine process keeps dying
 └── ProcessFailed         a child process did not start or did not become ready
 ```
 
-Messages are one sentence of what is wrong and, where it helps, one of what to do. Vendor errors
-(`redis.*`, `grpc.RpcError`) are translated where they arise and never leave their module.
+A message says in one sentence what is wrong and, if useful, in another what to do. Errors of
+libraries (`redis.*`, `grpc.RpcError`) are translated in the module that calls the library.
 """
 
 
 class EdlError(Exception):
-    """Base of all; `exit_code` is what a command line ends with when it ends by this error."""
+    """Base class of all errors; `exit_code` is that of a command that fails with this error."""
 
     exit_code = 1
 
 
 class UsageError(EdlError):
-    """The caller gave something that cannot work."""
+    """Input of the caller is invalid: an argument, a setting or a file."""
 
     exit_code = 2
 
 
 class ModelError(UsageError):
-    """A model that is missing, unreadable, or has no outputs."""
+    """A model is missing or unreadable, or has no outputs."""
 
 
 class ContentMismatch(ModelError):
-    """A model is not the one that was declared: its content is another."""
+    """A model is not the declared one: its content differs."""
 
 
 class JobError(UsageError):
-    """A job file that cannot be used, or a function of it that fails."""
+    """A job file is invalid, or a function in it fails."""
 
 
 class BatchError(UsageError):
-    """A batch that the reader cannot carry."""
+    """The reader cannot transfer a batch, for example because of its dtypes."""
 
 
 class CheckpointMismatch(UsageError):
-    """A checkpoint holds another model or optimizer than those that it is loaded into."""
+    """A checkpoint belongs to another model or optimizer than the ones that load it."""
 
 
 class ManifestRefused(UsageError):
-    """Kubernetes does not take an object: its schema, a rule, or a webhook refuses it."""
+    """Kubernetes refuses an object because of its schema, a rule, or a webhook."""
 
 
 class ObjectMissing(UsageError):
     """Kubernetes has no object of this name.
 
     Attributes:
-        unknown_kind: it does not even know its kind: our definitions are not installed.
+        unknown_kind: the kind itself is unknown: our definitions are not installed.
     """
 
     def __init__(self, message: str = "", unknown_kind: bool = False) -> None:
@@ -113,8 +114,8 @@ class RegistryUnavailable(UnavailableError):
     Attributes:
         timed_out: no answer or no connection in time: the same call may succeed soon. A refused
             connection is no timeout.
-        refusal: why a Redis that answers refuses to work, such as "read_only" or
-            "out_of_memory"; empty: it does not answer, or the reason is another one.
+        refusal: why Redis answers but refuses to work, such as "read_only" or "out_of_memory";
+            empty if it does not answer, or for another reason.
     """
 
     def __init__(self, message: str = "", timed_out: bool = False, refusal: str = "") -> None:
@@ -136,10 +137,10 @@ class AddressInUse(UnavailableError):
 
 
 class StoreUnavailable(UnavailableError):
-    """A label store cannot be read or written now: no room, a disk that refuses, other users.
+    """A label store cannot be read or written now: it is full, in use, or the disk fails.
 
     Attributes:
-        full: there is no room, in its budget or on the disk.
+        full: its budget or the disk is full.
     """
 
     def __init__(self, message: str = "", full: bool = False) -> None:
@@ -148,10 +149,10 @@ class StoreUnavailable(UnavailableError):
 
 
 class CheckpointUnavailable(UnavailableError):
-    """Checkpoints cannot be read or written now: no room, a disk or a server that refuses.
+    """Checkpoints cannot be read or written now: the disk is full, or the disk or server fails.
 
     Attributes:
-        full: there is no room.
+        full: the disk is full.
     """
 
     def __init__(self, message: str = "", full: bool = False) -> None:
@@ -160,7 +161,7 @@ class CheckpointUnavailable(UnavailableError):
 
 
 class ModelUnavailable(UnavailableError):
-    """A model cannot be fetched from where it lies now."""
+    """A model cannot be fetched from its location now."""
 
 
 class NoTeacherAvailable(UnavailableError):
@@ -168,7 +169,7 @@ class NoTeacherAvailable(UnavailableError):
 
 
 class MemoryRefused(UnavailableError):
-    """The system gives no more shared memory."""
+    """The system provides no more shared memory."""
 
 
 class KubernetesUnavailable(UnavailableError):
@@ -176,13 +177,13 @@ class KubernetesUnavailable(UnavailableError):
 
 
 class PeerLost(UnavailableError):
-    """Another rank of the same world is gone: this one goes too, and a new world begins."""
+    """Another rank of the same world has ended: this rank ends too, and a new world begins."""
 
     exit_code = 75  # EX_TEMPFAIL
 
 
 class WireError(EdlError):
-    """A message that breaks its protocol."""
+    """A message violates its protocol."""
 
     exit_code = 76  # EX_PROTOCOL
 
@@ -192,17 +193,17 @@ class VersionMismatch(WireError):
 
 
 class AccessError(EdlError):
-    """Who calls may not do this."""
+    """The caller may not do this."""
 
     exit_code = 77  # EX_NOPERM
 
 
 class Unauthenticated(AccessError):
-    """No credential came, or one that the server does not know."""
+    """The credential is missing, or unknown to the server."""
 
 
 class Forbidden(AccessError):
-    """The credential is known and is for something else: another role, another student."""
+    """The credential is known but does not permit the call: another role, another student."""
 
 
 class TeacherError(EdlError):
@@ -214,7 +215,7 @@ class TeacherLost(TeacherError):
 
 
 class DeadlineExceeded(TeacherLost):
-    """The time that there was for an answer is over."""
+    """No answer came before the deadline."""
 
 
 class RetryableError(TeacherError):
@@ -222,10 +223,10 @@ class RetryableError(TeacherError):
 
 
 class RateLimited(RetryableError):
-    """Too much at once from one peer; the same request may succeed later.
+    """One peer sends too many requests; the same request may succeed later.
 
     Attributes:
-        retry_after_s: seconds until there will likely be room; None where nobody can say.
+        retry_after_s: seconds after which a retry will likely succeed; None if unknown.
     """
 
     def __init__(self, message: str = "", retry_after_s: float | None = None) -> None:
@@ -249,7 +250,7 @@ class BadAnswer(TeacherError):
     """The answer fails its checks: names, shape, dtype, finiteness.
 
     Attributes:
-        output: the output that fails; empty where it is not one alone, or is not known.
+        output: the output that fails; empty if there are several, or it is unknown.
     """
 
     def __init__(self, message: str = "", output: str = "") -> None:
@@ -262,19 +263,19 @@ class RequestRefused(TeacherError):
 
 
 class InputsOverwritten(TeacherError):
-    """The memory of a request's batch was used again before it was sent: the batch is over."""
+    """The memory of a batch was reused before the request was sent: the batch is obsolete."""
 
 
 class LeaseSuperseded(EdlError):
-    """A newer incarnation holds the same name; the older one has to end."""
+    """A newer incarnation holds the same name; the older one must end."""
 
 
 class GenerationSuperseded(EdlError):
-    """Another generation of a job's ranks is the current one; those of this one have to end."""
+    """Another generation of a job's ranks is the current one; ranks of this one must end."""
 
 
 class StoreDamaged(EdlError):
-    """The file of a label store is broken; what is lost is labels that teachers can make again."""
+    """The file of a label store is broken; teachers can compute the lost labels again."""
 
     exit_code = 65  # EX_DATAERR
 
@@ -286,7 +287,7 @@ class CheckpointDamaged(EdlError):
 
 
 class ObjectChanged(EdlError):
-    """Somebody has changed an object of Kubernetes since it was read: read it again."""
+    """A Kubernetes object has changed since it was read: read it again."""
 
 
 class ObjectExists(ObjectChanged):
@@ -294,7 +295,7 @@ class ObjectExists(ObjectChanged):
 
 
 class PoisonBatch(EdlError):
-    """A batch that every teacher refuses."""
+    """All teachers refuse a batch."""
 
 
 class EngineLost(EdlError):

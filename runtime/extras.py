@@ -10,7 +10,7 @@ from pathlib import Path
 
 DISTRIBUTION = "edl-dist"
 ROOT = Path(__file__).resolve().parents[1]
-#: The extra that brings a package, by the name under which Python imports it.
+#: The extra that installs a package, by the import name of the package.
 EXTRA_BY_PACKAGE = {
     "fsspec": "fs",
     "kopf": "k8s",
@@ -35,10 +35,10 @@ _EXTRAS_OF_OURS = re.compile(rf"{DISTRIBUTION}\[(?P<extras>[\w,\s-]+)\]")
 
 
 def install_command(extra: str) -> str:
-    """The shell command that installs what an extra of pyproject.toml adds, for this Python.
+    """Return the shell command that installs an extra of pyproject.toml for this Python.
 
-    EDL-Dist is on no package index. From a checkout, the command names the checkout; from a wheel,
-    it names the packages that the wheel's metadata lists for the extra.
+    No package index has EDL-Dist, so the command names the checkout or, if a wheel is installed,
+    the packages that its metadata lists for the extra.
     """
     pip = f"{shlex.quote(sys.executable)} -m pip install"
     if (ROOT / "pyproject.toml").is_file():
@@ -48,11 +48,11 @@ def install_command(extra: str) -> str:
 
 
 def requirements(extra: str) -> list[str]:
-    """What the installed distribution requires for an extra, in the order of its metadata.
+    """Return the requirements of an extra of the installed distribution, in its order.
 
-    Empty where the distribution is not installed or does not declare the extra.
+    Empty if the distribution is not installed or does not declare the extra.
     """
-    from importlib import metadata  # 20 ms, which hardly any process needs
+    from importlib import metadata  # takes 20 ms, and few processes need it
 
     try:
         declared = metadata.requires(DISTRIBUTION) or []

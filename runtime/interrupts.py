@@ -1,8 +1,8 @@
-"""Ctrl-C while a command line is still being imported: one line and exit code 130, nothing else.
+"""Ctrl-C during the imports of a command line: one line and exit code 130.
 
-An exception amid imports would be a traceback where nobody catches it yet, or be lost in one of the
-callbacks of the import system. So for that long Ctrl-C raises none. This module itself imports
-nothing that takes time.
+During imports, a KeyboardInterrupt would print a traceback, or be lost in a callback of the import
+system. So Ctrl-C ends the process without an exception until the imports are done. This module
+itself must import quickly.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
 def end_at_once(name: str) -> None:
-    """From now on Ctrl-C ends this process, which must not have begun anything yet.
+    """Let Ctrl-C end this process at once, without clean-up, until `raise_again`.
 
-    Without effect where SIGINT is ignored or handled by somebody already.
+    Without effect if SIGINT is ignored or has another handler than Python's default.
 
     Args:
-        name: what the line begins with.
+        name: start of the printed line.
     """
 
     def end(_: int, __: FrameType | None) -> None:
@@ -35,7 +35,7 @@ def end_at_once(name: str) -> None:
 
 
 def raise_again() -> None:
-    """From now on it raises KeyboardInterrupt, as ever; without effect where it always did."""
+    """Let Ctrl-C raise KeyboardInterrupt again; without effect if `end_at_once` had none."""
     if signal.getsignal(signal.SIGINT) in _ours:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,4 +1,4 @@
-"""How a program of ours begins and ends: signals, periodic work, the exit code."""
+"""Start and end of our programs: signals, periodic work, exit codes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Python runs signal handlers in the main thread only, between two of its instructions, while the
-#: kernel may hand a signal to any thread. So a main thread that waits must look up now and then.
+#: Longest wait of a main thread in seconds. The kernel may deliver a signal to any thread, but
+#: Python runs the handler only in the main thread, between two instructions.
 LOOK_UP_S = 0.25
 
-#: Where the hard limit is none.
+#: Number of descriptors if the hard limit is infinite.
 _MOST_DESCRIPTORS = 1 << 16
 
 EXIT_FAILURE = 1
@@ -42,24 +42,24 @@ EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
 def open_all_descriptors() -> None:
-    """Let this process have as many descriptors as it may; only servers' command lines call this.
+    """Raise the limit of descriptors to the hard limit; only for command lines of servers.
 
-    Each connection takes one. The limit that most systems begin with, 1024, is for programs that
-    call `select`; what the system really forbids is the hard limit.
+    Each connection needs a descriptor. The usual soft limit, 1024, protects programs that call
+    `select`.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
-    with contextlib.suppress(OSError, ValueError):  # a system with one more limit behind this
+    with contextlib.suppress(OSError, ValueError):  # the system has another, lower limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class Stop:
-    """A wish to stop, made by a signal or by the program; once made it stays.
+    """A request to stop, by a signal or by the program. It is never withdrawn.
 
     Attributes:
-        requested: whether it was made.
+        requested: whether the request was made.
         urgent: whether a second signal came; see `stop_on_signals`.
-        signal: the number of the signal that made it; None when the program did.
+        signal: number of the signal that made the request; None if the program made it.
     """
 
     def __init__(self) -> None:
@@ -67,11 +67,11 @@ class Stop:
         self.urgent = False
         self.signal: int | None = None
         # Not an Event: a signal handler may interrupt a thread that holds the Event's own lock.
-        # SimpleQueue.put is made for that. One token is there for good once the wish is made.
+        # SimpleQueue.put is reentrant. Once requested, the queue always gets its one token back.
         self._token: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the wish; returns whether it was made. Any number of threads may wait."""
+        """Wait for the request; return whether it was made. Any number of threads may wait."""
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while not self.requested:
             left_s = deadline - time.monotonic()
@@ -79,11 +79,11 @@ class Stop:
                 break
             with contextlib.suppress(queue.Empty):
                 self._token.get(timeout=min(left_s, LOOK_UP_S))
-                self._token.put(None)  # for the next one who waits
+                self._token.put(None)  # for the next waiting thread
         return self.requested
 
     def request(self, number: int | None = None) -> None:
-        """Make the wish; safe in a signal handler and in any thread."""
+        """Request to stop; safe in a signal handler and in any thread."""
         if not self.requested:
             self.signal, self.requested = number, True
             self._token.put(None)
@@ -95,19 +95,19 @@ def stop_on_signals(
 ) -> Iterator[Stop]:
     """Turn SIGINT and SIGTERM into a `Stop`, so that the body can end in order.
 
-    The first signal sets the flag. A second one ends the process at once, as if it had no handlers:
-    whoever asks twice means it. The former handlers come back at the end.
+    The first signal requests the stop. A second one ends the process at once, as if there were no
+    handlers. The previous handlers are restored at the end.
 
     Args:
-        reraise: signals that, had one of them set the flag, are sent again at the orderly end, so
-            that the exit code says how the program ended. SIGTERM is not among them by default: to
-            end when told so is a success.
-        hurries: the body looks at `Stop.urgent`, which the second signal sets; a third one then
-            ends the process.
-        ends: the process ends behind the body, in order: a SIGTERM that comes then is ignored.
+        reraise: signals that are sent again after the body if one of them requested the stop, so
+            that the exit code names the signal. SIGTERM is not included by default: an ordered end
+            after SIGTERM is a success.
+        hurries: the body checks `Stop.urgent`, which the second signal sets; the third one ends the
+            process.
+        ends: the process ends after the body: a SIGTERM that comes then is ignored.
 
     Raises:
-        ValueError: not in the main thread.
+        ValueError: called outside the main thread.
     """
     stop = Stop()
     came = False
@@ -120,7 +120,7 @@ def stop_on_signals(
         if came:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-            os._exit(128 + number)  # the first process of a container, which it does not end
+            os._exit(128 + number)  # the first process of a container survives its own signal
         came = True
         stop.request(number)
 
@@ -131,20 +131,21 @@ def stop_on_signals(
         if ends:
             former[signal.SIGTERM] = signal.SIG_IGN
         for number, handler in former.items():
-            # None: a C library had installed one, which Python cannot put back.
+            # None: a C library had installed the handler, and Python cannot restore it.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
     if stop.signal in tuple(reraise):
         signal.raise_signal(stop.signal)
-        # No effect where the signal was ignored before, and on the first process of a container.
+        # raise_signal has no effect if the signal was ignored before, or in the first process of a
+        # container.
         if signal.getsignal(stop.signal) is signal.SIG_IGN or os.getpid() == 1:
             raise SystemExit(128 + stop.signal)
 
 
 class Periodic:
-    """Calls `action` every `interval_s` seconds in a daemon thread; the beat does not drift.
+    """Calls `action` every `interval_s` seconds in a daemon thread, without drift.
 
-    The first call comes after one interval. Calls that a slow one overran are skipped. An exception
-    is logged, and the next call comes in its time.
+    The first call comes after one interval. Calls that fall due during a slow call are skipped. An
+    exception is logged, and the next call comes on schedule.
     """
 
     def __init__(self, name: str, interval_s: float, action: Callable[[], None]) -> None:
@@ -156,11 +157,11 @@ class Periodic:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin; once only."""
+        """Start the thread; only once."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End the beat and wait for a call that is under way, at most `timeout_s`."""
+        """Stop the calls; wait up to `timeout_s` seconds for one in progress."""
         self._stopping.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
@@ -184,17 +185,17 @@ def run_cli(
     name: str = "edl",
     moved: Mapping[str, str] | None = None,
 ) -> NoReturn:
-    """Run a command line and end the process with an honest exit code.
+    """Run a command line and end the process with an exit code that fits the result.
 
-    An EdlError becomes one line on stderr and its own exit code; a misuse of the command line, one
-    line and 2; Ctrl-C, 130; anything unexpected, one line and 1. With EDL_DEBUG set, or `--verbose`
-    among the arguments, the traceback is shown as well.
+    An error is one line on stderr. Exit codes: that of an EdlError; 2 for a misuse of the command
+    line; 130 for Ctrl-C; 1 for other errors. With EDL_DEBUG set, or `--verbose` among the
+    arguments, the traceback is shown as well.
 
     Args:
-        app: the command line, or a function that makes it: then errors of its imports are reported
-            in the same way. Ctrl-C until then is what `interrupts` is for.
-        name: what each line begins with.
-        moved: options of older versions, and what to use instead.
+        app: the command line, or a function that creates it. Errors in that function, as of its
+            imports, are reported in the same way; `interrupts` handles Ctrl-C in it.
+        name: start of each error line.
+        moved: options of older versions, and their replacements.
     """
     write_whole_lines()
     debug = bool(os.environ.get("EDL_DEBUG")) or "--verbose" in sys.argv[1:]
@@ -220,9 +221,9 @@ def _invoke(app: typer.Typer | Callable[[], typer.Typer], name: str) -> int:
     program = os.path.basename(sys.argv[0])
     if program in ("__main__.py", "-c"):
         program = name
-    if f"_{program.replace('-', '_').upper()}_COMPLETE" in os.environ:  # a shell asks
+    if f"_{program.replace('-', '_').upper()}_COMPLETE" in os.environ:  # completions for a shell
         command.main(prog_name=program)
-    try:  # not command.main(), which translates errors in its own way
+    try:  # not command.main(), which reports errors itself
         with command.make_context(program, sys.argv[1:]) as context:
             command.invoke(context)
         sys.stdout.flush()
@@ -232,15 +233,15 @@ def _invoke(app: typer.Typer | Callable[[], typer.Typer], name: str) -> int:
         if type(error).__name__ != "NoArgsIsHelpError":
             raise
         show: Callable[[], None] = getattr(error, "show")  # noqa: B009
-        show()  # the help, which is no error message
+        show()  # prints the help, not an error
         return EXIT_USAGE
     return 0
 
 
 def _nobody_reads_stdout() -> bool:
-    """Whether the reader of our output, such as `head`, has ended; then nothing more goes there."""
+    """Return whether the reader of our output, such as `head`, has ended; then discard the rest."""
     poller = select.poll()
-    poller.register(sys.stdout.fileno(), 0)  # errors are reported unasked
+    poller.register(sys.stdout.fileno(), 0)  # poll always reports errors
     if not poller.poll(0):
         return False
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
@@ -248,13 +249,13 @@ def _nobody_reads_stdout() -> bool:
 
 
 def _describe(error: BaseException) -> tuple[int, str]:
-    """The exit code and the line of text for an error that ended a command line."""
+    """Return the exit code and the line of text for an error of a command line."""
     kind = type(error).__name__
     if isinstance(error, EdlError):
         return error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt) or kind == "Abort":
         return EXIT_INTERRUPTED, "interrupted"
-    # Typer's own errors, by their shape: versions differ in whether they bring click along.
+    # Errors of Typer, found by their attributes: not all versions of Typer depend on click.
     message = getattr(error, "format_message", None)
     if message is not None:
         return int(getattr(error, "exit_code", EXIT_USAGE)), str(message())

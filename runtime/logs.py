@@ -1,8 +1,8 @@
-"""What a process of ours logs: a line for each record, on stderr, as text or as JSON.
+"""Logging of our processes: one line per record on stderr, as text or JSON.
 
-Records may name what they are of: `log.info(..., extra={"teacher": name})` with a key of `KEYS`.
-As JSON each has these, and what the process is (`log_as`), as fields of their own, so that one
-batch can be followed from its student through its teachers.
+A record may name its subject: `log.info(..., extra={"teacher": name})` with a key of `KEYS`. A JSON
+record has these, and the identity of the process (`log_as`), as separate fields, so that one batch
+can be followed from its student through its teachers.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .standard_streams import visible
 
 #: "text" or "json"; processes that this one starts inherit it.
 FORMAT_VARIABLE: Final = "EDL_LOG_FORMAT"
-#: "debug", "info", ...: what is logged where no command line says so, as by a reader's engine.
+#: "debug", "info", ...: level of processes without an option for it, such as a reader's engine.
 LEVEL_VARIABLE: Final = "EDL_LOG_LEVEL"
-#: What a record may be of. A request is "STUDENT#NUMBER" of the student that asked, batches are
-#: numbers, both as the student counts.
+#: Keys for subjects of a record. A request is "STUDENT#NUMBER", with the number that the student
+#: gave; batches are the student's numbers of batches.
 KEYS: Final = ("job", "student", "service", "teacher", "request", "batches")
 
-#: Libraries whose debug records tell of each call, and nothing of what is asked for.
+#: Libraries whose debug records only report each call.
 _TALKATIVE: Final = ("grpc", "asyncio")
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -37,17 +37,17 @@ _own: dict[str, str] = {}
 
 
 class Fields(dict[str, object]):
-    """A record that is nothing but named values: `log.debug(Fields(...))`."""
+    """A record that consists of named values: `log.debug(Fields(...))`."""
 
     def __str__(self) -> str:
         return json.dumps(self)
 
 
 def configure_logging(verbose: bool = False) -> None:
-    """Log to stderr; only the mains of processes call this.
+    """Log to stderr; only the main functions of processes call this.
 
     Args:
-        verbose: show debug records of ours, and the tracebacks of exceptions.
+        verbose: show our debug records and tracebacks of exceptions.
 
     Raises:
         UsageError: `EDL_LOG_FORMAT` is neither "text" nor "json".
@@ -64,7 +64,7 @@ def configure_logging(verbose: bool = False) -> None:
 
 
 def is_json() -> bool:
-    """Whether log records are JSON objects."""
+    """Return whether log records are JSON objects."""
     return os.environ.get(FORMAT_VARIABLE) == "json"
 
 
@@ -75,24 +75,24 @@ def pass_on(line: str) -> None:
 
 
 def tell(text: str) -> None:
-    """Tell on stderr in words what is being done: as a plain line, or as a record of JSON.
+    """Print a progress message to stderr: a plain line, or a JSON record.
 
-    The text says itself that it is a warning, by `warning: `.
+    Text that contains `warning: ` becomes a record of the level WARNING.
     """
     if is_json():
         log.log(logging.WARNING if "warning: " in text else logging.INFO, "%s", text)
     else:
-        with contextlib.suppress(OSError):  # nobody reads it any more, which ends no server
+        with contextlib.suppress(OSError):  # stderr is closed, which must not end a server
             pass_on(text)
 
 
 def relay() -> Callable[[str], None] | None:
-    """What passes the log of a child on to stderr, if the environment asks for logs; else None."""
+    """Return a function that passes log lines of a child on; None unless the environment asks."""
     return pass_on if is_json() or LEVEL_VARIABLE in os.environ else None
 
 
 def log_as(**own: str) -> None:
-    """What this process is, by `KEYS`: each record of JSON says so from now on."""
+    """Add fields with keys of `KEYS` to all later JSON records of this process."""
     _own.update(own)
 
 
@@ -102,7 +102,7 @@ def _level() -> int:
 
 
 def _error_of(record: logging.LogRecord) -> str:
-    """The exception of a record in one line; empty: it has none."""
+    """Return the exception of a record in one line; empty if there is none."""
     error = record.exc_info[1] if record.exc_info else None
     return "" if error is None else f"{type(error).__name__}: {error}"
 

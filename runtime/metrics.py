@@ -1,4 +1,4 @@
-"""Prometheus metrics of this process over HTTP: one small server that ends cleanly."""
+"""HTTP server for the Prometheus metrics and the health of this process."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from .errors import AccessError, AddressInUse, EdlError, UnavailableError, Usage
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a client may take to send its request, and to take the answer.
+#: Most seconds for a client to send its request, and to receive the answer.
 _CLIENT_S: Final = 5.0
-#: Scrapes at once; one more is answered 503.
+#: Most scrapes at once; others are answered 503.
 _CLIENTS: Final = 16
-#: Connections that have asked for no metrics (yet), health checks among them: one more closes the
-#: oldest, so that those that say nothing keep nobody out.
+#: Most connections without a scrape, including health checks. A further one closes the oldest, so
+#: that silent connections block nobody.
 _WAITING: Final = 32
 _HOST: Final = "127.0.0.1"
-#: Whether the process lives, and whether it can do its work: for who keeps it running.
+#: Paths of the liveness and readiness probes.
 LIVE: Final = "/health/live"
 READY: Final = "/health/ready"
 
@@ -37,27 +37,27 @@ READY: Final = "/health/ready"
 class MetricsServer:
     """Serves one registry at `http://ADDRESS/metrics` until it is closed.
 
-    It listens on this machine only, unless that is asked for: metrics hold no secrets, but they
-    tell how a mesh is built. Requests that are no HTTP, slow clients and too many of them cost
-    nothing but their own connection: health is answered however many scrape, or say nothing.
+    The server listens on loopback by default: metrics hold no secrets, but they show the structure
+    of a mesh. Invalid HTTP, slow clients and too many clients affect only their own connections:
+    health probes are answered however many clients scrape or are silent.
 
-    `/health/live` answers 200, `/health/ready` 200 or 503. They tell nothing else, and ask for no
-    token: who keeps a process running, as a kubelet, has none, nor a certificate for other ports.
+    `/health/live` answers 200, `/health/ready` 200 or 503, both with an empty body. They need no
+    token, as a kubelet has neither a token nor a certificate for the other ports.
 
     Args:
         listen: "PORT" or "HOST:PORT"; port 0: any free one.
-        registry: what is served; the caller's own, never the library's global one.
-        insecure: allow a host that other machines can reach, though nobody is authenticated.
-        authorize: told the bearer token of each scrape ("" when there is none); it raises
-            AccessError to refuse. With it, any host may be listened on.
-        answer: told the path of each request; the JSON that stands there, or None for metrics. It
-            raises UsageError where nothing is to be had, UnavailableError where nothing is now.
-        ready: whether the process can do its work now.
+        registry: the metrics; the caller's own registry, never the library's global one.
+        insecure: allow a host that other machines can reach, without authentication.
+        authorize: called with the bearer token of each scrape ("" without one); raises AccessError
+            to refuse it. With it, the server may listen on any host.
+        answer: called with the path of each request that is no probe; returns the JSON to answer,
+            or None for metrics. Its UsageError is answered 404, its UnavailableError 503.
+        ready: returns whether the process can do its work now.
 
     Raises:
-        UsageError: `listen` is no address of this machine, or other machines reach it and neither
-            `insecure` nor `authorize` is given.
-        AddressInUse: another process listens there.
+        UsageError: `listen` is no address of this machine, or other machines can reach it and
+            neither `insecure` nor `authorize` is given.
+        AddressInUse: another process listens on the address.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class MetricsServer:
 
     @property
     def address(self) -> str:
-        """Where it listens: "host:port"."""
+        """Address on which it listens: "host:port"."""
         host, port = self._server.server_address[:2]
         return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
 
     def close(self) -> None:
-        """End it and every connection that it still has; again without effect."""
+        """Stop the server and close its connections. Idempotent."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -97,10 +97,10 @@ class MetricsServer:
 
 
 def split_listen(listen: str) -> tuple[str, int]:
-    """Host and port of "PORT" or "HOST:PORT"; the host is loopback when none is named.
+    """Split "PORT" or "HOST:PORT" into host and port; the host defaults to 127.0.0.1.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: `listen` has neither form.
     """
     host, _, port = listen.rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
@@ -118,14 +118,14 @@ def _is_loopback(host: str) -> bool:
 
 
 class _Server(socketserver.ThreadingMixIn, HTTPServer):
-    """One thread for each connection, a bounded number of them, all known so that all can end."""
+    """Runs one thread per connection; bounds their number and can end all of them."""
 
     daemon_threads = False  # so that `server_close` waits for them
     request_queue_size = 128
 
     def __init__(self, host: str, port: int, handler: type[MetricsHandler]) -> None:
         self._waiting: dict[socket.socket, None] = {}  # the oldest first
-        self._scraping: dict[socket.socket, float] = {}  # -> since when
+        self._scraping: dict[socket.socket, float] = {}  # value: start in monotonic seconds
         self._lock = threading.Lock()
         try:
             self.address_family, _, _, _, address = socket.getaddrinfo(
@@ -142,7 +142,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
             raise UsageError(f"cannot listen on {host}:{port}: {why}") from None
 
     def server_bind(self) -> None:
-        """Bind, without the look-up of our own name, which can take seconds."""
+        """Bind without the base class's look-up of our own name, which can take seconds."""
         socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -156,16 +156,16 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         super().process_request(request, client_address)
 
     def begins_scrape(self, request: socket.socket) -> bool:
-        """Whether there is room for one more; then this connection is one."""
+        """Register a connection as a scrape; return False if there is no room."""
         now = time.monotonic()
         with self._lock:
-            if request not in self._waiting:  # it had to make room
+            if request not in self._waiting:  # closed to make room for another
                 return False
             if len(self._scraping) < _CLIENTS:
                 del self._waiting[request]
                 self._scraping[request] = now
                 return True
-            for connection, since in self._scraping.items():  # that read a byte now and then
+            for connection, since in self._scraping.items():  # slow readers
                 if now - since > _CLIENT_S:
                     _shut(connection)
             return False
@@ -189,7 +189,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
 
 
 def _shut(connection: socket.socket) -> None:
-    """Let the thread that reads it see the end; the thread itself closes it."""
+    """Shut a connection down; the thread that serves it then closes it."""
     with contextlib.suppress(OSError):  # it has ended
         connection.shutdown(socket.SHUT_RDWR)
 

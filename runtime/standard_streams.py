@@ -1,4 +1,4 @@
-"""Descriptors 0, 1 and 2, and what a program writes to them."""
+"""Descriptors 0, 1 and 2, and the text that a program writes to them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ import re
 import sys
 from typing import Final
 
-#: What terminals obey rather than show, but for tabs and ends of lines.
+#: Control characters of terminals, except tabs and line feeds.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def visible(text: str) -> str:
-    r"""The text with each control character as \x1b and the like, so that it steers no terminal.
+    r"""Return the text with control characters escaped (as \x1b), so that terminals ignore them.
 
-    For what others wrote: logs, events, names and messages from the network.
+    For text of other origin: logs, events, names and messages from the network.
     """
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def hold_standard_fds() -> None:
-    """Let 0, 1 and 2 be taken: what a child inherits under such a number would be its output.
+    """Open descriptors 0, 1 and 2 if they are closed.
 
-    A trainer that was made a daemon, or started with `<&-`, may have closed them.
+    A new file would get such a number, and a child would inherit it as its output. A trainer that
+    runs as a daemon, or was started with `<&-`, may have closed them.
     """
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
@@ -31,11 +32,10 @@ def hold_standard_fds() -> None:
 
 
 def write_whole_lines() -> None:
-    """From now on, each line that is printed goes out at once and in one piece.
+    """Write each printed line at once and in one piece.
 
-    With `python -u`, or PYTHONUNBUFFERED, `print` writes each of its words by itself, and what
-    another thread logs to the same pipe meanwhile stands between them; without, what a killed
-    program printed last is lost.
+    With `python -u` or PYTHONUNBUFFERED, `print` writes each argument separately, and logs of other
+    threads get in between. Without, the last output of a killed program is lost.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
