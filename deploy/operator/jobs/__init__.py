@@ -1,5 +1,6 @@
 """DistillJobs of a cluster: elastic trainings, and other programs, whose nodes are pods.
 
-`turning.DistillJobs` looks at everything, has `orders.decide_pods` decide about all jobs at once,
-and carries that out. It remembers nothing that has to outlive it: that stands in each job's status.
+`reconciler.DistillJobReconciler` reads everything, `decisions.decide_pods` decides about all jobs
+at once, and `actions.apply_actions` carries that out. State that must outlive an operator is in the
+status of each job.
 """

@@ -1,8 +1,8 @@
 """Acts on one job: writes its status, then deletes and creates pods.
 
-An operator may die between any two calls. The next one continues from what was written: numbers of
-nodes that were given out are used up, whether their pods exist or not, and a pod that should have
-left is found to be one too many.
+An operator may die between any two calls. The next one continues from the written status: assigned
+numbers of nodes are used up even if their pods do not exist, and a pod that should have left is a
+surplus again.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def actions_of(case: JobCase, target: Target | None, now: float, config: PodsCon
 
     Args:
         case: the job; `ledger.target` is its new number of nodes.
-        target: decision of `scheduler.elastic`; None: it was not asked.
+        target: decision of `scheduler.elastic`; None: there is none.
         now: seconds.
         config: how jobs share the cluster.
     """
@@ -173,7 +173,7 @@ def _reason(case: JobCase, target: Target | None, state: ElasticJobState, now: f
 
 
 def _pauses(case: JobCase) -> bool:
-    """Whether a node is missing that is not started yet, after another one ended."""
+    """Return whether a replacement of an ended node is not started yet."""
     return case.ledger.retry_s is not None and len(case.job.staying) < case.ledger.target
 
 
@@ -302,9 +302,9 @@ def _leaving(job: ObservedJob) -> int:
 
 
 def _ghost(case: JobCase, name: str) -> ElasticJob:
-    """Return a placeholder for a job that is not decided about, whose pods still use room.
+    """Return a placeholder for a job without a decision; its pods still use room.
 
-    It needs a resource that no pool has, so it never gets a node.
+    The placeholder needs a resource that no pool has, so it never gets a node.
     """
     held = sum(not pod.ended and pod.machine in ("counted", "none") for pod in case.job.pods)
     needs = {**case.job.wanted.needs, _NEVER: 1.0}

@@ -22,16 +22,16 @@ class NodePod:
 
     Attributes:
         number: number of the node, unique within the job.
-        going: it is being deleted.
+        going: the pod is being deleted.
         ended: its program has ended, or will never run.
         code: exit code of its program; None: it runs, or the cluster ended it (evicted, machine
             lost), which is not the job's fault.
         runs: its program runs.
         ready: its program runs and is ready.
         machine: state of its machine.
-        unplaced_since_s: since when the cluster reports that it cannot place it, or cannot start
-            its program; None: it does not.
-        said: the last lines of an ended one; what another one waits for.
+        unplaced_since_s: since when the cluster reports that it cannot place the pod, or cannot
+            start its program; None: no such report.
+        said: last lines of output if it has ended, else the reason why it waits.
         lingers: its program has ended, but other containers of the pod run.
     """
 
@@ -184,8 +184,8 @@ class JobActions:
         reason: a sentence about its state and number of nodes.
         nodes: number of its nodes without leaving ones.
         ready: number of ready nodes.
-        leaving: number of nodes that were told to leave before and have not ended.
-        degraded: reason of condition Degraded; empty: it is not.
+        leaving: number of nodes that were told to leave earlier and have not ended.
+        degraded: reason of condition Degraded; empty: the condition is false.
         start: numbers of pods to create.
         leave: numbers of pods to delete, which end at a safe point.
         forget: numbers of ended pods to delete.
@@ -252,7 +252,7 @@ class JobCase:
     Attributes:
         job: the observed job.
         ledger: its ledger with all ends of its pods.
-        told: notices about these.
+        told: notices about these ends.
         held: its least number of nodes cannot be placed, so it waits and takes no room.
     """
 
@@ -364,8 +364,8 @@ def refused(
         why: reason of the refusal.
         now: seconds.
         config: how jobs share the cluster.
-        never: such a pod will never be accepted: it counts as a failed node. Else it could not be
-            placed, and others may use its room until it is asked for again.
+        never: the cluster will never accept such a pod, so it counts as a failed node. False: it
+            could not be placed, and others may use its room until the next attempt.
     """
     ledger = replace(ledger, why=why[:_WHY_CHARS])
     if never:

@@ -1,4 +1,4 @@
-"""What the state of a pod says about a node of a job."""
+"""Converts a pod into the state of a node of a job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def job_of(pod: Object) -> str | None:
 
 
 def node_pod_of(pod: Object, machines: Machines) -> NodePod:
-    """Return a pod of a job as the rules see it."""
+    """Convert a pod of a job for the rules."""
     status = pod.get("status", {})
     state = _container_state(status)
     lingers = "terminated" in state and _others_run(status)
@@ -62,7 +62,7 @@ def _container_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _others_run(status: Mapping[str, Any]) -> bool:
-    """Whether other containers of the pod still run."""
+    """Return whether other containers of the pod still run."""
     return any(
         "running" in (one.get("state") or {})
         for one in _containers(status, "")
@@ -97,9 +97,9 @@ def _containers(status: Mapping[str, Any], *which: str) -> list[Mapping[str, Any
 
 
 def _since_s(pod: Object, placing: Mapping[str, Any]) -> float:
-    """Return since when a pod is unplaced, or placed where it cannot start.
+    """Return since when a pod cannot be placed or cannot start, in seconds since 1970.
 
-    The API does not tell since when a container cannot start, so it is the time of placement.
+    For a container that cannot start it is the time of placement, as the API has no better one.
     """
     text = placing.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
     return seconds_of(text) if text else 0.0

@@ -1,4 +1,4 @@
-"""Observes DistillJobs, machines and pods as the rules see them."""
+"""Reads DistillJobs, machines and pods, and converts them for the rules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ClusterSnapshot:
 
     Attributes:
         resources: DistillJobs as they were read, by the names that the rules use.
-        jobs: the same for the rules, without those that are being deleted.
+        jobs: the same jobs, as input of the rules.
         pods: pods of each job by number, as they were read.
         pool: resources that jobs share.
     """
@@ -51,7 +51,7 @@ class ClusterSnapshot:
 
 
 class ClusterReader:
-    """Reads machines and pods that are no nodes, in all namespaces; cached, as they are many.
+    """Reads machines, and pods that are no nodes, in all namespaces; caches them, as they are many.
 
     Args:
         client: of the cluster.
@@ -166,7 +166,7 @@ def _observed(
         progress = look(url, resource["metadata"]["name"], staying)
     try:
         ledger = ledger_of(resource)
-    except UsageError as error:  # its pods still have the used numbers
+    except UsageError as error:  # continue: its pods show which numbers are used
         log.warning("%s", error)
         ledger = PodLedger()
     return ObservedJob(name, wanted, ledger, tuple(pods), progress)

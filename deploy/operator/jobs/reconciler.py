@@ -97,6 +97,6 @@ class DistillJobReconciler:
                 what = f"job {one.job}"
                 self._errors.report(log, uid, what, error, traceback=odd)
                 failed.append(error)
-        if failed and len(failed) == len(decided):  # so the cause is not in the jobs
+        if failed and len(failed) == len(decided):  # so the cause is not a single job
             raise failed[0]
         return done

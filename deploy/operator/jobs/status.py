@@ -39,7 +39,7 @@ _TIMES: Final = {
 }
 #: States of jobs that have ended.
 _END_STATES: Final = ("succeeded", "failed")
-#: Number of seconds in a reason. A reason that differs only there is not written again.
+#: Seconds in a reason. A reason that differs only in them is not written again.
 _SECONDS: Final = re.compile(r"\d+(?= s\b)")
 
 
@@ -74,10 +74,7 @@ def has_ended(job: Object) -> bool:
 
 
 def ledger_fields(ledger: PodLedger) -> Object:
-    """Return the fields of a status that `ledger_of` reads; None: not set.
-
-    The state is not among them; it says how a job has ended.
-    """
+    """Return the fields of a status that `ledger_of` reads, except `state`; None: not set."""
     fields: Object = {theirs: getattr(ledger, ours) for ours, theirs in _VALUES.items()}
     for ours, theirs in _TIMES.items():
         at_s = getattr(ledger, ours)
