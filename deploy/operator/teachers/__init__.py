@@ -1,5 +1,6 @@
-"""TeacherServices of a cluster: each a Deployment of teachers, as many as are desired of it.
+"""TeacherServices of a cluster: each becomes a Deployment with the desired number of teachers.
 
-`turning.TeacherServices` looks at all of them, has `count.py` say how many teachers each is to
-have, and applies what differs. What it has to remember stands in each one's status.
+`reconciler.TeacherServiceReconciler` reads all of them, `replica_count.py` decides the number of
+teachers of each, and the reconciler applies the differences. Its state is in the status of each
+resource.
 """

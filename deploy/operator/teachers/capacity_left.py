@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class TeacherRoom:
-    """Computes room for teachers; it reads machines and pods once, when it is first asked.
+    """Computes the room for teachers; reads machines and pods once, at its first use.
 
     Args:
         client: of the cluster.

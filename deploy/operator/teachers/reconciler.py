@@ -107,11 +107,11 @@ class TeacherServiceReconciler:
                 what = f"service {meta['name']}"
                 self._errors.report(log, meta["uid"], what, error, traceback=odd)
                 failed.append(error)
-        if len(failed) == len(alive):  # so the cause is not in the services
+        if len(failed) == len(alive):  # so the cause is not a single service
             raise failed[0]
 
     def _asked(self, resource: Object) -> tuple[str, str] | None:
-        """Return coordinator and service whose number it follows; None: it follows none."""
+        """Return Redis URL and service of the desired number; None: set by the spec, or no URL."""
         url = resource["spec"].get("coordinator") or self._config.coordinator
         if url is None or resource["spec"].get("replicas") is not None:
             return None
@@ -135,8 +135,8 @@ class TeacherServiceReconciler:
         hashed = with_hash(manifest)
         applied = deployment is not None and manifest_hash(deployment) == manifest_hash(hashed)
         status = status_of(resource, deployment, count, now, applied=applied)
-        # A decision is written before it is applied, so that the next operator finds it. Only
-        # after a refusal it has to be accepted first.
+        # A decision is written before it is applied, so that the next operator finds it; but after
+        # a refusal, the cluster must accept the objects first.
         refused = _is_invalid(resource.get("status") or {})
         if not refused:
             self._write_status(resource, status, now)
@@ -144,7 +144,7 @@ class TeacherServiceReconciler:
             self._ensure(SERVICE, resource, service, service_manifest_of(resource))
             self._ensure(DEPLOYMENT, resource, deployment, manifest)
             room.promise(manifest)
-        except (ManifestRefused, Forbidden) as error:  # a quota forbids, too
+        except (ManifestRefused, Forbidden) as error:  # Forbidden: for example by a quota
             why = f"the cluster refuses what would be made of it: {error}"
             status = refusal_of(resource, deployment, why, now)
         self._write_status(resource, status, now)
@@ -212,7 +212,7 @@ class TeacherServiceReconciler:
         post_events(self._client, events, now)  # after the write, which may be refused
 
     def _ensure(self, kind: Kind, resource: Object, found: Object | None, manifest: Object) -> None:
-        """Create an object, or correct those of its fields that are ours."""
+        """Create an object, or correct its fields that are in the manifest."""
         wanted = with_hash(manifest)
         if found is not None and "deletionTimestamp" in found["metadata"]:
             return  # it is created again once it is gone

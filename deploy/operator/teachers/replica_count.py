@@ -13,8 +13,8 @@ from typing import Literal
 from ....scheduler.elastic_values import Pool
 from ....scheduler.fleet import fleet_size
 
-#: by-hand: the spec sets it; desired: the coordinator wants it; unknown: the coordinator does not
-#: answer, so it stays; no-room: the coordinator wants more than fit into the cluster.
+#: by-hand: the spec sets the number; desired: the coordinator wants it; unknown: the coordinator
+#: does not answer, so the number stays; no-room: fewer than the coordinator wants fit in.
 Cause = Literal["by-hand", "desired", "unknown", "no-room"]
 #: Rounding error of sums of decimal fractions.
 _ROUNDING = 1e-9
@@ -43,7 +43,7 @@ class ReplicaBounds:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCount:
-    """A number of teachers, with its cause and a sentence."""
+    """A number of teachers, with its cause and a sentence about it."""
 
     count: int
     cause: Cause
