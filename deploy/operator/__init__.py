@@ -1,1 +1,1 @@
-"""The operator: TeacherServices and DistillJobs of a cluster made true, by `edl operator run`."""
+"""The operator, `edl operator run`: reconciles TeacherServices and DistillJobs of a cluster."""

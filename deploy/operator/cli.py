@@ -60,8 +60,7 @@ def run(
 
     configure_logging(verbose)
     quiet_grpc()
-    # A line for each change, or for each try of each watch while a server is away, which the loop
-    # says once.
+    # kopf logs each change, and during an outage each retry, which the loop logs once.
     logging.getLogger("kopf").setLevel(logging.CRITICAL)
     connection = connect(kubeconfig, context, namespace)
     config = RunConfig(

@@ -19,8 +19,8 @@ class OperatorConfig:
         elastic: how jobs share the cluster.
         growing_cluster: the cluster adds machines for waiting pods, so its free resources do not
             limit the number of teachers or nodes.
-        place_within_s: a job does without a node for a while if the cluster has not scheduled its
-            pod after so many seconds.
+        place_within_s: if the cluster has not scheduled a node's pod after so many seconds, the job
+            runs without the node for a while.
     """
 
     namespace: str = "default"

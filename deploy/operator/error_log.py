@@ -1,4 +1,4 @@
-"""Logs an error that lasts only once."""
+"""Logs a persistent error once."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from ...runtime.errors import UsageError
 USER: Final = 65532
 #: Annotation with the hash of the manifest. It changes even if a field is only removed from it.
 HASH_ANNOTATION: Final = f"{GROUP}/made-from"
-#: Lists of a pod spec whose items are merged by this key; and lists that are concatenated.
+#: Lists of a pod spec that are merged by this key of their items; lists that are concatenated.
 _KEYED: Final = {
     "containers": "name",
     "env": "name",

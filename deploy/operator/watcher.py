@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Resources of which all are watched, and those of which only the operator's own are.
+#: Kinds with all objects watched, and kinds with only the operator's own objects watched.
 _OURS: Final = (TEACHER_SERVICE, DISTILL_JOB)
 _MADE: Final = (POD, DEPLOYMENT)
 #: Seconds after which a watch is renewed, as it may have broken silently.
@@ -39,7 +39,7 @@ _END_S: Final = 10.0
 
 
 class ResourceWatcher:
-    """Watches in a thread, and calls `wake` after each change.
+    """Watches the cluster in a thread, and calls `wake` after each change.
 
     Args:
         connection: to the cluster.
