@@ -1,1 +1,1 @@
-"""How the mesh is run elsewhere: files for containers, systemd and Kubernetes, and the operator."""
+"""Deployment files for containers, systemd and Kubernetes, and the operator."""

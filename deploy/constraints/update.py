@@ -1,10 +1,10 @@
-"""Pin what the images install: `make constraints`.
+"""Pin the packages that the images install: `make constraints`.
 
     python deploy/constraints/update.py
 
-Writes `constraints.txt`, one version for each package that a runtime extra needs, and
-`licenses.md`, the licence of each. It asks pip what would be installed; nothing is installed and no
-address of an index is written down. Licences are those of the installed packages.
+Writes `constraints.txt`, with a version for each package that a runtime extra needs, and
+`licenses.md`, with their licences. A dry run of pip resolves the versions, so nothing is installed;
+no address of an index is stored. Licences are read from the installed packages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FOLDER: Final = Path(__file__).resolve().parent
 ROOT: Final = FOLDER.parents[1]
 CONSTRAINTS: Final = FOLDER / "constraints.txt"
 LICENSES: Final = FOLDER / "licenses.md"
-#: What a machine of a mesh may need. Not torch and GPU builds: their versions depend on the driver.
+#: Extras for machines of a mesh. Versions of torch and of GPU builds depend on the driver.
 EXTRAS: Final = ("paddle", "onnx", "embedded", "events", "fs", "store", "http", "dashboard", "k8s")
 _HEAD: Final = """\
 # What the images install: made by `make constraints`, held against pyproject.toml by a test.
@@ -49,10 +49,10 @@ def main() -> int:
 
 
 def resolved(project: Path, extras: Iterable[str]) -> list[dict[str, Any]]:
-    """Core metadata, as JSON, of all that a project's extras need, without the project itself.
+    """Return core metadata of all packages that a project's extras need, without the project.
 
     Raises:
-        subprocess.CalledProcessError: pip cannot resolve them.
+        subprocess.CalledProcessError: pip cannot resolve the packages.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
@@ -68,10 +68,10 @@ def resolved(project: Path, extras: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def licence(name: str) -> str:
-    """What an installed package says: its expression, else its classifiers, else its short text.
+    """Return the licence of an installed package: expression, else classifiers, else short text.
 
     Raises:
-        PackageNotFoundError: it is not installed; `make install` does that.
+        PackageNotFoundError: the package is not installed; run `make install`.
     """
     metadata = importlib.metadata.metadata(name)
     if "License-Expression" in metadata:

@@ -1,7 +1,7 @@
 """The job of examples/ctr.py, for a mesh with mTLS: its reader presents a certificate.
 
-Put a job of your own beside this file, with the same `distill()`. `ctr` is found by PYTHONPATH;
-SECRETS names the folder of the credentials, if it is not that of containers.
+For a job of your own, put a file with the same `distill()` beside this one. `ctr` must be on
+PYTHONPATH. The variable SECRETS names the folder of the credentials outside of containers.
 """
 
 from __future__ import annotations
