@@ -1,4 +1,4 @@
-# Sourced by redis.sh and sentinel.sh: where things are, and who is the master.
+# Sourced by redis.sh and sentinel.sh: addresses and paths, and which server is the master.
 # REDIS_NODES and SENTINEL_NODES: host:port of each; by default those of the StatefulSets.
 : "${REDIS_NODES:=edl-redis-0.edl-redis:6379 edl-redis-1.edl-redis:6379 edl-redis-2.edl-redis:6379}"
 : "${SENTINEL_NODES:=edl-sentinel-0.edl-sentinel:26379 edl-sentinel-1.edl-sentinel:26379 edl-sentinel-2.edl-sentinel:26379}"
@@ -8,7 +8,7 @@
 : "${SERVER:=valkey-server}"
 : "${CLI:=valkey-cli}"
 
-ask() { # host:port, words: what a server answers within 2 s, as lines
+ask() { # host:port, words: print the answer of a server, within 2 s, as lines
     host=${1%:*} port=${1##*:}
     shift
     tls=
@@ -17,7 +17,7 @@ ask() { # host:port, words: what a server answers within 2 s, as lines
     timeout 2 "$CLI" $tls -h "$host" -p "$port" "$@" 2>/dev/null
 }
 
-# Who is the master, as a sentinel says; nothing where none answers.
+# Print the master that a sentinel names; nothing if no sentinel answers.
 told_master() {
     for node in $SENTINEL_NODES; do
         found=$(ask "$node" sentinel get-master-addr-by-name mesh | tr '\n' ':')
@@ -26,7 +26,7 @@ told_master() {
     done
 }
 
-# Who is the master: as a sentinel says, else the server that says so itself, else the first of all.
+# Print the master: the one that a sentinel names, else a server in this role, else the first server.
 find_master() {
     found=$(told_master)
     [ -n "$found" ] && echo "$found" && return

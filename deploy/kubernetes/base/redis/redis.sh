@@ -1,12 +1,12 @@
-# Starts one Redis of the mesh: as the master, or as a replica of whoever is that.
+# Starts one Redis server of the mesh, as the master or as a replica of the master.
 # SELF: its own host:port among REDIS_NODES; by default that of its pod.
 set -eu
 . "$(dirname "$0")/place.sh"
 : "${SELF:=$HOSTNAME.edl-redis:6379}"
 umask 077
 
-# It comes back empty. While the sentinels still take it for the master, they have not noticed that it
-# was away: they make one of the others the master in a moment, which has all that there was.
+# A restarted server is empty. If the sentinels still name it as the master, they have not noticed the
+# restart yet: wait until they promote a replica, which has the data.
 tries=0
 while [ "$(told_master)" = "$SELF" ] && [ $tries -lt 10 ]; do
     tries=$((tries + 1))
