@@ -1,13 +1,13 @@
 #!/bin/sh
-# Makes what compose.yaml mounts: certificates, passwords, Redis users; and .env, which says as whom
-# the containers run. Needs openssl 3, and edl, or an engine that has the image edl-dist.
+# Creates the files that compose.yaml mounts (certificates, passwords, Redis users), and .env with the
+# user of the containers. Needs openssl 3, and edl or a container engine with the image edl-dist.
 #
-#   ./prepare.sh          once; what is there already is kept
-#   rm -r secrets         before it, for all of it anew
+#   ./prepare.sh          run once; existing files are kept
+#   rm -r secrets         run before it to create new certificates and passwords
 #
-# EDL: the command that is `edl` here; by default the one on PATH, else the one of the image.
-# ENGINE: docker, or podman. DAYS: how long certificates hold, 90 unless it is set. HOSTS: names and
-# addresses by which servers are reached besides their own, where compose.yaml publishes ports.
+# EDL: command to use as `edl`; default: the one on PATH, else the one in the image.
+# ENGINE: docker (default) or podman. DAYS: validity of certificates; default: 90. HOSTS: additional
+# names and addresses of the servers, if compose.yaml publishes ports.
 set -eu
 umask 077
 cd "$(dirname "$0")"
@@ -15,7 +15,7 @@ mkdir -p secrets
 secrets=$PWD/secrets
 certificates=../tls/certificates.sh
 
-# Files keep their owner in a container: it runs as whoever owns them, and never as root.
+# Mounted files keep their owner, so the containers run as that user, but never as root.
 owner=$(id -u):$(id -g)
 [ "$(id -u)" != 0 ] || owner=65532:65532
 [ -f .env ] || echo "EDL_USER=$owner" >.env
