@@ -22,7 +22,7 @@ FOLDER: Final = Path(__file__).resolve().parent
 ROOT: Final = FOLDER.parents[1]
 CONSTRAINTS: Final = FOLDER / "constraints.txt"
 LICENSES: Final = FOLDER / "licenses.md"
-#: Extras for machines of a mesh. Versions of torch and of GPU builds depend on the driver.
+#: Extras for machines of a mesh; not torch and GPU builds: their versions depend on the driver.
 EXTRAS: Final = ("paddle", "onnx", "embedded", "events", "fs", "store", "http", "dashboard", "k8s")
 _HEAD: Final = """\
 # What the images install: made by `make constraints`, held against pyproject.toml by a test.

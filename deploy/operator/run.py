@@ -39,8 +39,8 @@ class RunConfig:
 
     Attributes:
         operator: settings of its reconcilers.
-        lease_s: another operator takes over after so many seconds without a heartbeat; 0: there is
-            no other one.
+        lease_s: another operator takes over if the lease is not renewed for so many seconds; 0:
+            there is no other one.
         metrics_listen: address of metrics and health; None: not served.
         insecure: allow reading them from other machines without credentials.
         security: credentials for coordinators.

@@ -69,7 +69,7 @@ class DesiredJob:
         priority: higher priorities get nodes first.
         retries: the job fails after so many failed nodes.
         stop: it should not run (any more).
-        trains: its nodes run `edl student train`, whose exit codes are known.
+        trains: its nodes run `edl student train`, so their exit codes have a known meaning.
         submitted_s: time of submission, by the clock of `now`.
         wrong: why its spec is invalid; empty: it is valid.
     """

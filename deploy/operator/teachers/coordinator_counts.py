@@ -9,7 +9,7 @@ from typing import Final
 from ....mesh.fleet.service_poller import ServicePoller
 from ....proto.security import ClientSecurity
 
-#: Coordinators that are polled at the same time, as some may not answer.
+#: Most coordinators to poll at the same time, as some may not answer.
 _AT_ONCE: Final = 16
 
 
