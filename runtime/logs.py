@@ -27,7 +27,7 @@ LEVEL_VARIABLE: Final = "EDL_LOG_LEVEL"
 #: gave; batches are the student's numbers of batches.
 KEYS: Final = ("job", "student", "service", "teacher", "request", "batches")
 
-#: Libraries whose debug records only report each call.
+#: Libraries that write a debug record for each call and nothing else of use.
 _TALKATIVE: Final = ("grpc", "asyncio")
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

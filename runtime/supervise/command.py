@@ -21,7 +21,7 @@ class Command:
         log: file to which all output is appended; a tail is also kept in memory.
         pass_fds: descriptors that it inherits, with the same numbers.
         guard: run it under a guard, because it does not call `end_with_parent()` itself.
-        orphan_grace_s: seconds between SIGTERM and SIGKILL for a guarded program whose parent died.
+        orphan_grace_s: seconds from SIGTERM to SIGKILL for a guarded program after its parent died.
     """
 
     name: str
