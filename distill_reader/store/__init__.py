@@ -1,7 +1,7 @@
 """A store of soft labels on disk, by sample.
 
 `LabelStore` has the user's settings, `store.LabelDatabase` is an open store. Its use is in
-docs/label-store.md, its design in ADR-0011.
+docs/how-to/label-store.md, its design in ADR-0011.
 """
 
 from __future__ import annotations

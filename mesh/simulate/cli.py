@@ -49,7 +49,7 @@ def simulate(
 
     The same file and seed give the same run, event by event, and the same hash.
 
-    docs/simulator.md describes scenarios; examples/scenarios/ has some.
+    docs/how-to/plan.md describes scenarios; examples/scenarios/ has some.
     """
     import json
 

@@ -27,7 +27,7 @@ from edl.student.job.spec import NEEDED, OPTIONAL
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS = ROOT / "docs" / "hooks"
 JOB_FILE = (ROOT / "docs" / "job-file.md").read_text()
-READER = (ROOT / "docs" / "reader.md").read_text()
+READER = (ROOT / "docs" / "how-to" / "reader.md").read_text()
 
 
 def hook(name: str) -> ModuleType:
