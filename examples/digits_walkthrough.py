@@ -45,7 +45,7 @@ LABELLED = 40
 # %% [markdown]
 # ## The teacher
 #
-# Any model that a teacher can open will do (docs/models.md). This one takes images as bytes, as
+# Any model that a teacher can open will do (docs/how-to/models.md). This one takes images as bytes, as
 # they are, and turns them into floats itself: a quarter of the traffic.
 
 # %%

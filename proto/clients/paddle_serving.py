@@ -200,7 +200,7 @@ def pipeline_outputs(data: bytes) -> dict[str, Array]:
     if response.value and not response.tensors:
         raise WireError(
             "the server answers with text, which is never evaluated here: have its ResponseOp pack "
-            "tensors, as docs/paddle-serving.md shows"
+            "tensors, as docs/how-to/foreign-teachers.md shows"
         )
     if not response.tensors:
         raise WireError("the answer holds no tensors")
