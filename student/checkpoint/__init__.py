@@ -3,7 +3,7 @@
 The way of a save: `capture` names the arrays of model and optimizer; `SnapshotWriter` copies them
 into memory that the supervisor owns, and the training goes on; the supervisor's `Persister` writes
 the newest snapshot into a `Repository`, also when the process that left it is dead. Then a start
-finds it by `Repository.newest_valid`, and `restore` puts it back. docs/checkpoints.md tells it to
+finds it by `Repository.newest_valid`, and `restore` puts it back. docs/how-to/students.md tells it to
 users.
 """
 

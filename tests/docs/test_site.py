@@ -26,7 +26,7 @@ from edl.student.job.spec import NEEDED, OPTIONAL
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS = ROOT / "docs" / "hooks"
-JOB_FILE = (ROOT / "docs" / "job-file.md").read_text()
+JOB_FILE = (ROOT / "docs" / "reference" / "job-file.md").read_text()
 READER = (ROOT / "docs" / "how-to" / "reader.md").read_text()
 
 
