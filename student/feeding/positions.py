@@ -1,10 +1,10 @@
-"""Positions of an epoch: in whose order, whom a rank has them from, what a checkpoint knows.
+"""Positions of an epoch: their order, their leases, and which ones a checkpoint has trained.
 
-The order of an epoch has the ids that the feed's own sampler draws under (seed, epoch). A
-*position* is a place in it. Every rank draws the same one, so positions name samples among all of
-them; the feed's loader then reads whichever ids it is told, with its own workers and its own
-collating. Ranks lease shards of positions of the job board, or have parts that are fixed ahead. The
-states of all ranks together say what is trained (`merged`).
+The order of an epoch is the list of ids that the feed's own sampler draws under (seed, epoch). A
+*position* is an index in it. Every rank draws the same order, so a position names the same sample
+on all ranks. The feed's loader then reads the ids that it is given, with its own workers and
+collation. Ranks lease shards of positions from the job board, or have parts that are fixed ahead.
+The states of all ranks together say what is trained (`merged`).
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from ...scheduler.students.shards import Ranges, Shard, StaticDeal, cut, shard_r
 
 
 class Ordered:
-    """A feed whose samples have ids: its epochs' orders, and its loader.
+    """A feed whose samples have ids: the order of each epoch, and the loader that reads ids.
 
     Args:
         feed: a `DataLoader` of Paddle or PyTorch over a map-style data set, or a `Batched`.
-        seed: of the order; the same for all ranks.
+        seed: seed of the order; equal on all ranks.
 
     Attributes:
-        batch_size: of the feed's own batches; None where it does not say.
-        keeps: whether the loader's workers work for one epoch after another.
+        batch_size: rows of the feed's own batches; None: unknown.
+        keeps: whether the loader keeps its workers from epoch to epoch.
 
     Raises:
-        UsageError: it has no ids, or its sampler divides them among ranks by itself.
+        UsageError: its samples cannot be dealt to ranks; see `why_not`.
     """
 
     def __init__(self, feed: Any, seed: int) -> None:
         if why := why_not(feed):
             raise UsageError(why)
         loader = loader_of(feed)
-        assert loader is not None  # else there were a reason
+        assert loader is not None  # else `why_not` has a reason
         self._loader: BatchLoader = loader
         self._samplers = with_inner(loader.batch_sampler)
         self._seed = seed
@@ -55,13 +55,13 @@ class Ordered:
         self.keeps = loader.keeps
 
     def identity(self) -> dict[str, Any]:
-        """What has to be equal for positions to name the same samples, as JSON values."""
+        """Return, as JSON values, what must be equal for positions to name the same samples."""
         names = [type(sampler).__name__ for sampler in self._samplers]
         samples = _length(self._loader.dataset)
         return {"sampler": " of ".join(names), "seed": self._seed, "samples": samples}
 
     def total(self, epoch: int) -> int:
-        """How many positions the epoch has."""
+        """Return the number of positions of the epoch."""
         if self._drawn[0] != epoch:
             self._tell(epoch)
             with seeded(self._seed, epoch, *self._samplers):
@@ -69,25 +69,25 @@ class Ordered:
         return len(self._drawn[1])
 
     def begin(self, epoch: int, plan_of: Callable[[Sequence[Any]], EpochPlan]) -> Iterator[Any]:
-        """Have the loader read what `plan_of(ids of the epoch in order)` lists, batch by batch."""
+        """Start an epoch: the loader reads the batches of ids of `plan_of(ids in order)`."""
         self._tell(epoch)
         with seeded(self._seed, epoch, *self._samplers):
-            # Drawn anew even where it is known: workers get their seeds behind it, as when the
-            # loader reads its own epoch.
+            # Draw again even if the order is known: the loader draws the seeds of its workers
+            # after it, as in an epoch of its own.
             return self._loader.read(plan_of(self._draw(epoch)))
 
     def close(self) -> None:
-        """End the workers that the loader keeps."""
+        """Stop the workers that the loader keeps."""
         self._loader.close()
 
     def _tell(self, epoch: int) -> None:
         if callable(getattr(self._loader.dataset, "set_epoch", None)):
-            self._loader.close()  # workers that were kept have copies, which would not hear of it
+            self._loader.close()  # persistent workers have copies of the data set
         tell_epoch(epoch, *self._samplers, self._loader.dataset)
 
     def _draw(self, epoch: int) -> list[Any]:
         sampler = self._loader.batch_sampler
-        most = 2 * len(sampler) + 1000  # lengths are estimates at times
+        most = 2 * len(sampler) + 1000  # some lengths are estimates
         ids: list[Any] = []
         for number, batch in enumerate(sampler):
             if number > most:
@@ -101,7 +101,7 @@ class Ordered:
 
 
 def why_not(feed: Any) -> str:
-    """Why the samples of a feed cannot be dealt out one by one, and what to give; "": they can."""
+    """Return why the samples of a feed cannot be dealt to ranks, and what to do; "" if they can."""
     loader = loader_of(feed)
     if loader is None:
         return (
@@ -126,7 +126,7 @@ def why_not(feed: Any) -> str:
 def _length(dataset: Any) -> int | None:
     try:
         return len(dataset)
-    except (TypeError, NotImplementedError):  # its sampler knows what there is
+    except (TypeError, NotImplementedError):  # only its sampler knows the ids
         return None
 
 
@@ -137,48 +137,51 @@ _GIVE = (
 
 
 class ShardBoard(Protocol):
-    """The shards of this rank's generation, as `RankLink` asks its supervisor for them."""
+    """The shards of this rank's generation; `RankLink` is one."""
 
     def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
-        """These are the shards of the epoch; who says so first is believed."""
+        """Create the shards of the epoch; only the first call of a generation has an effect."""
 
     def lease(self, epoch: int, most: int) -> tuple[int, int] | None:
-        """The next one for this rank, or its first `most` rows; None: there is none left."""
+        """Lease the next shard, or its first `most` rows; None if none is left."""
 
     def done(self, epoch: int, start: int, stop: int) -> None:
-        """All of this one is trained."""
+        """Mark a shard as trained."""
 
 
 class PositionLeases(Protocol):
-    """Positions for one rank; called by one thread at a time, `done` by another."""
+    """Leases of positions for one rank.
+
+    One thread at a time calls `begin` and `next`; another one calls `done`.
+    """
 
     def begin(self, epoch: int, total: int) -> int:
-        """The rank begins with an epoch of `total` positions.
+        """Begin an epoch of `total` positions.
 
         Returns:
-            How many of them are still to be trained, by all ranks together.
+            How many of them all ranks together still have to train.
         """
 
     def next(self, epoch: int, most: int) -> Shard | None:
-        """The next positions for this rank, which has use for `most`; None: none are left."""
+        """Return the next positions of this rank, which can use `most`; None if none are left."""
 
     def done(self, epoch: int, shard: Shard) -> None:
-        """All that `next` gave in `shard` is trained; returns at once."""
+        """Mark the positions that `next` returned as trained; does not block."""
 
 
 class BoardLeases:
-    """Shards of what the checkpoint says is not trained, leased one after another.
+    """Leases shards of the untrained positions from a board, one after another.
 
-    The board hears that one is done when the next is leased, or another epoch begun: so a board
-    that does not answer holds up who reads, and no step.
+    The board learns that a shard is done when the next one is leased or another epoch begins. So a
+    board that does not answer blocks the reading thread, but no step.
 
     Args:
-        board: where they are leased.
-        trained: of each epoch, the positions that the checkpoint holds as trained. All ranks of a
-            generation have the same ones, so that any of them can lay the shards out.
-        world: ranks of the generation.
-        total_batch: rows of one step of all ranks together.
-        rows: of a shard; None: chosen from the epoch and the world.
+        board: board with the shards.
+        trained: by epoch, the positions that are trained in the checkpoint; equal on all ranks of a
+            generation, so that any of them can create the shards.
+        world: number of ranks of the generation.
+        total_batch: rows of one step, of all ranks together.
+        rows: positions of a shard; None: chosen from the epoch and the world.
     """
 
     def __init__(
@@ -218,15 +221,15 @@ class BoardLeases:
 
 
 class StaticLeases:
-    """The positions of `StaticDeal`: known ahead, the same whatever the timing.
+    """The positions of `StaticDeal`: fixed ahead, whatever the timing.
 
-    They are the sizes of the rank's batches, too: a source over these leases needs those.
+    They also are the `Sizes` of a source with these leases.
 
     Args:
-        trained: of each epoch, the positions that the checkpoint holds as trained.
-        total_batch: rows of one step of all ranks together.
-        rank: whose part it is.
-        world: ranks of the generation.
+        trained: by epoch, the positions that are trained in the checkpoint.
+        total_batch: rows of one step, of all ranks together.
+        rank: number of this rank.
+        world: number of ranks of the generation.
     """
 
     def __init__(
@@ -246,10 +249,10 @@ class StaticLeases:
         return remaining.count
 
     def rows(self, ordinal: int, left: int) -> int:
-        """Rows of this rank at a step, from 0, of the epoch that was begun last; 0 behind its end.
+        """Return the rows of this rank at step `ordinal` of the current epoch; 0 after its end.
 
-        With fewer rows than ranks some ranks have none in any step: those behind the others in
-        each. So a rank that has none in one step has none in those behind it.
+        If a step has fewer rows than ranks, always the last ranks have none. So a rank without rows
+        in one step has none in all later ones.
         """
         (deal,) = self._deals.values()
         return deal.rows(ordinal)
@@ -262,7 +265,7 @@ class StaticLeases:
         return self._coming.popleft() if self._coming else None
 
     def done(self, epoch: int, shard: Shard) -> None:
-        pass  # nobody else could have it
+        pass  # no other rank could train it
 
 
 def _remaining(trained: Mapping[int, Ranges], epoch: int, total: int) -> Ranges:
@@ -281,11 +284,11 @@ State = Mapping[str, Any]
 
 
 def merged(states: Sequence[State], base: State | None) -> dict[str, Any]:
-    """The feed's part of a checkpoint.
+    """Return the feed's part of a checkpoint.
 
     Args:
         states: `state()` of the sources of all ranks, in the order of ranks, all at one step.
-        base: that part of the checkpoint that the generation began with; None: it began without.
+        base: the feed's part of the checkpoint that the generation started from; None: none.
     """
     if states[0]["kind"] != "sharded":
         return {"kind": states[0]["kind"], "ranks": [dict(state) for state in states]}
@@ -301,18 +304,18 @@ def merged(states: Sequence[State], base: State | None) -> dict[str, Any]:
 
 
 def restored(saved: State | None) -> dict[int, Ranges]:
-    """By epoch, the positions that are trained by what `merged` gave; none of feeds without ids."""
+    """Return the trained positions by epoch, from `merged`; empty for feeds without ids."""
     return {} if saved is None or saved["kind"] != "sharded" else _trained(saved)
 
 
 def check_fits(saved: State | None, kind: str, order: State | None, world: int) -> None:
-    """Raises UsageError where a checkpoint's part is not of this feed.
+    """Raise UsageError if the feed's part of a checkpoint does not fit this feed.
 
     Args:
-        saved: what `merged` gave.
-        kind: of the present source.
-        order: what identifies its order; None: it has none.
-        world: ranks; those of a feed without ids are as many as before.
+        saved: result of `merged`; None: there is no checkpoint.
+        kind: kind of the present source.
+        order: `identity()` of its order; None: it has none.
+        world: number of ranks; a feed without ids needs as many as before.
     """
     if saved is None:
         return

@@ -1,7 +1,7 @@
-"""`ShardedSource`: the batches of one rank among others that come and go, for a reader.
+"""`ShardedSource`: the batches of one rank, for a reader, while other ranks come and go.
 
-`DealtPlan` finds out which positions each batch has as the loader asks; `ShardCounter` knows what
-is trained of the rank's shards, when one is done, and how far the rank reads ahead.
+`DealtPlan` leases the positions of each batch when the loader asks for it. `ShardCounter` knows
+which positions are trained, which shards are done, and how far the rank reads ahead.
 """
 
 from __future__ import annotations
@@ -26,29 +26,28 @@ from .positions import Ordered, PositionLeases
 
 log = logging.getLogger(__name__)
 
-#: Batches that are read and not trained, at most.
+#: Most batches that are read and not trained.
 DEFAULT_AHEAD: Final = 64
 _EXPLAIN_EVERY_S: Final = 10.0
 
 
 class ShardedSource:
-    """The source of one rank in one generation; see `ResumableSource` of the reader.
+    """The source of one rank in one generation; a `ResumableSource` of the reader.
 
-    Within an epoch its n-th batch has as many positions of what the leases give as `sizes` says;
-    the last one may have fewer. Each batch carries the positions of its rows (`with_positions`).
-    It reads ahead of what is trained by at most `ahead` batches.
+    Each batch has as many leased positions as `sizes` says; the last one of an epoch may have
+    fewer. It carries the positions of its rows (`with_positions`).
 
     Args:
         ordered: the feed.
-        leases: where its positions come from.
-        sizes: of its batches.
-        total_batch: rows of one step of all ranks together.
-        equal_rows: rows of one step of this rank if all ranks had equal parts.
-        ahead: batches.
+        leases: leases of its positions.
+        sizes: sizes of its batches.
+        total_batch: rows of one step, of all ranks together.
+        equal_rows: rows of this rank in one step if all ranks had equal parts.
+        ahead: most batches that are read and not trained.
 
     Attributes:
-        total_batch: rows of one step of all ranks together.
-        has_positions: True: batches carry them.
+        total_batch: rows of one step, of all ranks together.
+        has_positions: True: batches carry positions.
     """
 
     kind = "sharded"
@@ -78,25 +77,25 @@ class ShardedSource:
     # --- the training loop's side
 
     def positions(self, epoch: int) -> int:
-        """How many positions an epoch has: those of all ranks, trained or not."""
+        """Return the number of positions of an epoch, of all ranks, trained or not."""
         return self._ordered.total(epoch)
 
     def trained(self, epoch: int, positions: Array) -> None:
-        """A step has trained a batch with these positions, int64 [rows]; once for each batch."""
+        """Record that a step trained a batch with these positions, int64 [rows]."""
         self._tally.trained(epoch, positions)
 
     def sample_ids(self, epoch: int, positions: Sequence[int]) -> list[Any]:
-        """The ids, in the feed's data set, of the samples at these positions of a read epoch."""
+        """Return the ids of the samples at these positions of the current or the former epoch."""
         ids = self._ids[epoch]
         return [ids[position] for position in positions]
 
     def state(self) -> dict[str, Any]:
-        """What this rank has trained in this generation, as JSON values; see `saving.merged`."""
+        """Return what this rank has trained in this generation, as JSON values for `merged`."""
         trained = {str(epoch): ranges.to_json() for epoch, ranges in self._tally.ranges().items()}
         return {"kind": self.kind, "trained": trained, "order": self._ordered.identity()}
 
     def stop(self) -> None:
-        """Give no more batches: called before a reader is closed in the middle of an epoch."""
+        """Give no more batches; call it before a reader is closed in the middle of an epoch."""
         self._stopped = True
         self._tally.wake()
 
@@ -123,7 +122,7 @@ class ShardedSource:
         self._ordered.close()
 
     def _may_go_on(self) -> bool:
-        """Wait until this rank has trained enough for another batch; False once stopped."""
+        """Wait until fewer than `ahead` batches are read and not trained; False if stopped."""
 
         def may() -> bool:
             return self._stopped or self._tally.ahead < self._ahead
@@ -154,7 +153,7 @@ class _ShardedReading:
         source = self._source
 
         def plan_of(ids: Sequence[Any]) -> DealtPlan:
-            # The epoch before may still be trained.
+            # Batches of the epoch before may still be in training.
             source._ids = {epoch: ids, epoch - 1: source._ids.get(epoch - 1, ())}
             self._plan = DealtPlan(
                 epoch,
@@ -190,24 +189,24 @@ class _ShardedReading:
         return None
 
     def close(self) -> None:
-        # Paddle's kept workers do not stand an epoch that was left: others are started then.
+        # Paddle's persistent workers cannot be used after an epoch that was left early.
         if not (self._ended and self._source._ordered.keeps):
             close_iterator(self._batches)
             self._source._ordered.close()
 
 
 class Sizes(Protocol):
-    """How large this rank's batches are."""
+    """Sizes of this rank's batches."""
 
     def rows(self, ordinal: int, left: int) -> int:
-        """Rows of its `ordinal`-th batch, from 0, of the epoch that was begun; 0: no more come.
+        """Return the rows of batch `ordinal`, from 0, of the current epoch; 0: no more batches.
 
-        All ranks have `left` rows together for this batch and all later ones. None takes more of
-        them than is its part, however far ahead it reads: so each step has its full number until
-        the epoch's last.
+        All ranks together have `left` rows for this batch and all later ones. No rank takes more
+        than its part of them, however far ahead it reads. So each step but the epoch's last one has
+        its full number of rows.
 
-        It may wait until that is decided, though not before the epoch's first step: a loader with
-        workers asks for as many as these read ahead before the epoch is begun.
+        It may block until the shares of ranks are decided, but not before the epoch's first step: a
+        loader with workers asks for as many batches as these read ahead when the epoch begins.
 
         Raises:
             EdlError: the rank ends.
@@ -215,21 +214,22 @@ class Sizes(Protocol):
 
 
 class DealtPlan:
-    """A batch sampler that leases positions; the loader iterates it, in whichever thread.
+    """A batch sampler that leases positions; the loader may iterate it in any thread.
 
     Args:
-        epoch: its number.
-        ids: of all its samples, in order.
-        leases: positions for this rank.
-        sizes: of its batches.
-        tally: is told of each shard.
-        remaining: positions of the epoch that were not trained before, of all ranks together.
-        total_batch: rows of one step of all ranks together.
-        equal_rows: rows of one step of each rank if all had equal parts.
+        epoch: number of the epoch.
+        ids: ids of all its samples, in order.
+        leases: leases of positions for this rank.
+        sizes: sizes of its batches.
+        tally: counter that gets each leased shard.
+        remaining: untrained positions of the epoch, of all ranks together.
+        total_batch: rows of one step, of all ranks together.
+        equal_rows: rows of this rank in one step if all ranks had equal parts.
 
     Attributes:
-        coming: positions, int64 [rows], of the batches that the loader has asked for and not given.
-        error: what ended it too early; loaders lose what is raised in a thread of theirs.
+        coming: positions, int64 [rows], of the batches that the loader has asked for and not yet
+            returned.
+        error: exception that ended the plan early; loaders lose those raised in their threads.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class DealtPlan:
         self.error: Exception | None = None
 
     def __len__(self) -> int:
-        """At most so many batches; how many shows while they are read."""
+        """Return the most batches that it may have; their number is known only at the end."""
         return len(self._ids)
 
     def __iter__(self) -> Iterator[Ids]:
@@ -276,10 +276,10 @@ class DealtPlan:
             ordinal, left = ordinal + 1, max(0, left - self._total_batch)
 
     def _rows(self, ordinal: int, left: int) -> int:
-        """Rows of this rank's next batch; 0: no more come.
+        """Return the rows of this rank's next batch; 0: no more batches.
 
-        Once it has leased all that is left, other ranks have none: a step would be of this rank's
-        share alone, perhaps of a single row. So it takes as much as if all had equal parts.
+        Once this rank has leased all that is left, the other ranks have no rows. A step would then
+        have only this rank's share, perhaps a single row. So it takes at least an equal part.
         """
         rows = self._sizes.rows(ordinal, left)
         held = sum(map(len, self._have))
@@ -288,7 +288,10 @@ class DealtPlan:
         return max(rows, min(self._equal_rows, held))
 
     def _next(self, rows: int, most: int) -> list[int]:
-        """The next positions, fewer than `rows` where no more are left for this rank."""
+        """Return the next positions, fewer than `rows` if no more are left for this rank.
+
+        At most `most` positions are leased for them.
+        """
         taken: list[int] = []
         while len(taken) < rows and (self._have or self._lease(most - len(taken))):
             held = self._have.popleft()
@@ -316,10 +319,10 @@ class _Open:
 
 
 class ShardCounter:
-    """Counts, between the thread that reads and the one that trains.
+    """Counts what the reading thread reads and the training thread trains.
 
     Args:
-        done: called with epoch and shard once all of it is trained, in the thread that trains.
+        done: called in the training thread with epoch and shard, once all of the shard is trained.
     """
 
     def __init__(self, done: Callable[[int, Shard], None]) -> None:
@@ -331,23 +334,23 @@ class ShardCounter:
         self._stepped = 0
 
     def leased(self, epoch: int, shard: Shard) -> None:
-        """The rank has this shard now."""
+        """Add a shard that the rank has leased."""
         with self._changed:
             self._open.append(_Open(epoch, shard, shard.rows))
 
     def begin(self) -> None:
-        """An epoch begins: what was read of another one and not trained is no longer waited for."""
+        """Begin an epoch: forget what was read of the former one and not trained."""
         with self._changed:
             self._open.clear()
             self._handed = self._stepped = 0
 
     def handed(self) -> None:
-        """One batch more was read."""
+        """Count a batch that was read."""
         with self._changed:
             self._handed += 1
 
     def trained(self, epoch: int, positions: Array) -> None:
-        """A step has trained a batch of these positions, int64 [rows]; none: it had no batch."""
+        """Record a step of these positions, int64 [rows]; empty: the rank had no batch."""
         if not len(positions):
             return
         complete: list[Shard] = []
@@ -367,21 +370,21 @@ class ShardCounter:
             self._done(epoch, shard)
 
     def ranges(self) -> dict[int, Ranges]:
-        """By epoch, what was trained."""
+        """Return the trained positions by epoch."""
         with self._changed:
             return dict(self._trained)
 
     @property
     def ahead(self) -> int:
-        """Batches that were read and are not trained."""
+        """Number of batches that are read and not trained."""
         return self._handed - self._stepped
 
     def wait(self, ends: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until `ends()`, which is looked at whenever something was trained, or woken."""
+        """Wait until `ends()`, checked after each step and each `wake`; False after `timeout_s`."""
         with self._changed:
             return self._changed.wait_for(ends, timeout_s)
 
     def wake(self) -> None:
-        """Have who waits look again."""
+        """Make waiting threads check their condition again."""
         with self._changed:
             self._changed.notify_all()

@@ -1,7 +1,8 @@
-"""Which source and reader a rank has: by what its job's feed can do, and whether it distils.
+"""The choice of a rank's source and reader, by the feed of its job and by whether it distils.
 
-`UnshardedSource` is of feeds whose samples have no ids: each rank of a fixed world reads a part,
-and knows where. `DirectReader` is for jobs that ask no teacher. `sharded.py` has the other source.
+`UnshardedSource` is for feeds whose samples have no ids: each rank of a fixed world reads a part,
+and remembers its position there. `DirectReader` is for jobs without teachers. `sharded.py` has the
+source for samples with ids.
 """
 
 from __future__ import annotations
@@ -49,21 +50,21 @@ def source_for(
     sizes: Sizes,
     saved: Mapping[str, Any] | None,
 ) -> ShardedSource | UnshardedSource:
-    """The source of one rank of one generation.
+    """Return the source of one rank in one generation.
 
     Args:
-        feed: what `feed("train")` of the job gave: batches, or a map-style data set, of which
-            batches of `total_batch` are made, in another order in each epoch.
-        settings: of the job.
-        rank: whose it is.
-        world: ranks of the generation.
-        link: where shards are leased; not asked where `settings.deal` is "static".
-        sizes: of this rank's batches; not asked either then.
-        saved: the feed's part of the checkpoint (`saving.merged`); None: there is none.
+        feed: result of `feed("train")` of the job: batches, or a map-style data set, which is
+            shuffled and cut into batches of `total_batch` rows.
+        settings: settings of the job.
+        rank: number of the rank.
+        world: number of ranks of the generation.
+        link: board with the shards; unused if `settings.deal` is "static".
+        sizes: sizes of this rank's batches; unused if `settings.deal` is "static".
+        saved: the feed's part of the checkpoint (`merged`); None: there is none.
 
     Raises:
-        UsageError: the feed cannot be divided among so many ranks, the checkpoint is of another
-            one, or nothing says how large a batch is.
+        UsageError: the feed cannot be divided among this many ranks, the checkpoint is of another
+            feed, or the batch size is unknown.
     """
     ordered = ordered_of(feed, settings)
     if ordered is None:
@@ -88,10 +89,10 @@ def source_for(
 
 
 def ordered_of(feed: Any, settings: TrainSettings) -> Ordered | None:
-    """The order of a feed's samples; None: they have no ids.
+    """Return the order of a feed's samples; None if they have no ids.
 
     Raises:
-        UsageError: as `source_for` does.
+        UsageError: the feed does not fit the settings.
     """
     check_feed(feed, settings)
     feed = _batches_of(feed, settings)
@@ -99,7 +100,7 @@ def ordered_of(feed: Any, settings: TrainSettings) -> Ordered | None:
 
 
 def check_feed(feed: Any, settings: TrainSettings) -> None:
-    """Raises UsageError where a feed cannot be what the settings say, before any rank starts."""
+    """Raise UsageError if a feed does not fit the settings; used before any rank starts."""
     least, most = settings.nodes
     why = why_not(_batches_of(feed, settings))
     if why and least != most:
@@ -116,17 +117,17 @@ def make_reader(
     rank: int,
     epoch: int = 0,
 ) -> DistilReader | DirectReader:
-    """What the training loop iterates: a reader with teachers, or the source where none is asked.
+    """Return what the training loop iterates: a `DistilReader`, or without teachers the source.
 
     Args:
-        source: of this rank.
+        source: source of this rank.
         distill: how the job distils; None: it does not.
-        settings: of the job.
-        rank: number of this rank in its job.
+        settings: settings of the job.
+        rank: number of this rank.
         epoch: number of the first epoch.
 
     Raises:
-        UsageError: settings that cannot work.
+        UsageError: the settings cannot work.
     """
     if distill is None or not distill.needs_labels:
         return DirectReader(source, epoch)
@@ -163,13 +164,12 @@ def _batches_of(feed: Any, settings: TrainSettings) -> Any:
 
 
 class DirectReader:
-    """Iterates a source in the training loop's own thread: for jobs that ask no teacher.
+    """Iterates a source in the training loop's thread, for jobs without teachers.
 
-    Batches are the source's own, equal to the last bit to those that a `DistilReader` over it
-    gives; one that is iterated again goes on with the next epoch.
+    The batches are bit-identical to those of a `DistilReader`. Each iteration is the next epoch.
 
     Args:
-        source: of this rank.
+        source: source of this rank.
         epoch: number of the first epoch.
     """
 
@@ -179,7 +179,7 @@ class DirectReader:
         self._mark: Any = None
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of the next epoch; it is begun now."""
+        """Begin the next epoch at once, and return its batches."""
         reading = self._source.begin(self._epoch, 0, self._mark)
         self._epoch += 1
         self._mark = None
@@ -199,30 +199,30 @@ class DirectReader:
             reading.close()
 
     def close(self) -> None:
-        """End what the source keeps."""
+        """Close the source."""
         self._source.close()
 
 
 class UnshardedSource:
-    """The source of one rank of a world that stays as it is; see `ResumableSource` of the reader.
+    """The source of one rank of a fixed world; a `ResumableSource` of the reader.
 
-    What ranks have of it is the feed's own affair (`shard(rank, world_size)`), or its batches in
-    turns where it is a list of them. It remembers where it stood behind each batch until that is
-    trained: so a checkpoint says where this rank goes on, whatever was read ahead.
+    The feed itself divides its batches among ranks (`shard(rank, world_size)`); ranks take the
+    batches of a list in turn. The position after each batch is kept until the batch is trained. So
+    a checkpoint says where this rank continues, whatever it has read ahead.
 
     Args:
-        feed: an iterable of batches; a list of them; a loader whose sampler divides by itself.
-        seed: of the order, where it has one.
-        rank: whose part it is.
-        world: ranks.
-        saved: `state()` of this rank in the checkpoint; None: from the beginning.
+        feed: an iterable of batches, a list of them, or a loader whose sampler divides samples.
+        seed: seed of the order, if there is one.
+        rank: number of this rank.
+        world: number of ranks.
+        saved: `state()` of this rank in the checkpoint; None: start at the beginning.
 
     Attributes:
-        has_positions: False: batches carry none.
-        total_batch: None: batches are as the feed makes them.
+        has_positions: False: batches carry no positions.
+        total_batch: None: the feed decides.
 
     Raises:
-        UsageError: it cannot be iterated again, or not be divided among so many ranks.
+        UsageError: the feed can be iterated only once, or cannot be divided among the ranks.
     """
 
     kind = "unsharded"
@@ -242,11 +242,11 @@ class UnshardedSource:
     # --- the training loop's side
 
     def positions(self, epoch: int) -> int | None:
-        """None: how many samples an epoch has is not known."""
+        """Return None: the number of samples is unknown."""
         return None
 
     def trained(self, epoch: int, positions: Array) -> None:
-        """A step has trained a batch; once for each batch, in their order."""
+        """Record that a step trained the next batch."""
         if self._marks:
             self._at = {
                 "epoch": epoch,
@@ -255,18 +255,18 @@ class UnshardedSource:
             }
 
     def sample_ids(self, epoch: int, positions: Sequence[int]) -> list[Any]:
-        """Samples have no ids."""
+        """Return []: samples have no ids."""
         return []
 
     def state(self) -> dict[str, Any]:
-        """Where this rank goes on, behind what was trained, as JSON values."""
+        """Return where this rank continues after what is trained, as JSON values."""
         at = self._at
         if self._end is not None and not self._marks:
             at = {"epoch": at["epoch"] + 1, "batches": 0, "mark": self._end[0]}
         return {"kind": self.kind, **at}
 
     def stop(self) -> None:
-        """Nothing of it waits."""
+        """Do nothing: this source does not wait for the training."""
 
     # --- the reader's side
 
@@ -282,7 +282,7 @@ class UnshardedSource:
         self._marks.clear()
         self._end = None
         saved, self._saved = self._saved, None
-        if saved is not None and saved["epoch"] > epoch:  # it had ended this epoch, others had not
+        if saved is not None and saved["epoch"] > epoch:  # this rank, but not all, had ended it
             self._saved, self._end = saved, (saved["mark"],)
             self._at = {"epoch": epoch, "batches": saved["batches"], "mark": None}
             return _Nothing()
@@ -296,7 +296,7 @@ class UnshardedSource:
 
 
 class _Remembering:
-    """A reading whose marks the source keeps until their batches are trained."""
+    """An iterator whose marks the source keeps until their batches are trained."""
 
     def __init__(self, source: UnshardedSource, reading: SourceIterator) -> None:
         self._source = source
@@ -323,7 +323,7 @@ class _Remembering:
 
 
 class _Nothing:
-    """What there is of an epoch that was trained before."""
+    """An iterator without batches, of an epoch that this rank has trained."""
 
     start = None
 
