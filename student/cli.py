@@ -1,4 +1,4 @@
-"""`edl student train|evaluate|export`: train a job file on nodes that come and go; what it made."""
+"""The commands `edl student train`, `evaluate` and `export`."""
 
 from __future__ import annotations
 
@@ -212,9 +212,9 @@ BatchSize = Annotated[
     int | None, typer.Option(min=1, help="Rows of a batch, where the feed does not say it.")
 ]
 
-#: Paddle notes at its import that it could not compile extensions, which nobody here does.
+#: At import, Paddle warns that it cannot compile extensions; no code here compiles any.
 _COMPILES = "paddle.utils.cpp_extension.extension_utils"
-#: Of Paddle: warnings only; and not that note.
+#: Environment of ranks: a quiet log of Paddle, and not that warning.
 _NOTES = {"GLOG_minloglevel": "2", "PYTHONWARNINGS": f"ignore::UserWarning:{_COMPILES}"}
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -309,7 +309,7 @@ def train(
 
 
 def _supervise(settings: TrainSettings, start: LaunchInfo, host: str | None) -> NodeOutcome:
-    """Be a node until the job ends, or a signal says to leave."""
+    """Run this node until the job ends or a signal asks it to leave."""
     from rich.console import Console
 
     from ..coordinator.jobs import open_board
@@ -320,8 +320,8 @@ def _supervise(settings: TrainSettings, start: LaunchInfo, host: str | None) -> 
     from .supervisor.ui import DisplayHandler, NodeReporter
 
     if not Path(settings.spec).is_file():
-        load_job(settings.spec)  # which says what is wrong
-    # Closed whatever fails before the supervisor runs: a terminal gets its cursor back.
+        load_job(settings.spec)  # raises an error that says what is wrong
+    # If the supervisor does not start, this still restores the terminal's cursor.
     with closing(open_display(Console(), settings.job, settings.events)) as display:
         if not is_json():
             handler = DisplayHandler(display)
@@ -344,16 +344,17 @@ def _supervise(settings: TrainSettings, start: LaunchInfo, host: str | None) -> 
 
 
 def _quiet(cards: str) -> dict[str, str]:
-    """What ranks find in their environment beside what this process has.
+    """Return the variables to add to the environment of ranks: quiet Paddle, select `cards`.
 
-    Paddle's notes about its sockets and its build are for its developers, unless asked for.
+    Paddle logs its sockets and its build, which helps only its developers. Variables that the user
+    has set are kept.
     """
     given = {name: value for name, value in _NOTES.items() if name not in os.environ}
     return given | ({CARDS: cards} if cards else {})
 
 
 def _absolute(place: str | Path | None) -> str | None:
-    """A folder by its absolute path, as ranks may stand elsewhere; a URL as it is."""
+    """Return the absolute path of a folder, as ranks may run in another one; a URL unchanged."""
     if place is None or "://" in str(place):
         return None if place is None else str(place)
     return str(Path(place).expanduser().absolute())

@@ -1,4 +1,4 @@
-"""What a training would do, without doing it: `edl student train JOB.py --dry-run`."""
+"""Description of a training without running it: `edl student train JOB.py --dry-run`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .settings import TrainSettings
 
 
 def plan(settings: TrainSettings) -> Iterator[str]:
-    """Lines of "what: how"; each function of the job file that training begins with is called.
+    """Yield lines of the form "subject: value"; calls the functions of the job file.
 
     Raises:
         JobError: a function of the job file fails.
@@ -115,12 +115,12 @@ def _world(settings: TrainSettings) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What came of it.
+    """Result of a rehearsal.
 
     Attributes:
-        rows: of the first batch.
-        loss: the job's own, of this batch with the initial parameters.
-        metrics: of the first batch of `feed("eval")`; empty where the job has none.
+        rows: rows of the first batch.
+        loss: the job's own loss of this batch, with the initial parameters; None: it has no labels.
+        metrics: metrics of the first batch of `feed("eval")`; empty: the job has none.
     """
 
     rows: int
@@ -128,7 +128,7 @@ class Rehearsal:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def line(self) -> str:
-        """What to print of it."""
+        """Return it as one line of text."""
         loss = "no labels" if self.loss is None else f"loss {self.loss:.6g}"
         told = f"{loss} in the first batch, of {self.rows} rows"
         figures = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
@@ -136,17 +136,15 @@ class Rehearsal:
 
 
 def rehearse(parts: Assembly, batch_size: int | None = None) -> Rehearsal:
-    """Do with a job's parts what a training does, up to one step of the optimizer.
-
-    The job's own loss is what counts, as no teacher is asked.
+    """Run a job up to one step of the optimizer, with its own loss and without teachers.
 
     Args:
-        parts: of the job; they have taken a step then, and are not to be trained on.
-        batch_size: rows of a batch, where the feed is a data set.
+        parts: parts of the job. The step changes them: do not train with them afterwards.
+        batch_size: rows of a batch, if the feed is a data set.
 
     Raises:
         JobError: a function of the job file fails.
-        UsageError: what they give does not go together.
+        UsageError: the results of these functions do not fit together.
     """
     spec = parts.spec
     batch = first_batch(spec, "train", batch_size)

@@ -1,7 +1,7 @@
-"""How good a student is: a job's loss and metrics over its feed of held-out samples.
+"""Evaluation of a student: loss and metrics of a job over its feed of held-out samples.
 
-`evaluate` is of a checkpoint; `RankEvaluation` is of a training, each rank a part of the feed. Both
-add up `Scores`: means over rows, or what `paddle.metric` keeps itself.
+`evaluate` evaluates a checkpoint; `RankEvaluation` evaluates during a training, each rank a part of
+the feed. Both accumulate metrics in `Scores`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .rank.learner import Precision
 
 
 class Scores:
-    """Adds up the metrics of a job file.
+    """Accumulates the metrics of a job file.
 
-    A metric is a function of (outputs, labels) whose result is a mean over the rows of the batch,
-    or a `paddle.metric.Metric`.
+    A metric is a function of (outputs, labels) that returns a mean over the rows of the batch, or a
+    `paddle.metric.Metric`.
 
     Args:
-        spec: the job file; without `metrics()` there are none.
+        spec: the job file.
 
     Raises:
         JobError: its `metrics()` fails.
@@ -42,19 +42,19 @@ class Scores:
         self._rows = 0
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether the job has metrics."""
         return bool(self._metrics)
 
     def add(self, outputs: Any, labels: Any, rows: int) -> None:
-        """Count a batch.
+        """Add a batch.
 
         Args:
-            outputs: what the model returned.
-            labels: its hard labels.
-            rows: of the batch.
+            outputs: outputs of the model.
+            labels: hard labels of the batch.
+            rows: rows of the batch.
 
         Raises:
-            JobError: a metric fails, or is no number.
+            JobError: a metric fails, or returns no number.
         """
         self._rows += rows
         for name, metric in self._metrics.items():
@@ -74,7 +74,7 @@ class Scores:
                 self._sums[name] = self._sums.get(name, 0.0) + rows * number
 
     def values(self) -> dict[str, float]:
-        """The metrics of all rows that were added since `clear`; empty before the first.
+        """Return the metrics over all rows added since `clear`; empty without rows.
 
         Raises:
             JobError: a metric fails.
@@ -91,14 +91,14 @@ class Scores:
                 found[name] = self._sums[name] / self._rows
                 continue
             value = metric.accumulate()
-            if isinstance(value, (tuple, list)):  # as of Accuracy(topk=(1, 5))
+            if isinstance(value, (tuple, list)):  # such as Accuracy(topk=(1, 5))
                 found |= {f"{name}_{n}": float(one) for n, one in enumerate(value)}
             else:
                 found[name] = float(value)
         return found
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Remove all rows."""
         self._rows = 0
         self._sums.clear()
         for metric in self._metrics.values():
@@ -108,14 +108,13 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What came of it.
+    """Result of an evaluation.
 
     Attributes:
-        step: of the checkpoint.
-        rows: samples that were evaluated.
-        seconds: that took.
-        metrics: `loss`, the job's own, where there are labels, and its metrics by name; means over
-            all rows.
+        step: step of the checkpoint.
+        rows: number of evaluated samples.
+        seconds: duration.
+        metrics: the job's metrics by name, and its own `loss` if there are labels; means over rows.
     """
 
     step: int
@@ -124,7 +123,7 @@ class Evaluation:
     metrics: Mapping[str, float]
 
     def line(self) -> str:
-        """All of it in one line."""
+        """Return step, rows and metrics as one line of text."""
         figures = "  ".join(f"{name} {value:.6g}" for name, value in self.metrics.items())
         return f"step {self.step}  {self.rows} rows  {figures}"
 
@@ -136,19 +135,19 @@ def evaluate(
     part: Split = "eval",
     batch_size: int | None = None,
 ) -> Evaluation:
-    """Run a checkpoint over `feed(part)`, in inference mode and without gradients.
+    """Evaluate a checkpoint over `feed(part)`, in inference mode and without gradients.
 
     Args:
         spec: the job file.
         checkpoint: path or URL of a checkpoint, or of a folder of them: then the newest valid one.
-        part: which feed.
-        batch_size: rows of a batch, where the feed is a data set.
+        part: "train" or "eval".
+        batch_size: rows of a batch, if the feed is a data set.
 
     Raises:
         JobError: a function of the job file fails.
         UsageError: the feed is empty, or the checkpoint does not fit or does not exist.
         CheckpointUnavailable: the checkpoint cannot be read now.
-        CheckpointDamaged: it is broken.
+        CheckpointDamaged: the checkpoint is damaged.
     """
     import paddle
 
@@ -171,16 +170,15 @@ def evaluate(
 
 
 class RankEvaluation:
-    """Runs the model over `feed("eval")` and keeps the job's metrics, all ranks together.
+    """Evaluates the model over `feed("eval")`, which all ranks share.
 
-    A metric is a function of (outputs, labels) whose values are means over rows: these are weighted
-    by rows. An object of `paddle.metric` cannot be put together from parts: where there is one,
-    rank 0 sees all the data alone, and tells the others.
+    The means of metrics that are functions are weighted by rows. A `paddle.metric.Metric` cannot be
+    merged: if there is one, rank 0 alone evaluates all the data, and sends the others the result.
 
     Args:
         spec: the job file.
-        feed: makes the batches.
-        precision: of the forward pass.
+        feed: returns the batches.
+        precision: precision of the forward pass.
 
     Raises:
         JobError: `metrics()` of the job fails.
@@ -192,13 +190,15 @@ class RankEvaluation:
         self._alone = any(hasattr(one, "accumulate") for one in spec.metrics().values())
         self._feed = feed
         self._precision = precision
-        self._patient = True  # ranks may be far apart behind it: how far is not known yet
+        self._patient = True  # ranks may end the first one far apart: its duration is unknown
 
     def run(self, model: Any, group: Group) -> dict[str, float]:
-        """The metrics by name; all ranks call it and have the same. Empty where there are none.
+        """Return the metrics by name, equal on all ranks; empty if the job has none.
+
+        All ranks must call it.
 
         Raises:
-            JobError: a metric fails, or is no number.
+            JobError: a metric fails, or returns no number.
             PeerLost: another rank is gone.
         """
         if not self._scores:
@@ -211,7 +211,7 @@ class RankEvaluation:
         return _together([(rows, found) for _, rows, found in all_told])
 
     def _told(self, model: Any, group: Group) -> list[Any]:
-        """Rows of this rank, and the metrics over them."""
+        """Evaluate this rank's part; return its rows and the metrics over them."""
         import paddle
 
         self._scores.clear()
@@ -231,7 +231,7 @@ class RankEvaluation:
 
 
 def _part(feed: Any, group: Group, alone: bool) -> Iterator[Parts]:
-    """The batches that fall to this rank."""
+    """Yield the batches of this rank; `alone`: all of them."""
     world = 1 if alone else group.world
     loader = None if world == 1 else loader_of(feed)
     if loader is not None:
@@ -253,7 +253,7 @@ def _part(feed: Any, group: Group, alone: bool) -> Iterator[Parts]:
 
 
 def _together(told: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """Means over the rows of all ranks."""
+    """Return the means over the rows of all ranks."""
     total = sum(rows for rows, _ in told)
     names = next((list(found) for _, found in told if found), [])
     return {

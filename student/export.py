@@ -1,4 +1,4 @@
-"""A checkpoint as a model to serve: for Paddle's inference, and as ONNX."""
+"""Export of a checkpoint as a model to serve: for Paddle's inference, and as ONNX."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .job.batches import Parts, first_batch
 from .job.spec import JobSpec
 
 Format = Literal["paddle", "onnx"]
-#: What files are called, but for their endings.
+#: Name of the files, without suffix.
 NAME: Final = "model"
 _OPSET: Final = 17
 _CHECKED_ROWS: Final = 4
@@ -24,13 +24,13 @@ _CHECKED_ROWS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written.
+    """An exported model.
 
     Attributes:
-        step: of the checkpoint.
+        step: step of the checkpoint.
         files: absolute paths.
-        worst: of each format, the greatest difference of an output to the student's own, on the
-            rows it was checked with; None: it could not be run here, as its runtime is missing.
+        worst: by format, the greatest difference between its outputs and the student's, on the
+            checked rows; None: its runtime is not installed, so it was not run.
     """
 
     step: int
@@ -46,23 +46,23 @@ def export(
     formats: Sequence[Format] = ("paddle",),
     batch_size: int | None = None,
 ) -> Exported:
-    """Write a checkpoint's model to a folder, and hold what it answers against the student.
+    """Write the model of a checkpoint to a folder, and compare its outputs with the student's.
 
     Shapes and dtypes of its inputs are those of the first batch of `feed("eval")`; the number of
-    rows is free. Files appear in the folder when all of them are whole.
+    rows is variable. Files appear in the folder once all of them are complete.
 
     Args:
         spec: the job file.
         checkpoint: path or URL of a checkpoint, or of a folder of them: then the newest valid one.
-        folder: is made where there is none; files of the same names are replaced.
+        folder: target folder, created if needed; files of the same names are replaced.
         formats: "paddle" (`model.json`, `model.pdiparams`), "onnx" (`model.onnx`).
-        batch_size: rows of a batch, where the feed is a data set.
+        batch_size: rows of a batch, if the feed is a data set.
 
     Raises:
         JobError: a function of the job file fails.
-        UsageError: there is no such format, the folder cannot be written, the checkpoint does not
-            fit, or what a format needs is not installed.
-        ModelError: what was written does not answer as the student does.
+        UsageError: a format is unknown, the folder cannot be written, the checkpoint does not fit,
+            or a package for a format is not installed.
+        ModelError: the outputs of the exported model differ from the student's.
     """
     unknown = [name for name in formats if name not in get_args(Format)]
     if unknown or not formats:
@@ -86,7 +86,7 @@ def export(
 
 
 def named_inputs(model: Any, batch: Parts) -> dict[str, Any]:
-    """The inputs of a batch by the names of the parameters of the model's `forward`."""
+    """Return the inputs of a batch, named like the parameters of the model's `forward`."""
     if isinstance(batch.inputs, Mapping):
         found = dict(batch.inputs)
     else:
@@ -137,10 +137,10 @@ def _save_paddle(spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: P
     ]
     with spec.blames("model"):
         static = paddle.jit.to_static(model, input_spec=given, full_graph=True)
-        _ = static.forward.concrete_program  # traced here, where what fails is the model's
+        _ = static.forward.concrete_program  # trace now, so that errors are blamed on the model
     try:
         paddle.jit.save(static, str(folder / NAME))
-    except RuntimeError as error:  # what Paddle makes of a full disk
+    except RuntimeError as error:  # Paddle's error if the disk is full
         raise OSError(" ".join(str(error).split())[-200:]) from error
     return folder / f"{NAME}.json"
 
@@ -151,16 +151,16 @@ def _save_onnx(program: Path, folder: Path) -> Path:
     target = folder / f"{NAME}.onnx"
     try:
         weights = str(program.with_suffix(".pdiparams"))
-        # Its optimizer, Polygraphy, would install what it lacks by pip.
+        # Its optimizer, Polygraphy, would install missing packages with pip.
         options = {"opset_version": _OPSET, "optimize_tool": "None"}
         paddle2onnx.export(str(program), weights, str(target), **options)
-    except Exception as error:  # it raises what its C++ gives it
+    except Exception as error:  # errors of its C++ code have no common class
         raise UsageError(f"paddle2onnx cannot convert the model: {error}") from error
     return target
 
 
 def _outputs(model: Any, batch: Parts, inputs: Mapping[str, Any]) -> list[Any]:
-    """The student's own answers, as arrays in the order in which an exported model has them."""
+    """Return the student's outputs as arrays, in the order of an exported model."""
     import paddle
 
     with paddle.no_grad():
@@ -173,7 +173,10 @@ def _outputs(model: Any, batch: Parts, inputs: Mapping[str, Any]) -> list[Any]:
 def _checked(
     backend: str, file: Path, inputs: Mapping[str, Any], expected: Sequence[Any]
 ) -> float | None:
-    """The greatest difference of what a file answers; a full disk may have cut it short unheard."""
+    """Run an exported file, and return the greatest difference of an output from `expected`.
+
+    This also detects a file that a full disk has truncated without an error.
+    """
     import numpy as np
 
     from ..teacher.backends.selection import open_backend

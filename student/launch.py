@@ -1,8 +1,8 @@
-"""Where a node runs: what its launcher says by the environment, its address, free ports.
+"""The environment of a node: variables of its launcher, its address, free ports.
 
 Launchers are Kubernetes, torchrun, Paddle's launch, MPI and Slurm. One `edl student train` is one
-node. A launcher that starts one process for each card (torchrun with `--nproc-per-node 8`) starts
-it as often on one machine: then each is a node with one rank, on the card of its local rank.
+node. Some launchers start a process for each GPU, such as torchrun with `--nproc-per-node 8`. Then
+each process is a node with one rank, on the GPU of its local rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from ..coordinator.store.redis_url import parse
 from ..runtime.errors import UsageError
 
-#: Number of this process among all; the first that is set counts.
+#: Variables with the number of this process; the first one that is set counts.
 _NUMBERS: Final = (
     "RANK",
     "PADDLE_TRAINER_ID",
@@ -42,21 +42,21 @@ _LOCAL_COUNTS: Final = (
     "SLURM_NTASKS_PER_NODE",
 )
 _MOST_NAME: Final = 64
-#: What one of several on a machine sees of its cards.
+#: Variable with the visible GPUs.
 CARDS: Final = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchInfo:
-    """What the environment says of this node.
+    """This node, as the environment describes it.
 
     Attributes:
-        name: what its id begins with, for people.
-        number: among the nodes that were started together, from 0; None: no launcher is known.
-        count: how many were started; None: it does not say.
-        host: that it is reached by, where the launcher names one; empty: it does not.
-        cards: for `CUDA_VISIBLE_DEVICES` of its ranks; empty: all.
-        by: the variables that this was read from.
+        name: readable prefix of its id.
+        number: its number among the nodes started together, from 0; None: no known launcher.
+        count: number of nodes started together; None: unknown.
+        host: its address, if the launcher names one; else empty.
+        cards: `CUDA_VISIBLE_DEVICES` of its ranks; empty: all GPUs.
+        by: names of the variables that were read.
     """
 
     name: str
@@ -67,16 +67,16 @@ class LaunchInfo:
     by: tuple[str, ...] = ()
 
     def node_id(self) -> str:
-        """An id that no other start has: a node that is started anew is another one."""
+        """Return a new random id: a restarted node counts as another node."""
         return f"{self.name}-{secrets.token_hex(3)}"
 
 
 def launched(environment: Mapping[str, str], hostname: str) -> LaunchInfo:
-    """Read what a launcher said.
+    """Read the variables of a launcher.
 
     Args:
         environment: variables of this process.
-        hostname: of this machine.
+        hostname: name of this machine.
 
     Raises:
         UsageError: a variable that should hold a number does not.
@@ -103,7 +103,7 @@ def launched(environment: Mapping[str, str], hostname: str) -> LaunchInfo:
 
 
 def nodes_of(given: str, start: LaunchInfo) -> tuple[int, int]:
-    """The limits of `--nodes MIN:MAX`; where it was not given, what the launcher started.
+    """Parse `--nodes MIN:MAX`; by default, all nodes that the launcher has started.
 
     Raises:
         UsageError: it is neither N nor MIN:MAX.
@@ -118,7 +118,7 @@ def nodes_of(given: str, start: LaunchInfo) -> tuple[int, int]:
 
 
 def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[int | None, str]:
-    """The first that is set, and its name."""
+    """Return the value of the first variable that is set, and its name."""
     for name in names:
         if value := environment.get(name, ""):
             if not value.isdigit():
@@ -131,31 +131,31 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 def own_address(coordinator: str | None) -> str:
-    """The address of this machine on its way to the coordinator; loopback where there is none.
+    """Return the local address of connections to the coordinator; loopback without one.
 
     Args:
-        coordinator: Redis URL.
+        coordinator: Redis URL; None: there is no coordinator.
 
     Raises:
-        UsageError: the URL is none.
+        UsageError: the URL is invalid.
     """
     hosts = parse(coordinator).hosts if coordinator else ()
     for host, port in hosts:
-        with contextlib.suppress(OSError):  # a name that cannot be resolved; no way there
+        with contextlib.suppress(OSError):  # the name cannot be resolved, or there is no route
             family, kind, protocol, _, address = socket.getaddrinfo(
                 host, port, type=socket.SOCK_DGRAM
             )[0]
             with socket.socket(family, kind, protocol) as probe:
-                probe.connect(address)  # of UDP: nothing is sent
+                probe.connect(address)  # with UDP, this sends nothing
                 return str(probe.getsockname()[0])
     return LOOPBACK
 
 
 def free_endpoints(host: str, count: int) -> tuple[str, ...]:
-    """`count` different host:port on which nobody listens now.
+    """Return `count` different host:port that are free now.
 
     Raises:
-        UsageError: `host` is no address of this machine.
+        UsageError: `host` is not an address of this machine.
     """
     bare = host.strip("[]")
     try:

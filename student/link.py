@@ -1,12 +1,11 @@
-"""The line between a supervisor and one of its ranks: `RankPort` here, `RankLink` in the rank.
+"""The connection of a supervisor to one of its ranks: `RankPort` and, in the rank, `RankLink`.
 
-A socket pair with the messages of `messages.py`. The supervisor makes the port and gives the rank's
-end to its child; the rank's first message is its `Order`. `ShardServer` answers what ranks ask.
+It is a socket pair with the messages of `messages.py`. The supervisor creates the port and passes
+the other end to the rank. `ShardServer` answers the rank's questions about shards of an epoch.
 
-Ranks ask for shards of an epoch. Where all ranks of a world are on one node, the shards are in the
-supervisor's own memory, so that a Redis that is away holds up nobody. Otherwise a question is asked
-again until Redis is back. Questions have numbers: one whose answer was lost on its way is answered
-by the same shard again.
+If all ranks of a world are on one node, the shards are in the supervisor's memory, and training
+goes on without Redis. Otherwise a call is repeated until Redis answers. Questions have numbers, so
+a repeated one leases the same shard again.
 """
 
 from __future__ import annotations
@@ -38,48 +37,48 @@ log = logging.getLogger(__name__)
 
 
 class RankPort:
-    """The supervisor's end of the line to one rank; any thread may send, one receives."""
+    """The supervisor's end of the connection; any thread may send, one receives."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
     @classmethod
     def pair(cls) -> tuple[Self, int]:
-        """A port, and the descriptor of the rank's end.
+        """Return a port, and the file descriptor of the rank's end.
 
-        The descriptor goes to the child (`pass_fds`) and is to be closed here once it has started:
-        only then is the rank's death seen.
+        Pass the descriptor to the child (`pass_fds`), and close it here once the child has started:
+        otherwise the port does not notice when the rank dies.
         """
         channel, fd = Channel.pair()
         return cls(channel), fd
 
     def fileno(self) -> int:
-        """For a selector; -1 once closed."""
+        """Return the file descriptor, for a selector; -1 if closed."""
         return self._channel.fileno()
 
     def send(self, word: FromSupervisor) -> bool:
-        """Tell the rank; False when it is gone."""
+        """Send a message; False if the rank is gone."""
         return self._channel.send_all([word.to_json()])
 
     def answer(self, ask: Ask, value: Any = None) -> bool:
-        """Answer what the rank has asked; False when it is gone."""
+        """Answer a question of the rank; False if the rank is gone."""
         return self.send(Answer(ask.number, value))
 
     def refuse(self, ask: Ask, error: EdlError) -> bool:
-        """Have what was asked raise `error` in the rank; False when it is gone."""
+        """Answer a question with an error, raised in the rank; False if the rank is gone."""
         return self.send(Answer(ask.number, str(error), type(error).__name__))
 
     def receive(self) -> FromRank | None:
-        """What the rank says next, waiting for it; None when it is gone.
+        """Wait for the next message; None if the rank is gone.
 
         Raises:
-            WireError: it is no message of a rank.
+            WireError: it is not a message of a rank.
         """
         message = self._channel.receive()
         return None if message is None else from_rank(message)
 
     def received(self) -> list[FromRank] | None:
-        """All that has come, without waiting; None when the rank is gone and nothing is left."""
+        """Return all messages that have arrived; None if the rank is gone and none are left."""
         messages = self._channel.received()
         return None if messages is None else [from_rank(message) for message in messages]
 
@@ -88,11 +87,11 @@ class RankPort:
 
 
 class RankLink:
-    """The rank's end: any thread may tell and ask; a thread of its own listens.
+    """The rank's end of the connection; thread-safe. A thread of its own receives.
 
     Args:
-        channel: to the supervisor.
-        on_lost: called once, from the listening thread, when the supervisor is gone.
+        channel: channel to the supervisor.
+        on_lost: called once, in the receiving thread, when the supervisor is gone.
     """
 
     def __init__(self, channel: Channel, on_lost: Callable[[], None] | None = None) -> None:
@@ -107,24 +106,24 @@ class RankLink:
 
     @classmethod
     def attach(cls, fd: int, on_lost: Callable[[], None] | None = None) -> Self:
-        """The link at a descriptor that this process was started with."""
+        """Return the link of an inherited file descriptor."""
         return cls(Channel.attach(fd), on_lost)
 
     @property
     def leaving(self) -> bool:
-        """The supervisor has said to leave at the next safe point."""
+        """Whether the supervisor has asked this rank to leave at the next safe point."""
         return self._leaving
 
     @property
     def lost(self) -> bool:
-        """The supervisor is gone."""
+        """Whether the supervisor is gone."""
         return self._lost
 
     def order(self) -> Order:
-        """Wait for the order, which comes first; behind it a thread listens for the rest.
+        """Wait for the order, the first message; then start a thread that receives the others.
 
         Raises:
-            EdlError: the supervisor is gone, or says something else.
+            EdlError: the supervisor is gone, or its first message is not an order.
         """
         message = self._channel.receive()
         if message is None:
@@ -137,23 +136,26 @@ class RankLink:
         return order
 
     def tell(self, word: FromRank) -> bool:
-        """Tell the supervisor; False when it is gone."""
+        """Send a message; False if the supervisor is gone."""
         return self._channel.send_all([word.to_json()])
 
     def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
-        """These are the shards of `epoch`, as (start, stop); who says so first is believed.
+        """Create the shards of `epoch`, as (start, stop); only the first call has an effect.
 
-        This and `lease` raise GenerationSuperseded where the world has changed meanwhile.
+        This and `lease` raise GenerationSuperseded if another generation has begun.
         """
         self._ask("fill", epoch=epoch, shards=[[start, stop] for start, stop in shards])
 
     def lease(self, epoch: int, most: int = 0) -> tuple[int, int] | None:
-        """The next shard of `epoch` for this rank, as (start, stop); None: there is none left."""
+        """Lease the next shard of `epoch`, as (start, stop); None if none is left.
+
+        `most` limits its rows; 0: no limit.
+        """
         value = self._ask("lease", epoch=epoch, most=most)
         return None if value is None else (int(value[0]), int(value[1]))
 
     def done(self, epoch: int, start: int, stop: int) -> None:
-        """All of the shard [start, stop) of `epoch` is trained; nobody waits for the answer."""
+        """Mark the shard [start, stop) of `epoch` as trained; does not wait for the answer."""
         self.tell(Ask(next(self._numbers), "done", epoch, start, stop))
 
     def close(self) -> None:
@@ -162,7 +164,7 @@ class RankLink:
             self._listener.join()
 
     def _ask(self, what: What, **fields: Any) -> Any:
-        """Ask, and wait for the answer for as long as the supervisor lives."""
+        """Ask, and wait for the answer while the supervisor lives."""
         number = next(self._numbers)
         with self._changed:
             self._waiting.add(number)
@@ -207,13 +209,13 @@ _OWN: Final = "own"
 
 
 class ShardServer:
-    """Answers of one generation, until `close`.
+    """Answers the questions of ranks of one generation, until `close`.
 
     Args:
-        board: where the shards are.
-        job: its name there.
-        generation: in whose name it is asked.
-        local: all ranks are on this node: `board` is not asked.
+        board: job board with the shards.
+        job: name of the job.
+        generation: generation of the ranks.
+        local: all ranks are on this node, so the shards are kept in memory instead of on `board`.
     """
 
     def __init__(self, board: JobBoard, job: str, generation: int, local: bool) -> None:
@@ -223,21 +225,21 @@ class ShardServer:
         if local:
             self._board = own = open_board(None)
             fence = own.lead(job, _OWN, 3600.0)
-            assert fence is not None  # nobody else has this board
+            assert fence is not None  # no other process has this board
             own.publish(job, fence, generation, {})
 
     @property
     def waiting(self) -> str:
-        """What questions wait for, in words; empty: nothing."""
+        """What questions wait for, as text; empty: nothing."""
         if not self._away:
             return ""
         return f"shards, as the job board is away: {self._away}"
 
     def answer(self, rank: int, ask: Ask, alive: Callable[[], bool]) -> Any:
-        """Ask the board, again while it does not answer and the rank is `alive()`.
+        """Call the board for a question, and retry until it answers or the rank is not `alive()`.
 
         Raises:
-            GenerationSuperseded: the world has changed, or ended.
+            GenerationSuperseded: another generation has begun, or this one has ended.
         """
         while alive() and not self._closed.is_set():
             try:
@@ -253,7 +255,7 @@ class ShardServer:
         raise GenerationSuperseded(f"generation {self._generation} of {self._job} has ended")
 
     def close(self) -> None:
-        """Nothing is answered any more."""
+        """Refuse all further questions, and those that wait."""
         self._closed.set()
 
     def _ask(self, rank: int, ask: Ask) -> Any:

@@ -1,12 +1,12 @@
-"""What a supervisor and its ranks say to each other: one small dataclass for each message.
+"""Messages between a supervisor and its ranks, one dataclass each.
 
-| from | messages |
+| sender | messages |
 |---|---|
-| the supervisor | `Order` first of all; then `Leave`, and an `Answer` to each `Ask` |
-| a rank | `Ready`, `Progress`, `Saved`, `Ask`, `Scaled`; at last `Finished`, `Left` or `Failed` |
-| ... that is to inspect its job | `Inspected` or `Failed` |
+| supervisor | first `Order`; then `Leave`, and an `Answer` to each `Ask` |
+| rank | `Ready`, `Progress`, `Saved`, `Ask`, `Scaled`; last `Finished`, `Left` or `Failed` |
+| rank that only inspects its job | `Inspected` or `Failed` |
 
-They travel as JSON lines over a socket pair (`link.py`); each has its name as "kind".
+They are JSON lines on a socket pair (`link.py`), with the class name in lower case as "kind".
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ EXIT_AGAIN: Final = 75
 
 @dataclass(frozen=True, slots=True)
 class RankMessage:
-    """What all messages have in common."""
+    """Base class of all messages."""
 
     def to_json(self) -> Message:
         return {"kind": type(self).__name__.lower(), **asdict(self)}
 
     @classmethod
     def from_json(cls, message: Mapping[str, Any]) -> Self:
-        """The message again; fields of a newer version are passed over.
+        """Parse `to_json`; fields of newer versions are ignored.
 
         Raises:
             WireError: a field is missing.
@@ -47,23 +47,23 @@ class RankMessage:
 
 @dataclass(frozen=True, slots=True)
 class Order(RankMessage):
-    """All that a rank has to know; the first message that it gets.
+    """The first message to a rank: everything that it needs to start.
 
     Attributes:
-        settings: of the job.
-        generation: number of the world that it is a part of.
+        settings: settings of the job.
+        generation: number of the generation.
         rank: its number in this world, from 0.
-        world: ranks in all.
-        local_rank: its number on its node; rank 0 of a node writes snapshots.
+        world: number of ranks in this world.
+        local_rank: its number on its node, from 0.
         node: id of its node.
-        endpoints: host:port of each rank, for the group of `paddle.distributed`.
-        restore: path or URL of the checkpoint to begin with; empty: from the beginning.
-        previous_world: ranks of the world that wrote that checkpoint; 0: there is none.
-        snapshot: names of the shared memory that snapshots go into, one for each slot; empty:
-            this rank keeps none.
-        moved: settings that decide the order of samples have changed since that checkpoint: the
-            epoch begins anew.
-        inspect: train nothing: tell the fingerprint of the job as `Inspected`, and end.
+        endpoints: host:port of each rank, for the process group of `paddle.distributed`.
+        restore: path or URL of the checkpoint to start from; empty: start at step 0.
+        previous_world: number of ranks that wrote that checkpoint; 0: there is none.
+        snapshot: keys of the shared memory for snapshots, one for each slot; empty: this rank
+            writes none.
+        moved: settings that decide the order of samples have changed since that checkpoint, so the
+            epoch starts anew.
+        inspect: do not train: send the fingerprint of the job as `Inspected`, and exit.
     """
 
     settings: TrainSettings
@@ -94,12 +94,18 @@ class Order(RankMessage):
 
 @dataclass(frozen=True, slots=True)
 class Leave(RankMessage):
-    """Go at the next safe point: snapshot, `Left`, exit code 75."""
+    """Leave at the next safe point: write a snapshot, send `Left`, exit with code 75."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(RankMessage):
-    """To the `Ask` of the same number; `error` is the name of one of ours, `value` its words."""
+    """Answer to the `Ask` with the same number.
+
+    Attributes:
+        number: number of the question.
+        value: the answer, or the text of the error.
+        error: name of a class in `runtime.errors`; empty: no error.
+    """
 
     number: int
     value: Any = None
@@ -108,10 +114,10 @@ class Answer(RankMessage):
 
 @dataclass(frozen=True, slots=True)
 class Inspected(RankMessage):
-    """Every function of the job file that a training begins with was called, without an error.
+    """The functions of the job file that start a training have run without an error.
 
     Attributes:
-        fingerprint: of the job; see `scheduler/students/world.py`.
+        fingerprint: fingerprint of the job; see `scheduler/students/fingerprint.py`.
     """
 
     fingerprint: dict[str, Any] = field(default_factory=dict)
@@ -119,12 +125,13 @@ class Inspected(RankMessage):
 
 @dataclass(frozen=True, slots=True)
 class Ready(RankMessage):
-    """The job file is loaded, the checkpoint restored, the group formed: the first step begins.
+    """The job is loaded, the checkpoint restored, the process group formed; the first step begins.
 
     Attributes:
-        step: optimizer steps taken before it.
-        steps: how many there will be in all, if that is known; 0: not.
-        total_batch: rows of a step of all ranks together; 0: each rank reads its own batches.
+        step: optimizer steps taken before.
+        epoch: epoch in which it starts, from 0.
+        steps: optimizer steps of the whole job; 0: unknown.
+        total_batch: rows of a step, of all ranks together; 0: each rank reads its own batches.
     """
 
     step: int = 0
@@ -135,25 +142,25 @@ class Ready(RankMessage):
 
 @dataclass(frozen=True, slots=True)
 class Progress(RankMessage):
-    """One step is done.
+    """A step is done, or the rank waits for something.
 
     Attributes:
-        step: optimizer steps taken in this job, this one included.
+        step: optimizer steps taken in this job, including this one.
         epoch: number of the epoch, from 0.
-        rows: of this rank in this step.
+        rows: rows of this rank in this step.
         total: rows of all ranks in this step.
-        losses: by name ("total", and where they are known "hard", "soft", "features"): means over
-            this rank's rows.
-        metrics: by name, of the last evaluation.
-        step_s: seconds of the step without waiting for the batch or for other ranks.
-        wait_s: seconds of waiting for the batch.
-        samples_per_s: of all ranks together, lately.
-        teachers: how many label for this rank; None: it has no reader.
-        volume: bytes that are labelled and not consumed.
-        waiting_for: what it waits for now; empty: nothing.
-        peers_s: seconds that it has waited for the other ranks, without a break.
-        upper_bytes: at so many labelled bytes no more are pulled; 0: it has no reader.
-        wanted: teachers that its reader asks for.
+        losses: terms of the loss by name ("total", "hard", "soft", "hint NAME"): means over this
+            rank's rows.
+        metrics: metrics of the last evaluation, by name.
+        step_s: seconds of the step, without waiting for the batch or for other ranks.
+        wait_s: seconds spent waiting for the batch.
+        samples_per_s: recent rate of all ranks together.
+        teachers: number of teachers that label for this rank; None: no teacher is asked.
+        volume: bytes of labelled, unconsumed batches.
+        waiting_for: what it waits for now, as text; empty: nothing.
+        peers_s: seconds for which it has waited for other ranks without a break.
+        upper_bytes: volume at which its reader pulls no more batches; 0: no teacher is asked.
+        wanted: number of teachers that its reader requests.
     """
 
     step: int
@@ -175,27 +182,32 @@ class Progress(RankMessage):
 
 @dataclass(frozen=True, slots=True)
 class Saved(RankMessage):
-    """A complete snapshot lies in slot `slot`; the copy held the step up for `blocked_s`."""
+    """Slot `slot` has a complete snapshot; writing it blocked the training for `blocked_s`."""
 
     step: int
     slot: int
     blocked_s: float = 0.0
 
 
-#: fill(epoch, shards), lease(epoch), done(epoch, start, stop): of the job board, in the generation
-#: and for the rank of the order.
+#: Calls of the job board, in the generation and for the rank of the order.
 What = Literal["fill", "lease", "done"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ask(RankMessage):
-    """A question to the supervisor, which gives an `Answer` of the same number.
+    """A call of the job board through the supervisor, which sends an `Answer`.
 
     Attributes:
-        what: "fill": `shards`, a list of (start, stop), are those of `epoch`, unless somebody has
-            said so before; answered by None. "lease": the next one of `epoch`, or its first `most`
-            rows; answered by [start, stop], or None where there is none left. "done": [start, stop)
-            is trained; answered by None.
+        number: number of this question; the answer repeats it.
+        what: "fill" creates the `shards` of `epoch`, unless another rank has done so; returns None.
+            "lease" takes the next shard of `epoch`, or its first `most` rows; returns [start,
+            stop], or None if none is left. "done" marks the shard [start, stop) as trained; returns
+            None.
+        epoch: number of the epoch, from 0.
+        start: first position of the shard.
+        stop: position after its last one.
+        most: most rows to lease; 0: the whole shard.
+        shards: [start, stop] of each shard.
     """
 
     number: int
@@ -209,7 +221,7 @@ class Ask(RankMessage):
 
 @dataclass(frozen=True, slots=True)
 class Scaled(RankMessage):
-    """`on_scale(old, new)` of the job was called on this rank, once for this change."""
+    """`on_scale(old, new)` of the job was called on this rank."""
 
     old: int
     new: int
@@ -217,7 +229,7 @@ class Scaled(RankMessage):
 
 @dataclass(frozen=True, slots=True)
 class Finished(RankMessage):
-    """The job is done; the metrics are those of its last evaluation."""
+    """The job is done; `metrics` are from its last evaluation."""
 
     step: int
     metrics: dict[str, float] = field(default_factory=dict)
@@ -225,11 +237,12 @@ class Finished(RankMessage):
 
 @dataclass(frozen=True, slots=True)
 class Left(RankMessage):
-    """Gone at a safe point, with all that was trained in the snapshot; or a peer is gone.
+    """The rank left at a safe point, with a snapshot of everything trained, or lost a peer.
 
     Attributes:
-        safe: the snapshot of this very step is complete.
-        why: in words.
+        step: optimizer steps taken.
+        safe: the snapshot of this step is complete.
+        why: reason as text.
     """
 
     step: int
@@ -239,15 +252,16 @@ class Left(RankMessage):
 
 @dataclass(frozen=True, slots=True)
 class Failed(RankMessage):
-    """The user's code, or ours, raised.
+    """The rank failed with an exception.
 
     Attributes:
-        step: the one that was being taken, from 1.
-        positions: of its batch, in the order of the epoch; empty where they are not known.
-        error: one line.
-        traceback: all of it; empty where the line says everything, as of a setting.
-        usage: nothing is to be tried again: the job file, or a setting, is wrong.
-        gave_up: nothing is to be tried again: no teacher came in the time that the job allows.
+        step: the step that it was taking, from 1; 0: it was still starting.
+        epoch: epoch of that step, from 0.
+        positions: positions of its batch, in the order of the epoch; empty: unknown.
+        error: the error in one line.
+        traceback: the traceback; empty for errors of EDL itself, which `error` explains.
+        usage: do not retry: the job file, or a setting, is wrong.
+        gave_up: do not retry: no teacher came in the time that the job allows.
     """
 
     step: int
@@ -281,14 +295,14 @@ _FROM_RANK: Final[dict[str, type[FromRank]]] = {
 
 
 def from_supervisor(message: Message) -> FromSupervisor:
-    """What a rank was told; raises WireError where it is nothing of that."""
+    """Parse a message of a supervisor; raises WireError if it is none."""
     if (kind := _FROM_SUPERVISOR.get(message["kind"])) is None:
         raise WireError(f"a supervisor does not say {message['kind']!r} to its ranks")
     return kind.from_json(message)
 
 
 def from_rank(message: Message) -> FromRank:
-    """What a rank says; raises WireError where it is nothing of that."""
+    """Parse a message of a rank; raises WireError if it is none."""
     if (kind := _FROM_RANK.get(message["kind"])) is None:
         raise WireError(f"a rank does not say {message['kind']!r} to its supervisor")
     return kind.from_json(message)

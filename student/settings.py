@@ -1,4 +1,4 @@
-"""What `edl student train` was told: the settings of one training, alike for all its ranks."""
+"""Settings of one training, as `edl student train` gets them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..runtime.errors import UsageError
 from ..scheduler.students.fingerprint import FIELDS
 from ..scheduler.students.saving import OVERHEAD
 
-#: How positions of an epoch reach ranks: shards that are leased, or parts fixed by the step.
+#: How ranks get positions of an epoch: leased shards, or fixed parts of each step.
 Deal = Literal["dynamic", "static"]
-#: In what the forward pass computes.
+#: Mixed precision of the forward pass.
 Amp = Literal["off", "bfloat16", "float16"]
-#: What becomes of the learning rate when the world changes.
+#: How the learning rate changes with the number of ranks.
 LrPolicy = Literal["keep", "linear", "sqrt"]
 
 DEALS = ("dynamic", "static")
@@ -30,36 +30,36 @@ _MOST_RANKS = 4096
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    """Settings of one training; every node and rank of it has the same ones.
+    """Settings of one training; equal on all its nodes and ranks.
 
     Attributes:
         spec: absolute path of the job file.
         job: name of the training in the mesh, on the job board and in `edl status`.
-        nodes: the fewest and the most nodes of a world; a node is one `edl student train`.
+        nodes: fewest and most nodes of a world; a node is one `edl student train`.
         ranks_per_node: student processes of each node.
-        coordinator: Redis URL of the mesh; None: one node alone, its board in its own memory.
-        teachers: addresses `host:port` to ask without a coordinator.
-        total_batch: rows of one step over all ranks, whatever the world; None: the feed's own.
-        micro_batch: rows of one forward pass at most, gradients of several are added up; None: a
-            rank's local batch at once.
-        epochs: end after so many epochs; None: `steps` says when.
-        steps: end after so many steps; None: `epochs` says when. The earlier of the two counts.
-        seed: of the order of samples, of initial parameters and of augmentation.
-        deal: "dynamic": ranks lease shards and pull in proportion to their speed; "static": equal
-            parts of each step's positions, the same whatever the timing.
+        coordinator: Redis URL of the mesh; None: a single node, with its job board in memory.
+        teachers: addresses `host:port` of teachers, if there is no coordinator.
+        total_batch: rows of one step, of all ranks together; None: the feed's batch size.
+        micro_batch: most rows of one forward pass; the gradients of several are summed. None: the
+            rank's whole batch.
+        epochs: end after this number of epochs; None: no limit.
+        steps: end after this number of steps; None: no limit. The lower limit applies.
+        seed: seed of the order of samples, of initial parameters and of augmentation.
+        deal: "dynamic": ranks lease shards and get rows in proportion to their speed; "static":
+            each rank has a fixed, equal part of the positions of each step.
         shard_rows: positions of one shard; None: chosen from the epoch and the world.
-        checkpoint: folder or fsspec URL, which all nodes reach; None: a folder of this run alone,
-            gone at its end; only where there is one node.
-        save_every_steps: steps between two checkpoints; None: steps do not count.
-        save_every_s: seconds between two checkpoints; None: time does not count.
-        save_overhead: where neither is given: the part of the time that saves may take, from 0 to
-            below 1; 0: saved is only when the world changes and at the end.
-        keep: checkpoints that pruning leaves.
+        checkpoint: folder or fsspec URL that all nodes can access; None: a temporary folder,
+            deleted at the end; only for a single node.
+        save_every_steps: steps between checkpoints; None: not by steps.
+        save_every_s: seconds between checkpoints; None: not by time.
+        save_overhead: without the two above: part of the time that saves may take, from 0 to below
+            1; 0: save only when the world changes and at the end.
+        keep: number of checkpoints that pruning keeps.
         amp: mixed precision of the forward pass.
-        lr_policy: what becomes of the learning rate on a change of the world's ranks.
-        hang_s: a rank without progress for so long counts as hung and is killed, seconds.
-        events: folder for TensorBoard's event files; None: none.
-        id_log: folder where each rank appends the samples of each step; None: none.
+        lr_policy: how the learning rate changes with the number of ranks.
+        hang_s: kill a rank that makes no progress for this many seconds.
+        events: folder of TensorBoard's event files; None: write none.
+        id_log: folder where each rank appends the sample ids of each step; None: no log.
         accept_changes: fields of the fingerprint that may differ from the checkpoint's.
     """
 
@@ -146,12 +146,12 @@ class TrainSettings:
             raise UsageError("give --redis or teachers' addresses, not both")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, which `from_json` makes the same settings of."""
+        """Return JSON values for `from_json`."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The settings that `to_json` told. Raises UsageError as the constructor does."""
+        """Parse `to_json`. Raises UsageError as the constructor does."""
         lists = {name: tuple(value[name]) for name in ("nodes", "teachers", "accept_changes")}
         return cls(**{**value, **lists})
 

@@ -1,4 +1,4 @@
-"""A plain training loop: batches in, one optimizer step for each, and what came of it."""
+"""A plain training loop: one optimizer step for each batch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from paddle.nn import Layer
     from paddle.optimizer import Optimizer
 
-#: Losses stay on the device for so many steps, so that reading them does not stall it at each.
+#: Losses are read from the device once per this many steps, as each read stalls it.
 LOSSES_PENDING = 32
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a callback learns about the step that was just taken.
+    """The latest step, for callbacks.
 
     Attributes:
         step: number of the step within this fit, from 1.
@@ -39,7 +39,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What a training came to.
+    """Result of a training.
 
     Attributes:
         steps: optimizer steps taken.
@@ -65,7 +65,7 @@ LossOfBatch = Callable[[Any, Any, Any], Any]
 
 
 def loss_of_batch(model: Any, loss: Any, batch: Sequence[Any]) -> Any:
-    """The usual one: `loss(model(image), label[, soft_label])` of a tuple or list.
+    """Return `loss(model(image), label[, soft_label])` of a batch, a tuple or list.
 
     Raises:
         UsageError: the batch has another form.
@@ -86,9 +86,9 @@ class Trainer:
         model: a Paddle layer, which `fit` puts into training mode.
         loss: from (logits, label[, soft label]) to a scalar, such as `DistillLoss`.
         optimizer: over the parameters of the model.
-        loss_of_batch: how a batch becomes a loss, if it is not (image, label[, soft_label]).
+        loss_of_batch: computes the loss of a batch that is not (image, label[, soft_label]).
         on_step: called after each step, in this order.
-        clock: seconds for the figures in `TrainResult`; nothing is decided by it.
+        clock: returns seconds, only for `TrainResult`.
     """
 
     def __init__(
@@ -111,15 +111,14 @@ class Trainer:
     def fit(
         self, loader: Iterable[Any], *, epochs: int | None = None, steps: int | None = None
     ) -> TrainResult:
-        """Train for so many passes over `loader`, or for so many steps; whichever ends first.
+        """Train for `epochs` passes over `loader` or for `steps` steps, whichever ends first.
 
-        With `steps` alone the loader is begun anew as often as that takes. An iterator is taken as
-        it stands: exactly the batches that are trained are taken from it, and it stays open for the
-        next fit. When the loop is left by an exception (Ctrl-C too) the gradients are cleared and
-        an epoch that was begun here is closed.
+        With `steps` alone, the loader is iterated as often as needed. From an iterator, exactly the
+        trained batches are taken, and it stays open for the next `fit`. After an exception, also
+        Ctrl-C, the gradients are cleared, and the current iterator of a loader is closed.
 
         Raises:
-            UsageError: neither epochs nor steps, or a loader that yields nothing.
+            UsageError: neither epochs nor steps are given, or the loader yields nothing.
         """
         if epochs is None and steps is None:
             raise UsageError("say for how long to train: epochs=..., steps=... or both")
@@ -153,9 +152,9 @@ class Trainer:
 
 
 def accuracy(model: Layer, image: Any, label: Any, *, batch_size: int = 256) -> float:
-    """Share of rows whose highest logit is that of their label.
+    """Return the share of rows that have the highest logit at their label.
 
-    The model is evaluated in inference mode, and left in the mode that it was in.
+    The model is evaluated in inference mode; its mode is restored afterwards.
 
     Args:
         model: a Paddle layer from `image` to logits [N, C].
@@ -188,7 +187,7 @@ def accuracy(model: Layer, image: Any, label: Any, *, batch_size: int = 256) -> 
 def _batches(
     loader: Iterable[Any], epochs: int | None, steps: int | None
 ) -> Generator[tuple[int, Any]]:
-    """Each batch with the number of its epoch, no more than `steps` of them."""
+    """Yield the number of the epoch and the batch, for at most `steps` batches."""
     left = steps
     for epoch in itertools.count() if epochs is None else range(epochs):
         iterator = iter(loader)
@@ -220,7 +219,7 @@ def _closed_at_the_end(iterator: Iterator[Any]) -> Iterator[None]:
 
 
 def _rows(batch: Any) -> int:
-    """Rows of the first field of a batch."""
+    """Return the rows of the first field of a batch."""
     first = batch
     while isinstance(first, (tuple, list, dict)) and first:
         fields = first.values() if isinstance(first, dict) else first
@@ -230,7 +229,7 @@ def _rows(batch: Any) -> int:
 
 
 def _as_tensor(value: Any) -> Any:
-    """Numpy becomes a Paddle tensor; a tensor stays as it is."""
+    """Return a numpy array as a Paddle tensor, and a tensor unchanged."""
     import paddle
 
     return value if isinstance(value, paddle.Tensor) else paddle.to_tensor(value)
