@@ -1,1 +1,1 @@
-"""The job: a Python file with the user's functions, loaded and checked, and what it says."""
+"""The job: a Python file with the user's functions, loaded and checked."""

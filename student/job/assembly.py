@@ -1,4 +1,4 @@
-"""What a job file makes, put together as a rank, an evaluation and an export need it alike."""
+"""The parts of a job, assembled the same way for training, evaluation and export."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .spec import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """A job's parts; made in this order: the model, hints' projectors in it, the optimizer.
+    """The parts of a job, made in this order: model, projectors of hints in it, optimizer.
 
     Attributes:
         spec: the job file.
         model: the student, a `paddle.nn.Layer`.
         loss: from (outputs, labels, soft labels, step) to the terms of the loss.
-        distill: how it distils; None: it does not.
+        distill: how the job distils; None: it does not.
         optimizer: over all parameters of the model.
     """
 
@@ -30,25 +30,25 @@ class Assembly:
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Soft labels of a batch that comes from a reader, for `job.batches.split`."""
+        """Names of the soft labels in batches of a reader, for `job.batches.split`."""
         return () if self.distill is None else self.distill.label_names
 
     @property
     def needs_teachers(self) -> bool:
-        """Whether the batches have to be labelled at all."""
+        """Whether batches must be labelled by teachers."""
         return self.distill is not None and self.distill.needs_labels
 
 
 def assemble(spec: JobSpec, steps_total: int | None = None) -> Assembly:
-    """Make the parts of a job; Paddle's random state decides the initial parameters.
+    """Create the parts of a job; Paddle's random state decides the initial parameters.
 
     Args:
         spec: the job file.
-        steps_total: steps of the whole training, for schedules of weights; None: not known.
+        steps_total: steps of the whole training, for schedules of weights; None: unknown.
 
     Raises:
         JobError: a function of the job file fails.
-        UsageError: what it says does not go together.
+        UsageError: the parts do not fit together.
     """
     model = spec.model()
     distill = spec.distill()
@@ -58,20 +58,20 @@ def assemble(spec: JobSpec, steps_total: int | None = None) -> Assembly:
 
 
 def restored(spec: JobSpec, checkpoint: str) -> tuple[Any, int]:
-    """The job's model with the parameters of a checkpoint, in inference mode.
+    """Return the job's model with the parameters of a checkpoint, in inference mode.
 
     Args:
         spec: the job file.
         checkpoint: path or URL of a checkpoint, or of a folder of them: then the newest valid one.
 
     Returns:
-        The model, without hints' projectors, and the step that the checkpoint is of.
+        The model, without projectors of hints, and the step of the checkpoint.
 
     Raises:
         JobError: the job file fails.
         UsageError: there is no checkpoint, or (CheckpointMismatch) it is of another model.
-        CheckpointUnavailable: it cannot be read now.
-        CheckpointDamaged: it is broken.
+        CheckpointUnavailable: the checkpoint cannot be read now.
+        CheckpointDamaged: the checkpoint is damaged.
     """
     from ..checkpoint import open_checkpoint
     from ..checkpoint.capture import Trained, restore

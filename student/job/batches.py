@@ -1,8 +1,8 @@
-"""What of a labelled batch the model gets, what the losses get, and where its rows come from.
+"""The parts of a labelled batch: inputs of the model, hard and soft labels, positions.
 
-A tuple or list has the inputs, then the labels (hard labels), then positions where the batch was
-dealt from an epoch's order, then soft labels. A dict has the labels as `label` or `labels`,
-positions as `edl_positions`, soft labels under their names; all else are inputs.
+A tuple or list has the inputs, then the hard labels, then positions if its rows were dealt from an
+epoch's order, then soft labels. A dict has the hard labels as `label` or `labels`, positions as
+`edl_positions`, and soft labels under their names; all other fields are inputs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...proto.arena import Array
 from ...runtime.errors import BatchError, UsageError
 from .spec import JobSpec, Split, is_dataset
 
-#: The field that says where each row stands in the order of its epoch: int64 [rows].
+#: Field with the position of each row in the order of the epoch: int64 [rows].
 POSITIONS: Final = "edl_positions"
 LABELS: Final = ("label", "labels")
 
@@ -31,11 +31,11 @@ class Parts:
     """A batch as a training step uses it.
 
     Attributes:
-        inputs: of the model: in order, or by name.
+        inputs: inputs of the model, in order or by name.
         labels: hard labels for the job's own loss; None: the batch has none.
-        soft: soft labels by name; None in the place of one that did not come.
-        positions: of the rows in the order of the epoch; None: the batch has none.
-        rows: of the batch.
+        soft: soft labels by name; a missing one is None.
+        positions: positions of the rows, int64 [rows]; None: the batch has none.
+        rows: number of rows.
     """
 
     inputs: tuple[Any, ...] | Mapping[str, Any]
@@ -45,13 +45,13 @@ class Parts:
     rows: int
 
     def forward(self, model: Any) -> Any:
-        """What the model returns: called with fields of a tuple in order, of a dict by name."""
+        """Call the model with the inputs, in order or by name."""
         if isinstance(self.inputs, Mapping):
             return model(**self.inputs)
         return model(*self.inputs)
 
     def part(self, start: int, stop: int) -> Parts:
-        """The rows from `start` up to `stop`: a micro-batch."""
+        """Return rows [start, stop): a micro-batch."""
         if (start, stop) == (0, self.rows):
             return self
         inputs, labels, soft = (
@@ -62,19 +62,18 @@ class Parts:
 
 
 def split(batch: Any, soft: Sequence[str] = (), *, positions: bool = False) -> Parts:
-    """Take a batch apart; its arrays become Paddle's tensors.
+    """Split a batch into its parts; arrays become Paddle tensors.
 
     Args:
-        batch: a tuple, list or dict of arrays or tensors, or one of these.
-        soft: names of its soft labels, in order, as `Distill.label_names` has them; empty: it has
-            none.
-        positions: whether it bears positions.
+        batch: a tuple, list or dict of arrays or tensors, or a single array or tensor.
+        soft: names of its soft labels, in the order of `Distill.label_names`; empty: it has none.
+        positions: whether it has positions.
 
     Raises:
-        UsageError: it lacks what it should have.
+        UsageError: fields are missing.
     """
     if isinstance(batch, list) and len(batch) == 1 and isinstance(batch[0], Mapping):
-        batch = batch[0]  # as static-graph loaders have it
+        batch = batch[0]  # the form of Paddle's static-graph loaders
     inputs: tuple[Any, ...] | dict[str, Any]
     if isinstance(batch, Mapping):
         inputs, labels, where, found = _of_dict(dict(batch), soft, positions)
@@ -92,7 +91,7 @@ def split(batch: Any, soft: Sequence[str] = (), *, positions: bool = False) -> P
 
 
 def tensors(value: Any) -> Any:
-    """The same structure with Paddle's tensors in the place of numpy's arrays."""
+    """Return the same structure with Paddle tensors instead of numpy arrays."""
     return map_leaves(value, _tensor)
 
 
@@ -101,7 +100,7 @@ def _tensor(leaf: Any) -> Any:
         return leaf
     import paddle
 
-    if leaf.dtype.name == "bfloat16":  # numpy's own name for it is no dtype of Paddle
+    if leaf.dtype.name == "bfloat16":  # Paddle does not know numpy's dtype of that name
         return paddle.to_tensor(leaf.astype(np.float32)).astype("bfloat16")
     return paddle.to_tensor(leaf)
 
@@ -119,7 +118,7 @@ def _of_dict(
         )
     taken: dict[str, Any] = {}
     for name in soft:
-        # An only output comes under the name that the model has for it, behind all other fields.
+        # A single output has the teacher model's name for it, and is the last field.
         key = name or next(reversed(batch), "")
         if key not in batch:
             raise UsageError(f"the batch lacks the soft label {name!r}, it has {list(batch)}")
@@ -171,7 +170,7 @@ def _cut(value: Any, start: int, stop: int, rows: int) -> Any:
         return tuple(_cut(one, start, stop, rows) for one in value)
     if isinstance(value, list):
         if len(value) == rows and not all(_has_rows(one, rows) for one in value):
-            return value[start:stop]  # names, sentences: one for each row
+            return value[start:stop]  # one value for each row, such as names
         return [_cut(one, start, stop, rows) for one in value]
     return value[start:stop] if _has_rows(value, rows) else value
 
@@ -181,12 +180,13 @@ def _has_rows(value: Any, rows: int) -> bool:
 
 
 def with_positions(batch: Any, positions: Array) -> Any:
-    """The batch with its positions, int64 [rows]: the last field, in a dict `POSITIONS`.
+    """Return the batch with positions, int64 [rows], as the last field; in a dict, as `POSITIONS`.
 
-    A bare array becomes a tuple, a list of one dict (of a static-graph loader of Paddle) stays one.
+    A bare array becomes a tuple. A list of one dict, as of Paddle's static-graph loaders, stays
+    one.
 
     Raises:
-        BatchError: a dict has a field of that name.
+        BatchError: a dict already has that field.
     """
     if isinstance(batch, list) and len(batch) == 1 and isinstance(batch[0], Mapping):
         return [with_positions(batch[0], positions)]
@@ -202,16 +202,16 @@ def with_positions(batch: Any, positions: Array) -> Any:
 def batches_of(
     spec: JobSpec, part: Split, batch_size: int | None = None
 ) -> Generator[Parts, None, None]:
-    """Each batch of `feed(part)`, taken apart.
+    """Yield the batches of `feed(part)`, split into parts.
 
     Args:
         spec: the job file.
         part: "train" or "eval".
-        batch_size: rows of a batch, where the feed is a data set, which has samples alone.
+        batch_size: rows of a batch, if the feed is a data set.
 
     Raises:
-        JobError: the feed fails, here or while it is read.
-        UsageError: a data set without a batch size.
+        JobError: the feed fails.
+        UsageError: the feed is a data set, and there is no batch size.
     """
     source = spec.feed(part)
     if is_dataset(source):
@@ -236,7 +236,10 @@ def batches_of(
 
 
 def first_batch(spec: JobSpec, part: Split, batch_size: int | None = None) -> Parts:
-    """The first batch of `feed(part)`; raises as `batches_of`, and UsageError where it is empty."""
+    """Return the first batch of `feed(part)`.
+
+    Raises the errors of `batches_of`, and UsageError if the feed is empty.
+    """
     batches = batches_of(spec, part, batch_size)
     try:
         found = next(batches, None)

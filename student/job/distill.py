@@ -1,4 +1,4 @@
-"""`Distill`: what a job file says of its teachers, and of the loss of their soft labels."""
+"""`Distill`: a job's settings of its teachers, and of the loss of their soft labels."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 #: How the student's outputs are compared with soft labels.
 SoftLoss = Literal["kl", "mse", "topk"]
-#: One of a model's outputs: the place in a tuple or list, the key in a dict.
+#: One of a model's outputs: the index in a tuple or list, the key in a dict.
 OutputKey = int | str
 
-#: What a rank gives the reader itself.
+#: Options of the reader that the rank sets.
 _BY_THE_RANK = frozenset(
     {"source", "coordinator", "teachers", "job", "rank", "world_size", "seed", "uneven", "ordered"}
 )
@@ -30,18 +30,18 @@ _BY_THE_RANK = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A feature map of the student that shall resemble one of the teachers' (FitNets).
+    """A feature map of the student that imitates one of the teachers' (FitNets).
 
     Attributes:
-        teacher: the output of the teachers' model; `fetches` names it.
-        student: which of the student's outputs.
-        weight: of the mean of the squared differences, or a schedule.
-        projector: makes a layer that brings the student's feature map to the teachers' shape. It
-            becomes a part of the model: it is trained, saved and divided among ranks with it, and
-            is left out of exported models.
+        teacher: name of the output of the teachers' model; must be among the `fetches`.
+        student: the output of the student.
+        weight: weight of the mean squared difference, or a schedule.
+        projector: returns a layer that maps the student's feature map to the shape of the
+            teachers'. It becomes a part of the model, is trained, saved and synchronized with it,
+            and is left out of exported models.
 
     Raises:
-        UsageError: a weight that cannot be.
+        UsageError: the weight or the projector is invalid.
     """
 
     teacher: str
@@ -63,35 +63,36 @@ class Distill:
     """How a job distils: `alpha * hard + beta * soft` (the paper, Algorithm 2, line 5), and hints.
 
     Attributes:
-        service: name of the set of teachers; or several with weights, `{"a": 0.7, "b": 0.3}`.
+        service: name of the teachers' service; or several with weights, `{"a": 0.7, "b": 0.3}`.
         alpha: weight of the job's own `loss`, or a schedule.
         beta: weight of the soft loss, or a schedule.
-        temperature: T of the soft losses "kl" and "topk"; has no meaning for "mse".
-        loss: "kl": T^2 * KL divergence of the softmaxes; "mse": of logits; "topk": KL of the K
-            greatest classes and of all others together, for `label_form="topk:K"`.
+        temperature: T of the soft losses "kl" and "topk"; unused for "mse".
+        loss: "kl": T^2 * KL divergence of the softmaxes; "mse": mean squared error of the logits;
+            "topk": KL divergence over the K greatest classes and all others as one, for
+            `label_form="topk:K"`.
         output: the output of the teachers' model that is compared with the student's logits; empty:
-            the first of `fetches`, else the only one that comes.
-        student_output: which of the student's outputs are its logits; None: what the model returns,
-            or the first of a tuple or list, or "logits" of a dict.
-        soft_label_is: what the model gives; an error if teachers publish what does not fit. None:
-            what they publish, else probabilities if labels look so, else logits. Top-k labels
-            without `teacher_temperature` arrive as logits.
-        teacher_temperature: have teachers send softmax(logits / this); None: what the model gives.
-        hints: feature maps to be imitated.
-        label_smoothing: part of the hard term, from 0 to below 1, that is the cross entropy with
-            the uniform distribution in the place of the job's own loss.
-        feeds: what of a batch teachers get, as `DistilReader` takes it.
-        fetches: outputs that come back.
-        label_form: in which form soft labels travel.
-        no_teacher: while there is none: "wait", "hard_only" or "fail".
+            the first of `fetches`, else the only output.
+        student_output: which of the student's outputs are its logits; None: the only output, the
+            first of a tuple or list, or "logits" of a dict.
+        soft_label_is: what the teachers' model returns; an error if teachers publish another kind.
+            None: what they publish, else probabilities if the labels look like it, else logits.
+            Top-k labels without `teacher_temperature` arrive as logits.
+        teacher_temperature: teachers send softmax(logits / this); None: what their model returns.
+        hints: feature maps to imitate.
+        label_smoothing: part of the hard term, from 0 to below 1, in which the cross entropy with
+            the uniform distribution replaces the job's own loss.
+        feeds: the fields of a batch that teachers get, as in `DistilReader`.
+        fetches: the outputs that teachers send.
+        label_form: encoding of soft labels on the wire.
+        no_teacher: policy without teachers: "wait", "hard_only" or "fail".
         no_teacher_grace_s: seconds until "hard_only" and "fail" act.
         wait_timeout_s: seconds until "wait" gives up; None: never.
-        store: where labels are kept on disk; None: nowhere.
-        options: whatever else `DistilReader` takes, by name, as `{"upper_bytes": 64 << 20}`; of
-            `timeouts` only `request_s` counts.
+        store: label store on disk; None: none.
+        options: further options of `DistilReader` by name, such as `{"upper_bytes": 64 << 20}`; of
+            `timeouts`, only `request_s` is used.
 
     Raises:
-        UsageError: values that cannot be, or do not go together.
+        UsageError: values are invalid or do not fit together.
     """
 
     service: str | Mapping[str, float]
@@ -135,7 +136,7 @@ class Distill:
 
     @property
     def needs_labels(self) -> bool:
-        """Whether teachers are asked at all: some soft term has a weight in some step."""
+        """Whether teachers are needed: some soft term has a weight in some step."""
         soft = (self.beta, *(hint.weight for hint in self.hints))
         return not all(weights.always_zero(weight) for weight in soft)
 
@@ -146,10 +147,10 @@ class Distill:
 
     @property
     def labels_are(self) -> SoftLabelIs | None:
-        """What the arrays that come hold, all settings taken together; None: that is to be seen.
+        """What arriving soft labels are, by all settings together; None: not known yet.
 
-        Labels of several services are averaged as probabilities, and a temperature at the teacher
-        means a softmax there.
+        Labels of several services are averaged as probabilities, and a teacher with a temperature
+        applies the softmax.
         """
         if self.teacher_temperature is not None or not isinstance(self.service, str):
             return "probabilities"
@@ -157,9 +158,9 @@ class Distill:
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Names of the soft labels of a batch in their order; a nameless one stands for the only.
+        """Names of the soft labels of a batch, in order; "": the only output, whatever its name.
 
-        Of a top-k output there are three, as the reader names them.
+        A top-k output has three, as the reader names them.
         """
         names = tuple(self.fetches) or (self.output,)
         at = names.index(self.main_output)
@@ -172,21 +173,24 @@ class Distill:
 
     @property
     def parts_of_main(self) -> tuple[str, ...]:
-        """Under which names that comes which is compared with the student's logits."""
+        """Names of the soft labels that are compared with the student's logits; three for top-k."""
         parts = (".values", ".indices", ".tail") if self.top_k else ("",)
         return tuple(f"{self.main_output}{part}" for part in parts)
 
     @property
     def main_output(self) -> str:
-        """The name, within `label_names`, of what is compared with the student's logits."""
+        """Name of the output that is compared with the student's logits; "": the only output."""
         return self.output or (self.fetches[0] if self.fetches else "")
 
     def reader_options(self, with_options: bool = True) -> dict[str, Any]:
-        """Keyword arguments for `DistilReader`, but for what the rank adds of its own."""
+        """Return keyword arguments for `DistilReader`, without those that the rank sets.
+
+        `with_options=False`: only those that have a field of their own here.
+        """
         form: Any = self.label_form
         at: Any = self.teacher_temperature
         kind: Any = self.soft_label_is
-        if self.hints:  # they come as the model gives them: neither top-k nor a softmax
+        if self.hints:  # only the main output gets a form and a softmax, feature maps do not
             main = self.main_output
             form = {main: form} if isinstance(form, str) else form
             at = None if at is None else {main: at}

@@ -1,4 +1,4 @@
-"""`JobSpec`: a job file, loaded; calls the user's functions and says what is wrong with which.
+"""`JobSpec`: a loaded job file. It calls the user's functions and explains their errors.
 
     spec = load_job("job.py")
     model = spec.model()
@@ -6,9 +6,9 @@
     source = spec.feed("train")
     loss = spec.loss(model(image), label)
 
-Each of these works alone, so that each can be tested alone. Every error is a `JobError` of one
-line: file, line, function, what is wrong, and what to do where that is not plain. `blamed` makes
-one of an exception of the user's code.
+Each call works alone, so that each can be tested alone. Every error is a `JobError` of one line:
+file, line, function, what is wrong, and what to do unless that is obvious. `blamed` converts an
+exception of the user's code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ...runtime.errors import EdlError, JobError
 from .distill import Distill
 
 Split = Literal["train", "eval"]
-#: From (outputs, labels) to a number of each batch, a mean over its rows.
+#: From (outputs, labels) of a batch to a number, a mean over its rows.
 Metric = Callable[[Any, Any], Any]
 
 #: The functions of a job file and their parameters.
@@ -48,13 +48,13 @@ OPTIONAL: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A job file whose functions are there and can be called.
+    """A job file with all needed functions.
 
     Attributes:
         path: absolute path of the file.
         functions: the user's functions by name.
-        places: of each, the file and the line where it is defined, as far as that is known: a job
-            file may import a function from another.
+        places: by name, the file and line of a function's definition, which may be in a module that
+            the job file imports; the line is None if unknown.
     """
 
     path: str
@@ -63,7 +63,7 @@ class JobSpec:
 
     @property
     def name(self) -> str:
-        """Name of the file without its ending: the job's name unless another is given."""
+        """Name of the file without suffix: the default name of the job."""
         return Path(self.path).stem
 
     def has(self, name: str) -> bool:
@@ -71,7 +71,7 @@ class JobSpec:
         return name in self.functions
 
     def model(self) -> Any:
-        """The student, a new `paddle.nn.Layer`."""
+        """Return the student, a new `paddle.nn.Layer`."""
         import paddle
 
         model = self._call("model")
@@ -79,10 +79,10 @@ class JobSpec:
         return model
 
     def loss(self, outputs: Any, labels: Any) -> Any:
-        """The hard term of a batch: a scalar tensor, the mean over the rows.
+        """Return the hard term of a batch: a scalar tensor, the mean over its rows.
 
         Args:
-            outputs: what the model returned.
+            outputs: outputs of the model.
             labels: the last field of a batch, or `label`/`labels` of a dict; None: it has none.
         """
         import paddle
@@ -93,7 +93,7 @@ class JobSpec:
         return loss if loss.ndim == 0 else loss.reshape([])
 
     def optimizer(self, parameters: Sequence[Any]) -> Any:
-        """A new `paddle.optimizer.Optimizer` over these parameters."""
+        """Return a new `paddle.optimizer.Optimizer` over these parameters."""
         import paddle
 
         optimizer = self._call("optimizer", parameters)
@@ -102,10 +102,10 @@ class JobSpec:
         return optimizer
 
     def feed(self, split: Split) -> Any:
-        """The batches of "train" or "eval": what a `DistilReader` takes as its source.
+        """Return the batches of "train" or "eval", a source for a `DistilReader`.
 
-        That is a `DataLoader`, a list of batches, a `Batched`, any iterable that can be iterated
-        again; or a map-style data set, whose batches are made by who trains.
+        That is a `DataLoader`, a list of batches, a `Batched`, or another iterable that can be
+        iterated again; or a map-style data set, from which the caller makes batches.
         """
         if split not in get_args(Split):
             raise ValueError(f"a split is train or eval, not {split!r}")
@@ -122,9 +122,9 @@ class JobSpec:
         return source
 
     def metrics(self) -> dict[str, Metric | Any]:
-        """Figures of batches by name: functions of (outputs, labels), or `paddle.metric.Metric`s.
+        """Return the metrics by name: functions of (outputs, labels), or `paddle.metric.Metric`s.
 
-        Empty where the file has no `metrics()`.
+        Empty if the file has no `metrics()`.
         """
         if not self.has("metrics"):
             return {}
@@ -138,7 +138,7 @@ class JobSpec:
         return dict(given)
 
     def distill(self) -> Distill | None:
-        """How the job distils; None where it has no `distill()`, or that returns None."""
+        """Return how the job distils; None if it has no `distill()` or that returns None."""
         if not self.has("distill"):
             return None
         given = self._call("distill")
@@ -146,14 +146,14 @@ class JobSpec:
         return given  # type: ignore[no-any-return]  # as was just seen
 
     def on_scale(self, old: int, new: int) -> None:
-        """Tell the job that it has `new` ranks now and had `old`; nothing where it has no hook."""
+        """Call the job's hook, if it has one, after a change from `old` to `new` ranks."""
         if self.has("on_scale"):
             self._call("on_scale", old, new)
 
     def blames(self, function: str) -> AbstractContextManager[None]:
-        """Within, exceptions become a `JobError` that names this function and the file's line.
+        """Convert exceptions in the context to a `JobError` with this function and a line.
 
-        For what the function has made, as the forward pass of a model or the batches of a feed.
+        For results of the function, such as the forward pass of a model or the batches of a feed.
         """
         return blaming(*self._place(function))
 
@@ -174,14 +174,14 @@ class JobSpec:
 
 
 def load_job(path: str | Path) -> JobSpec:
-    """Run a job file and check that its functions are there, each with the right parameters.
+    """Run a job file, and check that its functions exist and have the right parameters.
 
-    The folder of the file joins the end of `sys.path`, so that it can import modules beside it
-    that have no name of an installed one.
+    Its folder is appended to `sys.path`, so that it can import modules next to it. Installed
+    modules of the same name take precedence.
 
     Raises:
-        JobError: there is no such file, it does not run, or a function is missing or takes other
-            parameters; in one line with file, line and function.
+        JobError: there is no such file, it raises, or a function is missing or has other
+            parameters.
     """
     file = Path(path).expanduser().absolute()
     if not file.is_file():
@@ -197,7 +197,7 @@ def load_job(path: str | Path) -> JobSpec:
 
 
 def is_dataset(source: Any) -> bool:
-    """Whether it is a map-style data set, which has samples in the place of batches."""
+    """Whether it is a map-style data set, which has samples instead of batches."""
     if isinstance(source, Sequence):
         return False
     named = any(type_.__name__ == "Dataset" for type_ in type(source).__mro__)
@@ -217,8 +217,8 @@ def _run(file: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses and pickle look a class's module up here
     try:
         with blaming(str(file), "", None):
-            # Not by its loader: Python takes the compiled file of a source that was replaced within
-            # a second by one of the same size.
+            # Not with the spec's loader: it would use a stale compiled file if the source was
+            # replaced within a second by one of the same size.
             exec(compile(file.read_bytes(), file, "exec", dont_inherit=True), module.__dict__)
     except JobError as error:
         sys.modules.pop(name)
@@ -231,7 +231,7 @@ def _run(file: Path) -> ModuleType:
 
 
 def _of_syntax(error: SyntaxError, file: str) -> JobError:
-    """A syntax error is where it says it is: in the job file, or in one that it imports."""
+    """Return an error at the place of a syntax error: in the job file, or in an imported one."""
     where = place(error.filename or file, "", error.lineno)
     return JobError(f"{where}: {error.msg} (a syntax error)")
 
@@ -259,7 +259,7 @@ def _check_parameters(
     parameters = {**NEEDED, **OPTIONAL}[name]
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # what is written in C has none; calls will show
+    except (TypeError, ValueError):  # functions written in C have no signature
         return
     try:
         signature.bind(*parameters)
@@ -294,22 +294,21 @@ __all__ = ["NEEDED", "OPTIONAL", "JobSpec", "Metric", "Split", "is_dataset", "lo
 
 
 def place(file: str, function: str, line: int | None) -> str:
-    """Where something is wrong, to begin a message with."""
+    """Return the start of an error message: file, line and function."""
     where = file if line is None else f"{file}, line {line}"
     return f"{where}, in {function}()" if function else where
 
 
 def line_in(file: str, trace: TracebackType | None) -> int | None:
-    """The line of `file` that was at work, innermost, when the exception arose."""
+    """Return the innermost line of `file` in a traceback; None if it has none."""
     frame = _frame_in(file, trace)
     return None if frame is None else frame.lineno
 
 
 def blamed(error: BaseException, file: str) -> BaseException:
-    """An exception that arose in code of the job file, as a `JobError`; any other as it is.
+    """Return a `JobError` if the exception passed through code of the job file, else it unchanged.
 
-    So what a model's forward pass or a data set raises, while nobody calls a function of the file,
-    is told as well as what these raise.
+    This covers code that is not called through `JobSpec`, such as a forward pass or a data set.
     """
     frame = None if isinstance(error, EdlError) else _frame_in(file, error.__traceback__)
     if frame is None or not isinstance(error, Exception):
@@ -320,7 +319,7 @@ def blamed(error: BaseException, file: str) -> BaseException:
 
 
 def trace_of(error: BaseException, file: str) -> str:
-    """The traceback of an exception; of a `JobError` what the job file has called, alone."""
+    """Return the traceback of an exception; for a `JobError`, from the job file's frame on."""
     cause = error.__cause__ if isinstance(error, JobError) else None
     if cause is None:
         return "".join(traceback.format_exception(error))
@@ -336,7 +335,7 @@ def _frame_in(file: str, trace: TracebackType | None) -> traceback.FrameSummary 
 
 
 def told(error: BaseException) -> str:
-    """An exception in one line: its kind and its first words."""
+    """Return an exception as one line: its type and at most 400 characters of its text."""
     words = " ".join(str(error).split())
     shown = words if len(words) <= 400 else words[:400] + "…"
     return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
@@ -344,12 +343,12 @@ def told(error: BaseException) -> str:
 
 @contextmanager
 def blaming(file: str, function: str, line: int | None) -> Iterator[None]:
-    """Turn whatever the user's code raises into a `JobError`; its cause stays attached.
+    """Convert exceptions of the user's code to a `JobError`, with the original as its cause.
 
     Args:
-        file: the job file.
-        function: the function of it that runs; empty: its body.
-        line: where that is defined, for exceptions that arise before any line of it ran.
+        file: the file of the code.
+        function: name of the running function; empty: the body of the file.
+        line: its line, for exceptions without a line of the file in the traceback; None: unknown.
     """
     try:
         yield
