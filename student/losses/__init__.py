@@ -1,7 +1,7 @@
 """Losses of distillation, for tensors of Paddle or PyTorch; importing this is light.
 
-`terms` has the terms; `step` puts those of a job together, with their weights; `distill_loss` is
-the loss for training loops of one's own.
+`terms` has the terms, `step` the weighted sum of those of a job, and `distill_loss` the loss for
+training loops of your own.
 """
 
 from .distill_loss import DistillLoss

@@ -18,28 +18,28 @@ class DistillLoss:
 
         T^2 * KL(softmax(teacher / T) || softmax(student / T))
 
-    Both are means over the batch. The temperature T flattens both distributions, so that the small
-    probabilities, by which a teacher says which classes resemble each other, count as well.
+    Both are means over the batch. The temperature T flattens both distributions, so that small
+    probabilities count as well: they show which classes the teacher finds similar.
 
     Why T^2: the gradient of the KL term with respect to the student's logits is
     `(softmax(student / T) - softmax(teacher / T)) / T`, and the difference itself shrinks like 1/T
-    as T grows, which makes 1/T^2 together. The factor takes that back, so that `beta` keeps its
-    meaning when the temperature is changed (Hinton et al. 2015, section 2).
+    as T grows, together 1/T^2. The factor cancels that, so that `beta` keeps its meaning when the
+    temperature changes (Hinton et al. 2015, section 2).
 
-    A term of weight 0 is left out wholly: `alpha=1, beta=0` is plain cross entropy, bit for bit.
+    A term of weight 0 is omitted: `alpha=1, beta=0` is plain cross entropy, bit for bit.
 
     Args:
         alpha: weight of the hard loss, at least 0.
         beta: weight of the soft loss, at least 0; one of the two must be above 0.
         temperature: T, above 0.
-        soft_label_is: what teachers send: `logits`, or `probabilities` (which are brought to
-            temperature T here: p^(T0/T), normalised). None: probabilities where all rows of a batch
-            are from 0 to 1 and sum to 1, else logits.
-        soft_label_temperature: T0, of the softmax that made the probabilities: what the reader was
-            told by `temperature=`, if it was. With logits it has no meaning and stays 1.
+        soft_label_is: what teachers send: `logits`, or `probabilities`, which are converted to
+            temperature T here: p^(T0/T), normalised. None: probabilities if all rows of a batch are
+            non-negative and sum to 1, else logits.
+        soft_label_temperature: T0, the temperature of the softmax that made the probabilities: that
+            of the reader's `temperature=`. Must be 1 for logits.
 
     Raises:
-        UsageError: weights or a temperature that cannot work.
+        UsageError: a weight or temperature is invalid.
     """
 
     def __init__(
@@ -78,20 +78,20 @@ class DistillLoss:
         hard_label: Tensor | None = None,
         soft_label: Tensor | None = None,
     ) -> Tensor:
-        """The loss of a batch.
+        """Return the loss of a batch.
 
         Args:
-            student_logits: float [N, ..., C]; what lies between N and C (pixels, tokens) is
-                averaged like the batch itself.
-            hard_label: int [N, ...] or [N, ..., 1]; may be None when `alpha` is 0.
-            soft_label: float [N, ..., C], of any float dtype; may be None when `beta` is 0. No
+            student_logits: float [N, ..., C]; axes between N and C (pixels, tokens) are averaged
+                like the batch axis.
+            hard_label: int [N, ...] or [N, ..., 1]; may be None if `alpha` is 0.
+            soft_label: float [N, ..., C], of any float dtype; may be None if `beta` is 0. No
                 gradient flows into it.
 
         Returns:
             A scalar tensor of the dtype of the logits.
 
         Raises:
-            UsageError: a label that is needed is missing, or has another shape or kind of dtype.
+            UsageError: a needed label is missing, or its shape or dtype does not fit.
         """
         check_logits(student_logits)
         hard = soft = None

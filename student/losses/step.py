@@ -1,4 +1,4 @@
-"""The loss of one step: the job's own term, the soft one and hints, each with its weight then."""
+"""The loss of one step: the weighted sum of the job's own term, the soft term and hints."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from .terms import (
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The loss of a batch and what it is made of; scalar tensors, to read which waits for them.
+    """The loss of a batch and its terms: scalar tensors; reading one waits for the device.
 
     Attributes:
-        total: what is differentiated.
-        named: `hard`, `soft`, `hint NAME` without their weights, and `total`; detached. A term that
-            has no weight in this step, or no labels in this batch, is not there.
+        total: the loss, with gradients.
+        named: detached terms `hard`, `soft`, `hint NAME` without their weights, and `total`. Terms
+            without a weight in this step, or without labels in this batch, are missing.
     """
 
     total: Any
@@ -42,20 +42,20 @@ class Terms:
 class StepLoss:
     """`alpha * hard + beta * soft + sum of weight * hint` (the paper, Algorithm 2, line 5).
 
-    Each term is a mean over the rows of the batch, so it may be divided among ranks and
-    micro-batches by weights that are their shares of the rows. With alpha = 1 and beta = 0 the
-    total is the hard term itself: training is the plain one, bit for bit.
+    Each term is a mean over the rows of the batch, so ranks and micro-batches can sum it with their
+    shares of the rows as weights. With alpha = 1 and beta = 0 the total is the hard term itself:
+    training equals one without distillation, bit for bit.
 
     Args:
         hard: the job's own loss, from (outputs, labels) to a scalar tensor.
         distill: how the job distils; None: it does not.
-        model: the student, which gets the hints' projectors as parts: make it before the optimizer,
-            whose parameters they are too.
-        steps_total: steps of the whole training, for schedules that run until its end; None: not
-            known.
+        model: the student. It gets the projectors of hints as sublayers, so create the optimizer
+            afterwards: it has to train them too.
+        steps_total: steps of the whole training, for schedules that run until its end; None:
+            unknown.
 
     Raises:
-        UsageError: a schedule needs the number of steps, which is not known; a projector is none.
+        UsageError: a schedule needs the number of steps, which is unknown; a projector is no layer.
     """
 
     def __init__(
@@ -76,17 +76,17 @@ class StepLoss:
     def __call__(
         self, outputs: Any, labels: Any, soft: Mapping[str, Any] | None, step: int
     ) -> Terms:
-        """The loss of a batch in step `step`.
+        """Return the loss of a batch in step `step`.
 
         Args:
-            outputs: what the student returned.
-            labels: the hard labels, for the job's own loss.
-            soft: soft labels by name, as `job.batches` gives them: float tensors [N, ..., C]; None
-                as a whole, or in the place of each: the batch goes without.
+            outputs: outputs of the student.
+            labels: hard labels, for the job's own loss.
+            soft: soft labels by name, float tensors [N, ..., C], as in `job.batches.Parts`; the
+                mapping or a value is None if the batch has none.
             step: number of the step in the whole training, from 0.
 
         Raises:
-            UsageError: labels that are needed are missing or do not fit, or no term has a weight.
+            UsageError: needed labels are missing or do not fit, or no term has a weight.
         """
         distill = self.distill
         if distill is None:
@@ -107,10 +107,10 @@ class StepLoss:
         return Terms(total, named)
 
     def on_label_kinds(self, kinds: Mapping[str, str]) -> None:
-        """Teachers have published what their outputs are. What the job says goes before.
+        """Use what teachers publish about their outputs, unless the job says what they are.
 
         Args:
-            kinds: by output, as `ReaderStats.label_kinds`.
+            kinds: kind by output, as in `ReaderStats.label_kinds`.
 
         Raises:
             UsageError: the loss compares distributions, and this output is none.
@@ -133,7 +133,7 @@ class StepLoss:
     def _terms(
         self, distill: Distill, outputs: Any, labels: Any, soft: Mapping[str, Any], step: int
     ) -> Iterator[tuple[str, float, Any]]:
-        """Of each term that counts in this step its name, its weight, and itself."""
+        """Yield name, weight and value of each term that has a weight in this step."""
         alpha = self._weight(distill.alpha, step)
         if alpha:
             yield "hard", alpha, self._hard_term(distill, outputs, labels)
@@ -157,7 +157,7 @@ class StepLoss:
     def _soft_term(
         self, distill: Distill, outputs: Any, soft: Mapping[str, Any]
     ) -> tuple[Any, float]:
-        """psi, and the factor that keeps its gradient's size when the temperature changes."""
+        """Return psi, and the factor that cancels the temperature's effect on its gradient."""
         logits = _full(logits_of(outputs, distill))
         t = distill.temperature
         labels = [soft[name] for name in distill.parts_of_main]
@@ -171,7 +171,7 @@ class StepLoss:
             return logits_mse(logits, label), 1.0
         if distill.loss == "topk":
             values, indices, tail = labels
-            of_top_k = distill.labels_are or "logits"  # of probabilities, log p travel
+            of_top_k = distill.labels_are or "logits"  # probabilities arrive as their logarithm
             psi = top_k_divergence(logits, values, indices, tail, t, of_top_k)
             return psi, t**2
         made_at = distill.teacher_temperature or 1.0
@@ -182,10 +182,10 @@ class StepLoss:
 
 
 def logits_of(outputs: Any, distill: Distill | None = None) -> Any:
-    """The student's logits among what its model returned.
+    """Return the logits among the outputs of the student.
 
     Raises:
-        UsageError: it is not clear which they are.
+        UsageError: there is no such output.
     """
     key = None if distill is None else distill.student_output
     if key is not None:
@@ -218,7 +218,7 @@ def _one(outputs: Any, key: OutputKey) -> Any:
 
 
 def _full(logits: Any) -> Any:
-    """Half precision is too coarse for sums over classes."""
+    """Return float32 for half precision, which is too coarse for sums over classes."""
     return cast(logits, "float32") if "16" in str(logits.dtype) else logits
 
 
@@ -233,18 +233,18 @@ def _check_schedules(distill: Distill) -> None:
             )
 
 
-#: Under this name, and the number of its hint, a projector is a sublayer of the student.
+#: Name of a projector as a sublayer of the student, before the number of its hint.
 PROJECTOR: Final = "edl_projector_"
 
 
 def attach_projectors(distill: Distill | None, model: Any) -> Mapping[str, Any]:
-    """Make the projectors of all hints sublayers of the model.
+    """Create the projectors of all hints, as sublayers of the model.
 
     Returns:
-        By the teachers' output, for hints that have one.
+        Projectors by output of the teachers; only of hints that have one.
 
     Raises:
-        UsageError: what should make a layer makes something else.
+        UsageError: a projector is no layer.
     """
     made = {}
     for number, hint in enumerate(() if distill is None else distill.hints):
@@ -255,7 +255,7 @@ def attach_projectors(distill: Distill | None, model: Any) -> Mapping[str, Any]:
 
 
 def detach_projectors(model: Any) -> None:
-    """Take them out again: who uses the student has no teachers."""
+    """Remove the projectors of hints from the model: only distillation needs them."""
     for name in [name for name, _ in model.named_children() if name.startswith(PROJECTOR)]:
         delattr(model, name)
 

@@ -1,14 +1,14 @@
 """The terms of a loss: means over rows, in the dtype of the student's outputs.
 
-| psi of | after |
+| soft term | source |
 |---|---|
 | `kl_divergence` | the paper, section 3.3; Hinton et al. 2015 |
 | `logits_mse` | Ba and Caruana 2014 |
-| `top_k_divergence` | the first, of which only the K greatest classes and the rest's mass came |
+| `top_k_divergence` | the first one, for only the K greatest classes and the mass of the rest |
 
-Besides, `smoothed_cross_entropy` (Szegedy et al. 2016) of hard labels, and `feature_l2` (Romero et
-al. 2015) of feature maps. Functions such as `framework_of` and `take_along_last` are for what
-Paddle and PyTorch spell differently; all else that the losses use has one spelling:
+Also `smoothed_cross_entropy` (Szegedy et al. 2016) of hard labels, and `feature_l2` (Romero et al.
+2015) of feature maps. Functions such as `framework_of` and `take_along_last` hide differences
+between Paddle and PyTorch. Everything else that the losses use is spelled the same in both:
 `F.log_softmax(x, -1)`, `x.sum(-1)`, `x.clip(min=0)`.
 """
 
@@ -28,23 +28,23 @@ def kl_divergence(
     soft_label_is: SoftLabelIs | None = None,
     soft_label_temperature: float = 1.0,
 ) -> Tensor:
-    """`KL(softmax(teacher / T) || softmax(student / T))`, a mean over all but the last axis.
+    """Return `KL(softmax(teacher / T) || softmax(student / T))`, a mean over all but the last axis.
 
-    Without the factor T^2, which belongs to its weight. No gradient flows into the soft label.
+    The factor T^2 is part of its weight, and not included. No gradient flows into the soft label.
 
     Args:
         student_logits: float [N, ..., C].
         soft_label: float [N, ..., C], of any float dtype.
         temperature: T, above 0.
-        soft_label_is: what the teacher's numbers are; probabilities are brought to temperature T:
-            p^(T0/T), normalised. None: probabilities if all rows are, else logits.
-        soft_label_temperature: T0, of the softmax that made probabilities.
+        soft_label_is: kind of the soft label; probabilities are converted to temperature T:
+            p^(T0/T), normalised. None: probabilities if all rows look like it, else logits.
+        soft_label_temperature: T0, the temperature of the softmax that made the probabilities.
 
     Returns:
         A scalar tensor of the dtype of the logits.
 
     Raises:
-        UsageError: shapes or dtypes that do not fit.
+        UsageError: shapes or dtypes do not fit.
     """
     check_logits(student_logits)
     check_soft_label(student_logits, soft_label)
@@ -64,10 +64,10 @@ def kl_divergence(
 
 
 def as_logits(soft_label: Tensor) -> Tensor:
-    """Soft labels as logits: of probabilities their logarithm, others as given.
+    """Return soft labels as logits: the logarithm of probabilities, others unchanged.
 
-    They are probabilities if no number is negative and each row sums to 1, as far as numbers of 16
-    bits can. It is decided on the device, which nothing has to wait for.
+    They count as probabilities if no number is negative and each row sums to 1, within the
+    precision of 16-bit floats. The decision is made on the device, so nothing waits for it.
 
     Args:
         soft_label: float [N, ..., C].
@@ -79,13 +79,13 @@ def as_logits(soft_label: Tensor) -> Tensor:
 
 
 def logarithm(probabilities: Tensor) -> Tensor:
-    """Their logarithm; 0 has none: the smallest normal number stands for it, and weighs nothing."""
+    """Return their logarithm; the smallest normal number replaces 0, with negligible weight."""
     tiny = float(framework_of(probabilities).finfo(probabilities.dtype).tiny)
     return probabilities.clip(min=tiny).log()
 
 
 def logits_mse(student_logits: Tensor, soft_label: Tensor | None) -> Tensor:
-    """The mean over rows and classes of `(student - teacher)^2`.
+    """Return the mean over rows and classes of `(student - teacher)^2`.
 
     Args:
         student_logits: float [N, ..., C].
@@ -96,7 +96,7 @@ def logits_mse(student_logits: Tensor, soft_label: Tensor | None) -> Tensor:
         A scalar tensor of the dtype of the logits.
 
     Raises:
-        UsageError: shapes or dtypes that do not fit.
+        UsageError: shapes or dtypes do not fit.
     """
     check_logits(student_logits)
     check_soft_label(student_logits, soft_label)
@@ -104,7 +104,7 @@ def logits_mse(student_logits: Tensor, soft_label: Tensor | None) -> Tensor:
     return (student_logits - cast(soft_label.detach(), student_logits.dtype)).square().mean()
 
 
-#: In the place of the logarithm of 0, for float32.
+#: Replaces the logarithm of 0, for float32.
 _NEVER = -1e30
 
 
@@ -116,29 +116,29 @@ def top_k_divergence(
     temperature: float = 1.0,
     soft_label_is: SoftLabelIs = "logits",
 ) -> Tensor:
-    """KL divergence of K + 1 events: each class that came, and "one of the others".
+    """Return the KL divergence of K + 1 events: each of the K classes, and "any other class".
 
-    What the teacher says of the others among themselves did not travel; the student is left free
-    there, where a dense label that is filled up evenly would press it to be even. It never exceeds
-    the divergence over all classes, and with K = C it is that.
+    The teacher's probabilities of the other classes are unknown, so the student is free there. A
+    dense label, filled up evenly, would make it uniform there. The result is at most the divergence
+    over all classes, and equals it if K = C.
 
-    The tail holds for one temperature alone: 1 for logits, and for probabilities that of the
-    teacher's softmax. `temperature` has to be that.
+    The tail is valid for one temperature only: 1 for logits, and for probabilities that of the
+    teacher's softmax. `temperature` must be the same.
 
     Args:
         student_logits: float [N, ..., C].
         values: the K greatest logits or probabilities, float [N, ..., K].
         indices: their classes, int [N, ..., K].
-        tail: of logits the logarithm of the sum of the exponentials of the others, of probabilities
-            their sum; float [N, ...].
+        tail: float [N, ...]: for logits the log-sum-exp of the other classes, for probabilities the
+            sum.
         temperature: T, by which the student's logits are divided.
-        soft_label_is: what the values are.
+        soft_label_is: kind of the values.
 
     Returns:
-        A scalar tensor, float32 (float64 of such logits), the mean over all but the last axis.
+        A scalar tensor, float32 (float64 for float64 logits), the mean over all but the last axis.
 
     Raises:
-        UsageError: shapes or dtypes that do not fit.
+        UsageError: shapes or dtypes do not fit.
     """
     _check(student_logits, values, indices, tail)
     if "64" not in str(student_logits.dtype):
@@ -157,14 +157,14 @@ def top_k_divergence(
 
 
 def _student(logits: Tensor, indices: Tensor, whole: bool) -> Tensor:
-    """Logarithms of the student's probabilities of the K + 1 events, [N, ..., K + 1]."""
+    """Return the student's log-probabilities of the K + 1 events, [N, ..., K + 1]."""
     framework = framework_of(logits)
     functional = framework.nn.functional
     log_q = functional.log_softmax(logits, -1)
     kept = take_along_last(log_q, indices)
     if whole:
         return kept
-    # By a sum over the others, as 1 minus the sum of those kept loses all digits of a small tail.
+    # Sum over the others: 1 minus the sum of the kept ones would lose all digits of a small tail.
     classes = cast(functional.one_hot(indices, logits.shape[-1]).sum(-2), logits.dtype)
     return _joined(kept, framework.logsumexp(log_q + classes * _NEVER, -1))
 
@@ -189,7 +189,7 @@ def _check(student_logits: Tensor, values: Tensor, indices: Tensor, tail: Tensor
 
 
 def smoothed_cross_entropy(logits: Tensor, hard_label: Tensor, smoothing: float = 0.1) -> Tensor:
-    """Cross entropy with `(1 - smoothing) * one_hot(label) + smoothing / C`.
+    """Return the cross entropy with `(1 - smoothing) * one_hot(label) + smoothing / C`.
 
     Args:
         logits: float [N, ..., C].
@@ -200,7 +200,7 @@ def smoothed_cross_entropy(logits: Tensor, hard_label: Tensor, smoothing: float 
         A scalar tensor of the dtype of the logits: the mean over all but the last axis.
 
     Raises:
-        UsageError: shapes, dtypes or a smoothing that cannot be.
+        UsageError: shapes or dtypes do not fit, or the smoothing is out of range.
     """
     check_logits(logits)
     check_hard_label(logits, hard_label)
@@ -208,7 +208,7 @@ def smoothed_cross_entropy(logits: Tensor, hard_label: Tensor, smoothing: float 
 
 
 def smoothed(hard: Tensor, logits: Tensor, smoothing: float) -> Tensor:
-    """A hard term of which a part is the cross entropy with the uniform distribution instead."""
+    """Return a hard term, replaced in part by the cross entropy with the uniform distribution."""
     if not 0 <= smoothing < 1:
         raise UsageError(f"label smoothing is from 0 to below 1, not {smoothing}")
     if smoothing == 0:
@@ -217,19 +217,19 @@ def smoothed(hard: Tensor, logits: Tensor, smoothing: float) -> Tensor:
 
 
 def uniform_cross_entropy(logits: Tensor) -> Tensor:
-    """Cross entropy of logits [N, ..., C] with 1/C for each class, a scalar tensor."""
+    """Return the cross entropy of logits [N, ..., C] with 1/C for each class, a scalar tensor."""
     return -framework_of(logits).nn.functional.log_softmax(logits, -1).mean()
 
 
 def feature_l2(student: Tensor, teacher: Tensor, projector: Any = None, name: str = "") -> Tensor:
-    """The mean of the squared differences of two feature maps.
+    """Return the mean squared difference of two feature maps.
 
     Args:
         student: float [N, ...].
-        teacher: float [N, ...], of the shape of the student's once that is projected. No gradient
-            flows into it.
+        teacher: float [N, ...], with the shape of the projected feature map of the student. No
+            gradient flows into it.
         projector: a layer from the student's feature map to the teacher's shape; None: none.
-        name: of the teacher's output, for messages.
+        name: name of the teacher's output, for messages.
 
     Returns:
         A scalar tensor of the dtype of the student's.
@@ -255,7 +255,7 @@ _LAYERS: Final = {"paddle": "Layer", "torch": "Module"}
 
 
 def framework_of(value: Any) -> Any:
-    """The module `paddle` or `torch` to which a tensor or a layer belongs.
+    """Return the module `paddle` or `torch` to which a tensor or a layer belongs.
 
     Raises:
         UsageError: it belongs to neither.
@@ -264,7 +264,7 @@ def framework_of(value: Any) -> Any:
         framework = sys.modules.get(name)
         if framework is None:
             continue
-        # Tensors of Paddle's static programs are of other classes.
+        # Tensors of Paddle's static programs have other classes.
         of_framework = type(value).__module__.partition(".")[0] == name
         if of_framework or isinstance(value, (framework.Tensor, layer_class(framework))):
             return framework
@@ -272,20 +272,20 @@ def framework_of(value: Any) -> Any:
 
 
 def layer_class(framework: Any) -> type:
-    """`paddle.nn.Layer` or `torch.nn.Module`."""
+    """Return `paddle.nn.Layer` or `torch.nn.Module`."""
     found: type = getattr(framework.nn, _LAYERS[framework.__name__])
     return found
 
 
 def cast(tensor: Tensor, dtype: Any) -> Tensor:
-    """The tensor in another dtype: one of its framework, or the name of one."""
+    """Return the tensor in another dtype of its framework, which may be given by name."""
     framework = framework_of(tensor)
     wanted = getattr(framework, dtype) if isinstance(dtype, str) else dtype
     return tensor.to(wanted) if framework.__name__ == "torch" else tensor.astype(wanted)
 
 
 def take_along_last(tensor: Tensor, indices: Tensor) -> Tensor:
-    """Elements of the last axis, [..., C], at int64 `indices`, [..., K]."""
+    """Return the elements of the last axis, [..., C], at int64 `indices`, [..., K]."""
     framework = framework_of(tensor)
     if framework.__name__ == "torch":
         return framework.gather(tensor, -1, indices)
@@ -293,31 +293,31 @@ def take_along_last(tensor: Tensor, indices: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, hard_label: Tensor) -> Tensor:
-    """The mean cross entropy of logits [N, ..., C] with class numbers [N, ...] or [N, ..., 1]."""
+    """Return the mean cross entropy of logits [N, ..., C] with classes [N, ...] or [N, ..., 1]."""
     framework = framework_of(logits)
     of_batch = framework.nn.functional.cross_entropy
-    if framework.__name__ == "torch":  # which has the classes in the second axis
+    if framework.__name__ == "torch":  # expects the classes in the second axis
         return of_batch(logits.flatten(0, -2), cast(hard_label, "int64").flatten())
     return of_batch(logits, hard_label)
 
 
 def weighted(weight: float, term: Any) -> Any:
-    """`weight * term`; a weight of 1 leaves the term as it is, bit for bit."""
+    """Return `weight * term`; a weight of 1 leaves the term unchanged, bit for bit."""
     return term if weight == 1 else weight * term
 
 
 def dtype_name(tensor: Tensor) -> str:
-    """`float32` for `paddle.float32` and `torch.float32`."""
+    """Return `float32` for `paddle.float32` and `torch.float32`."""
     return str(tensor.dtype).rpartition(".")[2]
 
 
 def is_integer(tensor: Tensor) -> bool:
-    """Whether the tensor holds whole numbers or bools."""
+    """Whether the tensor holds integers or booleans."""
     return dtype_name(tensor).startswith(("int", "uint", "bool"))
 
 
 def check_logits(logits: Tensor) -> None:
-    """Raise UsageError where these are no logits of a batch."""
+    """Raise UsageError if the shape is not that of logits of a batch."""
     if len(logits.shape) < 2:
         raise UsageError(
             f"student_logits must have the shape [batch, ..., classes], not {list(logits.shape)}"
@@ -325,7 +325,7 @@ def check_logits(logits: Tensor) -> None:
 
 
 def check_hard_label(logits: Tensor, hard_label: Tensor | None) -> None:
-    """Raise UsageError where these are no class numbers for the rows of these logits."""
+    """Raise UsageError unless these are class numbers for the rows of these logits."""
     if hard_label is None:
         raise UsageError("alpha is above 0, so the loss needs the hard label")
     rows, shape = list(logits.shape[:-1]), list(hard_label.shape)
@@ -341,7 +341,7 @@ def check_hard_label(logits: Tensor, hard_label: Tensor | None) -> None:
 
 
 def check_soft_label(logits: Tensor, soft_label: Tensor | None) -> None:
-    """Raise UsageError where these are no teacher's scores for these logits."""
+    """Raise UsageError unless these are a teacher's scores for these logits."""
     if soft_label is None:
         raise UsageError("beta is above 0, so the loss needs the teacher's soft label")
     if list(soft_label.shape) != list(logits.shape):
