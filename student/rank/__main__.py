@@ -1,7 +1,7 @@
 """A student process: `python -m edl.student.rank LINK_FD`, started by its supervisor, ends with it.
 
-It exits with 0 when the job is done, with 75 when it left at a safe point or because a peer is
-gone, and else with the code of its error; what happened it has told before.
+It exits with 0 if the job is done, with 75 if it left at a safe point or because a peer is gone,
+and else with the code of its error. Before, it reports to the supervisor what happened.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edl.student.rank")
 
-#: When its supervisor has died, a rank gives its teachers back within this time.
+#: Seconds in which a rank gives its teachers back after its supervisor has died.
 ORPHAN_GRACE_S = 4.0
 
 
 class Rank:
-    """One rank's life, from its order to how it ended."""
+    """The run of one rank, from its order to its last message."""
 
     def __init__(self, link: RankLink, order: Order) -> None:
         self._link = link
@@ -46,7 +46,7 @@ class Rank:
         self._started = False
 
     def run(self) -> int:
-        """Do what the order says; tell how it ended; the exit code."""
+        """Execute the order, report how it ended, and return the exit code."""
         try:
             return self._inspect() if self._order.inspect else self._train()
         except (PeerLost, GenerationSuperseded) as error:
@@ -118,7 +118,7 @@ class Rank:
         return 0
 
     def _left(self, error: BaseException) -> int:
-        """A peer or the supervisor is gone: nothing is wrong with the job."""
+        """End because a peer or the supervisor is gone; the job itself has not failed."""
         log.warning("%s; this rank ends, to go on in the next generation", error)
         step = 0 if self._reporter is None else self._reporter.place.step
         self._link.tell(Left(step, safe=False, why=str(error)))
@@ -127,16 +127,16 @@ class Rank:
     def _failed(self, error: BaseException) -> int:
         reporter = self._reporter
         error = blamed(error, self._order.settings.spec)
-        # Our own errors say in one line what is wrong; who wrote a job wants to see its lines.
+        # Errors of EDL explain themselves in one line; for errors of a job, show its code.
         ours = isinstance(error, EdlError) and not isinstance(error, JobError)
         trace = "" if ours else trace_of(error, self._order.settings.spec)
         words = str(error) if isinstance(error, EdlError) else told(error)
-        # Who has not taken a single step in this job cannot have been unlucky.
+        # Until the first step of the job, the user has made a mistake; later errors are retried.
         usage = isinstance(error, UsageError) and (
             not self._started or reporter is None or reporter.place.step == 0
         )
         gave_up = isinstance(error, NoTeacherAvailable)
-        if not (usage or gave_up):  # else the command ends with these very words
+        if not (usage or gave_up):  # else the command ends with the same message
             log.error("%s", words)
         self._link.tell(
             Failed(
@@ -159,7 +159,7 @@ def main(fd: int) -> int:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
     configure_logging()
-    os.environ.setdefault("GLOG_minloglevel", "1")  # Paddle's own account of each connection
+    os.environ.setdefault("GLOG_minloglevel", "1")  # Paddle logs each connection as info
     link = RankLink.attach(fd)
     try:
         order = link.order()
@@ -174,6 +174,6 @@ if __name__ == "__main__":
     code = main(int(sys.argv[1]))
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not a plain return: Paddle's group waits for peers that are gone, and gRPC's threads for
-    # teachers that do not answer.
+    # A normal exit would wait: Paddle's process group for peers that are gone, and gRPC's threads
+    # for teachers that do not answer.
     os._exit(code)

@@ -1,9 +1,9 @@
-"""What the ranks of one world tell each other: `paddle.distributed` between them, nothing alone.
+"""Communication of the ranks of one world by `paddle.distributed`; none for a single rank.
 
-gloo on CPUs, NCCL on GPUs. gloo gives up on a rank that is 30 s later than others, and has no
-setting for that; so where ranks may be far apart they first meet in the group's store, which
-knows no such limit. A rank that is gone makes collectives raise: that becomes `PeerLost`. Gradients
-go in flat pieces of some megabytes (`Buckets`), so that few collectives carry many of them.
+It uses gloo on CPUs and NCCL on GPUs. gloo fails if a rank is 30 s later than the others, which
+cannot be configured. So if ranks may be far apart in time, they first meet in the group's store,
+which has no such limit. If a rank is gone, collectives raise an error, converted to `PeerLost`.
+Gradients are packed into flat buckets of some megabytes, so that few collectives carry many.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from typing import Any, Protocol
 
 from ...runtime.errors import PeerLost, UsageError
 
-#: Looks into the store while ranks meet: first after so long, then ever less often.
+#: Shortest and longest interval between reads of the store while ranks meet; it doubles.
 _LOOK_FIRST_S, _LOOK_LAST_S = 0.001, 0.05
 
 
 class Group(Protocol):
     """The ranks of one world.
 
-    All of them call the same methods in the same order, or none returns.
+    All must call the same methods in the same order, or none returns.
 
     Attributes:
-        rank: this one, from 0.
-        world: how many there are.
-        patient: others may be far apart: the next collective meets them without a limit first,
-            which takes a tenth of a second.
-        waits_s: seconds that this rank has waited for others, without a break; 0: it does not.
+        rank: number of this rank, from 0.
+        world: number of ranks.
+        patient: ranks may be far apart in time, so the next collective first waits for all of them
+            without a limit, which takes a tenth of a second.
+        waits_s: seconds for which this rank has waited for others without a break; 0: it does not
+            wait.
     """
 
     rank: int
@@ -43,23 +44,23 @@ class Group(Protocol):
     def waits_s(self) -> float: ...
 
     def gather(self, numbers: Sequence[float]) -> list[tuple[float, ...]]:
-        """As many numbers of each rank, in the order of ranks."""
+        """Return the numbers of each rank, equally many, in the order of ranks."""
 
     def gather_json(self, value: Any) -> list[Any]:
-        """A JSON value of each rank, in the order of ranks."""
+        """Return a JSON value of each rank, in the order of ranks."""
 
     def sum_gradients(self, parameters: Sequence[Any]) -> None:
-        """Every gradient becomes the sum over all ranks; one that no rank has stays None."""
+        """Replace each gradient by the sum over all ranks; one that no rank has stays None."""
 
     def share(self, tensors: Sequence[Any]) -> None:
-        """All ranks get rank 0's values."""
+        """Replace all values by those of rank 0."""
 
     def average(self, tensors: Sequence[Any]) -> None:
-        """Every value becomes the mean over all ranks."""
+        """Replace all values by the means over all ranks."""
 
 
 class Alone:
-    """A world of one rank: there is nobody to tell anything."""
+    """A world of one rank, without communication."""
 
     rank, world, patient, waits_s = 0, 1, False, 0.0
 
@@ -70,17 +71,17 @@ class Alone:
         return [value]
 
     def sum_gradients(self, parameters: Sequence[Any]) -> None:
-        """They are the sum."""
+        """Do nothing: its gradients are the sum."""
 
     def share(self, tensors: Sequence[Any]) -> None:
-        """They are rank 0's."""
+        """Do nothing: its values are those of rank 0."""
 
     def average(self, tensors: Sequence[Any]) -> None:
-        """They are the mean."""
+        """Do nothing: its values are the means."""
 
 
 class Peers:
-    """A world of several ranks, by Paddle's collectives; made by `join`."""
+    """A world of several ranks, with Paddle's collectives; created by `join`."""
 
     def __init__(self, rank: int, world: int, store: Any) -> None:
         self.rank, self.world = rank, world
@@ -92,7 +93,7 @@ class Peers:
 
     @property
     def waits_s(self) -> float:
-        since_s = self._waits_since_s  # another thread asks
+        since_s = self._waits_since_s  # read once: other threads call this
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def gather(self, numbers: Sequence[float]) -> list[tuple[float, ...]]:
@@ -147,14 +148,14 @@ class Peers:
 
     @contextlib.contextmanager
     def _together(self, what: str) -> Iterator[None]:
-        """Collectives in here; what they raise means that a peer is gone."""
+        """Run collectives in the context; their errors mean that a peer is gone."""
         self._waits_since_s = time.monotonic()
         try:
             if self.patient:
                 self.patient = False
                 self._meet()
             yield
-        except RuntimeError as error:  # Paddle knows no other
+        except RuntimeError as error:  # the only type that Paddle raises
             raise PeerLost(
                 f"rank {self.rank} of {self.world} waited for {what}, and one of them is gone:"
                 f" {_last_line(error)}"
@@ -163,7 +164,7 @@ class Peers:
             self._waits_since_s = None
 
     def _meet(self) -> None:
-        """Wait for all ranks, for as long as it takes: whoever knows of a death ends this rank."""
+        """Wait for all ranks without a limit; if one dies, the supervisor ends this rank."""
         self._meetings += 1
         name = f"edl/met/{self._meetings}"
         pause_s = _LOOK_FIRST_S
@@ -174,7 +175,7 @@ class Peers:
 
 
 def _begin_sum(tensor: Any) -> Callable[[], None]:
-    """Begin to sum a tensor over all ranks, in place; what is returned waits for it."""
+    """Start to sum a tensor over all ranks, in place; returns a function that waits for it."""
     import paddle.distributed as dist
 
     task = dist.all_reduce(tensor, sync_op=False)
@@ -186,7 +187,11 @@ def _begin_sum(tensor: Any) -> Callable[[], None]:
 
 
 def device_of(local_rank: int) -> str:
-    """The device of a rank: one GPU for each, where Paddle is built for them; else the CPU."""
+    """Return the device of a rank: a GPU of its own if Paddle sees any, else the CPU.
+
+    Raises:
+        UsageError: there are too few GPUs.
+    """
     import paddle
 
     if not paddle.is_compiled_with_cuda() or paddle.device.cuda.device_count() == 0:
@@ -200,10 +205,15 @@ def device_of(local_rank: int) -> str:
 
 
 def join(rank: int, endpoints: Sequence[str], device: str) -> Group:
-    """Be `rank` of the world of these endpoints (host:port of each rank); waits for all others.
+    """Join a world as `rank`, and wait for all others.
+
+    Args:
+        rank: number of this rank.
+        endpoints: host:port of each rank.
+        device: device of this rank.
 
     Raises:
-        PeerLost: the group does not come about.
+        PeerLost: the group cannot be formed.
     """
     world = len(endpoints)
     if world <= 1:
@@ -215,8 +225,8 @@ def join(rank: int, endpoints: Sequence[str], device: str) -> Group:
     try:
         store = core.create_or_get_global_tcp_store()
         peers = Peers(rank, world, store)
-        peers._meet()  # the group itself is formed in 30 s, or not
-        with contextlib.redirect_stderr(io.StringIO()):  # it prints the flags that it has set
+        peers._meet()  # forming the group has a limit of 30 s
+        with contextlib.redirect_stderr(io.StringIO()):  # it prints the flags that it sets
             dist.init_parallel_env()
     except (RuntimeError, ValueError) as error:
         raise PeerLost(
@@ -227,12 +237,12 @@ def join(rank: int, endpoints: Sequence[str], device: str) -> Group:
 
 
 def _last_line(error: BaseException) -> str:
-    """Paddle's messages begin with its own stack."""
+    """Return the end of a message of Paddle, which begins with its own stack."""
     return str(error).strip().rpartition("\n")[2][:300]
 
 
 def _tell_paddle(rank: int, endpoints: Sequence[str], device: str) -> None:
-    """Paddle takes what a world is from the environment alone."""
+    """Set the variables from which alone Paddle reads what its world is."""
     kind, _, number = device.partition(":")
     os.environ.update(
         PADDLE_DISTRI_BACKEND="gloo" if kind == "cpu" else "nccl",
@@ -243,25 +253,25 @@ def _tell_paddle(rank: int, endpoints: Sequence[str], device: str) -> None:
         PADDLE_MASTER=endpoints[0],
         FLAGS_selected_gpus=number or "0",
     )
-    for name in ("MASTER_ADDR", "MASTER_PORT"):  # a launcher's, of another world
+    for name in ("MASTER_ADDR", "MASTER_PORT"):  # from a launcher, for another world
         os.environ.pop(name, None)
 
 
-#: A bucket is closed when it has so many bytes: large enough to be fast, small enough to overlap.
+#: Most bytes of a bucket: large enough to be fast, small enough to overlap.
 BUCKET_BYTES = 25 << 20
 
-#: Begins to sum a tensor over all ranks, in place; what it returns waits for the end.
+#: Starts to sum a tensor over all ranks, in place; returns a function that waits for the end.
 BeginSum = Callable[[Any], Callable[[], None]]
 
 
 class Buckets:
-    """Sums gradients of parameters over ranks.
+    """Sums gradients of parameters over ranks, in few collectives.
 
     Args:
-        parameters: in the same order on all ranks.
+        parameters: parameters, in the same order on all ranks.
 
     Attributes:
-        parameters: the same.
+        parameters: these parameters.
     """
 
     def __init__(self, parameters: Sequence[Any]) -> None:
@@ -270,10 +280,10 @@ class Buckets:
         self._buckets = _packed(self._trained)
 
     def reduce(self, begin_sum: BeginSum) -> None:
-        """Every gradient becomes its sum; one that no rank has stays None.
+        """Replace each gradient by its sum; one that no rank has stays None.
 
-        A rank without rows has none, and takes part with zeros. Sparse gradients travel dense, and
-        are sparse again afterwards: optimizers that leave other rows alone do so on all ranks.
+        A rank without rows has no gradients, and takes part with zeros. Sparse gradients are sent
+        dense and become sparse again, so that optimizers skip the same rows on all ranks.
         """
         import paddle
 
@@ -293,7 +303,7 @@ class Buckets:
 
 
 def _packed(parameters: Sequence[Any]) -> list[list[Any]]:
-    """Parameters of one dtype together, up to `BUCKET_BYTES`; the last ones, ready first, first."""
+    """Group parameters by dtype, up to `BUCKET_BYTES`, from the last one, which is ready first."""
     buckets: list[list[Any]] = []
     open_ones: dict[str, tuple[list[Any], int]] = {}
     for one in reversed(parameters):
@@ -309,7 +319,7 @@ def _packed(parameters: Sequence[Any]) -> list[list[Any]]:
 
 
 def _kind(parameter: Any) -> tuple[float, float]:
-    """Whether it has a gradient, and whether that is sparse."""
+    """Return whether it has a gradient, and whether that is sparse, as 0 or 1."""
     gradient = parameter.grad
     if gradient is None:
         return 0.0, 0.0
@@ -334,7 +344,7 @@ def _gradient(parameter: Any) -> Any:
 
 
 def _dense(parameter: Any, gradient: Any) -> Any:
-    """All rows of a sparse gradient, which may name one several times."""
+    """Return a sparse gradient with all rows; those that it has several times are summed."""
     import paddle
 
     held = gradient.get_selected_rows()
@@ -359,11 +369,11 @@ def _part(joined: Any, bucket: Sequence[Any], kinds: Mapping[int, tuple[bool, bo
 
 
 def _set_sparse(parameter: Any, summed: Any) -> None:
-    """Make a dense sum the sparse gradient: Paddle lets no dense one take its place."""
+    """Set the sparse gradient to a dense sum: Paddle does not let a dense one replace it."""
     import paddle
     import paddle.nn.functional as F
 
-    if parameter.grad is None:  # of a rank without rows; and only a backward pass makes sparse ones
+    if parameter.grad is None:  # a rank without rows; only a backward pass creates a sparse one
         F.embedding(paddle.zeros([1], "int64"), parameter, sparse=True).sum().backward()
     rows = paddle.nonzero((summed != 0).any(axis=1)).flatten()
     if rows.size == 0:

@@ -1,7 +1,7 @@
-"""The fingerprint of a job: what its settings, its file and the objects that this makes say of it.
+"""The fingerprint of a job, from its settings, its file and the objects that the file creates.
 
-It is taken in a process of its own, which ends then: so a mistake in the job file ends the node
-that has it before any other node waits for it.
+It is computed in a process of its own, which then ends. So a node with a mistake in its job file
+ends before any other node waits for it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from .starting import seed_all, set_device
 
 _DIGITS: Final = 16
 _PACKAGE: Final = __name__.partition(".")[0]
-#: Of `Distill`: they have fields of their own, or say how labels come and not what is learned.
+#: Fields of `Distill` that have a field of their own, or decide how labels arrive, not what they
+#: are.
 _NOT_LOSS: Final = frozenset(
     {"service", "feeds", "no_teacher_grace_s", "wait_timeout_s", "store", "options"}
 )
 
 
 def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
-    """Call the functions of the job file that begin a training; returns JSON values.
+    """Call the functions of the job file that start a training; return its fingerprint as JSON.
 
     Raises:
         JobError: a function of the job file fails.
-        UsageError: what it gives, or a setting, cannot be trained with.
+        UsageError: its result, or a setting, cannot be used.
     """
     device = set_device(0)
     spec = load_job(settings.spec)
@@ -74,7 +75,7 @@ def _digest(file: Path) -> str:
 
 
 def _modules(job_file: Path) -> dict[str, str]:
-    """Digests of the modules in the job file's folder that it has imported, by path."""
+    """Return digests by path of the imported modules in the job file's folder."""
     folder, environment = job_file.parent, Path(sys.prefix)
     found = {}
     for name, module in list(sys.modules.items()):
@@ -83,14 +84,14 @@ def _modules(job_file: Path) -> dict[str, str]:
             continue
         path = Path(file).absolute()
         own = path.is_relative_to(folder) and path != job_file and path.is_file()
-        # A virtual environment may lie in the folder; the folder may lie below /usr.
+        # A virtual environment may be in the folder; or the folder may be below /usr.
         if own and not (environment.is_relative_to(folder) and path.is_relative_to(environment)):
             found[str(path.relative_to(folder))] = _digest(path)
     return dict(sorted(found.items()))
 
 
 def _optimizer(optimizer: Any) -> dict[str, Any]:
-    """Class and hyperparameters of one of Paddle's optimizers, as it was constructed."""
+    """Return class and hyperparameters of an optimizer of Paddle, as constructed."""
     given = {
         **getattr(optimizer, "_default_dict", {}),
         "learning_rate": getattr(optimizer, "_learning_rate", None),
@@ -101,7 +102,7 @@ def _optimizer(optimizer: Any) -> dict[str, Any]:
 
 
 def _groups(optimizer: Any) -> list[Any]:
-    """What each group of parameters has of its own; empty where there are none."""
+    """Return the settings of each group of parameters; empty if there are no groups."""
     groups = getattr(optimizer, "_param_groups", None) or []
     return [
         _plain({name: one for name, one in group.items() if name != "params"})
@@ -119,7 +120,7 @@ def _loss(distill: Distill) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as JSON: of an object its class and what was set on it, of a function its name."""
+    """Return a setting as JSON: an object as its class and settings, a function as its name."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

@@ -1,8 +1,8 @@
-"""The local batches of a rank, taken in a thread of their own: the loop never waits without end.
+"""The local batches of a rank, taken in a thread, so that the loop never blocks without a limit.
 
-While teachers or a slow source keep one rank waiting, all others wait for it; so every rank has to
-be able to say that it waits, and to hear meanwhile that it shall leave. `Shares` says how many rows
-the rank reads for a step, as far as all ranks have agreed.
+While one rank waits for teachers or a slow source, all others wait for it. So each rank must be
+able to report that it waits, and to leave while it waits. `Shares` has the rows of this rank at
+each step that all ranks have agreed on.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from ...scheduler.students.agreement import RowShares, within
 from ..feeding import ShardedSource, UnshardedSource
 from ..job.batches import Parts, split
 
-#: Behind the last batch of an epoch.
+#: Follows the last batch of an epoch.
 OVER: Final = object()
 
 
 class Reader(Protocol):
-    """A `DistilReader`, or a `DirectReader` where no teacher is asked; iterated once per epoch."""
+    """A `DistilReader`, or without teachers a `DirectReader`; iterated once per epoch."""
 
     def __iter__(self) -> Iterator[Any]:
-        """The next epoch; called by the main thread, as loaders' workers want it."""
+        """Begin the next epoch; called in the main thread, as workers of loaders require."""
 
     def close(self) -> None:
-        """End what works for it."""
+        """Release its resources."""
 
 
 class Stops(Protocol):
-    """The source behind it."""
+    """The source of a reader."""
 
     def stop(self) -> None:
         """Give no more batches."""
 
 
 class Intake:
-    """Takes one batch ahead of the loop. What the source raises is raised in `take`, as it is.
+    """Takes one batch ahead of the loop. Exceptions of the source are raised unchanged in `take`.
 
     Args:
-        reader: where they come from.
-        source: it is stopped before the reader is closed.
-        on_label_kinds: told once what the teachers publish of their outputs, before the first batch
-            for which that is known; in the thread of the intake.
+        reader: reader of the batches.
+        source: its source, stopped before the reader is closed.
+        on_label_kinds: called once with what teachers publish about their outputs, before the first
+            batch after that is known; in the thread of the intake.
 
     Attributes:
-        source_s: seconds that the batch which was taken last took to come, whoever waited for it.
+        source_s: seconds that the latest batch took to arrive, whether or not the loop waited.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class Intake:
         self._thread.start()
 
     def begin(self) -> None:
-        """Begin the next epoch; the one before it was taken to its end."""
+        """Begin the next epoch; the one before must have been taken to its end."""
         self._epochs.put(iter(self._reader))
         self._room.release()
 
     def take(self, timeout_s: float) -> Any:
-        """The next batch; `OVER` behind the last one; None where there is none within the time."""
+        """Return the next batch; `OVER` after the last one; None after `timeout_s` seconds."""
         try:
             kind, value, source_s = self._taken.get(timeout=timeout_s)
         except Empty:
@@ -86,18 +86,18 @@ class Intake:
         return value
 
     def waiting_for(self) -> str:
-        """What the next batch waits for, in words."""
+        """Return what the next batch waits for, as text."""
         stats = self.stats()
         if stats is None:
             return "the next batch of the feed"
         return f"soft labels: {stats.waiting_for}" if stats.waiting_for else "soft labels"
 
     def stats(self) -> Any:
-        """`ReaderStats`; None where no teacher is asked."""
+        """Return `ReaderStats`; None if the job asks no teacher."""
         return getattr(self._reader, "stats", None)
 
     def close(self) -> None:
-        """Take no more. The thread is not waited for: the feed may be deep in a read."""
+        """Take no more batches. Does not wait for the thread, as the feed may block."""
         self._closed = True
         self._epochs.put(None)
         self._room.release()
@@ -109,7 +109,7 @@ class Intake:
             try:
                 self._epoch(batches)
                 self._taken.put(("over", OVER, 0.0))
-            except BaseException as error:  # the loop's to handle, whatever the user's code raises
+            except BaseException as error:  # the loop handles any exception of the user's code
                 self._taken.put(("raised", error, 0.0))
             del batches
 
@@ -132,46 +132,47 @@ class Intake:
             self._on_label_kinds = None
 
 
-#: So many steps ahead of what it has read may a rank go until the next vote. More of it lets a
-#: buffer fill faster, and lets shares change later.
+#: Number of steps that a rank may read ahead before the next vote. With more, buffers fill faster,
+#: but changes of the shares apply later.
 MARGIN = 8
 
 
 class Shares:
-    """Stands between the training loop, which hears the votes, and the thread that reads ahead.
+    """The rows of this rank at each step, for the training loop and the thread that reads ahead.
 
-    A vote promises not to read beyond `promise()` until the votes of all are heard; shares change
-    from a later step on only. So every rank reads for each step what all others expect of it.
+    With its vote a rank promises not to read beyond step `promise()` until it has all votes. Shares
+    change only from a later step on. So each rank reads for each step the rows that all others
+    expect.
 
     Args:
-        proportion: of all ranks, the same in each.
-        rank: this one.
+        proportion: shares of all ranks, equal on each rank.
+        rank: number of this rank.
     """
 
     def __init__(self, proportion: RowShares, rank: int) -> None:
         self.proportion = proportion
         self._rank = rank
         self._changed = threading.Condition()
-        self._first = 0  # step of the whole training with which the epoch was begun
+        self._first = 0  # step of the whole training at which the epoch began
         self._read = -1
         self._promised: int | None = None
         self._closed = False
 
     def begin(self, step: int) -> None:
-        """An epoch begins with `step` of the whole training; nothing is promised yet."""
+        """Begin an epoch at `step` of the whole training, without a promise."""
         with self._changed:
             self._first, self._read, self._promised = step, step - 1, None
             self._changed.notify_all()
 
     def rows(self, ordinal: int, left: int) -> int:
-        """Rows of this rank at the `ordinal`-th step of the epoch, from 0, once it is agreed.
+        """Return the rows of this rank at step `ordinal` of the epoch, from 0.
 
-        All ranks together have `left` rows for this step and all later ones of the epoch.
-
-        Before the first vote of an epoch nothing is waited for: loaders ask within its beginning.
+        All ranks together have `left` rows for this step and all later ones of the epoch. It blocks
+        until the step is within the promise. It does not block before the first vote of an epoch,
+        as loaders call it when the epoch begins.
 
         Raises:
-            PeerLost: the loop has ended, and nothing will be agreed any more.
+            PeerLost: the loop has ended.
         """
         step = self._first + ordinal
         with self._changed:
@@ -182,23 +183,26 @@ class Shares:
             return within(self.proportion.rows(step), left)[self._rank]
 
     def expected(self, step: int) -> int:
-        """Rows of this rank at a step that is agreed on."""
+        """Return the rows of this rank at an agreed step."""
         return self.proportion.rows(step)[self._rank]
 
     def promise(self, step: int) -> int:
-        """The last step that is read for until `told` is called; `step` is the next to be taken."""
+        """Promise to read no further before the next vote; return the last step to read for.
+
+        `step` is the next step.
+        """
         with self._changed:
             self._promised = max(self._read, step) + MARGIN
             self._changed.notify_all()
             return self._promised
 
     def told(self, proportion: RowShares) -> None:
-        """What follows from the votes."""
+        """Set the shares that follow from the votes."""
         with self._changed:
             self.proportion = proportion
 
     def close(self) -> None:
-        """Nothing is agreed any more: who waits is let go."""
+        """Let waiting threads fail with PeerLost."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -209,7 +213,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class RankData:
-    """What the loop knows of the data; see `loop.Data`."""
+    """The source of the rank's batches; see `loop.Data`."""
 
     source: ShardedSource | UnshardedSource
     label_names: tuple[str, ...]

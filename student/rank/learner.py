@@ -1,8 +1,8 @@
 """One step of the optimizer over the rows of all ranks: the paper's Algorithm 2, lines 4 to 7.
 
-With its mixed precision, and what follows when the number of ranks has changed: the learning rate,
-and the job's `on_scale`. A checkpoint says of how many ranks it is. A rank that begins with one of
-another number calls both once; what they did is in the next checkpoint, of the new number.
+Also mixed precision, and the change of the learning rate with the number of ranks. A checkpoint has
+the number of ranks that wrote it. If that has changed, a rank scales the learning rate and calls
+the job's `on_scale`, once: the next checkpoint has the new number, and the effects of both.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ LossOfStep = Callable[[Any, Any, Mapping[str, Any], int], Any]
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """What is trained, and how one step of it goes.
+    """The model with its optimizer and loss, and the operations of one step.
 
     Attributes:
         model: the student.
-        parameters: of it, in the order that all ranks have.
-        optimizer: over these.
-        loss: of a piece of a batch.
+        parameters: parameters of the model, in the same order on all ranks.
+        optimizer: over these parameters.
+        loss: computes the loss of a micro-batch.
         rate: the learning rate.
-        precision: of the forward pass.
+        precision: precision of the forward pass.
         group: all ranks.
-        micro_batch: rows of one forward pass at most; None: any number.
+        micro_batch: most rows of one forward pass; None: any number.
     """
 
     model: Any
@@ -48,10 +48,10 @@ class Learner:
     micro_batch: int | None = None
 
     def backward(self, batch: Parts | None, total: int, step: int) -> dict[str, Any]:
-        """Gradients of this rank's rows; None: it has none.
+        """Add the gradients of this rank's rows, weighted by their part of all rows.
 
         Args:
-            batch: the local batch.
+            batch: the local batch; None: this rank has no rows.
             total: rows of all ranks in this step.
             step: number of the step in the whole training, from 0.
 
@@ -72,7 +72,7 @@ class Learner:
     def _piece(self, part: Parts, piece: BatchPiece, step: int) -> Mapping[str, Any]:
         with self.precision.forward():
             terms = self.loss(part.forward(self.model), part.labels, part.soft, step)
-        # Of weight 1 it is left as it is: training alone is the plain one, bit for bit.
+        # With weight 1 it stays unchanged: a single rank trains bit-identically to plain training.
         loss = terms.total if piece.weight == 1 else terms.total * piece.weight
         self.precision.backward(loss)
         named: Mapping[str, Any] = terms.named
@@ -86,7 +86,7 @@ class Learner:
         self.rate.step()
 
     def float_buffers(self) -> list[Any]:
-        """Statistics that each rank gathers by itself, such as those of batch normalisation."""
+        """Return statistics that each rank gathers itself, such as those of batch normalisation."""
         return [one for one in self.model.buffers() if one.is_floating_point()]
 
 
@@ -95,28 +95,29 @@ def _share(piece: BatchPiece, rows: int) -> float:
 
 
 class LearningRate:
-    """The learning rate of an optimizer, by which it is multiplied, and its schedule.
+    """The learning rate of an optimizer: its schedule, times a factor.
 
-    A schedule computes what it would without any change of the world; the factor comes behind it.
+    The schedule computes the same rates as without changes of the number of ranks; the factor is
+    applied to its result.
 
     Attributes:
-        factor: of all changes so far; 1 leaves every rate as it is, to the bit.
+        factor: product of all changes so far; 1 leaves every rate unchanged, bit for bit.
     """
 
     def __init__(self, optimizer: Any) -> None:
         from paddle.optimizer.lr import LRScheduler
 
         self._optimizer = optimizer
-        given = optimizer._learning_rate  # `get_lr` gives a number for both kinds
+        given = optimizer._learning_rate  # `get_lr` would return a number for both kinds
         self._schedule = given if isinstance(given, LRScheduler) else None
         self.factor = 1.0
 
     def restored(self, factor: float) -> None:
-        """The optimizer, and its schedule, are those of a checkpoint that was written with it."""
+        """Set the factor of a checkpoint, after its optimizer and schedule were restored."""
         self.factor = factor
 
     def scale(self, by: float) -> None:
-        """Multiply it from now on, beside what was before."""
+        """Multiply the present rate, and all later ones."""
         if by == 1.0:
             return
         self.factor *= by
@@ -126,16 +127,16 @@ class LearningRate:
             self._schedule.last_lr *= by
 
     def step(self) -> None:
-        """Behind a step of the optimizer: the schedule goes on, if there is one.
+        """Advance the schedule, if there is one, after a step of the optimizer.
 
-        One that is driven by a metric (`ReduceOnPlateau`) is stepped with evaluations.
+        A schedule that follows a metric (`ReduceOnPlateau`) is advanced by `evaluated` instead.
         """
         if self._schedule is None or self._by_metric():
             return
         self._bare(self._schedule.step)
 
     def evaluated(self, metric: float) -> None:
-        """The job was evaluated: a schedule that follows a metric hears of it."""
+        """Advance a schedule that follows a metric, after an evaluation."""
         if self._by_metric():
             schedule: Any = self._schedule
             self._bare(lambda: schedule.step(metric))
@@ -146,7 +147,7 @@ class LearningRate:
         return isinstance(self._schedule, ReduceOnPlateau)
 
     def _bare(self, step: Any) -> None:
-        """Let the schedule see its own rate, as some compute the next from the last."""
+        """Advance the schedule without the factor, as some compute a rate from the last one."""
         if self.factor == 1.0:
             step()
             return
@@ -157,7 +158,7 @@ class LearningRate:
 
 
 def scaled(policy: RateScaling, old: int, new: int, rate: LearningRate, on_scale: Any) -> bool:
-    """Do what a change from `old` ranks to `new` asks for; whether there was one."""
+    """Scale the rate and call `on_scale` if the number of ranks has changed; return whether."""
     if old in (0, new):
         return False
     rate.scale(factor(policy, old, new))
@@ -166,18 +167,18 @@ def scaled(policy: RateScaling, old: int, new: int, rate: LearningRate, on_scale
 
 
 class Precision:
-    """Paddle's automatic mixed precision (level O1); "off" leaves everything as it is, to the bit.
+    """Paddle's automatic mixed precision (level O1); "off" changes nothing, bit for bit.
 
-    In float16 gradients can vanish, so the loss is scaled up before the backward pass and gradients
-    down again, by a factor that follows from what overflows (`GradScaler`). All ranks see the same
-    summed gradients, so their factors stay equal.
+    Gradients in float16 can underflow. So `GradScaler` multiplies the loss before the backward
+    pass, divides the gradients afterwards, and adapts the factor to overflows. All ranks see the
+    same summed gradients, so their factors stay equal.
 
     Args:
         amp: "off", "bfloat16" or "float16".
-        device: of this rank.
+        device: device of this rank.
 
     Attributes:
-        scaler: Paddle's, of which a checkpoint holds the state; None: there is none.
+        scaler: Paddle's `GradScaler`, which checkpoints capture; None: there is none.
 
     Raises:
         UsageError: float16 on a CPU.
@@ -194,7 +195,7 @@ class Precision:
             self.scaler = paddle.amp.GradScaler()
 
     def forward(self) -> AbstractContextManager[Any]:
-        """What the forward pass and the loss run under."""
+        """Return the context of the forward pass and the loss."""
         if self._amp == "off":
             return contextlib.nullcontext()
         import paddle
@@ -203,11 +204,11 @@ class Precision:
         return managed
 
     def backward(self, loss: Any) -> None:
-        """Add the gradients of `loss` to those that are there."""
+        """Add the gradients of `loss` to the present ones."""
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
     def step(self, optimizer: Any) -> None:
-        """The step of the optimizer; left out where gradients overflowed, with a smaller factor."""
+        """Take a step of the optimizer; skipped, with a smaller factor, if gradients overflowed."""
         if self.scaler is None:
             optimizer.step()
             return

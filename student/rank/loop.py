@@ -1,9 +1,9 @@
 """Algorithm 2 of the paper over all ranks of a world: step by step, until its end or a safe point.
 
-Before each step every rank votes (`scheduler/students/agreement.py`), and all do what follows from
-the votes of all. So nobody stands in a collective that others never come to: a rank without rows
-takes part with weight 0, one that still waits for its batch says so, and one that is to leave takes
-all others with it, behind a step that all have taken.
+Before each step all ranks vote (`scheduler/students/agreement.py`), and each decides the same from
+all votes. So no rank enters a collective that others never reach. A rank without rows takes part
+with weight 0, and one that still waits for its batch votes so. If one has to leave, all leave after
+a step that all have taken.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ..job.batches import Parts
 from .intake import OVER, Intake, Shares
 from .learner import Learner
 
-#: A rank that has no batch by then lets the others know that it waits.
+#: Seconds after which a rank without a batch votes that it waits.
 TAKE_S: Final = 1.0
-#: "finished": the job is done; "left": at a safe point, as was asked.
+#: "finished": the job is done; "left": the ranks left at a safe point, as requested.
 Ending = Literal["finished", "left"]
 
 
@@ -32,40 +32,40 @@ class Data(Protocol):
     """The source of the rank's batches."""
 
     def take_apart(self, batch: Any) -> Parts:
-        """A batch as the step uses it, with its positions."""
+        """Return a batch as the step uses it, with its positions."""
 
     def stepped(self, epoch: int, positions: Any) -> None:
-        """The step that trained a batch with these positions is taken."""
+        """Record that a step trained a batch with these positions."""
 
 
 class Watcher(Protocol):
-    """Who hears of what the loop does; called in its thread."""
+    """Observer of the loop; called in its thread."""
 
     def step_begins(self, place: TrainingPosition, positions: list[int]) -> None:
-        """This rank is about to train these positions of the epoch."""
+        """Called before this rank trains these positions of the epoch."""
 
     def step_done(self, taken: Taken) -> None:
-        """A step was taken."""
+        """Called after a step."""
 
     def save(self, place: TrainingPosition) -> None:
-        """All ranks stand at `place`: write a snapshot."""
+        """Write a snapshot; all ranks are at `place`."""
 
     def epoch_done(self, place: TrainingPosition) -> bool:
-        """All of an epoch was trained; `place` is in it.
+        """Called after all of an epoch is trained; `place` still has its number.
 
         Returns:
-            Whether a snapshot holds something new since, as the metrics of an evaluation: the same
-            on all ranks.
+            Whether a new snapshot would differ from one before, as by the metrics of an evaluation;
+            equal on all ranks.
         """
 
 
 @dataclass(slots=True)
 class TrainingPosition:
-    """How far the training is.
+    """Progress of the training.
 
     Attributes:
-        step: steps of the optimizer that were taken.
-        epoch: number of the epoch that is being trained, from 0.
+        step: optimizer steps taken.
+        epoch: number of the current epoch, from 0.
     """
 
     step: int = 0
@@ -78,13 +78,13 @@ class Taken:
 
     Attributes:
         step: its number, from 1.
-        epoch: of its rows.
-        positions: of this rank's rows.
-        rows: of this rank.
-        total: of all ranks.
-        losses: terms by name, scalar tensors: means over this rank's rows.
-        step_s: seconds without waiting for the batch or for other ranks.
-        wait_s: seconds of waiting for the batch.
+        epoch: epoch of its rows.
+        positions: positions of this rank's rows.
+        rows: rows of this rank.
+        total: rows of all ranks.
+        losses: terms of the loss by name, scalar tensors: means over this rank's rows.
+        step_s: seconds of the step, without waiting for the batch or for other ranks.
+        wait_s: seconds spent waiting for the batch.
     """
 
     step: int
@@ -98,26 +98,27 @@ class Taken:
 
 
 def go_on() -> None:
-    """Do not wait: a CPU has done what it was told."""
+    """Do nothing: a CPU has no pending work."""
 
 
 @dataclass(slots=True)
 class Loop:
-    """Takes steps; see the module.
+    """The training loop; see the module.
 
     Attributes:
-        learner: what is trained.
-        intake: where batches come from.
-        data: what they are.
-        shares: how many rows each rank has.
-        watcher: who hears of it.
-        leaving: whether this rank was asked to leave.
-        due: whether a snapshot of the step that is about to be taken is due.
-        place: how far it is.
-        steps: end after so many; None: `epochs` says when.
-        epochs: end after so many; None: `steps` says when.
+        learner: model, optimizer and loss.
+        intake: thread that takes batches.
+        data: source of the batches.
+        shares: rows of each rank.
+        watcher: observer.
+        leaving: returns whether this rank has to leave.
+        due: returns whether a snapshot is due after the step of this number.
+        place: progress of the training; the loop advances it.
+        steps: end after this number of steps; None: no limit.
+        epochs: end after this number of epochs; None: no limit.
         adapt: give ranks rows in proportion to their speed.
-        synchronize: wait for the device; called before times are taken.
+        synchronize: waits for the device; called before a time is measured.
+        waits: whether the loop waits for a batch, or for the rest of an epoch from the board.
     """
 
     learner: Learner
@@ -132,7 +133,7 @@ class Loop:
     epochs: int | None = None
     adapt: bool = True
     synchronize: Callable[[], None] = go_on
-    waits: bool = False  # for a batch, or to hear what is left of an epoch
+    waits: bool = False
     _held: Any = None
     _wait_s: float = 0.0
     _source_s: float = 0.0
@@ -140,8 +141,8 @@ class Loop:
     _voted_at: float = 0.0
     _in_epoch: int = 0
     _began: int = 0
-    _unsaved: bool = True  # one snapshot of a step is enough, whoever asks for it
-    _patient: bool = True  # in the first step of a world ranks may be far apart
+    _unsaved: bool = True  # so that each step is saved at most once
+    _patient: bool = True  # ranks may be far apart in time at the first step of a world
 
     def run(self) -> Ending:
         """Train to the end, or until all ranks leave.
@@ -157,7 +158,7 @@ class Loop:
             if self._epoch() == "left":
                 return "left"
             empty = 0 if self._in_epoch else empty + 1
-            if empty > 1:  # of one epoch all may have been trained before
+            if empty > 1:  # a single epoch may have been trained completely before
                 raise UsageError("feed('train') gives no rows: there is nothing to train on")
             self._unsaved |= self.watcher.epoch_done(self.place)
             if not self._ended():
@@ -175,7 +176,7 @@ class Loop:
     def _epoch(self) -> Literal["over", "left"]:
         self.shares.begin(self.place.step)
         self._in_epoch, self._held = 0, None
-        with self._waiting():  # for the job board, too
+        with self._waiting():  # it may have to wait for the job board
             self.intake.begin()
         while not self._ended():
             batch = self._take()
@@ -191,7 +192,7 @@ class Loop:
         return "over"
 
     def _take(self) -> Any:
-        """The next batch, taken apart; `OVER`; None: it is not there yet."""
+        """Return the next batch, split into parts; `OVER` after the last one; None: none yet."""
         if self._held is not None:
             return self._held
         began = time.perf_counter()
@@ -270,8 +271,8 @@ class Loop:
         self.watcher.step_done(taken)
 
     def _pace(self, taken: Taken) -> float:
-        """Seconds per row; 0 where the step says nothing: few rows, or the epoch's first."""
+        """Return seconds per row; 0 for the epoch's first step, or one with few rows."""
         if self._in_epoch == 0 or 2 * taken.rows < self.shares.expected(taken.step - 1):
             return 0.0
-        # The next batch comes while this one is computed: whichever takes longer counts.
+        # The next batch is read while this one is computed, so the longer of both counts.
         return max(taken.step_s, self._source_s) / taken.rows if taken.rows else 0.0

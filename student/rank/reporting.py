@@ -1,9 +1,8 @@
-"""What a rank tells its supervisor of its steps and waits, and writes into the log of ids.
+"""Reports of a rank to its supervisor, its log of sample ids, and its snapshots.
 
-A rank that waits for its batch or for other ranks says so every second: silence then means that it
-hangs. One that computes says nothing until its step is done. So of a world that stands still the
-one that is silent holds it up. At safe points a `Saver` puts what is of all ranks into memory that
-outlives them.
+A rank that waits for its batch or for other ranks reports so every second; one that computes
+reports nothing until its step is done. So if a world makes no progress, the silent rank is the one
+that hangs. At safe points, a `Saver` copies the state of all ranks into memory that outlives them.
 """
 
 from __future__ import annotations
@@ -31,18 +30,19 @@ from .intake import Intake
 from .learner import Learner
 from .loop import Taken, TrainingPosition
 
-#: Steps that follow each other faster are told of together: reading losses waits for the device.
+#: Least seconds between reports of steps, as reading the losses waits for the device.
 TELL_EVERY_S: Final = 0.05
 _RATE_S: Final = 10.0
 
 
 class RankReporter:
-    """The loop's watcher; see `loop.Watcher`.
+    """The observer of the loop; see `loop.Watcher`.
 
     Attributes:
-        place: step and epoch that are being trained.
-        positions: of the batch that is being trained.
-        metrics: of the last evaluation.
+        place: current step and epoch.
+        positions: positions of the current batch.
+        metrics: metrics of the last evaluation.
+        saved: whether the last snapshot is complete.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RankReporter:
         self._last: Taken | None = None
         self._untold: Taken | None = None
         self._rates: deque[tuple[float, int]] = deque()
-        self._samples_per_s = 0.0  # read by another thread, which must not look into the above
+        self._samples_per_s = 0.0  # for another thread, which must not read `_rates`
         self.place = TrainingPosition()
         self.positions: list[int] = []
         self.metrics: dict[str, float] = dict(saver.metrics)
@@ -94,13 +94,13 @@ class RankReporter:
         return bool(found)
 
     def waits_for(self, what: str) -> None:
-        """Tell what the rank waits for; called by another thread than the loop's."""
+        """Report what the rank waits for; called in another thread than the loop's."""
         last = self._last
         self._link.tell(self._progress(last, what, read_losses=False))
 
     def close(self) -> None:
         if self._ids is not None:
-            with suppress(OSError):  # each line was flushed: what is left has failed before
+            with suppress(OSError):  # each line was flushed, so an error was raised before
                 self._ids.close()
 
     def _tell(self) -> None:
@@ -171,7 +171,7 @@ def _opened(order: Order) -> TextIO | None:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """An error of the system about the log of ids, with the path in its message."""
+    """Convert an OSError to an EdlError that names the log of ids."""
     try:
         yield
     except OSError as error:
@@ -182,11 +182,11 @@ EVERY_S = 1.0
 
 
 class Pulse:
-    """Calls `tell(what)` every second for as long as `waiting_for()` says what is waited for.
+    """Calls `tell(what)` every second while `waiting_for()` is not empty.
 
     Args:
-        waiting_for: in words; empty: nothing.
-        tell: called from a thread of its own.
+        waiting_for: returns what the rank waits for, as text; empty: nothing.
+        tell: called in a thread of its own.
     """
 
     def __init__(self, waiting_for: Callable[[], str], tell: Callable[[str], None]) -> None:
@@ -213,23 +213,24 @@ EPOCH: Final = "epoch"
 FEED: Final = "feed"
 FACTOR: Final = "learning_rate_factor"
 METRICS: Final = "metrics"
-#: Saves whose cost says what the next one costs; the first one is dearer, as its memory is new.
+#: Number of saves whose costs predict that of the next one. The first one costs more, as its memory
+#: is new.
 _COSTS: Final = 2
 
 
 @dataclass(slots=True)
 class Saver:
-    """Writes snapshots of this rank's node; all ranks call `save` at the same steps.
+    """Writes snapshots on this node; all ranks call `save` at the same steps.
 
     Attributes:
-        order: says into which memory, if this rank has any.
-        link: is told of each.
-        trained: Paddle's objects.
-        learner: of this rank.
-        source: of this rank.
-        base: the feed's part of the checkpoint that the generation began with; None: without one.
-        metrics: of the last evaluation.
-        began: the step that the generation began with.
+        order: order of the rank; names the memory of the snapshots, if this rank writes them.
+        link: connection to the supervisor, which gets `Saved`.
+        trained: Paddle's objects to save.
+        learner: learner of this rank.
+        source: source of this rank.
+        base: the feed's part of the checkpoint that the generation started from; None: none.
+        metrics: metrics of the last evaluation.
+        began: step at which the generation started.
     """
 
     order: Order
@@ -251,7 +252,7 @@ class Saver:
             self._writer = SnapshotWriter(self.order.snapshot)
 
     def due(self, step: int) -> bool:
-        """Whether `step` is to be saved; rank 0 decides for all."""
+        """Return whether to save `step`; always False except on rank 0, which decides for all."""
         if self.order.rank:
             return False
         settings = self.order.settings
@@ -262,7 +263,7 @@ class Saver:
         return rhythm.due(step, now_s, self._last_step, self._last_s, self._costs_s)
 
     def save(self, place: TrainingPosition) -> bool:
-        """All ranks stand at `place`; whether the snapshot of this node is whole."""
+        """Save `place`, where all ranks are; return whether the snapshot is complete."""
         began_s = time.monotonic()
         try:
             return self._save(place)

@@ -1,4 +1,4 @@
-"""What a rank has before its first step: the job's parts, its data, its checkpoint, its group."""
+"""The start of a rank, until its first step: parts of the job, data, checkpoint, process group."""
 
 from __future__ import annotations
 
@@ -36,8 +36,14 @@ class Start:
     """A rank that is ready for its first step.
 
     Attributes:
-        place: where it begins.
-        steps: optimizer steps that the whole job will take, about; None: not known.
+        learner: model, optimizer and loss.
+        data: source of its batches.
+        intake: thread that takes the batches.
+        shares: rows of each rank.
+        saver: writes snapshots.
+        evaluation: evaluates at the end of each epoch.
+        place: position from which it trains.
+        steps: approximate number of optimizer steps of the whole job; None: unknown.
         adapt: ranks get rows in proportion to their speed.
         synchronize: waits for the device.
     """
@@ -55,10 +61,10 @@ class Start:
 
 
 def start(order: Order, link: RankLink) -> Start:
-    """Make a rank ready: load the job, restore the checkpoint, join the other ranks.
+    """Prepare a rank: load the job, restore the checkpoint, join the other ranks.
 
     Raises:
-        UsageError: the job file, the settings or the checkpoint cannot be.
+        UsageError: the job file, the settings or the checkpoint cannot work.
         PeerLost: another rank is gone.
     """
     settings, rank, world = order.settings, order.rank, order.world
@@ -66,7 +72,7 @@ def start(order: Order, link: RankLink) -> Start:
     spec = load_job(settings.spec)
     contents = open_checkpoint(order.restore) if order.restore else None
     state = {} if contents is None else contents.state
-    # Positions that name other samples now say nothing of what is trained: the epoch begins anew.
+    # The saved positions stand for other samples now: restart the epoch.
     fed = None if order.moved else state.get(FEED)
     place = TrainingPosition(0 if contents is None else contents.step, int(state.get(EPOCH, 0)))
     shares = Shares(RowShares.equal(world, world), rank)
@@ -139,10 +145,10 @@ def _resume(
     order: Order,
     link: RankLink,
 ) -> LearningRate:
-    """Restore the checkpoint, and do what a change of the world since then asks for."""
+    """Restore the checkpoint, and adapt to a change of the number of ranks since then."""
     rate = LearningRate(assembly.optimizer)
     if contents is None:
-        if order.rank:  # the parameters will be rank 0's; what is drawn from now on is not
+        if order.rank:  # parameters come from rank 0, but each rank draws its own random numbers
             seed_all(order.settings.seed + 7919 * order.rank)
         return rate
     restore(trained, contents, rank=order.rank)
@@ -182,7 +188,7 @@ def _check_total(total: int, world: int) -> None:
 
 
 def _steps(settings: TrainSettings, source: ShardedSource | UnshardedSource) -> int | None:
-    """Optimizer steps of the whole job; about, where ranks end an epoch raggedly."""
+    """Return the optimizer steps of the whole job; inexact if ranks end an epoch apart."""
     known = [] if settings.steps is None else [settings.steps]
     if settings.epochs is not None and source.total_batch is not None:
         positions = source.positions(0)
