@@ -1,4 +1,4 @@
-"""The supervisor of one node: its loop, its part in each generation, and how it ends."""
+"""The supervisor of one node: its loop, its part in each generation, and its end."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ from .workers import RANK_MODULE, RankProcess, RunResult, WorkerGroup, WorkerRun
 log = logging.getLogger(__name__)
 
 _TURN_S: Final = 0.05
-#: A node that leaves waits so long for the others to go on without it.
+#: Seconds for which a leaving node waits until the others continue without it.
 _FAREWELL_S: Final = 15.0
-#: When the job is done, ranks that still run have so long.
+#: Seconds for which ranks may still run after the job is done.
 _FINISH_S: Final = 60.0
-#: So long is tried to write the last snapshot before the node goes.
+#: Seconds to try to write the last snapshot before a node leaves.
 ROOM_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDependencies:
-    """With what a supervisor works.
+    """Settings and dependencies of a supervisor, which tests replace.
 
     Attributes:
-        module: that each rank runs.
-        environment: of ranks, set on top of this process's own.
-        ttl_s: a node that has not beaten for so long is lost.
-        gather_s: so long others are waited for after a node came.
-        room_s: so long is tried to write the last snapshot before the node goes.
+        module: module that each rank runs.
+        environment: variables to add to those of this process, for ranks.
+        ttl_s: seconds without a heartbeat after which a node is lost.
+        gather_s: seconds to wait for further nodes after one has joined.
+        room_s: seconds to try to write the last snapshot, or to wait for a checkpoint.
     """
 
     module: str = RANK_MODULE
@@ -63,7 +63,7 @@ class NodeDependencies:
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
-    """How the job ended for this node; `kind`: "finished", or "left" where the node went before."""
+    """How the job ended for this node; `kind`: "finished", or "left" if the node left before."""
 
     kind: str
     step: int = 0
@@ -71,15 +71,15 @@ class NodeOutcome:
 
 
 class Supervisor:
-    """Trains with the ranks of this node in each generation that names it, until the job ends.
+    """Trains with the ranks of this node in each generation that includes it, until the job ends.
 
     Args:
-        settings: of the job.
-        board: where its nodes meet.
-        node: this node's id, another with each start.
-        host: where other nodes reach this one's ranks.
+        settings: settings of the job.
+        board: job board of its nodes.
+        node: id of this node, new at each start.
+        host: address of this node's ranks for other nodes.
         reporter: shows what happens.
-        dependencies: tests take others.
+        dependencies: see the class; None: the defaults.
     """
 
     def __init__(
@@ -114,31 +114,31 @@ class Supervisor:
         self._session = RendezvousSession(
             board, settings.job, node, self._leader.step, self._dependencies.ttl_s
         )
-        self._generation: Generation | None = None  # that this node is, or was last, a part of
-        self._seen = 0  # number of the newest generation that was looked at
+        self._generation: Generation | None = None  # the last one that includes this node
+        self._seen = 0  # number of the newest known generation
         self._worker_run: WorkerRun | None = None
-        self._starting_since_s = 0.0  # waiting for the checkpoint of a generation; 0: not
+        self._starting_since_s = 0.0  # since when it waits for a checkpoint; 0: it does not
         self._leaving_since_s = 0.0
         self._ended_since_s = 0.0
-        self._finished = False  # the ranks of this node have nothing left to train
+        self._finished = False  # the ranks of this node have finished the job
         self._fingerprint: Fingerprint = {}
-        #: Of this node, which had joined a job that goes on without it.
+        #: Why this node, which has joined a running job, leaves it.
         self._final_failure: RankFailure | None = None
 
     def run(self, stop: Stop) -> NodeOutcome:
-        """Train until the job ends, or `stop` is requested and the ranks have left.
+        """Train until the job ends, or until `stop` is requested and the ranks have left.
 
         Raises:
-            UsageError: the job cannot work, whoever tries.
+            UsageError: the job file or a setting cannot work, or does not fit the job's.
             NoTeacherAvailable: no teacher came in the time that the job allows.
             CheckpointUnavailable: the last snapshot could not be written.
-            EdlError: the job failed, or goes on without this node.
+            EdlError: the job failed, or continues without this node.
         """
         try:
             self._session.tell(
                 host=self._host, endpoints=free_endpoints(self._host, self._settings.ranks_per_node)
             )
-            self._newest(self._session.look())  # which says at once what is wrong
+            self._newest(self._session.look())  # raises early if the checkpoints are unusable
             fingerprint = self._inspect(stop)
             if fingerprint is None:
                 return NodeOutcome("left")
@@ -156,7 +156,7 @@ class Supervisor:
             self._close()
 
     def _inspect(self, stop: Stop) -> Fingerprint | None:
-        """The fingerprint of the job as this node has it; None: `stop` was requested."""
+        """Return the fingerprint of the job on this node; None if `stop` was requested."""
         self._reporter.waiting("the functions of the job file")
         shard_server = ShardServer(self._board, self._settings.job, 1, local=True)
         order = Order(self._settings, node=self._node, inspect=True)
@@ -170,12 +170,12 @@ class Supervisor:
         return inspect(workers, self._settings.hang_s, self._reporter.heard, stop)
 
     def _check_settings(self, view: RendezvousView, stop: Stop) -> bool:
-        """Raise UsageError where this node's settings are not those of the job.
+        """Raise UsageError if this node's settings differ from those of the job.
 
-        Where no node trains it: those of the checkpoint that it resumes from.
+        If no node trains it, they are compared with those of the checkpoint to resume from.
 
         Returns:
-            False: `stop` was requested.
+            False if `stop` was requested.
         """
         self._check_fits_job(view)
         if view.generation is not None and has_members(view.generation.world, view.members):
@@ -189,7 +189,7 @@ class Supervisor:
         return True
 
     def _newest(self, view: RendezvousView) -> NewestCheckpoint | None:
-        """The checkpoint that the next generation begins with; None: it is being verified."""
+        """Return the checkpoint that a next generation would start from; None: being verified."""
         generation = view.generation
         if generation is None:
             return self._checkpoints.verifier.newest(0, CheckpointHistory())
@@ -263,7 +263,7 @@ class Supervisor:
     # --- generations
 
     def _follow(self, view: RendezvousView) -> None:
-        """Do what the board says about generations."""
+        """Follow the board: begin a new generation, or end the ranks of a recalled one."""
         generation = view.generation
         if generation is not None and generation.number > self._seen:
             self._seen = generation.number
@@ -273,7 +273,7 @@ class Supervisor:
         for recall in [facts.recall for facts in view.facts.values() if facts.recall]:
             if self._generation is None or recall.number != self._generation.number:
                 continue
-            if self._worker_run is None and self._starting_since_s:  # there is nothing to end yet
+            if self._worker_run is None and self._starting_since_s:  # no ranks were started yet
                 self._starting_since_s = 0.0
                 self._concluded(RunResult("left"))
             elif self._worker_run is not None and recall.at_once:
@@ -308,7 +308,7 @@ class Supervisor:
             self._try_start(generation)
 
     def _try_start(self, generation: Generation) -> None:
-        """Start the ranks as soon as the checkpoint is there that all begin with."""
+        """Start the ranks if the checkpoint of the generation is available."""
         checkpoint: Checkpoint | None = None
         restored = generation.world.restored
         if generation.world.origin is not None:
@@ -372,7 +372,7 @@ class Supervisor:
         ]
 
     def _concluded(self, conclusion: RunResult) -> None:
-        """The ranks of this node have ended."""
+        """Report how the ranks of this node ended."""
         if self._worker_run is not None:
             self._worker_run.close()
             self._worker_run = None
@@ -410,14 +410,14 @@ class Supervisor:
         self._reporter.heard(rank, word)
 
     def _is_first(self) -> bool:
-        """Whether this node, of its generation, is the one that writes checkpoints."""
+        """Whether this node writes the checkpoints of its generation."""
         return self._generation is not None and self._generation.world.nodes[0] == self._node
 
     def _give_orders(self, orders: LeaderOrders) -> None:
         self._session.tell(recall=orders.recall, says=orders.says)
 
     def _show(self, view: RendezvousView) -> None:
-        """Tell what is waited for."""
+        """Show what the node waits for."""
         self._reporter.leader_says(
             next((facts.says for facts in view.facts.values() if facts.says), "")
         )
@@ -438,7 +438,7 @@ class Supervisor:
     # --- the end
 
     def _leave(self) -> None:
-        """Go with all that was trained: the ranks first, at a safe point."""
+        """Begin to leave: ask the ranks to leave at a safe point."""
         self._leaving_since_s = time.monotonic()
         self._reporter.say("leaving at the next safe point; once more, and it ends at once")
         self._session.tell(leaving=True)
@@ -446,7 +446,7 @@ class Supervisor:
             self._worker_run.leave("this node leaves")
 
     def _may_go(self, view: RendezvousView) -> bool:
-        """Whether a node that wants to leave is not needed any more."""
+        """Whether this node, which wants to leave, is not needed any more."""
         if self._worker_run is not None or self._starting_since_s:
             return False
         if self._generation is None or self._session.away:
@@ -459,7 +459,7 @@ class Supervisor:
         return not others or self._seen > self._generation.number or late
 
     def _job_ended(self, told: Mapping[str, Any]) -> NodeOutcome | None:
-        """Let the ranks end, write what is not written; then say how the job ended."""
+        """Wait for the ranks, write the last snapshot; then return how the job ended."""
         failed = told.get("kind") == "failed"
         if self._worker_run is not None:
             if failed:
@@ -475,14 +475,14 @@ class Supervisor:
         except CheckpointUnavailable as error:
             if not failed:
                 raise
-            log.error("%s", error)  # what ended the job is what its user has to hear
+            log.error("%s", error)  # below, raise the error that ended the job
         if failed:
             usage, gave_up = bool(told.get("usage")), bool(told.get("gave_up"))
             raise _error_of(str(told.get("report")), usage, gave_up)
         return NodeOutcome("finished", int(told.get("step", 0)), told.get("metrics", {}))
 
     def _last_written(self, *, follows: bool) -> bool:
-        """Whether the newest snapshot is on the disk; see `LastWrite`."""
+        """Whether the newest snapshot is on disk; see `LastWrite`."""
         if self._settings.checkpoint is None or self._generation is None:
             return True
         first = self._generation.world.nodes[0]
@@ -491,7 +491,7 @@ class Supervisor:
 
 
 def _error_of(report: str, usage: bool, gave_up: bool) -> EdlError:
-    """What the command ends with, where the job or this node has failed for good."""
+    """Return the error of the command after a final failure of the job or of this node."""
     if gave_up:
         return NoTeacherAvailable(report)
     return UsageError(report) if usage else EdlError(report)

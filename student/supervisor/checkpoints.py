@@ -1,13 +1,13 @@
-"""The checkpoints of a node: snapshots in memory, and what is written of them.
+"""The checkpoints of a node: snapshots in memory, and their copies on disk.
 
-Ranks copy into memory that belongs to the supervisor and outlives them. A thread of the
-`CheckpointManager` writes the newest copy, so that training waits for no disk. What is written
-joins the history of the job through `HistoryFence`. Of a world one node writes, the first; another
-one does where the first is gone and the next generation begins with what the other one has.
+Ranks copy their state into memory that the supervisor owns, so it outlives them. A thread of the
+`CheckpointManager` writes the newest snapshot, so that training does not wait for the disk. Written
+checkpoints join the history of the job through `HistoryFence`. In a world, the first node writes.
+If it is gone and the next generation starts from the snapshot of another node, that one writes it.
 
-`CheckpointVerifier` finds the newest checkpoint of which every byte is right. To read it all may
-take longer than a node's lease lives, so a thread of its own does. It reads anew for each
-generation, as the disk may have spoiled what was whole before.
+`CheckpointVerifier` finds the newest checkpoint that matches its checksums. Reading it completely
+may take longer than the TTL of a node's lease, so a thread does it. It reads again for each
+generation, as a disk may damage a checkpoint later.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class HistoryFence:
     """See `student.checkpoint.repository.Fence`.
 
     Args:
-        board: that keeps the history.
-        job: its name there.
-        generation: whose saves these are.
-        after: name of the checkpoint that the first of them continues; empty: there is none.
+        board: job board with the history.
+        job: name of the job.
+        generation: generation that saves.
+        after: name of the checkpoint that its first save continues; empty: there is none.
     """
 
     def __init__(self, board: JobBoard, job: str, generation: int, after: str) -> None:
@@ -55,17 +55,17 @@ class HistoryFence:
         )
 
 
-#: What is small is waited for.
+#: Seconds to wait for a verification: for a small checkpoint, that is enough.
 PATIENCE_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class NewestCheckpoint:
-    """What a look at the checkpoints found.
+    """Result of a search for the newest checkpoint.
 
     Attributes:
-        checkpoint: the newest valid one; None: there is none.
-        history: of the job's checkpoints, as the board had it when the look began.
+        checkpoint: the newest valid checkpoint; None: there is none.
+        history: history of the job's checkpoints on the board, when the search began.
     """
 
     checkpoint: Checkpoint | None
@@ -73,15 +73,15 @@ class NewestCheckpoint:
 
     @property
     def entry(self) -> CheckpointEntry | None:
-        """The checkpoint as the history knows it."""
+        """The checkpoint as an entry of the history."""
         return None if self.checkpoint is None else self.checkpoint.entry
 
 
 class CheckpointVerifier:
-    """Used by one thread.
+    """Finds the newest valid checkpoint; used by one thread at a time.
 
     Args:
-        repository: where they are; used by the verifier alone.
+        repository: the checkpoints; used only by the verifier.
         patience_s: see `PATIENCE_S`.
     """
 
@@ -90,11 +90,11 @@ class CheckpointVerifier:
         self._look: _Look | None = None
 
     def newest(self, generation: int, history: CheckpointHistory) -> NewestCheckpoint | None:
-        """The newest valid checkpoint; None: it is being read.
+        """Return the newest valid checkpoint; None while it is being read.
 
         Args:
-            generation: that has ended; what was read for another one does not count.
-            history: as the board has it.
+            generation: the generation that has ended; results for another one are not reused.
+            history: history on the board.
 
         Raises:
             CheckpointUnavailable: the place cannot be read now.
@@ -112,7 +112,7 @@ class CheckpointVerifier:
 
 
 class _Look:
-    """One look at the place, in a thread; `known`: need not be read again if it is the newest."""
+    """One search, in a thread; the checkpoint `known` is not read again if it is the newest."""
 
     def __init__(
         self,
@@ -139,28 +139,28 @@ class _Look:
             self.over.set()
 
 
-#: A write that is void is not waited for longer: others wait for this node to begin.
+#: Most seconds to wait for a void write to end: other nodes wait for this one.
 _VOID_S: Final = 2.0
 _FOLDER: Final = "edl-student-"
 
 
 class CheckpointManager:
-    """See the module.
+    """The snapshots and checkpoints of a node; see the module.
 
     Args:
-        url: folder or fsspec URL of the checkpoints; None: a temporary folder, gone at the end.
-        keep: checkpoints that a save leaves.
-        board: that keeps the history of the job.
-        job: its name.
+        url: folder or fsspec URL of the checkpoints; None: a temporary folder, deleted at the end.
+        keep: number of checkpoints that a save keeps.
+        board: job board with the history.
+        job: name of the job.
         alone: no other node has this board, so the place is locked.
 
     Attributes:
-        url: of the checkpoints.
-        verifier: finds the newest valid one.
+        url: folder or URL of the checkpoints.
+        verifier: finds the newest valid checkpoint.
 
     Raises:
-        UsageError: the URL cannot be opened by what is installed, or another training that is
-            alone saves there.
+        UsageError: no installed package can open the URL, or another training without a coordinator
+            saves there.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class CheckpointManager:
         self._own = None if url else tempfile.mkdtemp(prefix=_FOLDER)
         self.url, self._keep = url or str(self._own), keep
         self._board, self._job = board, job
-        # One for each thread: the supervisor's, the verifier's; the persister has a third.
+        # A repository for each thread: the supervisor's, the verifier's, the persister's.
         self._finding = Repository(self.url, keep)
         self._lock = self._finding.lock() if alone else None
         self.verifier = CheckpointVerifier(Repository(self.url, keep))
@@ -198,25 +198,25 @@ class CheckpointManager:
 
     @property
     def problem(self) -> str:
-        """Why the last snapshot is not on the disk; empty: it is, or is on its way."""
+        """Why the last snapshot is not on disk; empty: it is, or is being written."""
         return self._persister.trouble
 
     @property
     def superseded(self) -> bool:
-        """Whether a save was refused, as another generation has begun that is not followed yet."""
+        """Whether a save was refused because of a newer generation that is not followed yet."""
         return self._persister.superseded
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Of the memory, for the ranks."""
+        """Keys of the memory of snapshots, for the ranks."""
         return tuple(self._owner.keys)
 
     def begin(self, generation: Generation, writes: bool) -> None:
-        """A generation begins. Snapshots that are not of what it begins with are void.
+        """Follow a new generation. Snapshots newer than its start are void.
 
         Args:
-            generation: the new one.
-            writes: this node has what it begins with in memory, and has to write it.
+            generation: the new generation.
+            writes: this node has the snapshot that it starts from, and must write it.
         """
         self._generation, world = generation.number, generation.world
         if self.snapshot > world.restored:
@@ -231,14 +231,14 @@ class CheckpointManager:
             self._persister.wake()
 
     def trains(self, checkpoint: Checkpoint | None, fingerprint: Fingerprint) -> None:
-        """Ranks train with this fingerprint from now on, and go on from `checkpoint`, if any."""
+        """Set the provenance of further saves: trained with `fingerprint` from `checkpoint` on."""
         before, step = Provenance(), 0
         if checkpoint is not None:
             before, step = checkpoint.provenance, checkpoint.step
         self._provenance = self._saving.provenance = before.continued(step, fingerprint)
 
     def newest_in_words(self) -> str:
-        """Which checkpoint the disk has, for the message that another one is not there."""
+        """Return the newest valid checkpoint on disk as text, for messages."""
         try:
             whole = next((one for one in self._finding.list() if one.valid), None)
         except CheckpointUnavailable as error:
@@ -246,13 +246,13 @@ class CheckpointManager:
         return "none" if whole is None else f"that of step {whole.step}"
 
     def find(self, origin: CheckpointEntry, history: CheckpointHistory) -> Checkpoint | None:
-        """The checkpoint that a generation begins with; None: it is not on the disk (yet).
+        """Return the checkpoint that a generation starts from; None: it is not on disk (yet).
 
-        One that could not join the history before has joined it now: that is noted in its folder.
+        If it had not joined the history before, it has now, which is noted in its folder.
 
         Args:
             origin: the checkpoint, as the generation names it.
-            history: as the board has it now.
+            history: history on the board.
 
         Raises:
             CheckpointUnavailable: the place cannot be read now.
@@ -275,7 +275,7 @@ class CheckpointManager:
         return found if found.sequence else None
 
     def has(self, step: int) -> bool:
-        """Whether the present generation has saved this step.
+        """Whether the current generation has saved this step.
 
         Raises:
             CheckpointUnavailable: the place cannot be read now.
@@ -286,15 +286,15 @@ class CheckpointManager:
         )
 
     def write(self) -> None:
-        """Have the newest snapshot written soon, unless it is on the disk."""
+        """Request a write of the newest snapshot, unless it is on disk; does not block."""
         self._persister.wake()
 
     def written(self) -> bool:
-        """Whether the newest snapshot that counts is on the disk."""
+        """Whether the newest snapshot is on disk; see `Persister.on_disk`."""
         return self._persister.on_disk
 
     def close(self) -> None:
-        """End the writing, and give memory and temporary folder back."""
+        """Stop writing, free the memory, and delete the temporary folder."""
         self._end_writing(LAST_S)
         if self._lock is not None:
             self._lock.close()
@@ -302,25 +302,25 @@ class CheckpointManager:
             shutil.rmtree(self._own, ignore_errors=True)
 
     def _end_writing(self, timeout_s: float) -> None:
-        """Give the memory back; a disk that hangs has it until it, or this process, ends."""
+        """Stop writing and free the memory; a write that hangs keeps it until it ends."""
         if self._persister.stop(timeout_s, last=False):
             self._owner.close()
 
 
 #: Seconds to wait for the node that writes checkpoints.
 _OTHER_S: Final = 15.0
-#: Seconds to wait for the generation that has superseded ours, which may begin with our snapshot.
+#: Seconds to wait for the generation that superseded ours: it may start from our snapshot.
 _NEXT_S: Final = 15.0
 
 
 class LastWrite:
-    """Writes the newest snapshot before a node goes, where no other node does.
+    """Writes the newest snapshot before a node leaves, unless another node does.
 
-    It does not block, so that the node follows generations meanwhile: one that begins with this
-    snapshot has it written under another name.
+    It does not block, so that the node still follows generations: one that starts from this
+    snapshot needs it under another name.
 
     Args:
-        checkpoints: of the node.
+        checkpoints: checkpoints of the node.
         room_s: seconds to try.
     """
 
@@ -335,14 +335,14 @@ class LastWrite:
         return self._asked_s is not None
 
     def done(self, writer_is_there: bool, follows: bool) -> bool:
-        """Return whether the snapshot is on the disk; call it again until it is.
+        """Return whether the node may leave as the snapshot is on disk; call it until it may.
 
         Args:
             writer_is_there: another node writes checkpoints, and lives.
-            follows: the node follows generations.
+            follows: the node still follows generations.
 
         Raises:
-            CheckpointUnavailable: it cannot be written.
+            CheckpointUnavailable: the snapshot could not be written in time.
         """
         checkpoints, now_s = self._checkpoints, time.monotonic()
         if self._since_s is None:
@@ -366,17 +366,17 @@ class LastWrite:
 def check_arrival(
     checkpoints: CheckpointManager, step: int, waited_s: float, node: str, found: Sequence[str]
 ) -> None:
-    """Raise where what a generation begins with will not come to the disk.
+    """Raise an error if the checkpoint of a generation will not arrive on disk.
 
     Args:
-        checkpoints: what the node has.
-        step: of the checkpoint that it waits for.
-        waited_s: for how long.
-        node: the id of this one.
-        found: other nodes, which have found that checkpoint.
+        checkpoints: checkpoints of this node.
+        step: step of the checkpoint that it waits for.
+        waited_s: seconds for which it has waited.
+        node: id of this node.
+        found: ids of other nodes that have found the checkpoint.
 
     Raises:
-        CheckpointUnavailable: there is no room for it.
+        CheckpointUnavailable: this node could not write its snapshot.
         UsageError: the nodes do not share their checkpoints.
     """
     if checkpoints.problem:

@@ -1,8 +1,9 @@
-"""A node at the job board: its session, and what it does while it leads.
+"""A node's session at the job board, and its work while it leads.
 
-The supervisor itself never waits for Redis. It gives its facts to the session and reads the last
-view; a thread of the session beats, looks around, and leads if it is elected. While Redis is away
-the view stays as it was, and `RendezvousSession.away` says since when and why.
+While it trains, the supervisor waits for Redis only to note events. It passes its facts to the
+session and reads the latest view. A thread of the session sends heartbeats, reads the board, and
+leads if elected. While Redis does not answer, the view stays the same, and `RendezvousSession.away`
+says for how long and why.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from .checkpoints import NewestCheckpoint
 
 log = logging.getLogger(__name__)
 
-#: A node that has not beaten for so long is lost.
+#: Seconds without a heartbeat after which a node is lost.
 TTL_S: Final = 5.0
 TICK_S: Final = 0.2
 _BEATS_PER_TTL: Final = 5.0
@@ -49,17 +50,17 @@ _STOP_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RendezvousView:
-    """What a node saw at the board.
+    """The state of the board, as a node has read it.
 
     Attributes:
-        nodes: that live, in the order in which they joined.
-        facts: what each of them told.
-        generation: the current one; None: the board knows none.
-        outcome: how the job ended; None: it goes on.
-        reports: of ranks, of the current generation.
-        fence: what this node's writes as the leader carry; None: another one leads.
-        seen_s: when, by the monotonic clock; 0: nothing was seen yet.
-        settled: the board has answered for long enough that who is not there is gone.
+        nodes: the live nodes, in the order in which they joined.
+        facts: their facts, by node id.
+        generation: the current generation; None: the board has none.
+        outcome: how the job ended; None: it runs.
+        reports: reports of the ranks of the current generation.
+        fence: fence of this node's writes as the leader; None: another node leads.
+        seen_s: time of the read, by the monotonic clock; 0: nothing was read yet.
+        settled: the board has answered for long enough that missing nodes are gone.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -73,20 +74,20 @@ class RendezvousView:
 
     @property
     def members(self) -> list[LiveNode]:
-        """The nodes that live, as the reducer of worlds sees them."""
+        """The live nodes, as the reducer of worlds takes them."""
         return [self.facts[node.node_id].member(node) for node in self.nodes]
 
 
 class RendezvousSession:
-    """See the module.
+    """The session of a node; see the module.
 
     Args:
-        board: of the mesh, or of this process where there is one node.
+        board: job board of the mesh, or of this process for a single node.
         job: name of the training.
-        node: this node's id.
-        look: called in the session's thread with each view.
+        node: id of this node.
+        look: called with each view, in the session's thread.
         ttl_s: see `TTL_S`.
-        tick_s: between two looks.
+        tick_s: seconds between reads of the board.
     """
 
     def __init__(
@@ -114,17 +115,17 @@ class RendezvousSession:
 
     @property
     def view(self) -> RendezvousView:
-        """What was seen last."""
+        """The latest view."""
         return self._view
 
     @property
     def away(self) -> str:
-        """Since when and why the board does not answer, in words; empty: it does."""
+        """For how long and why the board does not answer, as text; empty: it answers."""
         away = self._away
         return f"for {time.monotonic() - away[0]:.0f} s: {away[1]}" if away else ""
 
     def look(self) -> RendezvousView:
-        """What the board shows, for a node that has not joined.
+        """Read the board without joining.
 
         Raises:
             EdlError: the board does not answer, or refuses.
@@ -132,7 +133,7 @@ class RendezvousSession:
         return self._look(None)
 
     def start(self) -> None:
-        """Join, and look once, in the caller's thread; then begin.
+        """Join and read the board once in the caller's thread; then start the session's thread.
 
         Raises:
             EdlError: the board does not answer, or refuses.
@@ -141,7 +142,7 @@ class RendezvousSession:
         self._thread.start()
 
     def tell(self, **changes: Any) -> None:
-        """Change what this node says of itself."""
+        """Change facts of this node."""
         with self._lock:
             facts = replace(self._facts, **changes)
             if facts == self._facts:
@@ -150,19 +151,19 @@ class RendezvousSession:
         self._wake.set()
 
     def report(self, generation: int, rank: int, facts: Mapping[str, Any]) -> None:
-        """What a rank told last, to be seen by all."""
+        """Publish the latest report of a rank."""
         with self._lock:
             self._reports[generation, rank] = facts
 
     def note(self, event: Mapping[str, Any]) -> None:
-        """Add to the job's timeline, if the board answers."""
+        """Append to the job's timeline, if the board answers."""
         try:
             self._board.note(self._job, event)
         except EdlError as error:
             log.debug("not noted in the timeline, %s: %s", error, event)
 
     def stop(self) -> None:
-        """End being a node."""
+        """Leave the board, and stop the thread."""
         self._stopping.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -184,7 +185,7 @@ class RendezvousSession:
                 self._tick()
             except EdlError as error:
                 self._miss(str(error))
-            except Exception as error:  # the node must not be lost for it
+            except Exception as error:  # a bug here must not end the node
                 log.exception("the job board could not be read")
                 self._miss(str(error))
 
@@ -211,8 +212,8 @@ class RendezvousSession:
             facts = self._facts
         now_s = time.monotonic()
         if self._told is not None and facts == self._told:
-            # A board that was away may have lost its memory, or have an older one: what it says of
-            # the job counts only once it knows this node again.
+            # A board that was away may have lost data, or serve older data. So this node must have
+            # a lease again before a view of the job is valid.
             due_s = self._beaten_s + self._ttl_s / _BEATS_PER_TTL
             if self._away is None and now_s < due_s:
                 return
@@ -222,8 +223,10 @@ class RendezvousSession:
                 self._job, self._node, self._ttl_s, facts.to_json()
             )
         if not alive:
-            since = 0  # else how the job has ended meanwhile would be forgotten, and it begin again
-            if self._told is not None:  # one of both was away, or the board has lost its memory
+            # A node that joins again must not delete an outcome of the meantime: the job would
+            # start again.
+            since = 0
+            if self._told is not None:  # its lease expired, or the board has lost data
                 self._back_s = now_s
                 since = self._view.generation.world.number if self._view.generation else 0
             self._board.join(self._job, self._node, facts.to_json(), self._ttl_s, since)
@@ -260,22 +263,23 @@ def _facts_of(node: Node) -> NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class LeaderOrders:
-    """What a leader tells of the generation: who is to end it, what is waited for."""
+    """Orders of the leader to all nodes: a generation to end, and what it waits for, as text."""
 
     recall: RecallWorld | None = None
     says: str = ""
 
 
 class RendezvousLeader:
-    """Used by the session's thread alone.
+    """Decides about generations while this node leads; used only by the session's thread.
 
     Args:
-        board: of the job.
-        job: its name.
-        limits: of the user.
-        newest_saved: the newest valid checkpoint on the disk, for what follows a generation (0: the
-            first one) and continues a history; None: not known yet. May raise EdlError.
-        say: tells all nodes, in this node's facts.
+        board: job board.
+        job: name of the job.
+        limits: limits of the user.
+        newest_saved: returns the newest valid checkpoint on disk, after the generation of this
+            number (0: before the first one) and with this history; None: not known yet. May raise
+            EdlError.
+        say: publishes orders to all nodes, in this node's facts.
     """
 
     def __init__(
@@ -295,7 +299,7 @@ class RendezvousLeader:
         self._orders = LeaderOrders()
 
     def step(self, view: RendezvousView) -> None:
-        """Decide and carry it out. A node that leads no more withdraws its former orders."""
+        """Decide, and carry out the decision. A node that does not lead withdraws its orders."""
         if view.fence is None:
             self._tell(LeaderOrders())
             return
@@ -332,7 +336,7 @@ class RendezvousLeader:
         self._do(decision, view, view.fence, generation, newest)
 
     def _generation(self, view: RendezvousView) -> Generation | None:
-        """The current one; where the board has lost it, as this node or the others remember it."""
+        """Return the current generation; if the board has lost it, from memory or nodes' facts."""
         if view.generation is not None:
             self._known = view.generation
         elif self._known is None:
@@ -349,7 +353,7 @@ class RendezvousLeader:
         return self._known
 
     def _learn_rows(self, view: RendezvousView) -> None:
-        """How many rows a step has, where the feed alone says it; remembered between worlds."""
+        """Learn the rows of a step from ranks' reports, as the feed may decide them."""
         rows = max((int(one.facts.get("total_batch", 0)) for one in view.reports), default=0)
         if rows:
             self._limits = replace(self._limits, rows=rows)
@@ -390,7 +394,7 @@ class RendezvousLeader:
                     )
                 self._tell(LeaderOrders(decision, decision.reason))
             case FormWorld():
-                assert newest is not None  # the last world is over
+                assert newest is not None  # set above, as the last world is over
                 self._form(decision.world, view, fence, generation, newest)
             case FinishJob():
                 self._end(fence, {"kind": "finished", **_result(view)})
@@ -408,14 +412,14 @@ class RendezvousLeader:
         if world.keeper and world.origin is not None:
             name = unique_name_of(world.restored, world.number)
             world = replace(world, origin=replace(world.origin, name=name))
-        # What a keeper writes was trained in the order of this very job.
+        # The snapshot of a keeper was trained in the order of this run of the job.
         on_disk = None if world.keeper else newest.checkpoint
         saved = {} if on_disk is None else on_disk.provenance.fingerprint
         world = replace(world, data_order=data_order(world.fingerprint, saved))
         following = generation_of(world, view.facts, before.endpoints if before else None)
         history = newest.history.to_json(), CheckpointHistory(newest.entry).to_json()
         if not self._board.publish(self._job, fence, world.number, following.to_json(), history):
-            return  # another leads, or was faster, or a save joined: the next look shows it
+            return  # another node leads, or a save has joined: the next view shows it
         self._known = following
         self._published_s = time.monotonic()
         self._note(
@@ -445,9 +449,9 @@ class RendezvousLeader:
 
 
 def _as_written(generation: Generation) -> World:
-    """The world; without its keeper once the keeper's snapshot has joined the history.
+    """Return the world, without its keeper once the keeper's snapshot has joined the history.
 
-    That snapshot is the first that this generation adds.
+    That snapshot is the first one that this generation adds.
     """
     newest = generation.history.newest
     if newest is not None and newest.generation >= generation.number:
@@ -456,5 +460,5 @@ def _as_written(generation: Generation) -> World:
 
 
 def _result(view: RendezvousView) -> Mapping[str, Any]:
-    """What the ranks said at the end of the job."""
+    """Return the ranks' result of the finished job."""
     return next((facts.result for facts in view.facts.values() if facts.result), {})

@@ -1,4 +1,4 @@
-"""What people see of a node: lines and a display here, reports of its ranks in `edl status`."""
+"""Output for users: lines and a display of this node, reports of its ranks for `edl status`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from .workers import RankProcess
 
 
 class NodeReporter:
-    """Used by the supervisor's thread; `line` by any.
+    """Shows on a display what happens on a node.
+
+    Used by the supervisor's thread, except that any thread may call `line`.
 
     Args:
-        display: where it goes.
+        display: the display.
     """
 
     def __init__(self, display: Display) -> None:
@@ -28,7 +30,7 @@ class NodeReporter:
         self._world = 0
 
     def generation(self, generation: Generation, ours: bool) -> None:
-        """A generation begins; `ours`: with ranks of this node."""
+        """Show that a generation begins; `ours`: it has ranks of this node."""
         world = generation.world
         self._world = len(generation.endpoints)
         ranks = "1 rank" if self._world == 1 else f"{self._world} ranks"
@@ -37,20 +39,20 @@ class NodeReporter:
         self.say(f"{text}, {begin}; {world.reason}" + ("" if ours else "; this node is in reserve"))
 
     def waiting(self, what: str) -> None:
-        """What the node waits for now; empty: nothing."""
+        """Show what the node waits for; empty: nothing."""
         if what != self._waits:
             self._waits = what
             self._display.waiting(what)
 
     def leader_says(self, text: str) -> None:
-        """What the leading node has to say of the world; told when it changes."""
+        """Show the leader's message about the world, if it has changed."""
         if text != self._said:
             self._said = text
             if text:
                 self.say(text)
 
     def heard(self, rank: RankProcess, word: FromRank) -> None:
-        """What a rank said."""
+        """Show a message of a rank."""
         match word:
             case Ready() if rank.order.local_rank == 0:
                 self._display.begin(rank.order.generation, self._world, word.step, word.steps)
@@ -63,28 +65,28 @@ class NodeReporter:
                     self.line(rank.number, line)
 
     def failed(self, failure: RankFailure) -> None:
-        """A rank of this node failed; of what nobody can do the command itself tells at its end."""
+        """Show a failure of a rank of this node; the command itself reports a final one."""
         if not failure.is_final:
             self.say(failure.in_words())
 
     def line(self, rank: int, text: str) -> None:
-        """A line that a rank printed; a log record as JSON says itself whose it is."""
+        """Show a line that a rank printed; log records as JSON already name their rank."""
         if logs.is_json() and text.startswith('{"time":'):
             logs.pass_on(text)
         else:
             self._display.line(f"[{rank}] {text}")
 
     def say(self, text: str) -> None:
-        """A line of the supervisor itself; other nodes may have had their say in it."""
+        """Show a line of the supervisor; parts of it may come from other nodes."""
         self._display.line(visible(text))
 
     def close(self) -> None:
-        """Nothing follows."""
+        """Close the display."""
         self._display.close()
 
 
 class DisplayHandler(logging.Handler):
-    """Hands log records to a display, so that they do not tear up what it draws."""
+    """Writes log records to a display, so that they do not disturb what it draws."""
 
     def __init__(self, display: Display) -> None:
         super().__init__()
@@ -98,7 +100,7 @@ class DisplayHandler(logging.Handler):
 
 
 def report_of(rank: RankProcess) -> dict[str, Any]:
-    """What `edl status` and the leader see of a rank."""
+    """Return the report of a rank for `edl status` and the leader."""
     told: dict[str, Any] = {
         "node": rank.order.node,
         "pid": rank.process.pid,
@@ -115,7 +117,7 @@ def report_of(rank: RankProcess) -> dict[str, Any]:
 
 
 def left_s(rank: RankProcess) -> float | None:
-    """Seconds to the end of the job, at the pace of this generation; None: not known."""
+    """Return the seconds to the end of the job, at the pace of this generation; None: unknown."""
     if rank.ready is None or not rank.ready.steps or rank.progress is None:
         return None
     done = rank.progress.step - rank.ready.step

@@ -1,4 +1,4 @@
-"""The ranks of one generation on this node: their processes, and how it ends for them."""
+"""The ranks of one generation on this node: their processes, and how these end."""
 
 from __future__ import annotations
 
@@ -42,15 +42,34 @@ _INSPECT_TURN_S: Final = 0.05
 
 
 class RankQuestions(Protocol):
-    """Answers what ranks ask while they train."""
+    """Answers the questions of ranks."""
 
     def answer(self, rank: int, ask: Ask, alive: Callable[[], bool]) -> Any:
-        """The value for `RankPort.answer`; raises one of our errors for `RankPort.refuse`."""
+        """Return the value for `RankPort.answer`; raises EdlError for `RankPort.refuse`."""
 
 
 @dataclass(slots=True)
 class RankProcess:
-    """One student process, as its supervisor knows it; changed by the supervisor's thread alone."""
+    """One student process; only the supervisor's thread changes it.
+
+    Attributes:
+        order: its order.
+        process: the process.
+        port: connection to it.
+        started_s: when it started; this and the other times by the monotonic clock.
+        ready: its message that it is ready; None: it has not sent it.
+        ready_s: when that arrived.
+        progress: its last report of a new step; None: none yet.
+        at_s: when that arrived; before it, the time of `ready` or of the start.
+        heard_s: when its last message arrived.
+        last: its last message, if it has ended in order or failed.
+        code: exit code; None: it runs.
+        killed_for: why the supervisor killed it; empty: it did not.
+        waiting_for: what it waits for, as text; empty: nothing.
+        peers_s: seconds for which it has waited for other ranks without a break.
+        rates: seconds per row of its latest steps.
+        asks: questions without an answer; None ends the answering thread.
+    """
 
     order: Order
     process: Process
@@ -75,18 +94,18 @@ class RankProcess:
 
     @property
     def step(self) -> int:
-        """The last step that it told of in this generation; 0: none."""
+        """The last step that it reported in this generation; 0: none."""
         return self.progress.step if self.progress else 0
 
     @property
     def suspended(self) -> bool:
-        """Whether the system has stopped it by a signal."""
+        """Whether a signal has stopped it."""
         with contextlib.suppress(OSError), open(f"/proc/{self.process.pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
         return False
 
     def sign(self) -> RankProgress:
-        """For the watch over hangs."""
+        """Return its progress, for the detection of hangs."""
         return RankProgress(
             self.number,
             self.step,
@@ -98,19 +117,19 @@ class RankProcess:
         )
 
     def ending(self) -> str:
-        """In words, how its process ended."""
+        """Return how its process ended, as text."""
         return describe_exit(self.code or 0)
 
 
 class WorkerGroup:
-    """Starts one process for each order, and collects what they say.
+    """Starts one process for each order, and collects their messages.
 
     Args:
         orders: one for each rank of this node.
-        asked: who answers their questions.
-        echo: called with a rank's number and each line that it prints.
-        module: that is run.
-        environment: set on top of this process's own.
+        asked: answers their questions.
+        echo: called with the number of a rank and each line that it prints.
+        module: module that each process runs.
+        environment: variables to add to those of this process.
     """
 
     def __init__(
@@ -143,11 +162,11 @@ class WorkerGroup:
 
     @property
     def running(self) -> list[RankProcess]:
-        """Ranks whose processes have not ended."""
+        """Ranks with processes that have not ended."""
         return [rank for rank in self.ranks if rank.code is None]
 
     def news(self, wait_s: float) -> list[tuple[RankProcess, FromRank | int]]:
-        """What ranks said, and the exit codes of those that ended; waits for the first of it."""
+        """Return messages of ranks, and exit codes of ended ones; waits up to `wait_s` for one."""
         found: list[tuple[RankProcess, FromRank | int]] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._words.get(timeout=wait_s))
@@ -158,12 +177,12 @@ class WorkerGroup:
         return found
 
     def leave(self) -> None:
-        """Have all ranks go at the next safe point."""
+        """Ask all ranks to leave at the next safe point."""
         for rank in self.running:
             rank.port.send(Leave())
 
     def kill(self, why: str, numbers: Sequence[int] | None = None) -> None:
-        """End ranks at once, all of them or those of `numbers`; `why` is remembered."""
+        """Kill all ranks, or those of `numbers`; sets `RankProcess.killed_for` to `why`."""
         for rank in self.running:
             if numbers is None or rank.number in numbers:
                 rank.killed_for = rank.killed_for or why
@@ -171,7 +190,7 @@ class WorkerGroup:
                 rank.process.kill()
 
     def close(self) -> None:
-        """End what is left, without a trace."""
+        """Kill the ranks that still run, and release all resources."""
         self.kill("the supervisor ends")
         for rank in self.ranks:
             rank.process.wait(_KILL_S)
@@ -195,7 +214,7 @@ class WorkerGroup:
         self._words.put((rank, 0 if code is None else code))
 
     def _answer(self, rank: RankProcess) -> None:
-        """Beside the hearing: an answer may wait for Redis, and the rank is heard meanwhile."""
+        """Answer questions; in a thread of its own, as an answer may wait for Redis."""
         while (ask := rank.asks.get()) is not None:
             try:
                 value = self._asked.answer(rank.number, ask, lambda: rank.process.alive)
@@ -210,17 +229,17 @@ class WorkerGroup:
 def inspect(
     workers: WorkerGroup, hang_s: float, heard: Callable[[RankProcess, FromRank], None], stop: Stop
 ) -> Fingerprint | None:
-    """The fingerprint that the only rank of `workers`, whose order says `inspect`, finds.
+    """Return the fingerprint of the job; None if `stop` was requested.
 
     Args:
-        workers: is closed.
-        hang_s: as of a rank that starts, `scheduler.students.failures`.
-        heard: called with what the rank says.
-        stop: where it is requested, the rank is ended, and None is returned.
+        workers: a single rank with an order to `inspect`; closed afterwards.
+        hang_s: limit for a rank that starts; see `scheduler.students.failures`.
+        heard: called with each message of the rank.
+        stop: ends the inspection.
 
     Raises:
         UsageError: the job file or a setting is wrong.
-        EdlError: the rank ended or hung without a word.
+        EdlError: the rank failed, hung, or ended without a message.
     """
     (rank,) = workers.ranks
     found: Inspected | Failed | None = None
@@ -268,12 +287,12 @@ def _start(
     return rank
 
 
-#: Steps that the speed of a rank is judged by.
+#: Number of latest steps that show the speed of a rank.
 _LOOKED_BACK: Final = 20
 
 
 def _note(rank: RankProcess, word: FromRank | int) -> None:
-    """Remember what came of a rank."""
+    """Update a rank by its message or exit code."""
     rank.heard_s = now_s = time.monotonic()
     match word:
         case Ready():
@@ -281,7 +300,7 @@ def _note(rank: RankProcess, word: FromRank | int) -> None:
         case Progress():
             rank.waiting_for, rank.peers_s = word.waiting_for, word.peers_s
             if word.waiting_for or (rank.progress and word.step <= rank.progress.step):
-                return  # a sign of life, not of a step
+                return  # no new step
             rank.progress, rank.at_s = word, now_s
             if word.rows:
                 rank.rates.append(word.step_s / word.rows)
@@ -292,13 +311,13 @@ def _note(rank: RankProcess, word: FromRank | int) -> None:
             rank.code = word
 
 
-#: Behind a rank that failed the others of its node end by themselves, or are ended after so long.
+#: Seconds after which the other ranks of a node are killed if one has failed.
 PEERS_S: Final = 2.0
-#: Behind one that ended in good order; a snapshot and the last evaluation may be under way.
+#: The same if one has ended in order: the others may write a snapshot or evaluate.
 FOLLOW_S: Final = 60.0
-#: A rank that lives says so every second while it waits.
+#: Seconds without a message after which a rank counts as silent; a waiting one reports each second.
 _SILENT_S: Final = 4.0
-#: Of a failure so many are told: those of all that are remembered have to fit on the board.
+#: Most reported positions of a failure: all remembered failures must fit on the board.
 _POSITIONS: Final = 1024
 
 
@@ -307,9 +326,9 @@ class RunResult:
     """How a generation ended on this node.
 
     Attributes:
-        ending: of its ranks.
-        failures: of those that failed.
-        result: step and metrics, where the job is done.
+        ending: how its ranks ended.
+        failures: failures of its ranks.
+        result: step and metrics, if the job is done; else empty.
     """
 
     ending: Ending
@@ -318,7 +337,10 @@ class RunResult:
 
     @classmethod
     def not_started(cls, order: Order, restored: int, why: str) -> Self:
-        """The processes of a node's ranks, of which `order` is for the first, did not start."""
+        """Return the result if processes of a node did not start; `order`: that of its first rank.
+
+        `restored` is the step of the checkpoint that they would start from.
+        """
         failure = RankFailure(
             order.generation, order.node, order.rank, error=why, restored=restored
         )
@@ -326,14 +348,14 @@ class RunResult:
 
 
 class WorkerRun:
-    """The ranks of `orders`; used by the supervisor's thread alone.
+    """The run of this node's ranks in one generation; used only by the supervisor's thread.
 
     Args:
-        orders: of this node's ranks, at least one.
+        orders: orders of the ranks, at least one.
         workers: their processes.
-        shard_server: who answers them.
-        restored: step of the checkpoint that they begin with.
-        heard: called with each thing that a rank says.
+        shard_server: answers their questions.
+        restored: step of the checkpoint that they start from.
+        heard: called with each message of a rank.
     """
 
     def __init__(
@@ -350,11 +372,11 @@ class WorkerRun:
         self._restored = restored
         self._heard = heard
         self._asked_to_leave = ""
-        self._blocked = ""  # why the leader says that ranks hang
-        self._first_end: tuple[float, bool] | None = None  # when, and whether in good order
+        self._blocked = ""  # the leader's reason why ranks hang
+        self._first_end: tuple[float, bool] | None = None  # when, and whether in order
 
     def turn(self, wait_s: float) -> RunResult | None:
-        """Hear the ranks and watch over them; what became of them once all have ended."""
+        """Handle messages and hangs of the ranks; return the result once all have ended."""
         for rank, word in self.workers.news(wait_s):
             if isinstance(word, int):
                 self._ended(rank)
@@ -364,9 +386,9 @@ class WorkerRun:
         if not running:
             return self._conclude()
         if any(isinstance(rank.last, Left) for rank in self.workers.ranks):
-            self.shard_server.close()  # who has left waits for no answer
+            self.shard_server.close()  # so that no other rank waits for an answer
         now_s = time.monotonic()
-        if not self.shard_server.waiting:  # else all stand still for Redis
+        if not self.shard_server.waiting:  # else all ranks wait for Redis
             for number in hung([rank.sign() for rank in running], self._hang_s, now_s):
                 log.warning("rank %d hangs: no step for %g s; it is killed", number, self._hang_s)
                 self.workers.kill("hang", [number])
@@ -374,13 +396,13 @@ class WorkerRun:
         return None
 
     def leave(self, why: str) -> None:
-        """Have the ranks go at the next safe point; once is enough."""
+        """Ask the ranks to leave at the next safe point; further calls have no effect."""
         if not self._asked_to_leave:
             self._asked_to_leave = why
             self.workers.leave()
 
     def end(self, why: str, hung: Sequence[int] = ()) -> None:
-        """End the ranks at once; that is no failure but of those that `hung`."""
+        """Kill the ranks; this counts as a failure only of those in `hung`."""
         self._asked_to_leave = self._asked_to_leave or why
         self._blocked = self._blocked or (why if hung else "")
         self.shard_server.close()
@@ -388,7 +410,7 @@ class WorkerRun:
         self.workers.kill(why)
 
     def close(self) -> None:
-        """End what is left, and forget it."""
+        """Kill the ranks that still run, and release all resources."""
         self.shard_server.close()
         self.workers.close()
 
@@ -399,7 +421,7 @@ class WorkerRun:
             self._first_end = (time.monotonic(), safe)
 
     def _round_up(self, running: Sequence[RankProcess], now_s: float) -> None:
-        """End ranks that do not follow one of this node that has ended."""
+        """Kill ranks that still run some time after another one of this node has ended."""
         if self._first_end is None:
             return
         at_s, safe = self._first_end
