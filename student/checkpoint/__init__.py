@@ -1,10 +1,9 @@
-"""Checkpoints: what a training is made of, in memory while it runs, and on disk for when it dies.
+"""Checkpoints of a training: snapshots in memory, and their copies on disk.
 
-The way of a save: `capture` names the arrays of model and optimizer; `SnapshotWriter` copies them
-into memory that the supervisor owns, and the training goes on; the supervisor's `Persister` writes
-the newest snapshot into a `Repository`, also when the process that left it is dead. Then a start
-finds it by `Repository.newest_valid`, and `restore` puts it back. docs/how-to/students.md tells it to
-users.
+A save takes these steps: `capture` names the arrays of model and optimizer. `SnapshotWriter` copies
+them into memory that the supervisor owns, and the training continues. The supervisor's `Persister`
+writes the newest snapshot into a `Repository`, even if the rank has died since. A later start
+finds it with `Repository.newest_valid`, and `restore` loads it. See also docs/how-to/students.md.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load numpy with the first of them that is used: the command line shows its help without."""
+    """Import a name at its first use: the help of the command line does not need numpy."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

@@ -1,7 +1,7 @@
-"""Paddle's model, optimizer, schedule, scaler and generators as `Contents`, and back.
+"""Conversion of Paddle's model, optimizer, schedule, scaler and generators to `Contents`, and back.
 
-Parameters are named as in the network (`fc.weight`), also in the optimizer's state: the names that
-Paddle gives them (`linear_7.w_0`) depend on what else a process has made before.
+Parameters have their names in the network (`fc.weight`), also in the optimizer's state: Paddle's
+own names (`linear_7.w_0`) depend on what else a process has created before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...proto.arena import dtype_named
 from ...runtime.errors import CheckpointMismatch
 from .contents import MODEL, OPTIMIZER, Array, Contents
 
-#: Where `capture` puts what are no arrays, within the state.
+#: Key of the state under which `capture` puts everything but arrays.
 TRAINING: Final = "training"
 _MASTER: Final = "master"
 _MOST_NAMED: Final = 5
@@ -29,11 +29,11 @@ _MOST_NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What is trained: Paddle's objects, of which a checkpoint holds the state.
+    """Paddle's objects that a checkpoint captures and restores.
 
     Attributes:
-        model: a `paddle.nn.Layer`; what is trained beside it, as a projector, is a part of it.
-        optimizer: a `paddle.optimizer.Optimizer`; None: it is not captured, and not restored.
+        model: a `paddle.nn.Layer`; everything that is trained, such as projectors, is part of it.
+        optimizer: a `paddle.optimizer.Optimizer`; None: it is neither captured nor restored.
         scaler: a `paddle.amp.GradScaler`, if there is one.
     """
 
@@ -42,11 +42,14 @@ class Trained:
     scaler: Any = None
 
     def tensors(self) -> dict[str, Any]:
-        """The live tensors, buffers included, by their names in the network."""
+        """Return the live parameters and buffers, by their names in the network."""
         return dict(self.model.state_dict())
 
     def names(self) -> dict[str, str]:
-        """Paddle's names of parameters -> theirs in the network; of a shared one, the first."""
+        """Return a mapping from Paddle's names to those in the network; the first of a shared one.
+
+        A parameter is shared if the network has it under several names.
+        """
         found: dict[str, str] = {}
         for name, tensor in self.tensors().items():
             found.setdefault(tensor.name, name)
@@ -54,16 +57,16 @@ class Trained:
 
 
 def capture(trained: Trained, *, step: int, world: int, state: Mapping[str, Any]) -> Contents:
-    """What a checkpoint holds of this moment.
+    """Return the contents of a checkpoint of the present state.
 
-    On a CPU the arrays are views of live parameters, so that a save copies them once: write them,
-    or take `copied()`, before the next step.
+    On a CPU the arrays are views of live parameters, so that a save copies them only once. Write
+    them, or call `copied()`, before the next step.
 
     Args:
         trained: the objects.
-        step: steps done.
-        world: ranks that train.
-        state: further JSON values; the key `TRAINING` is taken.
+        step: optimizer steps taken.
+        world: number of ranks.
+        state: further JSON values; the key `TRAINING` is reserved.
     """
     tensors = {f"{MODEL}/{name}": _array(each) for name, each in trained.tensors().items()}
     told: dict[str, Any] = {"random": random_state()}
@@ -76,16 +79,16 @@ def capture(trained: Trained, *, step: int, world: int, state: Mapping[str, Any]
 
 
 def restore(trained: Trained, contents: Contents, *, random: bool = True, rank: int = 0) -> None:
-    """Put contents back into the objects that they are of, or into others made alike.
+    """Load contents into the captured objects, or into new ones of the same kinds.
 
     Args:
-        trained: freshly made, or as they were. Without an optimizer only the model is restored.
-        contents: of a checkpoint.
-        random: set the random generators too.
-        rank: rank 0 draws what the captured process would have; others each their own.
+        trained: the objects. Without an optimizer only the model is restored.
+        contents: contents of a checkpoint.
+        random: also set the random generators.
+        rank: rank 0 continues the captured random sequences; each other rank gets its own.
 
     Raises:
-        CheckpointMismatch: another model or optimizer; parameters are named, nothing is changed.
+        CheckpointMismatch: the model or the optimizer differs; the message names parameters.
     """
     live = trained.tensors()
     kept = contents.group(MODEL)
@@ -142,7 +145,7 @@ def _shape_of(array: Array) -> str:
 
 
 def _optimizer_state(trained: Trained) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Arrays by `PARAMETER:KIND`, and JSON: the class, and the schedule or the rate."""
+    """Return arrays by `PARAMETER:KIND`, and JSON: the class, and the schedule or the rate."""
     names, arrays = trained.names(), {}
     state = dict(trained.optimizer.state_dict())
     told: dict[str, Any] = {"class": type(trained.optimizer).__name__}
@@ -160,7 +163,7 @@ def _optimizer_state(trained: Trained) -> tuple[dict[str, Array], dict[str, Any]
 
 
 def _split(key: str, names: Mapping[str, str]) -> tuple[str, str]:
-    """`linear_7.w_0_velocity_0` as `linear_7.w_0` and `velocity`; the number is of no use."""
+    """Split `linear_7.w_0_velocity_0` into `linear_7.w_0` and `velocity`, without the number."""
     parameter = max((name for name in names if key.startswith(f"{name}_")), key=len, default="")
     kind = key.removeprefix(f"{parameter}_") if parameter else key
     bare, _, number = kind.rpartition("_")
@@ -168,7 +171,7 @@ def _split(key: str, names: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _meant_for(trained: Trained, contents: Contents, told: Mapping[str, Any]) -> dict[str, Any]:
-    """What `set_state_dict` of this optimizer takes."""
+    """Return the argument for `set_state_dict` of this optimizer."""
     import paddle
 
     optimizer = trained.optimizer
@@ -216,15 +219,15 @@ def _set_optimizer(optimizer: Any, state: dict[str, Any], step: int) -> None:
 
 
 def _array(tensor: Any) -> Array:
-    """The numbers of a tensor: on a CPU where they lie, else copied from its device."""
-    if isinstance(tensor, np.ndarray):  # of an optimizer that was restored and has not stepped
+    """Return a tensor as an array: a view on a CPU, a copy from another device."""
+    if isinstance(tensor, np.ndarray):  # the optimizer was restored and has not stepped yet
         return tensor.view(dtype_named("bfloat16")) if tensor.dtype == np.uint16 else tensor
     detached = tensor.detach()
     brain = str(detached.dtype).endswith("bfloat16")
     if not detached.place.is_cpu_place() or not detached.is_contiguous():
         copied: Array = detached.numpy()
         return copied.view(dtype_named("bfloat16")) if brain else copied
-    if brain:  # numpy takes no such tensor, but its bits
+    if brain:  # numpy has no such dtype: take the bits as int16
         bits: Array = np.from_dlpack(detached.view("int16"))
         return bits.view(dtype_named("bfloat16"))
     array: Array = np.from_dlpack(detached)
@@ -236,7 +239,7 @@ def _as_paddle_takes_it(array: Array) -> Array:
 
 
 def _json(value: Any) -> Any:
-    """JSON of a state dict of Paddle: numbers, texts, and arrays of few elements."""
+    """Return a state dict of Paddle as JSON: numbers, strings, and small arrays."""
     if isinstance(value, Mapping):
         return {str(key): _json(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -260,7 +263,7 @@ log = logging.getLogger(__name__)
 
 
 def random_state() -> dict[str, Any]:
-    """Where all generators stand: paddle's (if it was imported), numpy's global one, python's."""
+    """Return the state of the random generators: Paddle's, numpy's global one, Python's."""
     version, words, gauss = random.getstate()
     _, keys, position, *gaussian = np.random.get_state()
     return {
@@ -271,12 +274,12 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any], rank: int = 0) -> None:
-    """Go on where `state` stood: rank 0 exactly there, others each at a point of their own.
+    """Set the random generators: on rank 0 to `state`, on others to a seed from it and the rank.
 
-    The others must not draw what rank 0 draws, and draw the same whenever this is repeated.
+    So all ranks draw different numbers, and each draws the same when this is repeated.
 
     Raises:
-        CheckpointMismatch: it is no such state.
+        CheckpointMismatch: the state is invalid.
     """
     try:
         if rank:
@@ -326,14 +329,14 @@ def _set_paddle_state(state: Mapping[str, Any]) -> None:
 
 
 def _generator(kind: Any, values: list[Any]) -> Any:
-    """A new one: Paddle does not mind when the state of one that lives is set."""
+    """Create a generator state: setting the state of an existing one has no effect in Paddle."""
     made = kind.__new__(kind)
     made.__setstate__(_meant(values))
     return made
 
 
 def _told(values: tuple[Any, ...]) -> list[Any]:
-    """Of Paddle's tuple, numbers and one list of characters, JSON that is no longer than it is."""
+    """Return Paddle's tuple of numbers and one list of characters as JSON, the list as a string."""
     return [bytes(each).decode("ascii") if isinstance(each, list) else each for each in values]
 
 

@@ -1,9 +1,9 @@
-"""Files of a checkpoint, written with their checksums and read against them.
+"""Writing and reading of a checkpoint's files, with checksums.
 
-Arrays are in the format of safetensors, written and read in pieces: no second copy in memory. Eight
-bytes of the header's length, the header (JSON: dtype, shape and place of each array), the arrays
-one after the other. Any library of that name reads them. Its own for numpy makes the whole file in
-memory first, which a supervisor of a large model has no room for.
+Arrays are in the format of safetensors: 8 bytes with the length of the header, the header (JSON:
+dtype, shape and offsets of each array), then the arrays. Any library for safetensors can read them.
+They are written and read in pieces, without a second copy in memory. The library's own functions
+for numpy build the whole file in memory first, for which a supervisor of a large model has no room.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ STATE: Final = "state.json"
 
 
 def write(draft: Draft, contents: Contents, provenance: Provenance, after: str = "") -> Manifest:
-    """Write all files of a checkpoint; the manifest, which they make, is left to `commit`.
+    """Write all files of a checkpoint but the manifest, which is returned for `Draft.commit`.
 
     Args:
-        draft: where they are written.
-        contents: what they hold.
-        provenance: of the manifest, as `after` is.
+        draft: the checkpoint that is being written.
+        contents: its contents.
+        provenance: see `Manifest`.
         after: see `Manifest`.
 
     Raises:
-        CheckpointUnavailable: no room, or a place that refuses.
+        CheckpointUnavailable: there is no space, or the place refuses.
         UsageError: the state is not JSON.
     """
     try:
@@ -53,7 +53,7 @@ def write(draft: Draft, contents: Contents, provenance: Provenance, after: str =
 
 
 def read(files: Files, name: str, manifest: Manifest) -> Contents:
-    """All that a checkpoint holds, verified on the way.
+    """Read a checkpoint, and verify it.
 
     Raises:
         CheckpointDamaged: a file is missing, of another length, or fails its checksum.
@@ -75,14 +75,14 @@ def read(files: Files, name: str, manifest: Manifest) -> Contents:
 
 
 def verify(files: Files, name: str, manifest: Manifest) -> None:
-    """Read all files and hold them against their checksums; raises what `read` does."""
+    """Read all files and compare them with their checksums; raises as `read` does."""
     for file, told in manifest.files.items():
         with _opened(files, name, file, told):
-            pass  # what nobody reads is read at the end
+            pass  # the file is read at the end of the context
 
 
 class _Reader:
-    """A file that is read once, from its beginning, and whose bytes are added to a checksum."""
+    """Reads a file once, from its beginning, and computes a checksum."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -96,10 +96,10 @@ class _Reader:
         return data
 
     def readinto(self, buffer: memoryview) -> int:
-        """As of files, at most `PIECE_BYTES` at a time: the checksum is to find them in caches."""
+        """Read at most `PIECE_BYTES`, so that they are still in CPU caches for the checksum."""
         buffer = buffer[:PIECE_BYTES]
         readinto: Any = getattr(self._file, "readinto", None)
-        if readinto is None:  # not every file of fsspec has it
+        if readinto is None:  # some files of fsspec do not have it
             data = self._file.read(len(buffer))
             count = len(data)
             buffer[:count] = data
@@ -110,7 +110,7 @@ class _Reader:
         return count
 
     def check(self, told: Written) -> None:
-        """Read the rest. Raises CheckpointDamaged where the whole is not what was written."""
+        """Read the rest. Raises CheckpointDamaged if length or checksum of the file differ."""
         while self.read(PIECE_BYTES):
             pass
         if self.nbytes != told.nbytes:
@@ -135,22 +135,22 @@ def _opened(files: Files, name: str, file: str, told: Written) -> Iterator[_Read
 SUFFIX: Final = ".safetensors"
 _LENGTH: Final = struct.Struct("<Q")
 _NAMES: Final = {tag: name for name, tag in DTYPES.items()}
-#: What the format allows, so that a damaged length takes no memory.
+#: Limit of the format; so a damaged length does not allocate much memory.
 _MOST_HEADER_BYTES: Final = 100_000_000
 
 
 class Readable(Protocol):
-    """What is asked of a file."""
+    """The needed methods of a file."""
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end."""
+        """Return at most `size` bytes; none at the end."""
 
     def readinto(self, buffer: memoryview, /) -> int | None:
-        """Fill `buffer` from its beginning; how many bytes."""
+        """Read into `buffer`; return the number of bytes."""
 
 
 def array_pieces(arrays: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
-    """The bytes of a file that holds `arrays`; arrays that lie in one run are not copied."""
+    """Yield the bytes of a file with `arrays`; contiguous arrays are not copied."""
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))  # keeps alignment
     header: dict[str, Any] = {}
     offset = 0
@@ -173,10 +173,10 @@ def array_pieces(arrays: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
 
 
 def read_arrays(file: Readable, nbytes: int) -> dict[str, Array]:
-    """The arrays of a file of `nbytes`, each read into memory of its own.
+    """Return the arrays of a file of `nbytes`, each in memory of its own.
 
     Raises:
-        CheckpointDamaged: it is no such file, or shorter than it says.
+        CheckpointDamaged: the file is not in this format, or too short.
     """
     try:
         (length,) = _LENGTH.unpack(_exactly(file, _LENGTH.size))

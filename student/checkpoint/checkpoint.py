@@ -1,8 +1,8 @@
-"""One checkpoint, as its folder describes it: manifest, place in the history, lengths of files.
+"""One checkpoint, as its folder describes it: manifest, position in the history, lengths of files.
 
-The manifest says which files a checkpoint has, of how many bytes, with which checksum. It is the
-last file that is written. A folder without a whole one is no checkpoint. Checkpoints of elastic
-trainings get one more file when they join the training's history.
+The manifest has the name, length and checksum of each file. It is written last; a folder without a
+manifest is no checkpoint. Checkpoints of elastic trainings get one more file when they join the
+training's history.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ...scheduler.students.saving import CheckpointEntry
 from .files import Files, Written, generation_of, step_of
 
 MANIFEST: Final = "MANIFEST.json"
-#: Says that a checkpoint has joined the history, and where.
+#: File with the position of a checkpoint in the history.
 JOINED: Final = "JOINED.json"
 FORMAT: Final = "edl-checkpoint-1"
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """With which settings a checkpoint was trained.
+    """The settings with which a checkpoint was trained.
 
     Attributes:
-        fingerprint: of the job (`scheduler/students/world.py`); empty: not known.
+        fingerprint: fingerprint of the job (`scheduler/students/fingerprint.py`); empty: unknown.
         accepted: changes of the fingerprint that users allowed, the oldest first: "step", "field",
             "before" and "after".
     """
@@ -39,7 +39,10 @@ class Provenance:
     accepted: tuple[Mapping[str, Any], ...] = ()
 
     def continued(self, step: int, own: Fingerprint) -> Provenance:
-        """Of a training with the fingerprint `own` that goes on from this one's checkpoint."""
+        """Return the provenance of a training that continues from this checkpoint at `step`.
+
+        `own` is its fingerprint.
+        """
         changes = since_checkpoint(self.fingerprint, own)
         return Provenance(own, (*self.accepted, *(change.to_json(step) for change in changes)))
 
@@ -49,11 +52,11 @@ class Manifest:
     """See the module.
 
     Attributes:
-        step: steps of the optimizer that were done.
-        world: ranks that trained.
-        made_s: when it was written, seconds since the epoch.
-        files: by name.
-        provenance: with which settings it was trained.
+        step: optimizer steps taken.
+        world: number of ranks.
+        made_s: when it was written, in seconds since 1970.
+        files: length and checksum of each file, by name.
+        provenance: settings with which it was trained.
         after: name of the checkpoint in the history that it continues; empty: it is the first.
     """
 
@@ -70,12 +73,12 @@ class Manifest:
         return sum(file.nbytes for file in self.files.values())
 
     def pack(self) -> bytes:
-        """Its file: JSON with a checksum of itself."""
+        """Return the bytes of its file: JSON with a checksum of itself."""
         return _sealed(self._told())
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """The manifest of a file. Raises CheckpointDamaged where it is not whole."""
+        """Parse `pack`. Raises CheckpointDamaged if it is invalid."""
         told = _unsealed(data, MANIFEST)
         try:
             files = {
@@ -101,7 +104,7 @@ class Manifest:
             raise CheckpointDamaged(
                 f"{MANIFEST} is of format {told.get('format')!r}, this version reads {FORMAT!r}"
             )
-        if any("/" in name for name in files):  # it may come from anywhere: nothing else is read
+        if any("/" in name for name in files):  # it is not trusted: read only files in its folder
             raise CheckpointDamaged(f"{MANIFEST} names files beside its folder")
         return manifest
 
@@ -123,10 +126,10 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The file that says that a checkpoint has joined the history.
+    """Contents of the file that records that a checkpoint has joined the history.
 
     Attributes:
-        sequence: its place there, from 1.
+        sequence: position of the checkpoint in the history, from 1.
         digest: SHA-256 of its manifest, in hexadecimal.
     """
 
@@ -134,12 +137,12 @@ class Joined:
     digest: str
 
     def pack(self) -> bytes:
-        """Its file: JSON with a checksum of itself."""
+        """Return the bytes of its file: JSON with a checksum of itself."""
         return _sealed({"sequence": self.sequence, "manifest": self.digest})
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """What a file says. Raises CheckpointDamaged where it is not whole."""
+        """Parse `pack`. Raises CheckpointDamaged if it is invalid."""
         told = _unsealed(data, JOINED)
         try:
             return cls(int(told["sequence"]), str(told["manifest"]))
@@ -148,7 +151,7 @@ class Joined:
 
 
 def digest_of(manifest: bytes) -> str:
-    """SHA-256 of a manifest's file, in hexadecimal."""
+    """Return the SHA-256 of a manifest's file, in hexadecimal."""
     return hashlib.sha256(manifest).hexdigest()
 
 
@@ -173,20 +176,20 @@ def _digest(told: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One that lies in a repository.
+    """A checkpoint in a repository.
 
     Attributes:
-        name: of its folder.
-        location: its path or URL, which `open_checkpoint` takes on any host that reaches it.
-        step: steps of the optimizer that were done.
-        world: ranks that trained; 0 where its manifest is damaged.
-        made_s: when it was written, seconds since the epoch; 0 as above.
-        nbytes: of all its files; 0 as above.
-        problem: what is wrong with it, as far as was looked; empty: nothing.
-        provenance: with which settings it was trained.
+        name: name of its folder.
+        location: its path or URL, for `open_checkpoint` on any host with access to it.
+        step: optimizer steps taken.
+        world: number of ranks; 0 if its manifest is damaged.
+        made_s: when it was written, in seconds since 1970; 0 if its manifest is damaged.
+        nbytes: bytes of all its files; 0 if its manifest is damaged.
+        problem: known damage as text; empty: none.
+        provenance: settings with which it was trained.
         digest: SHA-256 of its manifest, in hexadecimal.
-        after: name of the checkpoint that it continues; empty: it is the first, or not known.
-        sequence: its place in the history; 0: it has none.
+        after: name of the checkpoint that it continues; empty: it is the first, or unknown.
+        sequence: position in the history, from 1; 0: it has none.
     """
 
     name: str
@@ -203,29 +206,29 @@ class Checkpoint:
 
     @property
     def generation(self) -> int:
-        """That saved it; 0: a program without generations."""
+        """Generation that saved it; 0: a program without generations."""
         return generation_of(self.name) or 0
 
     @property
     def counts(self) -> bool:
-        """Whether a training may go on from it: it needs no history, or has joined it."""
+        """Whether a training may continue from it: it needs no history, or has joined it."""
         return self.sequence > 0 or generation_of(self.name) is None
 
     @property
     def valid(self) -> bool:
-        """Whether it counts and is whole, as far as was looked."""
+        """Whether it counts and has no known damage."""
         return self.counts and not self.problem
 
     @property
     def entry(self) -> CheckpointEntry:
-        """As the history knows it."""
+        """Entry of the history."""
         return CheckpointEntry(self.name, self.step, self.digest, self.sequence, self.generation)
 
 
 def checkpoint_from(
     files: Files, name: str, manifest: Manifest, digest: str, sequence: int = 0, problem: str = ""
 ) -> Checkpoint:
-    """The checkpoint in a folder with this manifest, of this digest."""
+    """Return the checkpoint in the folder `name` with this manifest; `digest`: of the manifest."""
     return Checkpoint(
         name,
         files.location(name),
@@ -242,12 +245,12 @@ def checkpoint_from(
 
 
 def inspect(files: Files, name: str, problem: str = "") -> Checkpoint | None:
-    """The checkpoint in a folder, its content unread; None: there is none.
+    """Return the checkpoint in a folder without reading its contents; None if there is none.
 
     Args:
-        files: the place.
-        name: of the checkpoint's folder.
-        problem: what is known to be wrong with it; empty: nothing.
+        files: storage of the checkpoints.
+        name: name of the checkpoint's folder.
+        problem: known damage as text; empty: none.
 
     Raises:
         CheckpointUnavailable: the place cannot be read now.
@@ -256,7 +259,7 @@ def inspect(files: Files, name: str, problem: str = "") -> Checkpoint | None:
         manifest, digest, sequence = read_manifest(files, name)
     except CheckpointDamaged as error:
         step = step_of(name)
-        assert step is not None  # `Files.names` has seen to it
+        assert step is not None  # `Files.names` returns only such names
         sequence = 0
         with contextlib.suppress(CheckpointDamaged):
             sequence = joined.sequence if (joined := _joined(files, name)) else 0
@@ -270,16 +273,16 @@ def inspect(files: Files, name: str, problem: str = "") -> Checkpoint | None:
         elif nbytes != written.nbytes:
             problem = problem or f"{file} has {nbytes} bytes, not {written.nbytes}"
     if problem and files.size(name, MANIFEST) is None:
-        return None  # somebody has pruned it meanwhile
+        return None  # another process has pruned it meanwhile
     return checkpoint_from(files, name, manifest, digest, sequence, problem)
 
 
 def read_manifest(files: Files, name: str) -> tuple[Manifest, str, int]:
-    """A checkpoint's manifest, its digest, and its place in the history; 0: it has none.
+    """Return the manifest, its digest, and the position in the history; 0: it has none.
 
     Raises:
         FileNotFoundError: there is no manifest.
-        CheckpointDamaged: what the folder says is not whole, or contradicts itself.
+        CheckpointDamaged: manifest or position are invalid, or do not fit together.
         CheckpointUnavailable: the place cannot be read now.
     """
     with files.reading(name, MANIFEST) as file:
@@ -295,10 +298,10 @@ def read_manifest(files: Files, name: str) -> tuple[Manifest, str, int]:
 
 
 def _joined(files: Files, name: str) -> Joined | None:
-    """A checkpoint's place in the history, as its folder has it; None: it has none.
+    """Return a checkpoint's position in the history, from its folder; None: it has none.
 
     Raises:
-        CheckpointDamaged: the file is not whole.
+        CheckpointDamaged: the file is invalid.
     """
     try:
         with files.reading(name, JOINED) as file:

@@ -1,4 +1,4 @@
-"""`edl checkpoint list|prune`: which checkpoints are there, are they whole, which may go?"""
+"""The commands `edl checkpoint list` and `edl checkpoint prune`."""
 
 from __future__ import annotations
 

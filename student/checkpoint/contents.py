@@ -1,7 +1,7 @@
-"""What one checkpoint holds: arrays by name, and everything else as JSON.
+"""The contents of a checkpoint: arrays by name, and everything else as JSON.
 
-A name is `GROUP/NAME`. Each group becomes a file of its own, so that `model.safetensors` holds the
-parameters under the names that they have in the network, for whatever else may want them.
+A name is `GROUP/NAME`. Each group becomes a file of its own, so that `model.safetensors` has the
+parameters under their names in the network, for use by other programs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ...runtime.errors import UsageError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: The groups that `capture` makes; others may be added.
+#: The groups of `capture`; other groups are possible.
 MODEL: Final = "model"
 OPTIMIZER: Final = "optimizer"
 
-#: Dtypes as safetensors names them. Its bfloat16 is that of ml_dtypes.
+#: Names of dtypes in safetensors. The bfloat16 is that of ml_dtypes.
 DTYPES: Final = {
     "bool": "BOOL",
     "uint8": "U8",
@@ -42,20 +42,20 @@ DTYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """One moment of a training.
+    """The state of a training after one step.
 
     Attributes:
-        step: steps of the optimizer that were done, from 0 on.
-        world: ranks that trained when it was taken.
-        tensors: arrays by `GROUP/NAME`. They may be views, of live parameters or of shared memory:
-            who has made the contents says for how long.
-        state: JSON values: of `rank/saving.py` the epoch, the feed's part (which positions are
-            trained, or where each rank's reader stands), metrics and more; of `capture` the
+        step: number of optimizer steps taken.
+        world: number of ranks.
+        tensors: arrays by `GROUP/NAME`. They may be views of live parameters or of shared memory;
+            the function that creates the contents says for how long they are valid.
+        state: JSON values. `rank/reporting.py` adds the epoch, the feed's part (the trained
+            positions, or the position of each rank's reader), metrics and more; `capture` adds the
             learning-rate schedule and the random generators.
 
     Raises:
-        UsageError: a name that is no `GROUP/NAME`, a dtype that files of safetensors cannot hold,
-            or a negative step.
+        UsageError: a name is not `GROUP/NAME`, safetensors does not support a dtype, or step or
+            world is out of range.
     """
 
     step: int
@@ -85,7 +85,7 @@ class Contents:
         return sum(array.nbytes for array in self.tensors.values())
 
     def group(self, name: str) -> dict[str, Array]:
-        """The arrays of one group, without its name: `model/fc.weight` as `fc.weight`."""
+        """Return the arrays of one group, without its name: `model/fc.weight` as `fc.weight`."""
         begins = f"{name}/"
         return {
             key.removeprefix(begins): array
@@ -94,11 +94,11 @@ class Contents:
         }
 
     def groups(self) -> list[str]:
-        """The names of the groups, sorted."""
+        """Return the names of the groups, sorted."""
         return sorted({name.partition("/")[0] for name in self.tensors})
 
     def copied(self) -> Self:
-        """The same with arrays and state of its own, which outlive what these are views of."""
+        """Return a deep copy, which stays valid independently of the memory of these arrays."""
         return type(self)(
             self.step,
             self.world,

@@ -1,15 +1,13 @@
-"""Where checkpoints lie: what a folder and an object store have to be able to do.
+"""Storage of checkpoints: the protocol of folders and object stores, and names of folders.
 
-Names of their folders:
-
-| name | of |
+| name | checkpoint |
 |---|---|
 | `step-000000000100-g3-67ab12cd03f1` | step 100, saved by generation 3 of an elastic training |
-| `step-000000000100` | step 100, saved by a program that uses `Repository` itself |
-| `step-000000000100-67ab12cd03f1` | the same: the name was taken, or the store cannot rename |
+| `step-000000000100` | step 100, saved by a program that uses `Repository` directly |
+| `step-000000000100-67ab12cd03f1` | the same, if the name was taken or the store cannot rename |
 
 The last part is a token: the second in which the save began, in 8 hexadecimal digits, and 4 random
-ones.
+digits.
 """
 
 from __future__ import annotations
@@ -28,38 +26,38 @@ from ...runtime.errors import UsageError
 
 Piece = bytes | memoryview
 
-#: What is written and added to a checksum at once: its thread lets others run in between.
+#: Bytes that are written and added to a checksum at once; other threads run in between.
 PIECE_BYTES: Final = 8 << 20
-#: What a killed writer left is removed when it is so old, where nothing tells sooner that it died.
+#: Age in seconds at which unfinished folders are removed if no lock shows that their writer died.
 LEFTOVER_S: Final = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file that was written: its length and the SHA-256 of its bytes, in hexadecimal."""
+    """Length and SHA-256, in hexadecimal, of a written file."""
 
     nbytes: int
     sha256: str
 
 
 class Draft(Protocol):
-    """A checkpoint that is being written, which nobody takes for one before `commit`."""
+    """A checkpoint that is being written; it becomes visible by `commit`."""
 
     def write(self, file: str, pieces: Iterable[Piece]) -> Written:
         """Write one file. Raises CheckpointUnavailable."""
 
     def commit(self, manifest: bytes) -> str:
-        """Make it a checkpoint, all at once; returns its name. Raises CheckpointUnavailable."""
+        """Make it a checkpoint atomically; return its name. Raises CheckpointUnavailable."""
 
     def abort(self) -> None:
-        """Remove what was written; never raises."""
+        """Remove all written files; never raises."""
 
 
 class Lock(Protocol):
-    """A lock on a place; it ends with the process, too."""
+    """A lock on a place; it also ends with the process."""
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
 
 
 class Files(Protocol):
@@ -72,47 +70,47 @@ class Files(Protocol):
     url: str
 
     def names(self) -> list[str]:
-        """Of all folders of checkpoints, whole or not; none where there is no such place yet."""
+        """Return the names of all folders of checkpoints, whole or not; [] if there is no place."""
 
     def draft(self, step: int, nbytes: int, name: str = "") -> Draft:
-        """Begin a checkpoint of a step that takes about so many bytes; `name`: of its folder."""
+        """Begin a checkpoint of about `nbytes` bytes in the folder `name`; "": a new name."""
 
     def reading(self, name: str, file: str) -> contextlib.AbstractContextManager[BinaryIO]:
-        """A file of a checkpoint, to read within the `with`.
+        """Open a file of a checkpoint for reading.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: there is no such file.
             CheckpointDamaged: the disk cannot read it any more.
         """
 
     def add(self, name: str, file: str, data: bytes) -> None:
-        """Add a small file to a checkpoint, all at once."""
+        """Add a small file to a checkpoint, atomically."""
 
     def size(self, name: str, file: str) -> int | None:
-        """Bytes of a file of a checkpoint; None where there is none."""
+        """Return the bytes of a file of a checkpoint; None if there is no such file."""
 
     def remove(self, name: str) -> None:
-        """Remove a checkpoint: at once it is none, then its bytes go."""
+        """Remove a checkpoint; it stops being one before its files are deleted."""
 
     def tidy(self) -> None:
-        """Remove what writers have left that were killed."""
+        """Remove what killed writers have left."""
 
     def lock(self) -> Lock | None:
-        """Lock the place for this process; None where there are no locks.
+        """Lock the place for this process; None if the place has no locks.
 
         Raises:
             BlockingIOError: another process has the lock.
         """
 
     def location(self, name: str) -> str:
-        """The address of a checkpoint, which `open_checkpoint` takes."""
+        """Return the path or URL of a checkpoint, for `open_checkpoint`."""
 
 
 def open_files(url: str) -> Files:
-    """The place that a path or a URL names; nothing is made before the first draft.
+    """Return the storage of a path or URL; nothing is created before the first draft.
 
     Raises:
-        UsageError: no such protocol, or what reads it is not installed.
+        UsageError: the protocol is unknown, or its package is not installed.
     """
     if not url:
         raise UsageError("checkpoints need a place: a folder, or a URL as s3://bucket/job")
@@ -127,7 +125,7 @@ def open_files(url: str) -> Files:
 
 
 def written(pieces: Iterable[Piece], write: Callable[[Piece], object]) -> Written:
-    """Hand `pieces` to `write`, cut to `PIECE_BYTES`; the length and the checksum of all."""
+    """Pass `pieces` to `write`, cut to `PIECE_BYTES`; return length and checksum of all."""
     digest, nbytes = hashlib.sha256(), 0
     for piece in _cut(pieces):
         write(piece)
@@ -149,34 +147,34 @@ MOST_STEPS: Final = 10**12
 
 
 def name_of(step: int) -> str:
-    """The folder's name; `step` is below `MOST_STEPS`."""
+    """Return the name of a folder; `step` must be below `MOST_STEPS`."""
     return f"step-{step:012d}"
 
 
 def unique_name_of(step: int, generation: int | None = None) -> str:
-    """A name that hardly any other process chooses in the same second: one in 65,536 does."""
+    """Return a name with a token; two of the same second are equal with probability 1/65,536."""
     saved_by = "" if generation is None else f"-g{generation}"
     return f"{name_of(step)}{saved_by}-{token()}"
 
 
 def token() -> str:
-    """12 hexadecimal digits: the current second, and four random ones."""
+    """Return 12 hexadecimal digits: the current second, and 4 random digits."""
     return f"{int(time.time()) & 0xFFFFFFFF:08x}{os.urandom(2).hex()}"
 
 
 def step_of(name: str) -> int | None:
-    """The step of the checkpoint in a folder of that name; None: the name is of something else."""
+    """Return the step in the name of a checkpoint's folder; None for any other name."""
     found = _NAME.fullmatch(name)
     return None if found is None else int(found[1])
 
 
 def generation_of(name: str) -> int | None:
-    """The generation that saved it; None: a program without generations."""
+    """Return the generation in the name of a checkpoint's folder; None if it has none."""
     found = _NAME.fullmatch(name)
     return None if found is None or found[2] is None else int(found[2])
 
 
 def begun_s(name: str) -> int | None:
-    """When the save into a folder with a token began, in seconds since the epoch."""
+    """Return the time in the token of a folder's name, in seconds since 1970; None: no token."""
     found = _NAME.fullmatch(name)
     return None if found is None or found[3] is None else int(found[3], 16)

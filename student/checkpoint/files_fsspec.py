@@ -1,7 +1,7 @@
 """Checkpoints at a URL of fsspec: s3, gs, hdfs and all others.
 
-Object stores cannot rename folders. So each save has a name of its own, and what makes it a
-checkpoint is its manifest, which is written last; a removal begins with it.
+Object stores cannot rename folders. So each save has a unique name, and becomes a checkpoint by its
+manifest, which is written last and removed first.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class FsspecFiles:
             _remove(self._fs, f"{self._root}/{name}")
 
     def tidy(self) -> None:
-        with contextlib.suppress(Exception):  # it is tried again at the next save
+        with contextlib.suppress(Exception):  # the next save tries again
             for name in self._listed():
                 begun = begun_s(name)
                 if begun is None or time.time() - begun < LEFTOVER_S:
@@ -96,7 +96,7 @@ class FsspecFiles:
         return f"{self.url}/{name}"
 
     def _listed(self) -> list[str]:
-        self._fs.invalidate_cache()  # what others have written since
+        self._fs.invalidate_cache()  # other processes write here too
         try:
             paths = self._fs.ls(self._root, detail=False)
         except FileNotFoundError:
@@ -124,7 +124,7 @@ class _FsspecDraft:
         return self._name
 
     def abort(self) -> None:
-        with contextlib.suppress(Exception):  # `tidy` finds it later
+        with contextlib.suppress(Exception):  # `tidy` removes the rest later
             _remove(self._fs, self._folder)
 
     def _telling(self) -> contextlib.AbstractContextManager[None]:
@@ -132,14 +132,14 @@ class _FsspecDraft:
 
 
 def _put(fs: Any, path: str, data: bytes) -> None:
-    """Write a file all at once: half of it is not to be taken for a damaged one."""
+    """Write a file atomically, as a part of it would look like a damaged file."""
     with fs.open(f"{path}.part", "wb") as opened:
         opened.write(data)
     fs.mv(f"{path}.part", path)
 
 
 def _remove(fs: Any, folder: str) -> None:
-    """Remove a folder, its manifest first: half of it is no checkpoint."""
+    """Remove a folder, first its manifest, so that the rest is not a checkpoint."""
     with contextlib.suppress(FileNotFoundError):
         fs.rm(f"{folder}/{MANIFEST}")
     with contextlib.suppress(FileNotFoundError):
@@ -148,7 +148,7 @@ def _remove(fs: Any, folder: str) -> None:
 
 @contextlib.contextmanager
 def _translated(what: str) -> Iterator[None]:
-    """Libraries behind fsspec raise errors of their own kinds, so all of them are translated."""
+    """Convert all exceptions: libraries behind fsspec raise their own types."""
     try:
         yield
     except EdlError:

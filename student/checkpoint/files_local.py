@@ -1,7 +1,6 @@
-"""Checkpoints in a folder of a file system: written aside, synced to the disk, renamed.
+"""Checkpoints in a folder of a file system: written to a temporary folder, synced, renamed.
 
-After a crash at any moment, of the process or of the machine, a checkpoint is there as a whole or
-not at all.
+So after a crash of the process or the machine, a checkpoint is complete or does not exist.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from .files import (
     written,
 )
 
-#: What the names of folders begin with that are no checkpoints yet, or any more.
+#: Prefix of folders that are not yet, or no longer, checkpoints.
 _ASIDE: Final = ".aside-"
 _LOCK: Final = ".lock"
-#: There is no room: on the disk, in a quota, under the process's own limit.
+#: There is no space: on the disk, in a quota, or below the process's file size limit.
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -98,12 +97,12 @@ class LocalFiles:
     def remove(self, name: str) -> None:
         with _translated(f"cannot remove {self._root / name}"):
             aside = self._root / f"{_ASIDE}{token()}"
-            with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
+            with contextlib.suppress(FileNotFoundError):  # another process has removed it
                 (self._root / name).rename(aside)
                 shutil.rmtree(aside)
 
     def tidy(self) -> None:
-        with contextlib.suppress(OSError):  # it is tried again at the next save
+        with contextlib.suppress(OSError):  # the next save tries again
             for folder in self._root.glob(f"{_ASIDE}*"):
                 if _is_left(folder):
                     shutil.rmtree(folder, ignore_errors=True)
@@ -113,7 +112,7 @@ class LocalFiles:
             self._root.mkdir(parents=True, exist_ok=True)
         try:
             opened = open(self._root / _LOCK, "ab")  # noqa: SIM115 - its life is that of the lock
-        except OSError:  # saves will say why
+        except OSError:  # a save will report it
             return None
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,7 +128,7 @@ class LocalFiles:
 
 
 class _LocalDraft:
-    """See `Draft`. A lock on the folder, which ends with the process, says that it is written."""
+    """See `Draft`. A lock on its folder shows that the writer lives; it ends with the process."""
 
     def __init__(self, root: Path, step: int, name: str) -> None:
         self._root, self._step, self._name = root, step, name
@@ -161,7 +160,7 @@ class _LocalDraft:
 
     def abort(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # a commit that failed late has closed it
+        with contextlib.suppress(OSError):  # a failed commit may have closed it
             os.close(self._fd)
 
     def _telling(self) -> contextlib.AbstractContextManager[None]:
@@ -169,20 +168,20 @@ class _LocalDraft:
 
 
 def _made_aside(root: Path) -> tuple[Path, int]:
-    """A new folder, with a descriptor that holds its lock."""
+    """Create a folder; return it, and a file descriptor with a lock on it."""
     while True:
         folder = root / f"{_ASIDE}{token()}"
         folder.mkdir()
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        with contextlib.suppress(OSError):  # a file system without locks; then age decides
+        with contextlib.suppress(OSError):  # a file system without locks: `tidy` goes by age
             fcntl.flock(fd, fcntl.LOCK_EX)
-        if folder.exists():  # nobody took it for a leftover before it was locked
+        if folder.exists():  # no other process has removed it before it was locked
             return folder, fd
         os.close(fd)
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether the process that made this folder is gone."""
+    """Whether the process that created this folder is gone."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -192,7 +191,7 @@ def _is_left(folder: Path) -> bool:
         return True
     except BlockingIOError:
         return False
-    except OSError:  # no locks here
+    except OSError:  # the file system has no locks
         return time.time() - os.fstat(fd).st_mtime > LEFTOVER_S
     finally:
         os.close(fd)

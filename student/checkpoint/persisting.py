@@ -1,11 +1,12 @@
-"""From memory to the disk, while the training goes on: a thread of the supervisor.
+"""A thread of the supervisor that writes snapshots to disk while the training continues.
 
-It writes the newest snapshot; one that is overtaken by a newer before its turn is never written.
-What cannot be written now is said once, tried again, and costs the training nothing: the snapshot
-stays in memory, the checkpoint before stays where it is.
+It always writes the newest snapshot, and skips older ones. If a write fails, it logs the error once
+and retries. The training does not notice: the snapshot stays in memory, and the checkpoint before
+stays on disk.
 
-What was written and cannot join the history, as the job board is away, waits on the disk. Newer
-ones are written beside it now and then (`scheduler.students.saving.due_beside`).
+A written checkpoint that cannot join the history, because the job board does not answer, stays on
+disk and waits. Newer ones are written in addition, less and less often
+(`scheduler.students.saving.due_beside`).
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from .snapshot import Header, SnapshotOwner
 
 log = logging.getLogger(__name__)
 
-#: How long a supervisor that ends waits for the last snapshot to be written.
+#: Seconds for which a supervisor that ends waits for a write.
 LAST_S: Final = 60.0
-#: Most seconds before a save is tried again that has failed.
+#: Most seconds before a failed save is retried.
 _LONGEST_RETRY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A checkpoint on the disk that has not joined the history yet.
+    """A checkpoint on disk that has not joined the history yet.
 
     Attributes:
-        sequence: of its snapshot.
-        checkpoint: the newest one that waits.
-        since_s: when the first one was written that waits, by the monotonic clock.
-        written_s: when this one was.
+        sequence: sequence number of its snapshot.
+        checkpoint: the newest checkpoint that waits.
+        since_s: when the writing of the first waiting one began, by the monotonic clock.
+        written_s: when this one was written.
     """
 
     sequence: int
@@ -50,17 +51,19 @@ class _Waiting:
 
 
 class Persister:
-    """See the module. `start` and `stop` once each, the rest from any thread.
+    """Writes snapshots to disk; see the module.
+
+    Call `start` and `stop` once each, the other methods from any thread.
 
     Args:
-        owner: of the snapshots; it outlives this.
-        repository: used by this thread alone from now on; others make one of their own.
+        owner: owner of the snapshots; must stay open until the thread has ended.
+        repository: from now on used only by the thread.
         retry_base_s: seconds before the first retry; they double up to a minute.
 
     Attributes:
-        trouble: why the newest snapshot is not on the disk, in one line; empty: nothing is wrong.
-        newest: the checkpoint that was saved last by this; None: none yet.
-        superseded: a save was refused, as another generation has begun, since the last `follow`.
+        trouble: why the newest snapshot is not on disk, in one line; empty: no error.
+        newest: the checkpoint that this object has saved last; None: none yet.
+        superseded: since the last `follow`, a save was refused because of a newer generation.
     """
 
     def __init__(
@@ -71,26 +74,26 @@ class Persister:
         self.trouble = ""
         self.newest: Checkpoint | None = None
         self.superseded = False
-        self._sequence = 0  # of the snapshot that was saved last, or is void
+        self._sequence = 0  # snapshots up to this sequence number are saved or void
         self._fence: Fence | None = None
-        self._name = ""  # of the folder for the next snapshot; empty: a new one
+        self._name = ""  # name of the folder of the next save; empty: a new one
         self._waiting: _Waiting | None = None
         self._failures = 0
         self._told: object = None
         self._changed = threading.Condition()
-        self._asked = self._answered = 0  # wishes, and how many of them an attempt has followed
+        self._asked = self._answered = 0  # numbers of requests, and of those attempted
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
     def start(self) -> None:
-        """Begin to write what there is to write."""
+        """Start the thread."""
         self._thread.start()
 
     @property
     def on_disk(self) -> bool:
-        """Whether the newest snapshot is on the disk, also where it cannot join the history yet.
+        """Whether the newest snapshot is on disk, even if it cannot join the history yet.
 
-        False until it is known whether it can.
+        False until an attempt has shown whether it can.
         """
         header = self._owner.newest_header()
         with self._changed:
@@ -98,13 +101,13 @@ class Persister:
             return header is None or (header.sequence <= written and self._asked == self._answered)
 
     def follow(self, fence: Fence, name: str = "") -> None:
-        """A generation begins: snapshots from now on are saved by its fence.
+        """Follow a new generation: save snapshots from now on with its fence.
 
-        Those from before are void, unless the generation begins with the newest one.
+        Present snapshots become void, except the newest one if the generation starts from it.
 
         Args:
-            fence: of the generation.
-            name: under which the newest snapshot is to be written; empty: it is not.
+            fence: fence of the generation.
+            name: name under which to write the newest snapshot; empty: do not write it.
         """
         header = self._owner.newest_header()
         with self._changed:
@@ -114,18 +117,18 @@ class Persister:
                 self._sequence = header.sequence - bool(name)
 
     def wake(self) -> None:
-        """There is a new snapshot; does not wait for anything."""
+        """Request a write of the newest snapshot; does not block."""
         with self._changed:
             self._asked += 1
             self._changed.notify_all()
 
     def persist_now(self, timeout_s: float = LAST_S) -> Checkpoint | None:
-        """Have the newest snapshot written, as when the rank that made it has died.
+        """Request a write of the newest snapshot, and wait for it.
 
         Returns:
-            The checkpoint that holds it, also where it was written before. None: there is no
-            snapshot, it could not be written (`trouble` says why), or it takes longer than
-            `timeout_s`: then it is written nevertheless.
+            Its checkpoint, also if it was written before. None: there is no snapshot, it could not
+            be written (`trouble` says why), or it takes longer than `timeout_s` seconds: then the
+            write continues.
         """
         deadline = time.monotonic() + timeout_s
         header = self._owner.newest_header()
@@ -147,14 +150,14 @@ class Persister:
             return self.newest if self._sequence >= header.sequence else None
 
     def stop(self, timeout_s: float = LAST_S, last: bool = True) -> bool:
-        """End the thread.
+        """Stop the thread.
 
         Args:
-            timeout_s: so long is waited.
-            last: write the newest snapshot before, once more if that failed; False: it is void.
+            timeout_s: most seconds to wait.
+            last: write the newest snapshot before; False: it is not needed.
 
         Returns:
-            Whether it has ended; else it still writes, and the owner's memory has to stay open.
+            Whether the thread has ended. If not, it still writes, and the owner must stay open.
         """
         if not self._thread.is_alive():
             return True
@@ -171,7 +174,7 @@ class Persister:
         return True
 
     def _run(self) -> None:
-        due_s: float | None = None  # when to try again what has failed
+        due_s: float | None = None  # when to retry a failed save
         while True:
             with self._changed:
                 while self._asked == self._answered and not self._ending:
@@ -188,7 +191,7 @@ class Persister:
                 self._changed.notify_all()
 
     def _attempt(self) -> float | None:
-        """Write what there is to write; when to try again, on the clock of this machine."""
+        """Save the newest snapshot; return when to try again, by the monotonic clock, or None."""
         step, fence = -1, self._fence
         try:
             with self._owner.newest() as found:
@@ -205,7 +208,7 @@ class Persister:
             return None
         except Exception as error:
             return self._failed(step, error)
-        if sequence < header.sequence:  # an older one could join now; this one is next
+        if sequence < header.sequence:  # only an older one has joined: continue with this one
             return 0.0
         if self._failures and self.newest is not None:
             log.info("checkpoints are written again: %s", self.newest.location)
@@ -213,7 +216,10 @@ class Persister:
         return None
 
     def _save(self, header: Header, contents: Contents) -> int:
-        """Write the snapshot, have it join the history; the sequence of the one that joined."""
+        """Write the snapshot and join the history; return the sequence of the snapshot that joined.
+
+        That is an older one if a waiting checkpoint could not join before.
+        """
         now_s = time.monotonic()
         with self._changed:
             fence, waiting, name = self._fence, self._waiting, self._name
@@ -241,7 +247,7 @@ class Persister:
         wait_s = ceiling_s(self._failures - 1, self._retry_base_s, _LONGEST_RETRY_S)
         trouble = str(error) if isinstance(error, EdlError) else f"{type(error).__name__}: {error}"
         kind = type(error), getattr(error, "full", None)
-        if kind != self._told:  # not once for each retry
+        if kind != self._told:  # log an error only once
             before = "none is there yet" if self.newest is None else f"{self.newest.location} stays"
             log.error(
                 "%s. The training goes on and it is tried again; %s",

@@ -1,19 +1,19 @@
-"""A place with the checkpoints of one training: the newest that is whole can always be had.
+"""A repository of the checkpoints of one training; the newest whole one can always be loaded.
 
 ```
 PLACE/step-000000000100/model.safetensors      the arrays, a file for each group
                         optimizer.safetensors
                         state.json             everything else
                         MANIFEST.json          lengths and checksums of these; written last
-                        JOINED.json            elastic trainings: its place in the history
+                        JOINED.json            elastic trainings: its position in the history
 ```
 
-What has no manifest is no checkpoint. What does not agree with it is damaged: it is passed over
-with a warning, and the one before it is taken.
+A folder without a manifest is no checkpoint. A checkpoint that does not match its manifest is
+damaged: a start skips it with a warning, and takes the one before.
 
-With a *fence* a save takes two steps: `write` makes a checkpoint that nobody goes on from, and
-`join` makes it the newest of the training's history, if the fence lets it
-(`scheduler/students/saving.py`). Without one a checkpoint counts as soon as it is written.
+With a *fence* a save takes two steps: `write` creates a checkpoint from which no training
+continues, and `join` makes it the newest of the training's history, if the fence allows it
+(`scheduler/students/saving.py`). Without a fence a checkpoint counts as soon as it is written.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ DEFAULT_KEEP: Final = 3
 
 
 class Fence(Protocol):
-    """Lets the saves of one generation join the history as long as it is the current one.
+    """Lets saves of one generation join the history while that generation is the current one.
 
     Attributes:
-        generation: whose saves these are.
+        generation: generation that saves.
         after: name of the checkpoint that the next save continues; empty: it is the first.
     """
 
@@ -69,24 +69,26 @@ class Fence(Protocol):
     after: str
 
     def history(self) -> CheckpointHistory:
-        """The history. Raises GenerationSuperseded, or an error of whoever keeps it."""
+        """Return the history. Raises GenerationSuperseded, or an error of its store."""
 
     def replace(self, known: CheckpointHistory, history: CheckpointHistory) -> bool:
-        """Replace the history, if it still is `known`; whether it was. Raises as above."""
+        """Replace the history if it is `known`; return whether it was. Raises as `history`."""
 
 
 class Repository:
-    """See the module. One thread at a time; any number of processes.
+    """The checkpoints at one place; see the module.
+
+    For one thread at a time. Any number of processes may use the same place.
 
     Args:
         url: a folder, or a URL of fsspec (s3://, gs://, hdfs://, ...).
-        keep: whole checkpoints that a save leaves.
+        keep: number of whole checkpoints that a save keeps.
 
     Attributes:
         provenance: written into the manifest of each checkpoint that is saved from now on.
 
     Raises:
-        UsageError: `keep` is below 1, or the URL cannot be opened by what is installed.
+        UsageError: `keep` is below 1, or no installed package can open the URL.
     """
 
     def __init__(self, url: str, keep: int = DEFAULT_KEEP) -> None:
@@ -95,9 +97,9 @@ class Repository:
         self._files: Files = open_files(url)
         self._keep = keep
         self.provenance = Provenance()
-        #: What this process found damaged, by name: it must not push a whole one out.
+        #: Problems of damaged checkpoints by name. These do not count when others are pruned.
         self._damaged: dict[str, str] = {}
-        self._missing: set[str] = set()  # names of checkpoints that it has warned of
+        self._missing: set[str] = set()  # names of missing checkpoints that were logged
 
     @property
     def url(self) -> str:
@@ -105,13 +107,13 @@ class Repository:
         return self._files.url
 
     def save(self, contents: Contents) -> Checkpoint:
-        """Write a checkpoint, then remove those that have served.
+        """Write a checkpoint without a fence, then remove old ones.
 
-        It is there as a whole when this returns, on the disk where the place is a file system; a
-        death at any moment before leaves those that were there.
+        When this returns, it is complete, and synced to disk in a file system. A crash at any
+        moment before leaves the earlier checkpoints.
 
         Raises:
-            CheckpointUnavailable: no room, or a place that refuses. What was there stays.
+            CheckpointUnavailable: there is no space, or the place refuses. Earlier ones stay.
         """
         written = self.write(contents)
         return self.join(written) or written
@@ -120,18 +122,18 @@ class Repository:
         """Write a checkpoint, which counts once it has joined the history.
 
         Args:
-            contents: what it holds.
-            fence: of the generation that saves; None: there are no generations, and no history.
-            name: of its folder; empty: a new one.
+            contents: its contents.
+            fence: fence of the generation that saves; None: there is no history.
+            name: name of its folder; empty: a new one.
 
         Raises:
-            CheckpointUnavailable: no room, or a place that refuses. What was there stays.
+            CheckpointUnavailable: there is no space, or the place refuses. Earlier ones stay.
         """
         if contents.step >= MOST_STEPS:
             raise UsageError(f"step {contents.step} is beyond what a checkpoint's name holds")
         self._files.tidy()
         if name and (one := self.find(name)) is not None and not one.problem:
-            return one  # an attempt before this one came so far
+            return one  # an earlier attempt has written it
         after = ""
         if fence is not None:
             after = fence.after
@@ -147,30 +149,30 @@ class Repository:
         return checkpoint_from(self._files, name, manifest, digest_of(packed))
 
     def _free_name(self, step: int, generation: int) -> str:
-        """A new name; the random part of one may repeat that of another save of its second."""
+        """Return an unused name: two saves in one second may draw the same random part."""
         taken = set(self._files.names())
         while (name := unique_name_of(step, generation)) in taken:
             pass
         return name
 
     def join(self, written: Checkpoint, fence: Fence | None = None) -> Checkpoint | None:
-        """Make a checkpoint the newest of the history, then remove those that have served.
+        """Make a checkpoint the newest of the history, then remove old ones.
 
-        It may be called again for the same one, after any error.
+        After any error, it may be called again for the same checkpoint.
 
         Args:
-            written: what `write` gave.
-            fence: that `write` had.
+            written: result of `write`.
+            fence: the fence passed to `write`.
 
         Returns:
-            The checkpoint, as it counts now. None: it does not, as a later one of the same
-            generation does.
+            The checkpoint with its position in the history. None: it has none, because a later one
+            of the same generation has joined.
 
         Raises:
             GenerationSuperseded: another generation is the current one; the checkpoint stays
                 outside the history.
-            CheckpointUnavailable: a place that refuses.
-            EdlError: whoever keeps the history does not answer.
+            CheckpointUnavailable: the place refuses.
+            EdlError: the store of the history does not answer.
         """
         if fence is None:
             self._clear_behind(written, lambda: to_prune(self._found(written), self._keep))
@@ -181,7 +183,7 @@ class Repository:
                 return None
             newest = 0
             if history.newest is not None:
-                self.mark(history.newest)  # whoever had it join may have died before
+                self.mark(history.newest)  # its writer may have died before it did so
                 newest = history.newest.sequence
             newest = max([newest, *(one.sequence for one in self.list())])
             joined = replace(written, sequence=newest + 1)
@@ -197,10 +199,10 @@ class Repository:
         return joined
 
     def mark(self, entry: CheckpointEntry) -> None:
-        """Note in a checkpoint's folder that it has joined the history, unless it is noted.
+        """Note in a checkpoint's folder that it has joined the history, if that is not noted yet.
 
         Raises:
-            CheckpointUnavailable: a place that refuses.
+            CheckpointUnavailable: the place refuses.
         """
         one = self.find(entry.name)
         if one is not None and not one.counts and one.digest == entry.digest:
@@ -209,17 +211,17 @@ class Repository:
     def newest_of(
         self, history: CheckpointHistory, generation: int | None, known: Checkpoint | None = None
     ) -> Checkpoint | None:
-        """The newest valid checkpoint for the generation that follows.
+        """Return the newest valid checkpoint for the next generation; None if there is none.
 
-        What has joined the history counts, also where its writer died before it could note so in
-        the folder: that is done now. Besides, a save may be taken that was written whole and could
-        not join, as its writer died or the board was away: it has to continue the newest of the
-        history, and to be of the generation that was the last one.
+        Checkpoints of the history count. If the writer of the newest one died before it noted so in
+        the folder, this is done now. A whole checkpoint that could not join, as its writer died or
+        the board did not answer, is taken if it continues the newest one of the history and is of
+        the last generation.
 
         Args:
-            history: as the board knows it.
-            generation: the last one; None: the board knows none.
-            known: need not be read again if it is the newest.
+            history: history on the board.
+            generation: the last generation; None: the board has none.
+            known: a verified checkpoint, which is not read again if it is the newest.
 
         Raises:
             CheckpointUnavailable: the place cannot be read now.
@@ -241,13 +243,13 @@ class Repository:
             valid = self.newest_valid(history.dropped)
         if valid is None or history.newest is None:
             return valid
-        # The next save comes behind the newest also where that is missing for a while.
+        # The next save must follow the newest entry even if that is missing here for a while.
         return replace(valid, sequence=max(valid.sequence, history.newest.sequence))
 
     def _warn_if_missing(
         self, newest: CheckpointEntry | None, listed: Sequence[Checkpoint]
     ) -> None:
-        """Say once that the newest checkpoint of the history is not here."""
+        """Log once that the newest checkpoint of the history is missing here."""
         if newest is None or newest.name in self._missing:
             return
         if all(one.name != newest.name for one in listed):
@@ -260,7 +262,7 @@ class Repository:
             )
 
     def list(self) -> Sequence[Checkpoint]:
-        """All checkpoints, the newest first; only manifests and lengths of files are looked at.
+        """Return all checkpoints, the newest first; reads only manifests and lengths of files.
 
         Raises:
             CheckpointUnavailable: the place cannot be read now.
@@ -270,13 +272,13 @@ class Repository:
         return [by_name[one.name] for one in newest_first(found)]
 
     def newest_valid(self, dropped: Sequence[str] = ()) -> Checkpoint | None:
-        """The newest one of which every byte is as it was written; None where there is none.
+        """Read checkpoints, and return the newest one that matches its checksums; None: none does.
 
-        Damaged ones are passed over, with a warning that names file and reason; one for each. What
-        has not joined the history is passed over, too.
+        Damaged ones are skipped, each with a warning that names file and reason. Those that have
+        not joined the history are skipped, too.
 
         Args:
-            dropped: names of others that are passed over, as they may be removed at any time.
+            dropped: names of checkpoints to skip, as they may be removed at any time.
 
         Raises:
             CheckpointUnavailable: the place cannot be read now.
@@ -285,10 +287,10 @@ class Repository:
         while left := [
             one for one in self.list() if (one.counts or one.problem) and one.name not in passed
         ]:
-            # First those that may have joined, whatever their place was: it has to be said.
+            # First those with an unknown position in the history: each needs a warning.
             checkpoint = min(left, key=lambda one: one.counts)
             passed.add(checkpoint.name)
-            if checkpoint.name in self._damaged:  # said before
+            if checkpoint.name in self._damaged:  # logged before
                 continue
             try:
                 self.verify(checkpoint)
@@ -300,7 +302,7 @@ class Repository:
         return None
 
     def verify(self, checkpoint: Checkpoint) -> None:
-        """Read all of it and hold it against its checksums.
+        """Read all files of a checkpoint, and compare them with their checksums.
 
         Raises:
             CheckpointDamaged: a file is missing, of another length, or fails its checksum.
@@ -312,7 +314,7 @@ class Repository:
             )
 
     def load(self, checkpoint: Checkpoint) -> Contents:
-        """What it holds, in memory of its own; every byte is verified on the way.
+        """Read and verify a checkpoint, into new memory.
 
         Raises:
             CheckpointDamaged: a file is missing, of another length, or fails its checksum.
@@ -324,16 +326,16 @@ class Repository:
             )
 
     def prune(self, keep: int | None = None, dry_run: bool = False) -> Sequence[Checkpoint]:
-        """Remove checkpoints that have served, but for the `keep` newest whole ones.
+        """Remove old checkpoints, except the `keep` newest whole ones.
 
-        These are read and verified first: what is left can be loaded.
+        These are read and verified first, so that they can be loaded.
 
         Args:
-            keep: instead of the repository's own.
+            keep: number of checkpoints to keep; None: that of the repository.
             dry_run: remove nothing.
 
         Returns:
-            What is gone, or would be: the oldest first.
+            The removed checkpoints, the oldest first; those to remove for a dry run.
 
         Raises:
             UsageError: `keep` is below 1.
@@ -353,15 +355,15 @@ class Repository:
         return [by_name[name] for name in names]
 
     def find(self, name: str) -> Checkpoint | None:
-        """The checkpoint in the folder of that name; None where there is none."""
-        # What is listed anew is not told from a cache.
+        """Return the checkpoint in the folder of that name; None if there is none."""
+        # Listing the names avoids stale data from the cache of fsspec.
         return self._look(name) if name in self._files.names() else None
 
     def lock(self) -> Lock | None:
-        """Keep other trainings without a coordinator from saving here.
+        """Lock the place, so that no other training without a coordinator saves here.
 
         Returns:
-            The lock, to be closed; None where the place has no locks.
+            The lock, which the caller closes; None if the place has no locks.
 
         Raises:
             UsageError: another training has the lock.
@@ -375,10 +377,10 @@ class Repository:
             ) from error
 
     def _found(self, saved: Checkpoint) -> Sequence[StoredCheckpoint]:
-        """All checkpoints as the scheduler sees them, behind the save of `saved`.
+        """Return all checkpoints as the scheduler takes them, after `saved` was saved.
 
-        Of a training that was restored from an older checkpoint because a newer one is damaged, the
-        newer one may look whole: it is verified before it pushes anything out.
+        If a training was restored from an older checkpoint because a newer one is damaged, the
+        newer one may look whole. So newer ones are verified before they count.
         """
         listed = [one for one in self.list() if one.name != saved.name]
         for one in listed:
@@ -389,10 +391,10 @@ class Repository:
         return [self._as_found(one, saved) for one in [saved, *listed]]
 
     def _as_found(self, one: Checkpoint, saved: Checkpoint | None = None) -> StoredCheckpoint:
-        """As the scheduler sees it, behind the save of `saved`, if any."""
+        """Return a checkpoint as the scheduler takes it, after `saved`, if any, was saved."""
         if saved is not None and saved.sequence:
             pending = one.generation == saved.generation and one.step > saved.step
-        else:  # whoever writes it may still be alive
+        else:  # its writer may still be alive
             pending = time.time() - (begun_s(one.name) or 0) < LEFTOVER_S
         return StoredCheckpoint(
             one.name,
@@ -404,7 +406,7 @@ class Repository:
         )
 
     def _clear_behind(self, saved: Checkpoint, served: Callable[[], Sequence[str]]) -> None:
-        """Remove what has served now that `saved` is there, which stays in any case."""
+        """Remove the checkpoints named by `served()`, but never `saved`."""
         try:
             for name in served():
                 if name != saved.name:
@@ -424,7 +426,7 @@ class Repository:
 
     @contextlib.contextmanager
     def _blamed(self, checkpoint: Checkpoint) -> Iterator[None]:
-        """Name the checkpoint in what is raised, and remember that it is damaged."""
+        """Name the checkpoint in errors of the context, and remember that it is damaged."""
         try:
             yield
         except (CheckpointDamaged, FileNotFoundError) as error:
@@ -440,15 +442,16 @@ def open_checkpoint(location: str) -> Contents:
     """Load a checkpoint.
 
     Args:
-        location: path or URL of one (`Checkpoint.location`); of a repository, then its newest valid
-            one is taken; or `SnapshotOwner.location`, then the newest snapshot in memory is.
+        location: path or URL of a checkpoint (`Checkpoint.location`), or of a repository: then its
+            newest valid one is taken; or `SnapshotOwner.location`: then the newest snapshot in
+            memory is taken.
 
     Returns:
         Contents with memory of their own.
 
     Raises:
-        UsageError: there is none.
-        CheckpointDamaged: it was named itself, and is damaged.
+        UsageError: there is no checkpoint.
+        CheckpointDamaged: the named checkpoint is damaged.
         CheckpointUnavailable: the place cannot be read now.
     """
     if descriptor_of(location.partition(",")[0]) is not None:
@@ -461,7 +464,7 @@ def open_checkpoint(location: str) -> Contents:
 
 
 def located(location: str) -> tuple[Repository, Checkpoint | None]:
-    """The repository that a path or URL names, and the checkpoint in it, if it names one.
+    """Return the repository of a path or URL, and the checkpoint, if it names one.
 
     Raises:
         UsageError: there is no such checkpoint.

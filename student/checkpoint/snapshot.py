@@ -1,21 +1,21 @@
-"""Snapshots in memory that outlives whoever wrote them: made and owned by a node's supervisor.
+"""Snapshots in memory that outlives the ranks that write them, as a node's supervisor owns it.
 
-Each of the two slots is a memory file without a name (`memfd`), so that no death leaves a segment
-behind and a full `/dev/shm` is no obstacle; ranks open it by the descriptor that the supervisor
-has.
+Each of the two slots is a memory file without a name (`memfd`). So a crash leaves no segment
+behind, and a full `/dev/shm` does not matter. Ranks open it through the supervisor's file
+descriptor in `/proc`.
 
 ```
 byte 0     header: magic, step, sequence, lengths, checksum of header and table
-byte 4096  table: JSON of world, state, and where each array lies
+byte 4096  table: JSON of world, state, and the offset of each array
 ...        the arrays, each at a multiple of 64
 ```
 
-A write takes the header away first and puts the new one last, so a slot with a good header is whole
-even if its writer was killed a moment later, and a writer that is killed in the copy spoils that
-slot alone: the other one is the snapshot before. A lock of the kernel on each file, which ends with
-the process that holds it, keeps the supervisor from reading what is being written, and a rank from
-writing over what is being persisted. While one slot is persisted, saves go to the other one, each
-over the one before; who dies in one of these leaves the snapshot that is being persisted.
+A write removes the header first and writes the new one last. So a slot with a valid header is
+complete. A writer that is killed during the copy spoils only its slot: the other one has the
+snapshot before. Each file has a kernel lock, which ends with its process. It keeps the supervisor
+from reading a slot that is being written, and a rank from overwriting a slot that is being
+persisted. While one slot is persisted, all saves go to the other one, each over the one before. A
+writer that is killed then leaves the snapshot that is being persisted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ...runtime.errors import MemoryRefused, UsageError
 from .contents import Array, Contents
 
 SLOTS: Final = 2
-#: How often slots are looked at whose writer changes from one to the other meanwhile.
+#: Most attempts to read the slots while a writer switches between them.
 _ROUNDS: Final = 10
 _NAME: Final = "edl-snapshot"
 _MAGIC: Final = b"EDLSNAP1"
@@ -50,14 +50,14 @@ _TABLE_AT: Final = mmap.PAGESIZE
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a whole slot says of itself.
+    """The header of a complete slot.
 
     Attributes:
-        step: of the snapshot.
-        sequence: grows by one with each snapshot of either slot.
+        step: step of the snapshot.
+        sequence: grows by one with each snapshot in either slot.
         table_bytes: length of the table.
-        total_bytes: of the slot, up to the end of the last array.
-        table_crc: of the table.
+        total_bytes: length of the slot, up to the end of the last array.
+        table_crc: checksum of the table.
     """
 
     step: int
@@ -73,7 +73,7 @@ class Header:
 
     @classmethod
     def unpack(cls, data: bytes) -> Self | None:
-        """The header in these bytes; None where there is none, or half of one."""
+        """Parse `pack`; None if it is invalid."""
         packed, crc = data[: _HEADER.size], data[_HEADER.size : _HEADER.size + _CRC.size]
         if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != zlib.crc32(packed):
             return None
@@ -82,7 +82,7 @@ class Header:
 
 
 class _Slot:
-    """One memory file, as one process has it open."""
+    """A memory file, opened by this process."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -90,9 +90,9 @@ class _Slot:
 
     @contextlib.contextmanager
     def locked(self, wait: bool = False, shared: bool = False) -> Iterator[bool]:
-        """Hold the lock; False where somebody else has it and `wait` is not asked for.
+        """Hold the lock in the context; yields False if another opening has it, unless `wait`.
 
-        All ranks of a node read at once: `shared` keeps out who writes, and no reader.
+        `shared` excludes writers only, as all ranks of a node read at once.
         """
         try:
             kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
@@ -106,19 +106,19 @@ class _Slot:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def header(self) -> Header | None:
-        """What stands there now; of use only to who holds the lock, a hint to others."""
+        """Return the present header; without the lock it is only a hint."""
         header = Header.unpack(os.pread(self.fd, _HEADER.size + _CRC.size, 0))
         return header if header and os.fstat(self.fd).st_size >= header.total_bytes else None
 
     def mapped(self, nbytes: int) -> mmap.mmap:
-        """At least so many bytes of it, which `grow` has made."""
+        """Return a mapping of at least `nbytes`; call `grow` before."""
         if self._map is None or len(self._map) < nbytes:
-            # The old one goes when nothing is a view of it any more.
+            # The old mapping is freed with its last view.
             self._map = mmap.mmap(self.fd, os.fstat(self.fd).st_size)
         return self._map
 
     def grow(self, nbytes: int) -> None:
-        """Have so many bytes. Raises MemoryRefused where the system does not give them."""
+        """Allocate at least `nbytes`. Raises MemoryRefused if the system has too little."""
         size = os.fstat(self.fd).st_size
         missing = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE - size
         if missing > 0:
@@ -132,7 +132,7 @@ class _Slot:
                 ) from error
 
     def invalidate(self) -> None:
-        """Take the header away; of use only to who holds the lock."""
+        """Remove the header; requires the lock."""
         os.pwrite(self.fd, bytes(_HEADER.size + _CRC.size), 0)
 
     def close(self) -> None:
@@ -141,10 +141,10 @@ class _Slot:
 
 
 class SnapshotOwner:
-    """The supervisor's side: makes the memory, finds the newest whole snapshot in it.
+    """The supervisor's side: allocates the memory, and finds the newest complete snapshot.
 
     Attributes:
-        keys: one for each slot, for `SnapshotWriter`, while this process lives.
+        keys: a key of each slot for `SnapshotWriter`; valid while this process lives.
     """
 
     def __init__(self) -> None:
@@ -159,44 +159,46 @@ class SnapshotOwner:
 
     @property
     def location(self) -> str:
-        """What `open_checkpoint` takes to read the newest snapshot, on this host."""
+        """Location of the newest snapshot for `open_checkpoint`, on this host."""
         return ",".join(self.keys)
 
     def newest_header(self) -> Header | None:
-        """Of the newest whole snapshot; None where there is none."""
+        """Return the header of the newest complete snapshot; None if there is none."""
         for _ in range(_ROUNDS):
             if found := [header for header in map(_Slot.header, self._slots) if header]:
                 return max(found, key=lambda one: one.sequence)
         return None
 
     def newest_step(self) -> int | None:
-        """The step of the newest whole snapshot; None where there is none."""
+        """Return the step of the newest complete snapshot; None if there is none."""
         header = self.newest_header()
         return None if header is None else header.step
 
     @contextlib.contextmanager
     def newest(self) -> Iterator[tuple[Header, Contents] | None]:
-        """The newest whole snapshot, as views that nobody writes over within the `with`.
+        """Yield the newest complete snapshot, as views that stay valid in the context.
 
-        None where there is none. A slot that is being written meanwhile is passed over.
+        Yields None if there is none. Skips a slot that is being written.
         """
         with newest_of(self._slots) as found:
             yield found
 
     def close(self) -> None:
-        """Give the memory back; writers that have it mapped keep it until they end."""
+        """Free the memory; writers that have mapped it keep it until they end."""
         for slot in self._slots:
             slot.close()
 
 
 class SnapshotWriter:
-    """A rank's side: copies contents into one of the slots. One thread of one process at a time.
+    """The rank's side: copies contents into one of the slots.
+
+    Only one thread of one process may write at a time.
 
     Args:
-        keys: those of the `SnapshotOwner`.
+        keys: keys of the `SnapshotOwner`.
 
     Raises:
-        UsageError: they are none, or their owner is gone.
+        UsageError: a key is invalid, or the owner is gone.
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
@@ -209,17 +211,17 @@ class SnapshotWriter:
         self.close()
 
     def write(self, contents: Contents) -> int:
-        """Copy `contents`; returns the number of the slot once it is whole.
+        """Copy `contents` into a slot; return the number of the slot.
 
-        It takes the time of one copy: the older slot is written over, or, while that one is being
-        persisted, the newer one.
+        It overwrites the older slot, or the newer one while the older is being persisted, so it
+        takes the time of one copy.
 
         Raises:
-            MemoryRefused: the system gives no more memory. The other slot is as it was.
+            MemoryRefused: the system has too little memory. The other slot is unchanged.
         """
         sequences = [header.sequence if header else 0 for header in map(_Slot.header, self._slots)]
         older, newer = sorted(range(len(self._slots)), key=sequences.__getitem__)
-        # A reader holds one slot at most; should it change slots meanwhile, it is waited for.
+        # A reader locks at most one slot; if it switches slots meanwhile, wait for it.
         for number, wait in ((older, False), (newer, False), (older, True)):
             with self._slots[number].locked(wait) as mine:
                 if mine:
@@ -228,14 +230,14 @@ class SnapshotWriter:
         raise AssertionError("a lock that was waited for is held")
 
     def close(self) -> None:
-        """Let go of the memory, which stays its owner's."""
+        """Close the slots; the memory stays with its owner."""
         for slot in self._slots:
             slot.close()
 
 
 @contextlib.contextmanager
 def newest_of(slots: Sequence[_Slot]) -> Iterator[tuple[Header, Contents] | None]:
-    """The newest whole snapshot of these slots, which is locked within the `with`."""
+    """Yield the newest complete snapshot of these slots, locked in the context; None: none."""
     for _ in range(_ROUNDS):
         found = [(header.sequence, slot) for slot in slots if (header := slot.header())]
         for _, slot in sorted(found, key=lambda pair: pair[0], reverse=True):
@@ -249,10 +251,10 @@ def newest_of(slots: Sequence[_Slot]) -> Iterator[tuple[Header, Contents] | None
 
 
 def open_slots(keys: Sequence[str]) -> list[_Slot]:
-    """The slots of an owner on this host, opened anew: their locks are of this opening.
+    """Open the slots of an owner on this host; locks belong to this opening.
 
     Raises:
-        UsageError: a key is none, or its owner is gone.
+        UsageError: a key is invalid, or its owner is gone.
     """
     slots: list[_Slot] = []
     try:
@@ -281,7 +283,7 @@ def _open(key: str) -> int:
 
 
 def _fill(slot: _Slot, contents: Contents, sequence: int) -> None:
-    """Copy `contents` into a slot whose lock is held: no header meanwhile, and a new one last."""
+    """Copy `contents` into a locked slot: remove the header first, write the new one last."""
     layout, total, table = _layout(contents)
     slot.grow(total)
     memory = slot.mapped(total)
@@ -295,9 +297,9 @@ def _fill(slot: _Slot, contents: Contents, sequence: int) -> None:
 
 
 def _layout(contents: Contents) -> tuple[Mapping[str, int], int, bytes]:
-    """Where each array goes, the bytes of all, and the table.
+    """Return the offset of each array, the bytes of the slot, and the table.
 
-    The table's own length moves the arrays, so its offsets count from the first array on.
+    The arrays follow the table, so the offsets in the table count from the first array on.
     """
     offset, offsets, described = 0, {}, []
     for name, array in contents.tensors.items():
