@@ -1,6 +1,6 @@
-"""What a user sees of a training: a picture at a terminal, plain lines elsewhere, event files.
+"""Displays of a training: live at a terminal, plain lines elsewhere, event files.
 
-`open_display` gives what suits; each display hears the same few things from the supervisor.
+`open_display` selects one; the supervisor calls the same methods of each.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ if TYPE_CHECKING:
 
 
 class Display(Protocol):
-    """Hears what happens to the training; `line` is called by any thread, all else by one."""
+    """Shows a training. Any thread may call `line`; only one thread calls the other methods."""
 
     def begin(self, generation: int, world: int, step: int, steps: int) -> None:
-        """The ranks of a generation are ready to go on behind `step`.
+        """Show that the ranks of a generation are ready.
 
         Args:
-            generation: its number.
-            world: ranks of all nodes together.
-            step: steps that are taken.
-            steps: of the whole training; 0: not known.
+            generation: number of the generation.
+            world: number of ranks on all nodes.
+            step: number of steps taken.
+            steps: steps of the whole training; 0: unknown.
         """
 
     def progress(self, rank: int, progress: Progress) -> None:
-        """A rank of this node told of a step."""
+        """Show a report of a rank of this node."""
 
     def waiting(self, what: str) -> None:
-        """The node waits for this; empty: for nothing."""
+        """Show what the node waits for; empty: nothing."""
 
     def line(self, text: str) -> None:
-        """A line that stays."""
+        """Show a line that stays."""
 
     def close(self) -> None:
-        """Nothing follows."""
+        """End the display."""
 
 
 class Several:
-    """Displays that hear the same."""
+    """Passes every call to several displays."""
 
     def __init__(self, *displays: Display) -> None:
         self._displays = displays
@@ -67,15 +67,15 @@ class Several:
 
 
 def open_display(console: Console, job: str, events: str | None = None) -> Display:
-    """The display that suits a console; it is to be closed.
+    """Return the display for a console; the caller closes it.
 
     Args:
-        console: where it shows.
+        console: the console.
         job: name of the training.
-        events: folder for event files of TensorBoard; None: none are written.
+        events: folder of event files of TensorBoard; None: write none.
 
     Raises:
-        UsageError: event files are wanted, and cannot be written.
+        UsageError: event files cannot be written.
     """
     files: list[Display] = []
     if events is not None:
@@ -90,5 +90,5 @@ def open_display(console: Console, job: str, events: str | None = None) -> Displ
 
 
 def print_plainly(console: Console, text: str) -> None:
-    """A line as it is, whatever brackets others wrote into it."""
+    """Print a line unchanged, without interpreting brackets as markup."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""A training at a terminal, drawn again and again, or as plain lines wherever there is none."""
+"""Displays of a training: a live one for terminals, and plain lines for everything else."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _BAR: Final = 30
 
 
 class Terminal:
-    """A few lines that are drawn again and again, below those that stay.
+    """A few live lines, below the lines that stay.
 
     Args:
         console: a terminal.
         job: name of the training.
-        clock: seconds that do not go back.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Terminal:
         self._console, self._job, self._clock = console, job, clock
         self._picture = TrainingStatus()
         self._lock = threading.Lock()
-        # What ranks print comes by `line`; nothing else writes to this terminal.
+        # Output of ranks arrives through `line`; nothing else writes to this terminal.
         self._live = Live(
             get_renderable=self._drawn,
             console=console,
@@ -70,7 +70,7 @@ class Terminal:
 
 
 def drawn(picture: TrainingStatus, job: str) -> Any:
-    """A picture as lines of rich: progress, loss, labels, and what is waited for."""
+    """Return a status as lines for rich: progress, losses, labels, and what it waits for."""
     lines: list[Any] = [_progress(picture, job)]
     told = [*figures(picture.losses)]
     told += [f"{name} {value:.4g}" for name, value in picture.metrics.items()]
@@ -118,19 +118,19 @@ def _labels(picture: TrainingStatus) -> Any:
     return row
 
 
-#: A line of progress each so many seconds.
+#: Seconds between lines of progress.
 EVERY_S: Final = 10.0
-#: What ranks wait for is said when no step was taken for so many seconds.
+#: Seconds without a step after which a line says what ranks wait for.
 WAITS_S: Final = 5.0
 
 
 class Plain:
-    """One line now and then, and one for whatever changes.
+    """Lines of progress at intervals, and a line for each other event.
 
     Args:
         write: called with each line.
-        every_s: seconds between two lines of progress.
-        clock: seconds that do not go back.
+        every_s: seconds between lines of progress.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Plain:
         self._write("  ".join([place(self._picture), *parts(self._picture)]))
 
     def _wait(self, now: float, moved: bool) -> None:
-        """Say it once when ranks wait for long; for a moment they do all the time."""
+        """Write once what ranks wait for, if they wait for long; short waits are normal."""
         waits = self._picture.waiting
         if moved or not waits:
             self._waits_since, self._said = None, False

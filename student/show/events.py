@@ -1,4 +1,4 @@
-"""A training as event files, which TensorBoard draws; tensorboardX knows what they look like."""
+"""Event files of a training for TensorBoard, in the format of tensorboardX."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from .picture import TrainingStatus
 
 log = logging.getLogger(__name__)
 
-#: What is written reaches the disk each so many seconds.
+#: Seconds between flushes to disk.
 _FLUSH_S: Final = 10.0
-#: A disk that has refused is left alone for so long; what is told meanwhile is not kept.
+#: Seconds without writes after an error of the disk; figures of this time are dropped.
 _REST_S: Final = 60.0
-#: Steps that may wait for a slow disk; those beyond are left out.
+#: Most steps that wait for a slow disk; further ones are dropped.
 _MOST_WAITING: Final = 1000
 
 
 class StepScalars(NamedTuple):
-    """What is written of a step.
+    """The figures of a step.
 
     Attributes:
-        generation: of ranks that took it.
-        purge: first step whose older values are void; None: there are none.
-        step: its number.
-        values: by their tags.
+        generation: generation of the ranks that took it.
+        purge: from this step on, values in older files are void; None: none are.
+        step: number of the step.
+        values: tags and values.
     """
 
     generation: int
@@ -44,14 +44,14 @@ class StepScalars(NamedTuple):
 
 
 class EventFiles:
-    """Writes the figures of each step that rank 0 tells of; the node that has it writes for all.
+    """Writes the figures of each step that rank 0 reports; only the node of rank 0 writes.
 
-    A generation that goes on behind an older step begins a new file, which says from which step on
-    what older files hold is void.
+    Each generation begins a new file. It says from which step on older files are void, unless
+    training starts at step 0.
 
     Args:
-        folder: of the files; is made where there is none.
-        clock: seconds that do not go back.
+        folder: folder of the files, created if needed.
+        clock: monotonic clock, in seconds.
 
     Raises:
         UsageError: the folder cannot be written, or the library is not installed.
@@ -88,14 +88,14 @@ class EventFiles:
 
 
 class EventLog:
-    """Event files in a folder, one for each generation, written by a thread of their own.
+    """Event files in a folder, one for each generation, written by a thread.
 
-    Whoever adds figures never waits for the disk. (The library's `SummaryWriter` has a thread too,
-    but once the disk has refused that is gone, and the one that adds waits for it for ever.)
+    `add` never waits for the disk. (The library's `SummaryWriter` has a thread too, but an error of
+    the disk ends it, and then its callers block forever.)
 
     Args:
-        folder: is made where there is none.
-        rest_s: a disk that has refused is left alone for so long.
+        folder: folder of the files, created if needed.
+        rest_s: seconds without writes after an error of the disk.
 
     Raises:
         UsageError: the folder cannot be written, or the library is not installed.
@@ -118,7 +118,7 @@ class EventLog:
         self._thread: threading.Thread | None = None
 
     def add(self, figures: StepScalars) -> None:
-        """Write them, later; nothing where too many wait already."""
+        """Write figures later, or drop them if too many wait."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._write, name="edl-events", daemon=True)
             self._thread.start()
@@ -126,7 +126,7 @@ class EventLog:
             self._added.put_nowait(figures)
 
     def close(self) -> None:
-        """All that was added is on the disk, unless that does not take it in good time."""
+        """Write everything that was added, for at most `2 * _FLUSH_S` seconds."""
         if self._thread is None:
             return
         with contextlib.suppress(queue.Full):
@@ -159,7 +159,7 @@ class EventLog:
 
 
 class _File:
-    """The newest event file of a folder; raises OSError where the disk refuses."""
+    """The newest event file of a folder; its methods raise OSError, except `close`."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
@@ -168,7 +168,7 @@ class _File:
         self._flushed = 0.0
 
     def write(self, figures: StepScalars | None, now: float) -> None:
-        """Append figures, where there are some; now and then what was written is synced."""
+        """Append figures, if there are any, and flush if the last flush is long ago."""
         from tensorboardX.proto.summary_pb2 import Summary
         from tensorboardX.summary import scalar
 
@@ -185,7 +185,7 @@ class _File:
             self._flushed = now
 
     def close(self) -> None:
-        """What is written is on the disk, as far as that takes it."""
+        """Close the file, ignoring errors of the disk."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
@@ -195,7 +195,7 @@ class _File:
         from tensorboardX.proto.event_pb2 import SessionLog
         from tensorboardX.record_writer import RecordWriter
 
-        # TensorBoard reads the files of a folder in the order of their names.
+        # TensorBoard reads the files of a folder in alphabetical order.
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"
         self._file = RecordWriter(str(self._folder / name))
         self._generation = figures.generation
@@ -210,7 +210,7 @@ class _File:
 
 
 def scalars(picture: TrainingStatus) -> Iterator[tuple[str, float]]:
-    """The figures of a step by their tags."""
+    """Yield tags and values of the current step."""
     for name, value in picture.losses.items():
         yield f"loss/{name}", value
     for name, value in picture.metrics.items():

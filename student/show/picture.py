@@ -1,4 +1,4 @@
-"""What is known of a training at one moment, by the messages of ranks; figures for people."""
+"""The status of a training, from reports of ranks, and its formatting for users."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final
 
 from ..messages import Progress
 
-#: The time that is left is told from the steps of so many seconds.
+#: Seconds of steps from which the remaining time is estimated.
 _PACE_S: Final = 60.0
 
 
 class TrainingStatus:
-    """Hears what a display hears; `now` is seconds of a clock that does not go back.
+    """The status of a training; gets the same calls as a display.
 
     Attributes:
-        generation: of ranks; 0: none was ready yet.
-        world: ranks of all nodes.
-        step: the newest one that a rank told of.
-        steps: of the whole training; 0: not known, or there were more than was thought.
+        generation: the latest generation; 0: none was ready yet.
+        world: number of ranks on all nodes.
+        step: the latest reported step.
+        steps: steps of the whole training; 0: unknown, or the estimate was exceeded.
         waits: what the node itself waits for.
     """
 
@@ -30,17 +30,17 @@ class TrainingStatus:
         self._pace: deque[tuple[float, int]] = deque()
 
     def begin(self, generation: int, world: int, step: int, steps: int) -> None:
-        """A generation of ranks is ready."""
+        """Record that the ranks of a generation are ready."""
         self.generation, self.world, self.step = generation, world, step
         self.steps = steps or self.steps
         self._told.clear()
         self._pace.clear()
 
     def progress(self, rank: int, progress: Progress, now: float) -> None:
-        """A rank told of a step, or of what it waits for."""
+        """Record a report of a rank; `now`: seconds of a monotonic clock."""
         self._told[rank] = progress
         self.step = max(self.step, progress.step)
-        if self.step > self.steps:  # it was an estimate: epochs may end with steps of few rows
+        if self.step > self.steps:  # an estimate: epochs may end with more steps, of few rows
             self.steps = 0
         if not self._pace or self._pace[-1][1] < self.step:
             self._pace.append((now, self.step))
@@ -54,29 +54,29 @@ class TrainingStatus:
 
     @property
     def losses(self) -> dict[str, float]:
-        """Terms of the loss by name, over the rows of this node's ranks."""
+        """Terms of the loss by name: means over the rows of this node's ranks."""
         words = [word for word in self._told.values() if word.losses and word.rows]
         names = dict.fromkeys(name for word in words for name in word.losses)
         return {name: _mean(name, words) for name in names}
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """Of the last evaluation."""
+        """Metrics of the last evaluation."""
         return next((word.metrics for word in self._newest() if word.metrics), {})
 
     @property
     def samples_per_s(self) -> float:
-        """Of all ranks together."""
+        """Rate of all ranks together."""
         return next((word.samples_per_s for word in self._newest()), 0.0)
 
     @property
     def total(self) -> int:
-        """Rows of a step over all ranks."""
+        """Rows of a step, of all ranks."""
         return next((word.total for word in self._newest() if word.total), 0)
 
     @property
     def teachers(self) -> tuple[int, int] | None:
-        """How many label for this node's ranks, and how many are wanted; None: no reader."""
+        """Present and wanted teachers of this node's ranks; None: no rank asks teachers."""
         words = [word for word in self._told.values() if word.teachers is not None]
         if not words:
             return None
@@ -84,19 +84,19 @@ class TrainingStatus:
 
     @property
     def buffer(self) -> tuple[int, int] | None:
-        """Bytes that are labelled and not used up, and the most; None: there is no reader."""
+        """Bytes of labelled, unconsumed batches, and their limit; None: no rank asks teachers."""
         words = [word for word in self._told.values() if word.upper_bytes]
         if not words:
             return None
         return sum(word.volume for word in words), sum(word.upper_bytes for word in words)
 
     def step_times(self) -> Iterator[tuple[int, float, float]]:
-        """Of each rank of this node: its number, seconds of its step, seconds that it waited."""
+        """Yield, of each rank of this node, its number, seconds of its step and of its waiting."""
         return ((rank, word.step_s, word.wait_s) for rank, word in sorted(self._told.items()))
 
     @property
     def waiting(self) -> str:
-        """What is waited for, by the node or by one of its ranks; empty: nothing."""
+        """What the node or one of its ranks waits for, as text; empty: nothing."""
         if self.waits:
             return self.waits
         waits = [(rank, word) for rank, word in sorted(self._told.items()) if word.waiting_for]
@@ -104,7 +104,7 @@ class TrainingStatus:
 
     @property
     def remaining_s(self) -> float | None:
-        """Seconds to the end at the pace of the last minute; None: not known."""
+        """Seconds to the end at the pace of the last minute; None: unknown."""
         if not self.steps or len(self._pace) < 2:
             return None
         (began, first), (ended, last) = self._pace[0], self._pace[-1]
@@ -126,7 +126,7 @@ _BYTES: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def count(value: float) -> str:
-    """12.3, 4.1k, 2.0M."""
+    """Format a number: 12.3, 4.1k, 2.0M."""
     for size, unit in _COUNTS:
         if value >= size:
             return f"{value / size:.1f}{unit}"
@@ -134,7 +134,7 @@ def count(value: float) -> str:
 
 
 def size(value: int) -> str:
-    """12 MiB."""
+    """Format bytes: 12 MiB."""
     for unit, name in _BYTES:
         if value >= unit:
             return f"{value / unit:.0f} {name}"
@@ -142,20 +142,20 @@ def size(value: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """1:02:03, 2:03."""
+    """Format seconds: 1:02:03, 2:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def figures(values: Mapping[str, float]) -> Iterator[str]:
-    """Each with its name: total 1.234; the total first."""
+    """Yield names with values, such as "total 1.234", the total first."""
     for name in sorted(values, key=lambda name: name != "total"):
         yield f"{name} {values[name]:.4g}"
 
 
 def parts(picture: TrainingStatus) -> Iterator[str]:
-    """All of a picture but how far it is: what stands behind the bar, or makes up a line."""
+    """Yield the parts of a line of progress, without step and epoch."""
     yield from figures(picture.losses)
     yield from (f"{name} {value:.4g}" for name, value in picture.metrics.items())
     if picture.samples_per_s:
@@ -171,7 +171,7 @@ def parts(picture: TrainingStatus) -> Iterator[str]:
 
 
 def teachers(picture: TrainingStatus) -> str | None:
-    """Of those that are wanted, how many there are: teachers 3/4."""
+    """Return present and wanted teachers, such as "teachers 3/4"; None: no rank asks teachers."""
     if picture.teachers is None:
         return None
     has, wanted = picture.teachers
@@ -179,6 +179,6 @@ def teachers(picture: TrainingStatus) -> str | None:
 
 
 def place(picture: TrainingStatus) -> str:
-    """How far it is: step 120/500  epoch 3."""
+    """Return step and epoch, such as "step 120/500  epoch 3"."""
     of = f"/{picture.steps}" if picture.steps else ""
     return f"step {picture.step}{of}  epoch {picture.epoch}"
