@@ -151,7 +151,7 @@ def test_the_example_of_a_job_file_runs(tmp_path: Path, monkeypatch: pytest.Monk
         ("a.md", "[x](../examples/text.py)", "[x](source/examples/text.py.listing.md)"),
         ("adr/a.md", "[x](../reader.md#feeds)", "[x](../reader.md#feeds)"),
         ("adr/a.md", "[x](../../CONTRIBUTING.md)", "[x](../contributing.md)"),
-        ("changelog.md", "[x](docs/reader.md)", "[x](reader.md)"),
+        ("changelog.md", "[x](docs/tutorial.md)", "[x](tutorial.md)"),
         ("source/README.md", "![x](docs/mesh.svg)", "![x](../mesh.svg)"),
         ("a.md", "[x](../benchmarks/results)", "[x](source/benchmarks/results.listing.md)"),
         ("a.md", "[x](../nowhere.py) and `[x](../LICENSE)`", None),
