@@ -1,56 +1,9 @@
-"""All errors that the mesh raises, in one tree.
+"""All errors that the package raises, in one tree below `EdlError`.
 
-```
-EdlError
-├── UsageError            invalid input of the caller                      exit code 2
-│   ├── ModelError          a model is missing or unreadable, or has no outputs
-│   │   └── ContentMismatch   a model is not the declared one
-│   ├── JobError            a job file is invalid, or a function in it fails
-│   ├── BatchError          the reader cannot transfer a batch
-│   ├── CheckpointMismatch  a checkpoint holds another model or optimizer
-│   ├── ManifestRefused     Kubernetes refuses an object: its schema, a rule
-│   └── ObjectMissing       Kubernetes has no such object
-├── UnavailableError      something outside cannot be reached now          exit code 69
-│   ├── RegistryUnavailable Redis does not answer, or refuses to work
-│   │   └── StartCancelled    the process was told to end while it waited for Redis at its start
-│   ├── CoordinatorUnavailable  no service manager answers
-│   ├── AddressInUse        another process listens on the address
-│   ├── StoreUnavailable    a label store cannot be read or written now
-│   ├── CheckpointUnavailable  checkpoints cannot be read or written now
-│   ├── ModelUnavailable    a model cannot be fetched now
-│   ├── NoTeacherAvailable  no teacher came within the stated time
-│   ├── MemoryRefused       the system provides no more shared memory
-│   ├── KubernetesUnavailable  the API server of Kubernetes does not answer
-│   └── PeerLost            another rank of the same world has ended         exit code 75
-├── WireError             a message violates its protocol                  exit code 76
-│   └── VersionMismatch     the peer speaks another version
-├── AccessError           the caller may not do this                       exit code 77
-│   ├── Unauthenticated     no credential, or an unknown one
-│   └── Forbidden           the credential does not permit the call
-├── TeacherError          a teacher did not give a usable answer
-│   ├── TeacherLost         the connection ended, or the teacher does not answer
-│   │   └── DeadlineExceeded  no answer before the deadline
-│   ├── RetryableError      a failure of this attempt; another one may succeed, here or elsewhere
-│   │   ├── RateLimited       too many requests: try again later
-│   │   ├── DeviceOutOfMemory  the device had too little memory for a run
-│   │   └── PredictorCrashed  the process of the model died while it computed the request
-│   ├── WrongInstance       another incarnation answered
-│   ├── BadAnswer           the answer fails its checks (shape, dtype, finite)
-│   ├── RequestRefused      the teacher will never answer this request
-│   └── InputsOverwritten   the memory of a batch was reused before the request was sent
-├── LeaseSuperseded       a newer incarnation holds the name
-├── GenerationSuperseded  another generation of a job's ranks is the current one
-├── StoreDamaged          the file of a label store is broken              exit code 65
-├── CheckpointDamaged     a checkpoint is broken                           exit code 65
-├── ObjectChanged         a Kubernetes object has changed since it was read
-│   └── ObjectExists        Kubernetes has an object of this name already
-├── PoisonBatch           all teachers refuse a batch
-├── EngineLost            the reader's engine process keeps dying
-└── ProcessFailed         a child process did not start or did not become ready
-```
-
-A message says in one sentence what is wrong and, if useful, in another what to do. Errors of
-libraries (`redis.*`, `grpc.RpcError`) are translated in the module that calls the library.
+A message says in one sentence what is wrong and, if useful, in another what to do. The docstring
+of an error that users see says what they can do about it in its paragraph "Remedy:"; the page
+docs/reference/errors.md is made of them. Errors of libraries (`redis.*`, `grpc.RpcError`) are
+translated in the module that calls the library.
 """
 
 
@@ -61,37 +14,65 @@ class EdlError(Exception):
 
 
 class UsageError(EdlError):
-    """Input of the caller is invalid: an argument, a setting or a file."""
+    """Input of the caller is invalid: an argument, a setting or a file.
+
+    Remedy: Correct the argument, option or file that the message names.
+    """
 
     exit_code = 2
 
 
 class ModelError(UsageError):
-    """A model is missing or unreadable, or has no outputs."""
+    """A model is missing or unreadable, or has no outputs.
+
+    Remedy: Pass a model in one of the supported formats with all its files, and install the
+    framework that the message names. `edl teacher fingerprint MODEL` repeats the check.
+    """
 
 
 class ContentMismatch(ModelError):
-    """A model is not the declared one: its content differs."""
+    """A model is not the declared one: its content differs.
+
+    Remedy: Serve the declared model, or declare the new one by `edl upgrade`.
+    """
 
 
 class JobError(UsageError):
-    """A job file is invalid, or a function in it fails."""
+    """A job file is invalid, or a function in it fails.
+
+    Remedy: Correct the function at the file and line that the message names; `--dry-run` checks
+    again.
+    """
 
 
 class BatchError(UsageError):
-    """The reader cannot transfer a batch, for example because of its dtypes."""
+    """The reader cannot send a batch, for example because of its dtypes.
+
+    Remedy: Change the loader, or select fields by `feeds`, so that each input is one numeric
+    array.
+    """
 
 
 class CheckpointMismatch(UsageError):
-    """A checkpoint belongs to another model or optimizer than the ones that load it."""
+    """A checkpoint belongs to another model or optimizer than the ones that load it.
+
+    Remedy: Load the checkpoint with the job file that it was saved with, or save to another
+    place.
+    """
 
 
 class ManifestRefused(UsageError):
-    """Kubernetes refuses an object because of its schema, a rule, or a webhook."""
+    """Kubernetes refuses an object because of its schema, a rule, or a webhook.
+
+    Remedy: Correct the field that the message names; `kubectl explain` lists the fields.
+    """
 
 
 class ObjectMissing(UsageError):
     """Kubernetes has no object of this name.
+
+    Remedy: Check the name and namespace. If the kind is unknown, install the definitions from
+    `deploy/operator/crds/`.
 
     Attributes:
         unknown_kind: the kind itself is unknown: our definitions are not installed.
@@ -111,6 +92,9 @@ class UnavailableError(EdlError):
 class RegistryUnavailable(UnavailableError):
     """Redis does not answer, or refuses to work.
 
+    Remedy: Check that Redis runs, that the URL and its password are right, and that it has
+    memory; members register again by themselves. `edl doctor` checks it.
+
     Attributes:
         timed_out: no answer or no connection in time: the same call may succeed soon. A refused
             connection is no timeout.
@@ -129,15 +113,25 @@ class StartCancelled(RegistryUnavailable):
 
 
 class CoordinatorUnavailable(UnavailableError):
-    """No service manager answers."""
+    """No service manager answers.
+
+    Remedy: Start `edl coordinator serve`, or check the network to it. Training continues with
+    the present teachers.
+    """
 
 
 class AddressInUse(UnavailableError):
-    """Another process listens on the wanted address."""
+    """Another process listens on the wanted address.
+
+    Remedy: Choose another port, or 0 for any free one.
+    """
 
 
 class StoreUnavailable(UnavailableError):
     """A label store cannot be read or written now: it is full, in use, or the disk fails.
+
+    Remedy: Free disk space, or choose a larger `max_bytes`, or another disk. Training continues
+    without it.
 
     Attributes:
         full: its budget or the disk is full.
@@ -151,6 +145,8 @@ class StoreUnavailable(UnavailableError):
 class CheckpointUnavailable(UnavailableError):
     """Checkpoints cannot be read or written now: the disk is full, or the disk or server fails.
 
+    Remedy: Free disk space or restore the connection to the server; saving is retried.
+
     Attributes:
         full: the disk is full.
     """
@@ -161,19 +157,33 @@ class CheckpointUnavailable(UnavailableError):
 
 
 class ModelUnavailable(UnavailableError):
-    """A model cannot be fetched from its location now."""
+    """A model cannot be fetched from its location now.
+
+    Remedy: Check the location of the model and the network; the agent tries again.
+    """
 
 
 class NoTeacherAvailable(UnavailableError):
-    """No teacher came within the stated time."""
+    """No teacher came within the stated time.
+
+    Remedy: Start teachers of this service (`edl get teachers` shows the present ones), raise
+    `Timeouts.wait_s`, or continue without soft labels by `no_teacher="hard_only"`.
+    """
 
 
 class MemoryRefused(UnavailableError):
-    """The system provides no more shared memory."""
+    """The system provides no more shared memory.
+
+    Remedy: Raise the memory limit of the process or container, or lower `upper_bytes` and
+    `Limits.buffer_bytes`.
+    """
 
 
 class KubernetesUnavailable(UnavailableError):
-    """The API server of Kubernetes does not answer, or fails."""
+    """The API server of Kubernetes does not answer, or fails.
+
+    Remedy: Check the cluster, `KUBECONFIG` and the credentials in it; the call may be repeated.
+    """
 
 
 class PeerLost(UnavailableError):
@@ -183,13 +193,20 @@ class PeerLost(UnavailableError):
 
 
 class WireError(EdlError):
-    """A message violates its protocol."""
+    """A message violates its protocol.
+
+    Remedy: Check that the address belongs to the expected server, and that both ends have
+    releases that work together.
+    """
 
     exit_code = 76  # EX_PROTOCOL
 
 
 class VersionMismatch(WireError):
-    """The peer speaks another version of the protocol."""
+    """The peer speaks another version of the protocol.
+
+    Remedy: Install releases with the same protocol version at both ends.
+    """
 
 
 class AccessError(EdlError):
@@ -199,11 +216,17 @@ class AccessError(EdlError):
 
 
 class Unauthenticated(AccessError):
-    """The credential is missing, or unknown to the server."""
+    """The credential is missing, or unknown to the server.
+
+    Remedy: Pass a valid token or certificate: `EDL_TOKEN_FILE`, `EDL_TLS_CERT`, or a context.
+    """
 
 
 class Forbidden(AccessError):
-    """The credential is known but does not permit the call: another role, another student."""
+    """The credential is known but does not permit the call: another role, another student.
+
+    Remedy: Use a credential of the role, student or job that the message names.
+    """
 
 
 class TeacherError(EdlError):
@@ -211,7 +234,10 @@ class TeacherError(EdlError):
 
 
 class TeacherLost(TeacherError):
-    """The connection to the teacher ended, or it did not answer in time."""
+    """The connection to the teacher ended, or it did not answer in time.
+
+    Remedy: Nothing, if other teachers remain: the reader sends the batch to one of them.
+    """
 
 
 class DeadlineExceeded(TeacherLost):
@@ -225,6 +251,8 @@ class RetryableError(TeacherError):
 class RateLimited(RetryableError):
     """One peer sends too many requests; the same request may succeed later.
 
+    Remedy: Raise the teacher's `--slots`, add teachers, or lower `Limits.window_max`.
+
     Attributes:
         retry_after_s: seconds after which a retry will likely succeed; None if unknown.
     """
@@ -235,7 +263,10 @@ class RateLimited(RetryableError):
 
 
 class DeviceOutOfMemory(RetryableError):
-    """The device had too little memory for a run; a run of fewer rows may succeed."""
+    """The device had too little memory for a run; a run of fewer rows may succeed.
+
+    Remedy: Lower `--micro-batch`; the teacher halves it by itself.
+    """
 
 
 class PredictorCrashed(RetryableError):
@@ -249,6 +280,8 @@ class WrongInstance(TeacherError):
 class BadAnswer(TeacherError):
     """The answer fails its checks: names, shape, dtype, finiteness.
 
+    Remedy: Check the model of the teacher that the message names; the reader ejects it.
+
     Attributes:
         output: the output that fails; empty if there are several, or it is unknown.
     """
@@ -259,7 +292,11 @@ class BadAnswer(TeacherError):
 
 
 class RequestRefused(TeacherError):
-    """The teacher will never answer this request: the request itself is wrong."""
+    """The teacher will never answer this request: the request itself is wrong.
+
+    Remedy: Correct the names, shapes or dtypes that the message names, or the teacher's
+    declaration.
+    """
 
 
 class InputsOverwritten(TeacherError):
@@ -267,7 +304,11 @@ class InputsOverwritten(TeacherError):
 
 
 class LeaseSuperseded(EdlError):
-    """A newer incarnation holds the same name; the older one must end."""
+    """A newer incarnation holds the same name; the older one must end.
+
+    Remedy: Give each member its own name. If a restart has taken the name over, nothing is to
+    be done.
+    """
 
 
 class GenerationSuperseded(EdlError):
@@ -275,13 +316,19 @@ class GenerationSuperseded(EdlError):
 
 
 class StoreDamaged(EdlError):
-    """The file of a label store is broken; teachers can compute the lost labels again."""
+    """The file of a label store is broken; teachers can compute the lost labels again.
+
+    Remedy: Delete the file; teachers label its samples again.
+    """
 
     exit_code = 65  # EX_DATAERR
 
 
 class CheckpointDamaged(EdlError):
-    """A checkpoint is broken: a file is missing, shorter, or fails its checksum."""
+    """A checkpoint is broken: a file is missing, shorter, or fails its checksum.
+
+    Remedy: Use an older checkpoint: `edl checkpoint list PLACE --verify` shows which are whole.
+    """
 
     exit_code = 65  # EX_DATAERR
 
@@ -295,12 +342,23 @@ class ObjectExists(ObjectChanged):
 
 
 class PoisonBatch(EdlError):
-    """All teachers refuse a batch."""
+    """All teachers refuse a batch.
+
+    Remedy: The message names the batch and the reasons of the teachers: correct these samples,
+    or the model's preprocessing.
+    """
 
 
 class EngineLost(EdlError):
-    """The reader's engine process keeps dying."""
+    """The reader's engine process keeps dying.
+
+    Remedy: Read the engine's last output in the message; a memory limit is the most frequent
+    cause.
+    """
 
 
 class ProcessFailed(EdlError):
-    """A child process did not start, or ended before it was ready."""
+    """A child process did not start, or ended before it was ready.
+
+    Remedy: Read the child's last output in the message.
+    """

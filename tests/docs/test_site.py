@@ -18,6 +18,7 @@ import yaml
 from typer.testing import CliRunner
 
 import edl.distill_reader
+import edl.runtime.errors
 import edl.student
 from edl.cli import command_line
 from edl.distill_reader import Callback, DistilReader
@@ -39,7 +40,14 @@ def hook(name: str) -> ModuleType:
     return module
 
 
-commands, links, resources = hook("commands"), hook("links"), hook("resources")
+commands, errors, links, resources = map(hook, ("commands", "errors", "links", "resources"))
+
+#: Errors that users do not see: groups, and those that the package handles itself.
+INTERNAL = {
+    *("EdlError", "UnavailableError", "AccessError", "TeacherError", "RetryableError"),
+    *("StartCancelled", "PeerLost", "DeadlineExceeded", "PredictorCrashed", "WrongInstance"),
+    *("InputsOverwritten", "GenerationSuperseded", "ObjectChanged", "ObjectExists"),
+}
 
 
 def test_the_reference_has_every_command_and_escapes_bars_in_cells() -> None:
@@ -72,6 +80,11 @@ def test_the_reference_has_every_public_name(package: ModuleType) -> None:
     text = (ROOT / "docs/reference/python.md").read_text()
     listed = re.findall(rf"^::: {package.__name__}\.(\w+)$", text, re.MULTILINE)
     assert sorted(listed) == sorted(package.__all__)
+
+
+def test_every_error_that_users_see_has_a_remedy() -> None:
+    defined = {name for name, one in vars(edl.runtime.errors).items() if isinstance(one, type)}
+    assert defined - set(re.findall(r"^\| `(\w+)` \|", errors.table(), re.MULTILINE)) == INTERNAL
 
 
 def test_the_reference_has_every_field_of_a_resource() -> None:
