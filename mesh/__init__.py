@@ -1,1 +1,1 @@
-"""Whole meshes on one machine: the local mesh, and the demo that shows one at work."""
+"""Commands that run and inspect whole meshes: agents, jobs, `edl up`, chaos, demo, planner."""

@@ -1,4 +1,4 @@
-"""Which cores a process, and the children that it starts, may use."""
+"""CPU cores that this process and its children may use."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Iterable, Iterator
 
 
 def available_cores() -> set[int]:
-    """Numbers of the cores that this process may use."""
+    """Return the numbers of the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))  # macOS: nothing is pinned there
+    return set(range(os.cpu_count() or 1))  # macOS has no affinity
 
 
 def pin_process(cores: Iterable[int]) -> None:
-    """Keep every thread of this process, and those that they start, on `cores`."""
+    """Keep all threads of this process, and threads that they start, on `cores` (Linux only)."""
     if not hasattr(os, "sched_setaffinity"):
         return
-    for thread in os.listdir("/proc/self/task"):  # those of libraries too, which Python cannot name
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
+    for thread in os.listdir("/proc/self/task"):  # includes threads of native libraries
+        with contextlib.suppress(ProcessLookupError):  # the thread has just ended
             os.sched_setaffinity(int(thread), cores)
 
 
 @contextlib.contextmanager
 def children_on(cores: Iterable[int]) -> Iterator[None]:
-    """Children that the calling thread starts in here run on `cores`."""
+    """Keep children that the calling thread starts in the body on `cores` (Linux only)."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return

@@ -1,4 +1,4 @@
-"""A whole mesh on this machine: managers and teacher processes that come and go."""
+"""A mesh on this machine: processes of service managers and teachers."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ..runtime.supervise import Command, Process, python_command, start, stop_al
 
 COORDINATOR_READY = r"coordinator ready: (\S+) manager (\S+)"
 TEACHER_READY = r"teacher ready: (\S+) (\S+) on (\S+)"
-#: How long to wait for a line of output before looking whether the caller wants to stop.
+#: Seconds to wait for a line of output between calls of `check`.
 SLICE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class TeacherSpec:
-    """What every teacher of a service is started with.
+    """Settings of all teachers of a service.
 
     Attributes:
         service: name of the service.
         model: path of an exported model, or `module:function`.
-        threads: CPU threads of one run.
-        micro_batch: samples of one run.
-        ttl_s: seconds without a heartbeat after which it counts as gone.
-        grace_s: seconds that a drain may take.
+        threads: CPU threads of a run of the model.
+        micro_batch: most samples in a run of the model.
+        ttl_s: seconds without a heartbeat after which a teacher is dead.
+        grace_s: most seconds of a drain.
         options: further arguments of `edl teacher serve`.
     """
 
@@ -48,13 +48,13 @@ class TeacherSpec:
         env: Mapping[str, str] | None = None,
         **more: Any,
     ) -> Command:
-        """What starts one teacher.
+        """Return the command that starts a teacher.
 
         Args:
-            teacher_id: its name.
-            coordinator: Redis URL, which it reads in its environment: it may hold a password, and
-                every user of a machine may read command lines.
-            env: further variables.
+            teacher_id: name of the teacher.
+            coordinator: Redis URL. It is passed as a variable: it may contain a password, and all
+                users of a machine can read command lines.
+            env: further environment variables.
             more: further fields of the command.
         """
         flags = {
@@ -73,14 +73,14 @@ class TeacherSpec:
 
 
 class LocalMesh:
-    """Starts a coordinator, which brings its own Redis, further managers, teachers; ends them all.
+    """Starts and ends a coordinator with its own Redis, further managers, and teachers.
 
-    Every process is a child of this one through `supervise`: none outlives it. Use it in a `with`.
+    A context manager. `supervise` ends all processes if this process ends. Not thread-safe.
 
     Args:
-        log_dir: folder for the output of each process; None keeps only the last lines.
-        start_timeout_s: for each process, until it says that it is ready.
-        check: called while waiting, at least every 0.1 s; what it raises ends the wait.
+        log_dir: folder for the output of each process; None: only the last lines are kept.
+        start_timeout_s: seconds within which each process must be ready.
+        check: called at least every 0.1 s while waiting; an exception from it ends the wait.
         redis: URL of a running Redis; None: the coordinator starts one.
         coordinator_options: further arguments of `edl coordinator serve`.
     """
@@ -118,45 +118,49 @@ class LocalMesh:
 
     @property
     def url(self) -> str:
-        """Redis URL of the mesh: what teachers and readers are given."""
+        """Redis URL of the mesh, for teachers and readers; empty before `start` if it has none."""
         return self._url
 
     @property
     def coordinator(self) -> Process:
-        """The first manager's process. Raises UsageError before `start`."""
+        """Process of the first manager. Raises UsageError before `start`."""
         if not self._managers:
             raise UsageError("this mesh has not been started")
         return next(iter(self._managers.values()))
 
     @property
     def managers(self) -> dict[str, Process]:
-        """Every manager process that was started, by name, dead ones too."""
+        """All manager processes ever started, by name; some may have ended."""
         return dict(self._managers)
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Manager's name -> `host:port` where it serves."""
+        """Address `host:port` of each manager, by name."""
         return dict(self._manager_addresses)
 
     @property
     def teachers(self) -> dict[str, Process]:
-        """Every teacher process that was started, by teacher_id, dead ones too."""
+        """All teacher processes ever started, by teacher_id; some may have ended."""
         return dict(self._teachers)
 
     def start(self) -> None:
-        """Start the coordinator and wait until it serves. Raises ProcessFailed."""
+        """Start the coordinator and wait until it is ready. Raises ProcessFailed."""
         own = () if self._redis else ("--redis-port", "0")
         options = (*own, *self._coordinator_options)
         ready = self._start_manager("coordinator", self._redis or "", *options)
         self._url = self._redis or ready[0]
 
     def add_manager(self, name: str, *options: str, redis: str | None = None) -> str:
-        """Start one more service manager over the same Redis; returns its address.
+        """Start another service manager over the same Redis; return its address.
 
         Args:
-            name: its name here.
+            name: name of the manager in this object.
             options: further arguments of `edl coordinator serve`.
-            redis: URL by which it reaches the Redis of the mesh, if not the same as everybody.
+            redis: Redis URL for this manager; None: `url`.
+
+        Raises:
+            UsageError: there is, or was, a manager of this name.
+            ProcessFailed: the manager did not become ready.
         """
         if name in self._managers:
             raise UsageError(f"this mesh has a manager {name!r} already")
@@ -172,7 +176,7 @@ class LocalMesh:
         return ready
 
     def start_teacher(self, teacher_id: str, spec: TeacherSpec) -> Process:
-        """Start a teacher without waiting for it; `wait_ready` and the coordinator tell the rest.
+        """Start a teacher without waiting until it is ready; `wait_ready` does that.
 
         Raises:
             UsageError: there is, or was, a teacher of this name.
@@ -185,38 +189,42 @@ class LocalMesh:
         return process
 
     def wait_ready(self, teacher_id: str) -> str:
-        """Wait until a teacher serves; returns its address. Raises ProcessFailed."""
+        """Wait until a teacher is ready; return its address. Raises ProcessFailed."""
         ready = self._wait_for(self._teachers[teacher_id], TEACHER_READY)
         self._addresses[teacher_id] = ready[2]
         return ready[2]
 
     def add_teacher(self, teacher_id: str, spec: TeacherSpec) -> str:
-        """Start a teacher and wait until it serves; returns its address."""
+        """Start a teacher and wait until it is ready; return its address."""
         self.start_teacher(teacher_id, spec)
         return self.wait_ready(teacher_id)
 
     def suspend(self, teacher_id: str) -> None:
-        """SIGSTOP: its sockets stay open, its heartbeat ends, it answers nothing."""
+        """Send SIGSTOP: the sockets stay open, but heartbeats and answers stop."""
         self._teachers[teacher_id].send_signal(signal.SIGSTOP)
 
     def resume(self, teacher_id: str) -> None:
-        """SIGCONT, after `suspend`."""
+        """Send SIGCONT, after `suspend`."""
         self._teachers[teacher_id].send_signal(signal.SIGCONT)
 
     def kill(self, teacher_id: str) -> None:
-        """SIGKILL, without warning and without waiting for its end."""
+        """Send SIGKILL; do not wait until the teacher has ended."""
         self._teachers[teacher_id].kill()
 
     def drain(self, teacher_id: str) -> None:
-        """SIGTERM: it finishes what it has, leaves, and ends by itself."""
+        """Send SIGTERM: the teacher finishes its requests, deregisters and ends."""
         self._teachers[teacher_id].send_signal(signal.SIGTERM)
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """End everything, teachers first, each half bounded by `grace_s`; again without effect."""
+        """End teachers, then managers. Idempotent.
+
+        Args:
+            grace_s: seconds for all teachers together, then for each manager, before SIGKILL.
+        """
         try:
             stop_all([p for p in self._teachers.values() if p.alive], grace_s)
         finally:
-            # The one that brought Redis goes last.
+            # The first manager may have started Redis, so it ends last.
             for manager in reversed(self._managers.values()):
                 if manager.alive:
                     manager.stop(grace_s)
@@ -225,7 +233,7 @@ class LocalMesh:
         return None if self._log_dir is None else self._log_dir / f"{name}.log"
 
     def _wait_for(self, process: Process, pattern: str) -> tuple[str, ...]:
-        """The groups of a line of output, as soon as it is there."""
+        """Wait for a line of output; return the groups of its match."""
         deadline = time.monotonic() + self._start_timeout_s
         while True:
             self._check()

@@ -1,1 +1,1 @@
-"""`edl agent`: lends this machine to the mesh; the coordinator says which teacher runs on it."""
+"""`edl agent`: lends this machine to the mesh; the coordinator decides which teacher it runs."""

@@ -25,9 +25,9 @@ from .teacher_host import TeacherHost
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks for a request to yield.
+#: Seconds between checks for a request to yield.
 _TICK_S: Final = 0.1
-#: Seconds between two measurements of the load of other processes.
+#: Seconds between measurements of the load of other processes.
 _LOAD_S: Final = 1.0
 
 
@@ -115,7 +115,7 @@ class _Agent:
             self._leave()
 
     def _leave(self) -> None:
-        """Drain the teacher; the machine stays registered until then, but takes no order."""
+        """Drain the teacher. The machine stays registered until then, but follows no order."""
         ending = threading.Thread(target=self._host.stop, name="edl-host-end", daemon=True)
         ending.start()
         while ending.is_alive():

@@ -1,7 +1,8 @@
-"""How the owner of a machine asks its agent to yield: by files, without the mesh.
+"""Files by which the owner of a machine asks its agent to yield, without the mesh.
 
-Folder `agents/NAME` of the cache, accessible by the agent's user only: `lock` is held by the agent
-that runs as NAME, `yield` says until when it has to yield, `state` is written by the agent.
+They are in the folder `agents/NAME` of the cache, which only the agent's user can open. The agent
+that runs as NAME holds `lock` and writes `state`; `yield` contains the time until which the agent
+has to yield.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class AgentDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the lock of this name in the body.
+        """Hold the lock of this name while the body runs.
 
         Raises:
             UsageError: another agent holds it, or the folder cannot be written.
@@ -71,7 +72,11 @@ class AgentDirectory:
         return False
 
     def request_yield(self, for_s: float | None) -> None:
-        """Ask the agent to yield for so long, None: until `cancel_yield`; may raise UsageError."""
+        """Ask the agent to yield for `for_s` seconds; None: until `cancel_yield`.
+
+        Raises:
+            UsageError: the folder cannot be written.
+        """
         until = None if for_s is None else time.time() + for_s
         try:
             _write(self._folder / "yield", {"until": until})
@@ -87,7 +92,7 @@ class AgentDirectory:
             (self._folder / "yield").unlink()
 
     def yield_left_s(self) -> float | None:
-        """Return the seconds that it still has to yield; inf: without end; None: it need not."""
+        """Return the seconds that the agent still has to yield; inf: no end; None: no request."""
         request = _read(self._folder / "yield")
         if request is None:
             return None
@@ -98,7 +103,7 @@ class AgentDirectory:
         return left_s if left_s > 0 else None
 
     def write_state(self, state: Mapping[str, Any]) -> None:
-        """Write the state of the agent, if possible."""
+        """Write the state of the agent; ignore errors of the file system."""
         with contextlib.suppress(OSError):
             _write(self._folder / "state", dict(state))
 
@@ -108,10 +113,10 @@ class AgentDirectory:
 
 
 def running_agents(cache: Path, machine_id: str | None) -> list[AgentDirectory]:
-    """Return the directories of the agents that run here, or of the named one.
+    """Return the directories of the agents that run here, or only that of `machine_id`.
 
     Raises:
-        UsageError: none runs.
+        UsageError: there is no such agent.
     """
     from urllib.parse import unquote
 
@@ -134,8 +139,13 @@ def wait_until_yielded(
 ) -> None:
     """Wait until no teacher of these agents runs.
 
+    Args:
+        agents: directories of the agents.
+        timeout_s: seconds to wait for all of them.
+        tell: called with a line for each agent that has yielded.
+
     Raises:
-        ProcessFailed: one still runs after `timeout_s`.
+        ProcessFailed: a teacher still runs after `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     for agent in agents:

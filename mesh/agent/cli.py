@@ -260,7 +260,7 @@ def agent(
         run_agent(settings, stop, typer.echo)
 
 
-#: Parameters of `edl agent --local` alone, and those that it does not have.
+#: Parameters that only `edl agent --local` has, and those that only `edl agent` without it has.
 _OF_A_SERVICE: Final = ("service", "model", "min_", "max_", "teacher_options")
 _OF_A_MACHINE: Final = (
     *("machine", "devices", "cache", "cache_gib", "load", "quiet", "listen", "advertise"),
@@ -269,7 +269,7 @@ _OF_A_MACHINE: Final = (
 
 
 def _check_mode(ctx: typer.Context, local: bool) -> None:
-    """Raise UsageError about options of the other mode; variables may be there for both."""
+    """Raise UsageError if an option of the other mode is given; EDL_* variables may be set."""
     other = _OF_A_MACHINE if local else _OF_A_SERVICE
     given = [name for name in other if source_of(ctx, name) == "COMMANDLINE"]
     if given:
@@ -348,6 +348,6 @@ def default_name() -> str:
 
 
 def default_cache() -> Path:
-    """Return the folder in this user's cache."""
+    """Return the agents' folder in this user's cache directory."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "edl-dist" / "agent"

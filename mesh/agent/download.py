@@ -1,4 +1,4 @@
-"""Downloads the files of a model from a URL, with a size limit, and abortable at any time."""
+"""Abortable download of a model's files from a URL, with a size limit."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ...runtime.extras import install_command
 
 _BLOCK_BYTES: Final = 4 << 20
 _MOST_FILES: Final = 10_000
-#: Seconds without a byte after which an HTTP server, and any other source, counts as silent.
+#: Seconds without a byte after which a download from an HTTP server, or from any source, fails.
 _SILENT_S: Final = 60
 _STUCK_S: Final = 300.0
-#: Seconds between two calls of `check`.
+#: Seconds between calls of `check`.
 _SLICE_S: Final = 0.1
-#: Files with the weights of a Paddle program, beside it.
+#: Suffix of the file with the weights, by the suffix of a Paddle program.
 _BESIDE: Final[Mapping[str, str]] = {".json": ".pdiparams", ".pdmodel": ".pdiparams"}
 
 
@@ -31,19 +31,20 @@ def download(
 ) -> None:
     """Download a model.
 
-    A thread of its own does it, so that a silent server cannot keep a machine from yielding.
+    The download runs in its own thread, so that a silent server cannot keep a machine from
+    yielding.
 
     Args:
         url: URL of the model.
         into: folder to create. After an exception it may have partial files, and the thread
             removes it once it notices.
-        room: most bytes.
-        check: called ten times a second; an exception from it aborts the download.
+        room: size limit in bytes.
+        check: called every 0.1 s; an exception from it aborts the download.
         tell: called with a line about the download, in any thread.
 
     Raises:
         ModelError: the URL has no model.
-        ModelUnavailable: it cannot be downloaded now, or is larger than `room`.
+        ModelUnavailable: the model cannot be downloaded now, or is larger than `room`.
         UsageError: the URL needs a library that is not installed.
     """
     work = _Work(url, into, room, tell)
@@ -67,7 +68,7 @@ class _Work:
 
     Attributes:
         ended: completes with the download.
-        given_up: the download was aborted.
+        given_up: set when the download is aborted.
         last_s: monotonic time of the latest bytes.
     """
 
@@ -163,7 +164,7 @@ def _files(fs: Any, url: str, root: str) -> dict[str, str]:
 def _size(fs: Any, path: str, url: str) -> int | None:
     """Return the number of bytes of a file; None: unknown."""
     info = fs.info(path)
-    if info.get("type") == "other":  # a pipe or a device, which may never end
+    if info.get("type") == "other":  # reading a pipe or a device may never end
         raise ModelError(f"{path} at {url} is no file")
     size = info.get("size")
     return None if size is None else int(size)
@@ -179,13 +180,13 @@ def _safe(name: str, url: str) -> str:
 
 @contextlib.contextmanager
 def _translated(url: str) -> Iterator[None]:
-    """Translate the exceptions of fsspec and the libraries behind it."""
+    """Translate exceptions of fsspec and its libraries into EdlErrors."""
     try:
         yield
     except (EdlError, InterruptedError):
         raise
     except FileNotFoundError as error:
-        cause = error.__cause__  # fsspec raises this for unreachable HTTP servers, too
+        cause = error.__cause__  # fsspec raises this error for unreachable HTTP servers too
         if isinstance(cause, FileNotFoundError | None) or getattr(cause, "status", 0) == 404:
             raise ModelError(f"there is no model at {url}") from None
         raise ModelUnavailable(f"the model at {url} cannot be fetched now: {cause}") from error

@@ -13,12 +13,12 @@ from ...runtime.errors import UsageError
 
 _PROC: Final = Path("/proc")
 _GPUS: Final = Path("driver/nvidia/gpus")
-#: Of /proc/stat's first line: user, nice, system, irq, softirq; not idle, iowait, steal.
+#: Columns in the first line of /proc/stat: user, nice, system, irq, softirq.
 _BUSY: Final = (0, 1, 2, 5, 6)
 
 
 def find_devices(proc: Path = _PROC) -> tuple[str, ...]:
-    """Return this machine's GPUs, or if it has none the cores that this process may use."""
+    """Return this machine's GPUs, or the cores that this process may use if there is no GPU."""
     try:
         count = sum(1 for _ in (proc / _GPUS).iterdir())
     except OSError:
@@ -43,10 +43,10 @@ class OtherLoad:
     Args:
         proc: the proc file system.
         clock: returns seconds.
-        own: id of this process.
+        own: id of the process that is not counted; None: this process.
 
     Raises:
-        UsageError: the load is unknown on this system.
+        UsageError: this system does not tell its load.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class OtherLoad:
         self._ours = self._family()
 
     def cores(self) -> float:
-        """Return the average since the last call."""
+        """Return the average number of busy cores since the last call; 0.0: unknown."""
         try:
             busy, ours = self._whole(), self._family()
         except (OSError, ValueError, IndexError):
@@ -76,7 +76,7 @@ class OtherLoad:
         passed_s = now - self._at_s
         if passed_s <= 0:
             return 0.0
-        # Descendants that ended in between count as other processes, which hardly matters.
+        # Descendants that have ended since the last call count as other processes; negligible.
         own = sum(ticks - self._ours.get(pid, 0) for pid, ticks in ours.items())
         other = max(0, busy - self._busy - max(0, own))
         self._at_s, self._busy, self._ours = now, busy, ours
@@ -94,7 +94,7 @@ class OtherLoad:
                 continue
             try:
                 text = (entry / "stat").read_text()
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
             # The program name, in parentheses, may contain any character.
             words = text.rpartition(")")[2].split()

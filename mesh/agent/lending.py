@@ -1,9 +1,9 @@
-"""When a machine is lent to the mesh.
+"""Decides when a machine is lent to the mesh.
 
-It is not lent while its owner asks for it (`edl agent yield`), after its teacher was drained, or
-while other processes keep more of its cores busy than the owner allows. After such a load it is
-lent again only once the machine has been quiet for a while, so that the owner does not notice the
-mesh.
+A machine is not lent while its owner asks for it (`edl agent yield`), after an operator drained its
+teacher, or while other processes keep more of its cores busy than the owner allows. After such a
+load the machine is lent again only once it has been quiet for a while, so that the owner does not
+notice the mesh.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from math import exp, inf
 
 @dataclass(frozen=True, slots=True)
 class LendingConfig:
-    """What an owner allows.
+    """Conditions of a machine's owner.
 
     Attributes:
-        most_load: CPU cores that other processes may keep busy; None: any number.
+        most_load: CPU cores that other processes may keep busy while the machine is lent; None: any
+            number.
         quiet_s: seconds below half of `most_load` before the machine is lent again.
         mean_s: time constant in seconds of the average load.
     """
@@ -35,7 +36,7 @@ class LendingMemory:
         load: average load, in CPU cores.
         at_s: time of the latest decision.
         loaded: the load was too high, and the machine has not been quiet since.
-        quiet_since_s: since when the load is low; inf: it is not.
+        quiet_since_s: time since which the load is low; inf: it is not low.
     """
 
     load: float = 0.0
@@ -49,9 +50,9 @@ class LendingDecision:
     """Whether a machine is lent.
 
     Attributes:
-        lent: teachers may run on it.
-        why: the reason if it is not lent.
-        until_s: seconds until it will be lent again; 0: unknown.
+        lent: teachers may run on the machine.
+        why: reason why the machine is not lent.
+        until_s: seconds until the machine is lent again; 0: unknown.
     """
 
     lent: bool
@@ -70,11 +71,14 @@ def lend(
 
     Args:
         load: CPU cores that other processes kept busy since the latest decision.
-        asked_until_s: time until which the owner asks for it, by the clock of `now`; inf: without
-            end; None: not at all.
+        asked_until_s: time until which the owner wants the machine, by the clock of `now`; inf: no
+            end; None: the owner does not want it.
         memory: state after the latest decision.
-        now: seconds of a clock that does not go back.
-        config: what the owner allows.
+        now: seconds of a monotonic clock.
+        config: conditions of the owner.
+
+    Returns:
+        The decision, and the state for the next one.
     """
     memory = _averaged(load, memory, now, config)
     memory = _loaded(memory, now, config)

@@ -1,4 +1,4 @@
-"""Models on this machine: downloaded by URL, stored atomically, checked by content."""
+"""Cache of models on this machine: downloaded by URL, stored atomically, checked by content."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from .download import download
 
 #: Share of the free disk space that a model may take.
 _ROOM: Final = 0.95
-#: A model that was used within so many seconds is not removed.
+#: Seconds after its last use during which a model is not removed.
 _RECENT_S: Final = 3600.0
 
 
 class ModelCache:
-    """A folder of models, each in a folder named by its content. Several agents may share it.
+    """A folder of models, each in a folder named by its content_id. Several agents may share it.
 
     Args:
-        folder: the folder.
-        most_bytes: the least recently used models are removed above this; None: none are.
+        folder: the agents' cache folder; models are in its subfolder `models`.
+        most_bytes: size limit; the least recently used models are removed above it. None: no limit.
+
+    Raises:
+        UsageError: the folder cannot be written, or other users may write to it.
     """
 
     def __init__(self, folder: Path, most_bytes: int | None = None) -> None:
@@ -48,7 +51,7 @@ class ModelCache:
         self._remove_leftovers()
 
     def contents(self) -> tuple[str, ...]:
-        """Return the contents of all models."""
+        """Return the content_id of each model, sorted."""
         with contextlib.suppress(OSError):
             names = [entry.name for entry in self._folder.iterdir()]
             return tuple(sorted(name for name in names if not name.startswith(".")))
@@ -57,20 +60,20 @@ class ModelCache:
     def fetch(
         self, deployment: Deployment, check: Callable[[], None], tell: Callable[[str], None]
     ) -> Path:
-        """Return the model of a deployment, after its content was checked.
+        """Return the model of a deployment; download it if needed, and check its content.
 
         Args:
             deployment: the deployment.
-            check: called often; an exception from it aborts the download.
-            tell: called with a line about the progress.
+            check: called every 0.1 s; an exception from it aborts the download.
+            tell: called with a line about the progress, in any thread.
 
         Returns:
-            A folder with this model only.
+            A folder that contains only this model.
 
         Raises:
-            ContentMismatch: the URL has another content.
+            ContentMismatch: the model at the URL has another content_id.
             ModelError: the URL has no model.
-            ModelUnavailable: it cannot be downloaded now, or there is no room for it.
+            ModelUnavailable: the model cannot be downloaded now, or there is no room for it.
             UsageError: the URL needs a library that is not installed.
         """
         folder = self._folder / deployment.content_id
@@ -115,11 +118,11 @@ class ModelCache:
         try:
             part.rename(folder)
         except OSError as error:
-            if not folder.is_dir():  # else another agent has stored it meanwhile
+            if not folder.is_dir():  # otherwise another agent has stored the model meanwhile
                 raise ModelUnavailable(f"{folder} cannot be made: {error.strerror}") from None
 
     def _prune(self, keep: Path) -> None:
-        """Remove the least recently used models above the limit."""
+        """Remove the least recently used models above the limit, except `keep` and recent ones."""
         if self._most_bytes is None:
             return
         with contextlib.suppress(OSError):

@@ -19,13 +19,13 @@ class TeacherOptions:
     """Options of teachers that belong to the machine, not to a deployment.
 
     Attributes:
-        listen: address of their gRPC servers, `HOST:PORT`.
+        listen: address of the gRPC servers, `HOST:PORT`.
         advertise: host name or address by which students reach them; None: that of `listen`.
         insecure: allow listening beyond this machine without credentials.
-        tls_cert: file of their certificate.
-        tls_key: file of its key.
-        tls_ca: file of the authorities of client certificates.
-        tokens: file of accepted tokens.
+        tls_cert: file with the servers' certificate.
+        tls_key: file with its private key.
+        tls_ca: file with the certificate authorities of clients.
+        tokens: file with the accepted tokens.
         ttl_s: seconds without a heartbeat after which a teacher is dead.
         grace_s: seconds that a teacher has to finish its requests.
         start_s: seconds that a teacher has to load its model.
@@ -43,7 +43,7 @@ class TeacherOptions:
     start_s: float = 900.0
 
     def arguments(self) -> list[str]:
-        """Return them as arguments of `edl teacher serve`."""
+        """Return the arguments of `edl teacher serve`; `start_s` is none of them."""
         named = {
             "listen": self.listen,
             "advertise": self.advertise,
@@ -67,11 +67,11 @@ class AgentSettings:
         machine_id: name of the machine in the mesh, and of its teacher.
         devices: devices of teachers, as in `edl teacher serve --devices`.
         cache: folder for models, and for the files of `edl agent yield`.
-        cache_bytes: size limit of the models; None: none.
+        cache_bytes: size limit of the models in bytes; None: no limit.
         ttl_s: seconds without a heartbeat after which the machine is dead.
-        lending: when the machine is lent.
+        lending: conditions under which the machine is lent.
         teacher: options of its teachers.
-        log_dir: folder for their output; None: only the last lines are kept, in memory.
+        log_dir: folder for the teachers' output; None: only the last lines are kept, in memory.
     """
 
     coordinator: str
@@ -95,11 +95,11 @@ class AgentSettings:
 
     @property
     def beat_relay(self) -> Path:
-        """Socket that all agents with this cache and coordinator share."""
+        """Path of the heartbeat relay's socket, shared by agents with this cache and Redis URL."""
         mesh = hashlib.sha256(self.coordinator.encode()).hexdigest()[:8]
         return self.cache / "beats" / mesh
 
     @property
     def beat_s(self) -> float:
-        """Seconds between two heartbeats, whose replies carry orders."""
+        """Seconds between heartbeats; their replies contain orders."""
         return self.ttl_s / BEATS_PER_TTL

@@ -1,7 +1,7 @@
-"""Runs the teacher of a machine, one step after the other, in a thread.
+"""Runs the teacher of a machine in a thread, one step after the other.
 
-The wanted deployment may change at any moment. A download or a loading model is aborted then. A
-teacher that serves is drained, and the next one starts when it has ended.
+The wanted deployment may change at any time. Then a download or the start of a teacher is aborted;
+a serving teacher is drained, and the next one starts when it has ended.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from .settings import AgentSettings
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks for another wanted deployment while a model loads.
+#: Seconds between checks for another wanted deployment while a model loads.
 _SLICE_S: Final = 0.1
-#: Bounds of the pause before a retry: after wrong usage, and after other failures.
+#: First and longest pause in seconds before a retry: after a UsageError, and after other failures.
 _WRONG_S: Final = (30.0, 600.0)
 _FAILED_S: Final = (5.0, 300.0)
 #: Seconds added to the grace period of a teacher.
 _LEAVE_S: Final = 5.0
-#: After so many seconds earlier failures of a deployment are forgotten.
+#: Seconds that a teacher has to run until earlier failures of its deployment are forgotten.
 _HEALTHY_S: Final = 60.0
 
 
@@ -45,11 +45,11 @@ class HostStatus:
 
     Attributes:
         state: one of `records.STATES`, except "yielded".
-        service: service of the teacher, or of the one that failed.
-        content_id: its content.
-        why: what it waits for, or the error.
-        blocked: `attempt_of` deployments that are not retried yet.
-        troubles: the error of each of these.
+        service: service of the teacher that runs, starts or has failed.
+        content_id: content_id of that teacher.
+        why: progress of the download, or the error.
+        blocked: `attempt_of` each deployment that is not retried yet.
+        troubles: error of each of these deployments.
     """
 
     state: State = "idle"
@@ -66,9 +66,9 @@ class TeacherHost:
     Args:
         settings: settings of the agent.
         cache: cache of models.
-        on_change: called when `status` has changed, in any thread.
-        on_drained: called when an operator has drained the teacher, in the thread of the host.
-        rng: jitters pauses.
+        on_change: called in any thread when `status` has changed.
+        on_drained: called in the host's thread when an operator has drained the teacher.
+        rng: source of jitter for pauses.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class TeacherHost:
         self._thread.start()
 
     def set_wanted(self, deployment: Deployment | None) -> None:
-        """Set the deployment to serve; None: no teacher. Returns at once."""
+        """Set the deployment to serve and return at once; None: no teacher."""
         with self._changed:
             if deployment != self._wanted:
                 self._wanted = deployment
@@ -155,7 +155,7 @@ class TeacherHost:
             return self._wanted
 
     def _is_over(self, wanted: Deployment | None) -> bool:
-        """Whether the teacher has ended, or is not wanted any more."""
+        """Whether the teacher has ended or is no longer wanted."""
         teacher = self._teacher
         if teacher.process is None:
             return False
@@ -187,7 +187,7 @@ class TeacherHost:
         )
 
     def _check(self, deployment: Deployment) -> None:
-        """Raise InterruptedError when something else is wanted meanwhile."""
+        """Raise InterruptedError if this deployment is no longer wanted."""
         if self._stopping or not _same(deployment, self._wanted):
             raise InterruptedError
 
@@ -224,7 +224,7 @@ class TeacherHost:
             f"--devices={','.join(own.devices)}",
             *arguments(deployment.options),
             *own.teacher.arguments(),  # last, as these override options of the deployment
-            # A variable, as all users of this machine may read command lines.
+            # Variables, as all users of this machine can read command lines.
             env={"EDL_COORDINATOR": own.coordinator, "EDL_BEAT_RELAY": str(own.beat_relay)},
             log=None if log_dir is None else log_dir / f"{deployment.service}.log",
         )
@@ -264,7 +264,7 @@ class TeacherHost:
         self._show("idle", None)
 
     def _ended(self, teacher: _RunningTeacher) -> None:
-        """Record a teacher that ended unasked."""
+        """Record the end of a teacher that the host did not drain."""
         assert teacher.deployment is not None
         assert teacher.process is not None
         if self._status.state == "serving" and teacher.process.returncode == 0:
@@ -304,7 +304,7 @@ class _RunningTeacher:
 
 
 def _same(one: Deployment | None, other: Deployment | None) -> bool:
-    """Whether both need the same teacher."""
+    """Whether both deployments need the same teacher."""
     if one is None or other is None:
         return one is other
     return (one.service, one.content_id) == (other.service, other.content_id)
