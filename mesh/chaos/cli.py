@@ -89,7 +89,7 @@ def chaos(
 
 
 def _run(settings: ChaosSettings, logs: Path | None, stop: Stop) -> ChaosReport:
-    """Run it; keep the folder of logs if it was named, or if an invariant is broken."""
+    """Run chaos; keep the folder of logs if --logs names it, or if an invariant is broken."""
     from .monitoring import RUN_ID_VARIABLE, LeftoverCheck
     from .run import run_chaos
 

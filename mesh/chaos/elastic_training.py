@@ -26,8 +26,8 @@ class ElasticTraining:
     """A node that trains from `start` to `stop`. Does nothing if Paddle is not installed.
 
     Args:
-        url: of Redis.
-        folder: for logs, checkpoints and the log of trained ids.
+        url: Redis URL.
+        folder: folder for logs, checkpoints and the log of trained ids.
     """
 
     def __init__(self, url: str, folder: Path) -> None:
@@ -38,14 +38,14 @@ class ElasticTraining:
 
     @property
     def result(self) -> ElasticTrainingResult | None:
-        """Outcome; None if it was not started, or has not been stopped."""
+        """Outcome of the training; None: it was not started, or not stopped yet."""
         return self._result
 
     def start(self, check: Callable[[], None]) -> None:
         """Start a node; once it trains, start one with another seed and wait for its exit.
 
         Args:
-            check: called while waiting; an exception that it raises ends the wait.
+            check: called while waiting; an exception from it ends the wait.
 
         Raises:
             ProcessFailed: the first node does not train, or the second one does not exit.
@@ -64,7 +64,7 @@ class ElasticTraining:
             return
         steps = self._last_step() if node.alive else 0
         alive = node.alive
-        with contextlib.suppress(ProcessFailed):  # its exit code tells
+        with contextlib.suppress(ProcessFailed):  # `_trouble` reports a node that does not end
             stop_all([node], STOP_TIMEOUT_S)
         stop_all([one for one in (second,) if one is not None], 0.0)
         self._result = ElasticTrainingResult(
@@ -109,7 +109,7 @@ class ElasticTraining:
         return self._folder / "ids"
 
     def _last_step(self) -> int:
-        """The last step that rank 0 has trained; 0 before the first."""
+        """Return the last step that rank 0 has trained; 0: none."""
         try:
             text = (self._id_log / "rank-0.jsonl").read_text()
             return int(json.loads(text[: text.rindex("\n")].splitlines()[-1])["step"])

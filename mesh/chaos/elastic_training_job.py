@@ -14,7 +14,7 @@ STEP_S = 0.2
 
 
 class RegressionData(Dataset):  # type: ignore[misc]
-    """Row i is drawn with seed i; its label is the sum of its features."""
+    """Rows of random features; row i has seed i, and its label is the sum of its features."""
 
     def __len__(self) -> int:
         return ROWS
@@ -29,7 +29,7 @@ def model() -> Any:
 
 
 def loss(outputs: Any, labels: Any) -> Any:
-    """Squared error; sleeps for the duration of a step."""
+    """Sleep for the duration of a step, and return the mean squared error."""
     time.sleep(STEP_S)
     return paddle.nn.functional.mse_loss(outputs, labels)
 

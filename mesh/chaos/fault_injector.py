@@ -1,4 +1,4 @@
-"""Injects faults into the mesh of a chaos run, heals them, and records when."""
+"""Injects faults into the mesh of a chaos run, heals them, and records both."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from .settings import ChaosSettings
 
 #: Delay of each chunk by "delay-teacher", in each direction.
 DELAY_S = 0.2
-#: A fault counts as active for at least so long after it was healed, or for its settle time.
+#: A healed fault counts as active for its settle time, or for this time if that is shorter.
 MIN_SETTLE_S = 2.0
 #: Kinds that are healed as soon as they are injected.
 _INSTANT = ("break-teacher", "kill-engine")
 
 
 class FaultInjector:
-    """Injects the faults of a plan into `mesh`; threads wait for everything that takes time.
+    """Injects the faults of a plan into `mesh`; threads do what takes time.
+
+    A fault that would exceed the limits of the plan, as processes start more slowly than planned,
+    is skipped.
 
     Args:
         mesh: the processes and proxies.
-        settings: which the plan was made for. Where processes start more slowly than the plan
-            assumes, a fault that would exceed its limits is skipped.
-        clock: seconds since the run began.
+        settings: settings of the plan.
+        clock: returns the seconds since the run began.
     """
 
     def __init__(
@@ -48,12 +50,12 @@ class FaultInjector:
 
     @property
     def injected(self) -> tuple[InjectedFault, ...]:
-        """Faults so far, skipped ones included, in order."""
+        """Faults so far in order, including skipped ones."""
         with self._lock:
             return tuple(self._injected.values())
 
     def inject(self, fault: Fault) -> str:
-        """Begin a fault; return why it was skipped, empty if it was not."""
+        """Begin a fault; return the reason if it was skipped, otherwise an empty text."""
         active = self._active_faults()
         with self._lock:
             self._injected[fault.number] = InjectedFault(fault, self._clock())
@@ -69,7 +71,7 @@ class FaultInjector:
         return skipped
 
     def heal(self, fault: Fault) -> None:
-        """Undo a fault, or restart the process that it killed; nothing if it was skipped."""
+        """Undo a fault, or restart the process that it killed, unless it is healed or skipped."""
         with self._lock:
             injected = self._injected[fault.number]
         if injected.healed_s is not None:
@@ -88,7 +90,7 @@ class FaultInjector:
                 self._record_healed(fault)
 
     def heal_all(self) -> None:
-        """Undo every fault and start no process any more: the run ends."""
+        """Undo all faults, and start no more processes, at the end of the run."""
         with self._lock:
             self._closing = True
         for injected in self.injected:
@@ -96,13 +98,13 @@ class FaultInjector:
                 self._undo(injected.fault)
 
     def close(self) -> None:
-        """Join the threads; call it once the processes have been stopped."""
+        """Join the threads. Call it after the processes have been stopped."""
         self._closing = True
         for thread in self._threads:
             thread.join(STOP_TIMEOUT_S)
 
     def _active_faults(self) -> list[Fault]:
-        """Faults that are not healed, or have not settled."""
+        """Return the faults that are not healed or have not settled."""
         now = self._clock()
         return [
             one.fault
@@ -180,7 +182,7 @@ class FaultInjector:
         return ""
 
     def _undo(self, fault: Fault) -> None:
-        """Undo a fault that lasts until it is undone; others are left alone."""
+        """Undo a fault of a kind that lasts until it is undone; do nothing for other kinds."""
         match fault.kind:
             case "suspend-teacher":
                 if (process := self._mesh.teachers[fault.target].process) is not None:
@@ -193,7 +195,7 @@ class FaultInjector:
                 self._mesh.teachers[fault.target].corruptor.use(None)
 
     def _count_effects(self, fault: Fault) -> int | None:
-        """Count all effects on the fault's target since the run began; None for processes."""
+        """Return the effects on the fault's target since the run began; None: no traffic fault."""
         match fault.kind:
             case "silence-manager":
                 return self._mesh.manager_proxy.effects
@@ -207,14 +209,14 @@ class FaultInjector:
         teacher = self._mesh.teachers[fault.target]
         return teacher.redis_proxy if fault.kind == "part-teacher" else teacher.proxy
 
-    # --- what takes time
+    # --- work in threads
 
     def _restart(self, fault: Fault, process: RestartableProcess) -> None:
         """Start the process again; the fault is healed once it is ready."""
         self._in_thread(partial(self._start_until_ready, fault, process))
 
     def _start_until_ready(self, fault: Fault, process: RestartableProcess) -> None:
-        """Start it like a supervisor, again and again: a teacher exits if Redis is down."""
+        """Start a process until it becomes ready: a teacher exits if Redis is down."""
         while True:
             with self._lock:  # no process starts after `heal_all`
                 if self._closing:
@@ -224,9 +226,9 @@ class FaultInjector:
                 return
 
     def _drain(self, fault: Fault, *, restart: bool) -> None:
-        """Send SIGTERM; the fault is healed once it has exited, or is ready after a restart."""
+        """Drain a teacher; the fault is healed once it has exited, or is ready after a restart."""
         teacher = self._mesh.teachers[fault.target]
-        was_ready = teacher.is_ready  # one that is still starting may exit with any code
+        was_ready = teacher.is_ready  # a teacher that is still starting may exit with any code
         if teacher.process is not None:
             teacher.process.send_signal(signal.SIGTERM)
         self._in_thread(partial(self._finish_drain, fault, teacher, was_ready, restart))

@@ -1,7 +1,8 @@
-"""Fault kinds, and the plan of a chaos run: which fault strikes which target when.
+"""Kinds of faults, and the plan of a chaos run: when which fault strikes which target.
 
-Planning is pure: the same settings, seed included, give the same plan. The stream must keep moving
-while each student has a healthy teacher, so the plan bounds how many teachers are faulty at once.
+Planning is pure: the same settings, including the seed, give the same plan. The stream must keep
+moving while each student has a healthy teacher, so the plan limits the number of teachers that are
+faulty at once.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ from random import Random
 
 from .settings import ChaosSettings
 
-#: Seconds between the starts of two faults, unless the limits of the plan delay the second one.
+#: Bounds of the seconds between the starts of two faults, unless limits of the plan delay the next.
 MIN_GAP_S = 0.6
 MAX_GAP_S = 2.2
-#: Start of the first fault, in seconds: until then the mesh settles.
+#: Start of the first fault, in seconds since the run began; the mesh settles until then.
 FIRST_FAULT_S = 3.0
-#: After this part of a run the engine of the last student is not killed any more: only an engine
-#: that lives for minutes shows whether its memory grows.
+#: Part of a run after which the engine of the last student is not killed: only an engine that runs
+#: for minutes shows whether its memory grows.
 LAST_ENGINE_KILL_SHARE = 1 / 3
-#: While the limits allow no fault, planning goes on after so many seconds.
+#: Seconds to the next attempt if the limits allow no fault.
 RETRY_S = 0.25
 
 
 class FaultTarget(Enum):
-    """What a kind of fault strikes."""
+    """Target of a kind of fault."""
 
     TEACHER = "teacher"
-    #: A teacher that joins for some seconds.
+    #: A temporary teacher.
     GUEST = "guest"
     STUDENT = "student"
     #: The manager or Redis.
@@ -41,19 +42,19 @@ class FaultKind:
     """One kind of fault.
 
     Attributes:
-        name: as it appears in reports.
-        target: what it strikes.
-        description: what is done, for reports.
-        min_duration_s: shortest duration; 0 with `max_duration_s` 0 for an instant fault.
+        name: name in reports.
+        target: what the fault strikes.
+        description: description for reports.
+        min_duration_s: shortest duration; both durations are 0 for an instant fault.
         max_duration_s: longest duration.
-        settle_s: seconds after the fault in which its target still counts as faulty. It limits
-            what the plan combines, not what the invariants tolerate.
+        settle_s: seconds after the fault in which its target still counts as faulty in the plan;
+            the invariants ignore them.
         cooldown_s: minimum seconds between the starts of two faults of the same target.
-        outlives_ttl: the TTL of leases is added to the duration.
-        weight: how often the kind is drawn, relative to others.
-        needs_comparison: no check of a single response can detect it.
-        effect_unit: what `InjectedFault.effects` counts; empty for faults of processes. A fault
-            that meets no traffic has no effect.
+        outlives_ttl: add the TTL of leases to the duration.
+        weight: relative frequency of the kind.
+        needs_comparison: no check of a single response can detect the fault.
+        effect_unit: unit of `InjectedFault.effects`; empty for faults of processes. A fault that
+            meets no traffic has no effect.
     """
 
     name: str
@@ -157,9 +158,9 @@ class Fault:
     Attributes:
         number: position in the plan, from 1.
         at_s: start, in seconds since the run began.
-        kind: name of its kind.
-        target: name of the process that it strikes.
-        lasts_s: seconds until it is healed: undone, or the killed process restarted.
+        kind: name of a `FaultKind`.
+        target: name of the struck process.
+        lasts_s: seconds until the fault is undone, or the killed process restarted.
     """
 
     number: int
@@ -170,12 +171,12 @@ class Fault:
 
     @property
     def settled_s(self) -> float:
-        """When the target no longer counts as faulty, according to the plan."""
+        """Time from which the target no longer counts as faulty in the plan."""
         return self.at_s + self.lasts_s + KIND_BY_NAME[self.kind].settle_s
 
     @property
     def target_free_s(self) -> float:
-        """When the same target may be struck again."""
+        """Time from which the same target may be struck again."""
         return max(self.settled_s, self.at_s + KIND_BY_NAME[self.kind].cooldown_s)
 
 
@@ -185,15 +186,15 @@ def make_plan(settings: ChaosSettings) -> tuple[Fault, ...]:
     - A target is struck again only once its last fault has settled (`Fault.target_free_s`).
     - At most `settings.max_concurrent_faults` teachers and control-plane processes are faulty at
       once.
-    - Kinds come in random order, as often as their weights say.
+    - Kinds come in random order; their frequencies are proportional to their weights.
     """
     rng = Random(settings.seed)
     kinds = _draw_kinds(
         rng, [kind for kind in FAULT_KINDS if settings.deceive or not kind.needs_comparison]
     )
     plan: list[Fault] = []
-    recent: list[Fault] = []  # those whose targets are not free yet
-    waiting: list[FaultKind] = []  # drawn but not allowed so far: tried first
+    recent: list[Fault] = []  # faults with targets that are not free yet
+    waiting: list[FaultKind] = []  # kinds that are drawn but not planned yet, in order
     now_s = FIRST_FAULT_S
     while now_s < settings.seconds:
         while len(waiting) < len(FAULT_KINDS):
@@ -229,7 +230,7 @@ def is_allowed(kind: FaultKind, active: Sequence[Fault], settings: ChaosSettings
 
 
 def _draw_kinds(rng: Random, kinds: Sequence[FaultKind]) -> Iterator[FaultKind]:
-    """Yield kinds without end: each as often as its weight in every shuffled round."""
+    """Yield kinds without end, in shuffled rounds; a round has each kind `weight` times."""
     while True:
         kinds_of_round = [kind for kind in kinds for _ in range(kind.weight)]
         rng.shuffle(kinds_of_round)

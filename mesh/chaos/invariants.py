@@ -1,4 +1,4 @@
-"""The invariants of a chaos run, checked on its trace: one pure function for each."""
+"""Invariants of a chaos run: a pure function for each checks it on the trace."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .synthetic_samples import expected_digests
 
 #: Longest permitted pause of a student's stream while a teacher is healthy.
 MAX_PAUSE_S = 3.0
-#: Share of the run in which a student must have had a healthy teacher: otherwise the check of its
+#: Minimum share of the run in which a student has a healthy teacher; with less, the check of its
 #: pauses covers too little.
 MIN_COVERED_SHARE = 0.5
-#: A reader ejects a teacher that refuses every sample within so many seconds of using it, added up
-#: over the run: a new engine knows nothing of the refusals that the killed one met.
+#: Seconds of use, added up over the run, after which a reader must have ejected a teacher that
+#: refuses every sample. Added up, as a new engine does not know what the killed one observed.
 MAX_REFUSING_S = 30.0
 #: Exit code of a node whose settings differ from those of the job.
 EXIT_REFUSED = 2
-#: Statistics, and the batch that the training loop works on, lag behind by so much.
+#: Seconds by which statistics, and the batch in the training loop, lag behind.
 STATS_LAG_S = 0.6
-#: Wrong labels that were not detected have left the buffer so long after the fault was healed.
+#: Seconds after a fault was healed within which undetected wrong labels leave the buffer.
 BUFFER_DRAINED_S = 5.0
 _CHUNK_ROWS = 1 << 8
 _MAX_EXAMPLES = 5
@@ -36,8 +36,8 @@ class InvariantResult:
     """Result of checking one invariant.
 
     Attributes:
-        name: of the invariant.
-        checked: what was examined, as text.
+        name: name of the invariant.
+        checked: description of what was checked.
         broken: descriptions of violations; empty if the invariant holds.
     """
 
@@ -54,8 +54,8 @@ def check_invariants(trace: RunTrace, *, interrupted: bool = False) -> tuple[Inv
     """Check every invariant, in the order of the report.
 
     Args:
-        trace: of the run.
-        interrupted: the run was ended early; the mesh had no time to recover.
+        trace: trace of the run.
+        interrupted: the run was ended early, so the mesh had no time to recover.
     """
     checks = (
         ids_in_order,
@@ -110,7 +110,7 @@ def labels_correct(trace: RunTrace) -> InvariantResult:
 
 
 def honest_teachers_kept(trace: RunTrace) -> InvariantResult:
-    """No reader ejects a teacher for lying that has not lied."""
+    """No reader ejects an honest teacher for lying."""
     ejected = {name: _wrongly_ejected(trace, seen) for name, seen in trace.students.items()}
     broken = [f"{name}: {', '.join(found)}" for name, found in ejected.items() if found]
     liars = {
@@ -199,7 +199,7 @@ def students_exit_cleanly(trace: RunTrace) -> InvariantResult:
 
 
 def wrong_seed_refused(trace: RunTrace) -> InvariantResult:
-    """The elastic training refuses a node with another seed, and goes on to the end."""
+    """The elastic training refuses a node with another seed, and continues."""
     name, result = "only the node with another seed is refused", trace.training
     if result is None:
         return InvariantResult(name, "not checked: Paddle is not installed")
@@ -217,10 +217,11 @@ def nothing_left_behind(trace: RunTrace) -> InvariantResult:
 
 
 def _may_be_undetected(trace: RunTrace, seen: StudentTrace, times: Array) -> Array:
-    """For each time of arrival, whether labels may have been wrong without the reader noticing.
+    """Return for each time of arrival whether it is excusable that the reader missed wrong labels.
 
-    That is from the start of a fault that only comparisons reveal until the student's reader has
-    ejected the teacher for it; if it never does, until the buffer has drained after the fault.
+    That is the time from the start of a fault that only comparisons reveal until the student's
+    reader has ejected the teacher, or until the buffer has drained after the fault if it never
+    does.
     """
     mask = np.zeros(len(times), bool)
     for fault in trace.wrong_label_faults:
@@ -235,7 +236,7 @@ def _may_be_undetected(trace: RunTrace, seen: StudentTrace, times: Array) -> Arr
 
 
 def _wrongly_ejected(trace: RunTrace, seen: StudentTrace) -> list[str]:
-    """Teachers that a student's reader ejected for lying before they lied, with the time."""
+    """Describe the teachers that a student's reader ejected for lying before they lied."""
     names = {name for one in seen.stats for name in one.ejected_for_lying}
     lied_at = dict.fromkeys(names, np.inf)
     for fault in trace.wrong_label_faults:
@@ -259,7 +260,7 @@ def _sample_counts(trace: RunTrace) -> str:
 
 
 def _wrong_rows(seen: StudentTrace) -> Iterator[list[int]]:
-    """Indices of records with an unexpected digest, chunk by chunk to bound the memory."""
+    """Yield the indices of records with wrong digests, in chunks, which bounds the memory."""
     for start in range(0, len(seen.samples), _CHUNK_ROWS):
         chunk = seen.samples[start : start + _CHUNK_ROWS]
         wrong = np.flatnonzero(chunk["digest"] != expected_digests(chunk["id"]))

@@ -1,4 +1,4 @@
-"""Measures liveness in a run's trace: pauses of a student's stream, and recovery after faults."""
+"""Liveness in a run's trace: pauses of a student's stream, and recovery after faults."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .run_trace import InjectedFault, MembershipSnapshot, RunTrace, StudentStats
 
 #: Resolution of the measurement of pauses.
 STEP_S = 0.1
-#: Statistics older than this say nothing about the present.
+#: Age in seconds above which statistics are ignored.
 MAX_STATS_AGE_S = 1.0
-#: Once as many teachers as there are students, the manager and Redis have been healthy for so long,
-#: each student must be served, whatever its reader believes. It covers some lease TTLs, and the
-#: back-off before a failed teacher is tried again.
+#: Once the manager, Redis and at least one honest teacher per student have been healthy for so many
+#: seconds, each student must be served, even if its reader sends to no teacher. This covers some
+#: lease TTLs, and the back-off before a reader tries a failed teacher again.
 OWED_AFTER_S = 12.0
 
 
@@ -27,11 +27,11 @@ class LongestPause:
     """The longest time in which a student received nothing although a teacher was healthy.
 
     Attributes:
-        seconds: its length.
-        began_s: its start.
-        next_id: the id that arrived after it, or was due.
-        healthy: healthy teachers that the reader was sending to; empty if it was sending to none
-            although it must be served (`OWED_AFTER_S`).
+        seconds: length of the pause.
+        began_s: start of the pause.
+        next_id: id that arrived after the pause, or was due.
+        healthy: healthy teachers that the reader was sending to; empty: it was sending to none
+            although the student must be served (`OWED_AFTER_S`).
         covered_s: seconds of the whole run in which a teacher was healthy for the student.
     """
 
@@ -45,8 +45,8 @@ class LongestPause:
 def longest_pause(trace: RunTrace, student: str) -> LongestPause:
     """Find the longest pause between two deliveries to a student, or after the last one.
 
-    A teacher is healthy for a student while its reader sends to it and no fault affects it. Stalls
-    of the machine do not count.
+    A teacher is healthy for a student while the student's reader sends to it and no fault affects
+    it. Stalls of the machine do not count.
     """
     seen = trace.students[student]
     times = np.arange(seen.began_s, max(seen.began_s, seen.ended_s), STEP_S)
@@ -76,13 +76,13 @@ def longest_pause(trace: RunTrace, student: str) -> LongestPause:
 
 
 def recovery_s(trace: RunTrace, injected: InjectedFault) -> float | None:
-    """Seconds from the healing of a fault until the mesh had recovered; None: not in this run.
+    """Return the seconds from the healing of a fault to the recovery; None: not in this run.
 
-    The mesh has recovered once every student has received something since, and
+    The mesh has recovered once every student has received a sample since the healing, and
 
-    - after a fault of a teacher: it holds its lease, and its assigned students send to it;
-    - after a guest has drained: its lease is gone;
-    - after the death of an engine: its successor sends to a teacher;
+    - after a fault of a teacher: it holds its lease, and students with this teacher send to it;
+    - after the drain of a guest: its lease is gone;
+    - after the death of an engine: the new engine sends to a teacher;
     - after a fault of the manager or Redis: every student holds its lease and has teachers
       assigned, and every teacher that no other fault affects holds its lease.
     """
@@ -117,7 +117,7 @@ def missing_at_end(trace: RunTrace) -> list[str]:
 
 
 def _longest_run(mask: Array, groups: Array) -> tuple[int, int]:
-    """Length and start of the longest run of true steps within one group."""
+    """Return length and start of the longest run of true steps within one group."""
     if not len(mask):
         return 0, 0
     breaks = np.flatnonzero((mask[1:] != mask[:-1]) | (groups[1:] != groups[:-1])) + 1
@@ -128,7 +128,7 @@ def _longest_run(mask: Array, groups: Array) -> tuple[int, int]:
 
 
 def _sends_to(stats: tuple[StudentStats, ...], teacher: str, times: Array) -> Array:
-    """For each time, whether the latest statistics are recent and name the teacher."""
+    """Return for each time whether the latest statistics are recent and name the teacher."""
     if not stats:
         return np.zeros(len(times), bool)
     written = np.array([one.at_s for one in stats])
@@ -139,14 +139,14 @@ def _sends_to(stats: tuple[StudentStats, ...], teacher: str, times: Array) -> Ar
 
 
 def _affected_s(injected: InjectedFault) -> tuple[float, float]:
-    """From when until when a fault affected its target."""
+    """Return start and end of a fault's effect on its target."""
     return injected.at_s, math.inf if injected.healed_s is None else injected.healed_s
 
 
 def _affected(times: Array, trace: RunTrace, target: str | None, after_s: float = 0.0) -> Array:
-    """For each time, whether a fault affects `target`, or did in the last `after_s` seconds.
+    """Return for each time whether a fault affects `target`, or did in the last `after_s` seconds.
 
-    None as the target stands for the manager and Redis.
+    Target None means the manager and Redis.
     """
     mask = np.zeros(len(times), bool)
     for one in trace.faults:
@@ -158,8 +158,8 @@ def _affected(times: Array, trace: RunTrace, target: str | None, after_s: float 
 
 
 def _must_be_served(trace: RunTrace, times: Array) -> Array:
-    """For each time, whether every student must be served: see `OWED_AFTER_S`."""
-    # A reader may avoid a teacher for minutes after it found wrong labels.
+    """Return for each time whether every student must be served, see `OWED_AFTER_S`."""
+    # After wrong labels a reader may avoid their teacher for minutes.
     liars = {one.fault.target for one in trace.wrong_label_faults}
     honest = [name for name in trace.teachers if name not in liars]
     healthy = [~_affected(times, trace, name, OWED_AFTER_S) for name in honest]
@@ -169,7 +169,7 @@ def _must_be_served(trace: RunTrace, times: Array) -> Array:
 
 
 def _all_served(trace: RunTrace, since_s: float, until_s: float) -> bool:
-    """Whether every student has received a sample in between."""
+    """Whether every student received a sample in this time."""
     for seen in trace.students.values():
         times = seen.samples["at_s"]
         at = int(np.searchsorted(times, since_s, side="right"))
@@ -207,7 +207,7 @@ def _target_recovered(
 def _stats_since_healing(
     trace: RunTrace, injected: InjectedFault, at_s: float
 ) -> dict[str, StudentStats | None]:
-    """The latest statistics of each student at a time; None if older than the healing."""
+    """Return each student's latest statistics at a time; None: they are older than the healing."""
     latest = {name: _stats_at(seen, at_s) for name, seen in trace.students.items()}
     since_s = injected.healed_s or 0.0
     return {name: one if one and one.at_s >= since_s else None for name, one in latest.items()}

@@ -1,4 +1,4 @@
-"""Measures whether the memory of a student grows, across restarts of its engine."""
+"""Growth of a student's memory, across restarts of its engine."""
 
 from __future__ import annotations
 
@@ -7,37 +7,41 @@ import numpy as np
 from ...proto.arena import Array
 from .run_trace import StudentStats, StudentTrace
 
-#: A new process still loads modules for so long.
+#: Seconds for which a new process may still load modules.
 WARM_UP_S = 8.0
-#: A new engine grows for so long: its log of events fills, and each kind of fault allocates once.
-#: Measured: it grows for 40 to 90 s, then stays within 1 MiB for minutes.
+#: Seconds for which a new engine may grow: its log of events fills, and each kind of fault
+#: allocates once. Measured: it grows for 40 to 90 s, then stays within 1 MiB for minutes.
 ENGINE_WARM_UP_S = 100.0
-#: Fewer measurements give no slope.
+#: Least number of measurements, and of pairs of them, for a slope.
 MIN_POINTS = 10
-#: The slope between closer measurements is mostly noise.
+#: Least distance in seconds of a pair; the slope between closer measurements is mostly noise.
 MIN_DISTANCE_S = 8.0
 BOTH, TRAINER = "trainer and engine", "trainer"
-#: Slopes, in bytes per second, that do not count as growth. A student receives 1000 KiB/s, 200 of
-#: it labels. Within the short life of an engine, or within a minute, a smaller slope cannot be told
-#: from caches that fill; the trainer's memory over five minutes allows a tighter limit.
+#: Largest slopes, in bytes per second, that do not count as growth. A student receives 1000 KiB/s,
+#: 200 of them labels. Within the short life of an engine, or within a minute, caches that fill may
+#: cause smaller slopes; the trainer's memory over five minutes allows a tighter limit.
 MAX_GROWTH = 100 << 10
 MAX_GROWTH_OF_LONG_RUN = 20 << 10
 
 
 def max_growth(processes: str, seconds: float) -> float:
-    """Bytes per second that do not count as growth in a run of that length."""
+    """Return the largest slope that does not count as growth, in bytes per second.
+
+    Args:
+        processes: `BOTH` or `TRAINER`.
+        seconds: length of the run.
+    """
     if processes != TRAINER:
         return MAX_GROWTH
     return max(MAX_GROWTH_OF_LONG_RUN, MAX_GROWTH * min(1.0, 60.0 / max(seconds, 1.0)))
 
 
 def memory_growth(seen: StudentTrace) -> list[tuple[str, float]]:
-    """Slopes of memory without the buffer, in bytes per second, each with its processes.
+    """Return slopes of memory without the buffer, each as (processes, bytes per second).
 
     They are Theil-Sen estimates: the median slope over pairs of measurements, which is robust
-    against steps and outliers. Trainer and engine together are compared only within the life of one
-    engine, as a new one begins smaller; the trainer, which has half of the buffer's PSS, over the
-    whole run.
+    against steps and outliers. Pairs for `BOTH` are from the life of one engine, as a new engine
+    begins smaller; pairs for `TRAINER`, which has half of the buffer's PSS, from the whole run.
     """
     points = [one for one in seen.stats if one.trainer_bytes and one.engine_bytes]
     first_seen = _first_seen(seen.stats)
@@ -65,12 +69,12 @@ def memory_growth(seen: StudentTrace) -> list[tuple[str, float]]:
 
 
 def median_slope(times_s: Array, sizes: Array, lives: Array) -> float | None:
-    """The median slope over pairs of points of one life; None if there are too few.
+    """Return the median slope over pairs of measurements; None: there are too few pairs.
 
     Args:
-        times_s: (n,), in seconds.
-        sizes: (n,), in bytes.
-        lives: (n,); only points with the same value are compared.
+        times_s: (n,), seconds.
+        sizes: (n,), bytes.
+        lives: (n,); only measurements with equal values form pairs.
     """
     if len(times_s) < MIN_POINTS:
         return None
@@ -84,7 +88,7 @@ def median_slope(times_s: Array, sizes: Array, lives: Array) -> float | None:
 
 
 def _first_seen(stats: tuple[StudentStats, ...]) -> dict[int, float]:
-    """When each engine, by process id, appears first."""
+    """Return the time of the first statistics of each engine, by process id."""
     times: dict[int, float] = {}
     for one in stats:
         times.setdefault(one.engine_pid, one.at_s)

@@ -1,4 +1,4 @@
-"""Observes a chaos run from outside: leases in Redis, stalls of the machine, leftovers."""
+"""Observation of a chaos run from outside: leases in Redis, stalls of the machine, leftovers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .run_trace import MembershipSnapshot
 
 SNAPSHOT_INTERVAL_S = 0.25
 HEARTBEAT_INTERVAL_S = 0.1
-#: A heartbeat that is later than this shows that the machine did not schedule this process.
+#: Delay of a heartbeat that shows that the machine did not schedule this process.
 STALL_S = 0.7
 
-#: Environment variable of every process of a run, by which orphans are found.
+#: Environment variable of all processes of a run, to find orphans.
 RUN_ID_VARIABLE = "EDL_CHAOS_RUN"
 SHARED_MEMORY = Path("/dev/shm")
-#: Segment names of frameworks. No process of a run loads one: these belong to other programs.
+#: Prefixes of segments of frameworks, which belong to other programs.
 _FOREIGN_PREFIXES = ("paddle_", "torch_")
 _POLL_S = 0.05
 
@@ -32,9 +32,9 @@ class MeshMonitor:
     """Takes snapshots of the leases and measures stalls of the machine, from `start` to `stop`.
 
     Args:
-        url: of Redis.
-        service: whose members are observed.
-        clock: seconds since the run began.
+        url: Redis URL.
+        service: service to observe.
+        clock: returns the seconds since the run began.
     """
 
     def __init__(self, url: str, service: str, clock: Callable[[], float]) -> None:
@@ -56,7 +56,7 @@ class MeshMonitor:
 
     @property
     def stalls(self) -> tuple[tuple[float, float], ...]:
-        """(from, to) of each time in which the machine did not schedule this process."""
+        """(start, end) of each time in which the machine did not schedule this process."""
         return tuple(self._stalls)
 
     @property
@@ -102,7 +102,7 @@ class MeshMonitor:
 
 
 def _job(student_id: str) -> str:
-    """Job of a student id `job/rank`; here each job has one rank."""
+    """Return the job of a student id `job/rank`; each job of a run has one rank."""
     return student_id.partition("/")[0]
 
 
@@ -112,7 +112,7 @@ class LeftoverCheck:
 
     Attributes:
         run_id: value of `RUN_ID_VARIABLE` in the environment of the run's processes.
-        segments: names of the shared memory that existed before the run.
+        segments: names of shared memory segments from before the run.
     """
 
     run_id: str
@@ -124,7 +124,7 @@ class LeftoverCheck:
         return cls(run_id, _segments())
 
     def leftovers(self, settle_s: float = 5.0) -> tuple[str, ...]:
-        """Describe what is left of the run, after waiting up to `settle_s` seconds for it to go."""
+        """Describe what the run left behind, after up to `settle_s` seconds for it to disappear."""
         deadline = time.monotonic() + settle_s
         while (found := self._find()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -145,7 +145,7 @@ def _segments() -> frozenset[str]:
 
 
 def _processes_of_run(run_id: str) -> list[tuple[int, str]]:
-    """Process id and command line of each process of the run, except this one."""
+    """Return process id and command line of all processes of the run except this one."""
     wanted = f"{RUN_ID_VARIABLE}={run_id}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -158,7 +158,7 @@ def _processes_of_run(run_id: str) -> list[tuple[int, str]]:
 
 
 def _segments_in_use() -> set[str]:
-    """Segments that a live process has open: the run has ended, so they belong to others."""
+    """Return segments that a live process uses; the run has ended, so they are not of the run."""
     paths: set[str] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # the process ended, or belongs to another user

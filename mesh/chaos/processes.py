@@ -1,4 +1,4 @@
-"""The processes of a chaos run and the proxies between them: Redis, manager, teachers, students."""
+"""Processes of a chaos run (Redis, manager, teachers, students) and the proxies between them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .synthetic_samples import MODEL, PROBABILITIES_MODEL, REFUSES
 
 SERVICE = "chaos"
 REDIS_READY = "Ready to accept connections"
-#: Address on which processes behind a proxy listen, at the port number of their proxy.
+#: Address on which processes behind a proxy listen, with the port number of the proxy.
 BACKEND_HOST = "127.0.0.2"
 START_TIMEOUT_S = 60.0
 POLL_S = 0.1
@@ -31,12 +31,12 @@ STOP_TIMEOUT_S = 15.0
 
 @dataclass(eq=False)
 class RestartableProcess:
-    """A process of the run that may be started again under the same name.
+    """A process of the run that can be started again under the same name.
 
     Attributes:
-        command: that starts it.
-        ready_pattern: regular expression of the line that it prints once it is ready.
-        process: the latest one that was started; None before the first.
+        command: command of the process.
+        ready_pattern: regular expression of the line that the process prints once it is ready.
+        process: the latest process; None before the first start.
     """
 
     command: Command
@@ -45,7 +45,7 @@ class RestartableProcess:
     _ready: threading.Event = field(default_factory=threading.Event)
 
     def start(self, on_ready: Callable[[], None] = lambda: None) -> Process:
-        """Start it; once it is ready, `on_ready` is called in another thread."""
+        """Start the process; `on_ready` is called in another thread once it is ready."""
         pattern, ready = re.compile(self.ready_pattern), threading.Event()
 
         def on_line(line: str) -> None:
@@ -64,11 +64,11 @@ class RestartableProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is alive and has become ready."""
+        """Whether the process is alive and has become ready."""
         return self.alive and self._ready.is_set()
 
     def becomes_ready(self, timeout_s: float) -> bool:
-        """Wait until it is ready or has exited; return whether it is ready."""
+        """Wait until the process is ready or has exited; return whether it has become ready."""
         deadline = time.monotonic() + timeout_s
         while not self._ready.wait(POLL_S):
             if not self.alive or time.monotonic() > deadline:
@@ -76,22 +76,22 @@ class RestartableProcess:
         return True
 
     def wait_ready(self, check: Callable[[], None]) -> None:
-        """Wait until it is ready, calling `check` meanwhile. Raises ProcessFailed."""
+        """Wait until the process is ready, and call `check` meanwhile. Raises ProcessFailed."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._ready.wait(POLL_S):
             check()
             if self.process is not None and (not self.alive or time.monotonic() > deadline):
-                self.process.expect(self.ready_pattern, 0.0)  # raises, with the output so far
+                self.process.expect(self.ready_pattern, 0.0)  # the error contains the output
 
 
 @dataclass(eq=False)
 class ProxiedTeacher(RestartableProcess):
-    """A teacher whose connections all pass through proxies.
+    """A teacher behind proxies.
 
     Attributes:
-        proxy: through which readers and managers reach it, by gRPC and by the own transport.
-        redis_proxy: through which it reaches Redis.
-        corruptor: corrupts its responses.
+        proxy: proxies of its gRPC server and of its own transport, for readers and managers.
+        redis_proxy: proxy between the teacher and Redis.
+        corruptor: corrupts its responses on the own transport.
     """
 
     proxy: ProxyGroup = field(kw_only=True)
@@ -100,21 +100,21 @@ class ProxiedTeacher(RestartableProcess):
 
 
 class ChaosMesh:
-    """Every process of a run, and the proxies between them. The caller has to call `close`.
+    """All processes of a run, and the proxies between them. The caller has to call `close`.
 
     Args:
-        settings: how many processes of each kind, and how fast they are.
-        folder: for logs, and for the files of students.
+        settings: numbers of processes and their speeds.
+        folder: folder for logs and for the files of students.
         began: `time.monotonic()` of the beginning, for the students.
 
     Attributes:
         redis: the Redis server.
-        manager: the coordinator's manager.
-        manager_proxy: through which students reach the manager.
-        teachers: by name, including guests and misconfigured ones.
-        students: by name.
-        student_configs: by the name of the student.
-        url: of Redis, not through a proxy.
+        manager: the service manager.
+        manager_proxy: proxy between students and the manager.
+        teachers: teachers by name, including guests and misconfigured ones.
+        students: processes of students by name.
+        student_configs: configurations of students by name.
+        url: Redis URL without a proxy.
     """
 
     def __init__(self, settings: ChaosSettings, folder: Path, began: float) -> None:
@@ -144,10 +144,10 @@ class ChaosMesh:
         """Start Redis, the manager and the correct teachers, and wait until they are ready.
 
         Args:
-            check: called while waiting; an exception that it raises ends the wait.
+            check: called while waiting; an exception from it ends the wait.
 
         Raises:
-            ProcessFailed: one did not become ready.
+            ProcessFailed: a process did not become ready.
         """
         for process in (self.redis, self.manager):
             process.start()
@@ -155,10 +155,10 @@ class ChaosMesh:
         self._start_teachers(self._settings.teacher_names, check)
 
     def start_misconfigured(self, check: Callable[[], None]) -> None:
-        """Start the misconfigured teachers, like `start`.
+        """Start the misconfigured teachers, and wait until they are ready.
 
-        Call it once students train: the first content_id that registers becomes the service's, and
-        it must be that of the correct teachers.
+        Call it once students train: the first content_id that registers becomes that of the
+        service, and it must be the one of the correct teachers.
         """
         self._start_teachers(self._settings.misconfigured_names, check)
 
@@ -169,7 +169,7 @@ class ChaosMesh:
             self.teachers[name].wait_ready(check)
 
     def start_students(self) -> None:
-        """Start every student. Raises ProcessFailed."""
+        """Start all students. Raises ProcessFailed."""
         for name, config in self.student_configs.items():
             command = python_command(
                 name,
@@ -180,7 +180,11 @@ class ChaosMesh:
             self.students[name] = start(command)
 
     def stop_students(self) -> dict[str, str]:
-        """Stop every student with SIGTERM; return, by name, why one did not exit cleanly."""
+        """Stop all students with SIGTERM; return the problems of those that did not exit cleanly.
+
+        Returns:
+            The problem by the name of the student.
+        """
         troubles = {
             name: f"exited by itself: {' | '.join(process.tail(2))}"
             for name, process in self.students.items()
@@ -194,7 +198,7 @@ class ChaosMesh:
         return troubles
 
     def close(self) -> None:
-        """Stop every process and close the proxies. Idempotent. Raises ProcessFailed."""
+        """Stop all processes and close the proxies. Idempotent. Raises ProcessFailed."""
         teachers = [one.process for one in self.teachers.values() if one.process is not None]
         others = [one.process for one in (self.manager, self.redis) if one.process is not None]
         try:
@@ -264,8 +268,8 @@ class ChaosMesh:
             began,
             str(self._folder),
             step_s=1 / self._settings.student_rate,
-            # Every other student lets teachers read its batches in shared memory, which bypasses
-            # the proxies; the others send everything over sockets.
+            # Every other student lets teachers read its batches from shared memory, which bypasses
+            # the proxies; the others send everything through sockets.
             shared_memory=number % 2 == 0,
             **self._settings.student_options,
         )

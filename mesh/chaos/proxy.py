@@ -17,16 +17,17 @@ StreamFilter = Callable[[bytes], bytes]
 
 
 class ChaosProxy:
-    """Listens on a free port of 127.0.0.1 and forwards every byte, unless told otherwise.
+    """TCP proxy on a free port of 127.0.0.1; forwards all bytes unless told otherwise. Thread-safe.
 
     Args:
-        name: for its threads.
-        target: `host:port` to forward to; None for its own port number on `host`.
+        name: name for the threads.
+        target: `host:port` to forward to; None: the proxy's port number on `host`.
         host: address of the target if `target` is None.
-        response_filter: makes, for each connection, the filter of the target's bytes.
+        response_filter: makes the filter of the target's bytes for each connection; None: no
+            filter.
 
     Attributes:
-        effects: chunks that it has held back or delayed, plus connections that it has closed.
+        effects: number of chunks held back or delayed, plus connections closed.
     """
 
     def __init__(
@@ -66,24 +67,24 @@ class ChaosProxy:
         self._flowing.clear()
 
     def delay(self, seconds: float) -> None:
-        """Forward each chunk that many seconds later."""
+        """Delay each chunk by `seconds`."""
         self._delay_s = seconds
 
     def heal(self) -> None:
-        """Forward at once what was held back, and everything that follows."""
+        """Forward data that was held back, and forward all later data without delay."""
         self._delay_s = 0.0
         self._flowing.set()
 
     def close_connections(self) -> None:
-        """Close every open connection; new ones are accepted."""
+        """Close all open connections; new ones are accepted."""
         with self._lock:
             sockets = list(self._sockets)
-            self.effects += len(sockets) // 2  # each connection has two
+            self.effects += len(sockets) // 2  # each connection has two sockets
         for one in sockets:
             _shut_down(one)
 
     def close(self) -> None:
-        """Stop listening, close every connection and join the threads. Idempotent."""
+        """Stop listening, close all connections and join the threads. Idempotent."""
         self._closed.set()
         _shut_down(self._listener)
         self._listener.close()
@@ -117,12 +118,12 @@ class ChaosProxy:
         while not self._closed.is_set():
             try:
                 client, _ = self._listener.accept()
-            except OSError:  # it was closed
+            except OSError:  # the listener was closed
                 return
             self._start_thread(lambda client=client: self._serve(client))  # type: ignore[misc]
 
     def _serve(self, client: socket.socket) -> None:
-        """Serve one connection: this thread forwards responses, another one requests."""
+        """Serve one connection: this thread forwards responses, another one forwards requests."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(client)
             try:
@@ -193,6 +194,6 @@ class ProxyGroup:
 
 
 def _shut_down(one: socket.socket) -> None:
-    """Shut a socket down, which wakes threads that wait for it; closing alone does not."""
+    """Shut a socket down: unlike closing, this wakes threads that wait for it."""
     with contextlib.suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""The report of a chaos run, as text and as JSON; it begins with the seed that repeats the run."""
+"""Report of a chaos run, as text and as JSON; it begins with the seed, to repeat the run."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .settings import ChaosSettings
 
 @dataclass(frozen=True, slots=True)
 class ChaosReport:
-    """Everything that a run found.
+    """Results of a run.
 
     Attributes:
-        settings: of the run.
-        plan: the faults that were planned.
-        trace: what was recorded.
-        results: of the invariants.
-        seconds: how long students trained, from the first sample to the last.
-        interrupted: the run was ended early, so that not all planned faults were injected.
+        settings: settings of the run.
+        plan: planned faults.
+        trace: trace of the run.
+        results: results of the invariants.
+        seconds: length of the run, including the wait for recovery.
+        interrupted: the run was ended early; some planned faults may not have been injected.
     """
 
     settings: ChaosSettings
@@ -41,7 +41,7 @@ class ChaosReport:
 
     @property
     def effective_faults(self) -> tuple[InjectedFault, ...]:
-        """Faults that were not skipped, and had an effect."""
+        """Faults that were neither skipped nor without effect."""
         return tuple(one for one in self.trace.faults if not (one.skipped or one.without_effect))
 
 
@@ -72,7 +72,7 @@ def report_lines(report: ChaosReport) -> Iterator[str]:
 
 
 def as_json(report: ChaosReport) -> dict[str, Any]:
-    """The report for programs."""
+    """Return the report as JSON values."""
     return {
         "seed": report.settings.seed,
         "settings": asdict(report.settings),

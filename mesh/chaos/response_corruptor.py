@@ -1,7 +1,7 @@
 """Corrupts a teacher's responses on the wire, as a faulty or lying teacher would send them.
 
-Every corruption but "answer-other" can be detected by looking at the response alone. "answer-flip"
-spares the labels and the request number: no check can tell a flipped bit there from a correct one.
+Every corruption except "answer-other" can be detected from the response alone. "answer-flip" does
+not change the labels and the request number: no check could detect a flipped bit there.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class ResultFrame:
     """A parsed RESULT frame with one output.
 
     Attributes:
-        header: as received.
-        shape: of the labels.
-        description: from this frame, or from an earlier one of the connection.
-        labels: the bytes of the labels.
+        header: header as received.
+        shape: shape of the labels.
+        description: description from this frame, or from an earlier one of the connection.
+        labels: bytes of the labels.
     """
 
     header: FrameHeader
@@ -56,20 +56,20 @@ Corruption = Callable[[ResultFrame, Random], bytes]
 
 
 class ResponseCorruptor:
-    """Corrupts the results that pass through one proxy, while a corruption is set. Thread-safe.
+    """Corrupts the results that pass through one proxy while a corruption is set. Thread-safe.
 
     Attributes:
-        corrupted: number of results that it has corrupted.
+        corrupted: number of corrupted results.
     """
 
     def __init__(self, seed: int) -> None:
         self.corrupted = 0
         self._rng = Random(seed)
         self._corruption: Corruption | None = None
-        self._lock = Lock()  # each connection of the proxy has a thread of its own
+        self._lock = Lock()  # each connection of the proxy has its own thread
 
     def use(self, kind: str | None) -> None:
-        """Corrupt results in this way (a key of `CORRUPTIONS`); None: forward them unchanged."""
+        """Set the corruption, a key of `CORRUPTIONS`; None: forward results unchanged."""
         self._corruption = None if kind is None else CORRUPTIONS[kind]
 
     def new_filter(self) -> Callable[[bytes], bytes]:
@@ -86,7 +86,7 @@ class ResponseCorruptor:
 
 
 class _ResponseStream:
-    """Parses what a teacher sends over one connection: its handshake reply, then frames."""
+    """Parses a teacher's bytes of one connection: the handshake reply, then frames."""
 
     def __init__(self, corruptor: ResponseCorruptor) -> None:
         self._corruptor = corruptor
@@ -110,7 +110,7 @@ class _ResponseStream:
         return taken
 
     def _next_frame(self) -> bytes:
-        """Return what to send for the next frame; empty until it has arrived completely."""
+        """Return the bytes to send for the next frame; empty until it has arrived completely."""
         if len(self._buffered) < HEADER.size:
             return b""
         header = FrameHeader.unpack(self._buffered)
@@ -166,13 +166,13 @@ def _instance(result: ResultFrame, rng: Random) -> bytes:
 
 
 def _other(result: ResultFrame, rng: Random) -> bytes:
-    """Rotate the labels by one row; those of a single row by one class."""
+    """Rotate the labels by one row; labels of a single row by one class."""
     labels = result.labels
     step = result.row_bytes if len(labels) > result.row_bytes else _FLOAT_BYTES
     return replace(result, labels=labels[step:] + labels[:step]).to_bytes()
 
 
-#: By the name of the fault kind.
+#: Corruptions by the name of the fault kind.
 CORRUPTIONS: dict[str, Corruption] = {
     "answer-nan": _nan,
     "answer-flip": _flip,

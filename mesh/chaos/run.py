@@ -1,4 +1,4 @@
-"""A chaos run from start to end: starts the mesh, carries out the plan, checks the invariants."""
+"""Chaos run: starts the mesh, carries out the fault plan, and checks the invariants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .report import ChaosReport
 from .run_trace import RunTrace, StudentTrace, read_samples, read_stats
 from .settings import ChaosSettings
 
-#: How long the mesh may take to recover at the end of a run.
+#: Most seconds to wait for the recovery of the mesh at the end of a run.
 RECOVERY_TIMEOUT_S = 30.0
 _RECOVERY_POLL_S = 0.5
 
@@ -36,12 +36,12 @@ def run_chaos(
     """Start a mesh, inject the planned faults, and check the invariants.
 
     Args:
-        settings: what to run.
-        folder: for logs and the files of students.
-        leftover_check: made before the run; one of the invariants asks it.
+        settings: settings of the run.
+        folder: folder for logs and for the files of students.
+        leftover_check: check for leftover processes and shared memory, made before the run.
         say: called with a line of text for each fault that begins.
-        stop: ends the run early; the invariants are checked for what has been recorded.
-        check: called while the mesh starts; an exception that it raises ends the run.
+        stop: ends the run early; the invariants are checked on the trace so far.
+        check: called while the mesh starts; an exception from it ends the run.
 
     Raises:
         ProcessFailed: the mesh did not start.
@@ -64,7 +64,7 @@ def run_chaos(
 
 
 class _ChaosRun:
-    """One run; its clock begins once every student has received its first sample."""
+    """One run; its clock begins once students train and misconfigured teachers are ready."""
 
     def __init__(self, settings: ChaosSettings, folder: Path) -> None:
         self._settings = settings
@@ -78,11 +78,11 @@ class _ChaosRun:
         self.monitor = MeshMonitor(self.mesh.url, SERVICE, self.clock)
 
     def clock(self) -> float:
-        """Seconds since the run began."""
+        """Return the seconds since the run began."""
         return time.monotonic() - self._created - self._startup_s
 
     def start(self, check: Callable[[], None]) -> None:
-        """Start every process, and wait until all students train. Raises ProcessFailed."""
+        """Start all processes, and wait until all students train. Raises ProcessFailed."""
         self.mesh.start(check)
         self.training.start(check)
         self.mesh.start_students()
@@ -135,7 +135,7 @@ class _ChaosRun:
         self.training.stop()
 
     def trace(self, leftovers: tuple[str, ...] = ()) -> RunTrace:
-        """Collect what has been recorded so far."""
+        """Return the trace so far."""
         return RunTrace(
             self._settings.teacher_names,
             {name: self._student_trace(name) for name in self.mesh.student_configs},

@@ -1,4 +1,4 @@
-"""The trace of a chaos run: what students received, which faults were injected, who was alive.
+"""Trace of a chaos run: samples that students received, injected faults, and live members.
 
 Times are seconds since the run began. Each student appends to two files, which survive its death:
 a record for every sample (`read_samples`), and a line of statistics several times a second
@@ -24,7 +24,7 @@ SAMPLE_RECORD = np.dtype([("at_s", "<f8"), ("id", "<u8"), ("digest", "<u8")])
 
 #: Interval of a student's statistics, in seconds.
 STATS_INTERVAL_S = 0.2
-#: Longer than any line of statistics.
+#: More bytes than any line of statistics has.
 _TAIL_BYTES = 1 << 14
 
 
@@ -33,16 +33,16 @@ class StudentStats:
     """Statistics of a student at one moment.
 
     Attributes:
-        at_s: when.
+        at_s: time of the statistics.
         teachers: teachers that its reader sends to, without those ejected for lying.
         engine_pid: process id of its engine.
-        volume_bytes: labelled batches that wait for it.
-        resends: requests beyond the first of their batch, so far.
+        volume_bytes: bytes of labelled batches that wait for the student.
+        resends: requests so far beyond the first of each batch.
         waiting_for: what the stream waits for, as text.
-        trainer_bytes: memory (PSS) of its own process; 0 if not measured this time.
-        engine_bytes: memory (PSS) of its engine; 0 if not measured this time.
-        ejected: names of ejected teachers, each with the reason (`ReaderStats.ejected_for`).
-        labelling: teachers whose labels it has used since they were assigned to it.
+        trainer_bytes: memory (PSS) of its own process; 0: not measured this time.
+        engine_bytes: memory (PSS) of its engine; 0: not measured this time.
+        ejected: (name, reason) of each ejected teacher, see `ReaderStats.ejected_for`.
+        labelling: assigned teachers with labels that the student has used.
     """
 
     at_s: float
@@ -64,7 +64,7 @@ class StudentStats:
         return json.dumps(asdict(self)) + "\n"
 
     def shifted(self, seconds: float) -> Self:
-        """Copy whose time is that many seconds later."""
+        """Return a copy with a time that is `seconds` later."""
         return replace(self, at_s=self.at_s + seconds)
 
     @classmethod
@@ -79,10 +79,10 @@ class MembershipSnapshot:
     """Leases and assignments in Redis at one moment; empty if Redis did not answer.
 
     Attributes:
-        at_s: when.
-        teachers: those that hold a lease.
-        students: those that hold a lease.
-        assigned: by student, the teachers assigned to it.
+        at_s: time of the snapshot.
+        teachers: teachers with a lease.
+        students: students with a lease.
+        assigned: assigned teachers by student.
     """
 
     at_s: float
@@ -96,13 +96,14 @@ class InjectedFault:
     """A fault as it was carried out.
 
     Attributes:
-        fault: as planned.
-        at_s: when it began.
-        healed_s: when it was undone, or the killed process ready again; None if not in this run.
-        skipped: why it was not injected; empty if it was.
-        effects: how much traffic it met, in units of `FaultKind.effect_unit`; None for faults of
-            processes, and until it is healed.
-        trouble: what went wrong while it was carried out; empty if nothing did.
+        fault: the planned fault.
+        at_s: start.
+        healed_s: time when it was undone or the killed process was ready again; None: not in this
+            run.
+        skipped: reason why it was not injected; empty: it was.
+        effects: traffic that it met, in `FaultKind.effect_unit`; None: a fault of a process, or not
+            healed yet.
+        trouble: error while it was carried out; empty: none.
     """
 
     fault: Fault
@@ -114,20 +115,20 @@ class InjectedFault:
 
     @property
     def without_effect(self) -> bool:
-        """Whether it met no traffic."""
+        """Whether the fault met no traffic."""
         return self.effects == 0
 
 
 @dataclass(frozen=True, slots=True)
 class StudentTrace:
-    """What was recorded of one student.
+    """Trace of one student.
 
     Attributes:
-        samples: its records, of dtype `SAMPLE_RECORD`, in the order of arrival.
-        stats: its statistics, in order of time.
-        began_s: when its first sample arrived.
-        ended_s: when it was told to stop.
-        trouble: why it did not exit cleanly; empty if it did.
+        samples: records of dtype `SAMPLE_RECORD`, in the order of arrival.
+        stats: statistics, in order of time.
+        began_s: time when its first sample arrived.
+        ended_s: time when it was told to stop.
+        trouble: reason why it did not exit cleanly; empty: it did.
     """
 
     samples: Array
@@ -142,8 +143,8 @@ class ElasticTrainingResult:
     """Outcome of the elastic training, and of the node with another seed that tried to join it.
 
     Attributes:
-        steps: trained at the end.
-        trouble: why it did not exit cleanly; empty if it did.
+        steps: number of steps trained.
+        trouble: reason why the first node did not exit cleanly; empty: it did.
         second_exit_code: exit code of the second node.
         second_output: last line of the second node's output.
     """
@@ -156,19 +157,19 @@ class ElasticTrainingResult:
 
 @dataclass(frozen=True, slots=True)
 class RunTrace:
-    """What was recorded of a whole run.
+    """Trace of a whole run.
 
     Attributes:
-        teachers: names of those that run from start to end.
+        teachers: names of teachers that run from start to end.
         students: trace of each student, by name.
-        faults: in the order in which they began.
-        snapshots: in order of time.
-        stalls: (from, to) of the times in which the machine did not schedule this program.
+        faults: faults in the order in which they began.
+        snapshots: leases and assignments, in order of time.
+        stalls: (start, end) of each time in which the machine did not schedule this process.
         leftovers: processes and shared memory left behind, as text.
         max_load: greatest one-minute load average of the machine.
-        training: outcome of the elastic training; None if there was none.
+        training: outcome of the elastic training; None: there was none.
         refusing: names of teachers that refuse every sample.
-        misconfigured: names of all teachers whose labels no student may use.
+        misconfigured: names of all teachers with labels that no student may use.
     """
 
     teachers: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Settings of a chaos run: its size is chosen for a machine with two cores."""
+"""Settings of a chaos run; the defaults suit a machine with two cores."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ PROBABILITIES = "probabilities"
 
 @dataclass(frozen=True, slots=True)
 class ChaosSettings:
-    """What a chaos run starts, and for how long it injects faults.
+    """Size, duration and seed of a chaos run.
 
     Attributes:
-        seed: of the fault plan and of every random choice made while it is carried out.
-        seconds: during which faults are injected.
+        seed: seed of the fault plan and of all random choices during the run.
+        seconds: seconds during which faults are injected.
         teachers: number of teachers that run from start to end.
-        guests: number of temporary teachers, which join and drain again.
+        guests: number of temporary teachers, which join and drain.
         refusing: number of misconfigured teachers that refuse every sample.
         students: number of students, each a job of one rank.
         ttl_s: TTL of leases, in seconds.
         grace_s: seconds that a teacher has to drain.
         teacher_rate: samples per second of one teacher.
-        student_rate: samples per second that one student trains.
+        student_rate: samples per second of one student.
         deceive: also inject wrong labels that only a comparison with another teacher reveals.
     """
 
@@ -75,7 +75,7 @@ class ChaosSettings:
 
     @property
     def student_options(self) -> dict[str, Any]:
-        """Fields of `StudentConfig` for this run; three teachers must agree to convict a liar."""
+        """Fields of `StudentConfig`; to find a lying teacher, a reader needs two honest ones."""
         return {"teachers": 3, "compared": 1.0} if self.deceive else {}
 
     @property

@@ -1,4 +1,4 @@
-"""A student of a chaos run: takes batches from its reader and records each sample that arrives.
+"""Student of a chaos run: takes batches from its reader and records each sample that arrives.
 
 Run as `python -m edl.mesh.chaos.student JSON`, where JSON is a `StudentConfig`. SIGTERM stops it.
 """
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 #: Batches have 1 to `MAX_ROWS` rows, so that two consecutive ones always differ.
 MAX_ROWS = 12
 EPOCH_BATCHES = 200
-#: Memory is measured with every fifth line of statistics.
+#: Lines of statistics per measurement of memory.
 MEMORY_INTERVAL = 5
 
 
@@ -41,15 +41,15 @@ class StudentConfig:
     """Configuration of one student.
 
     Attributes:
-        name: of its job.
-        service: whose teachers label its samples.
+        name: name of its job.
+        service: service that labels its samples.
         coordinator: Redis URL.
         began: `time.monotonic()` of the beginning of the run.
-        folder: for its files.
-        teachers: the fewest teachers that it asks for.
-        step_s: seconds of its training step for each sample.
+        folder: folder for its files.
+        teachers: least number of teachers that it asks for.
+        step_s: seconds of its training step per sample.
         upper_bytes: ut of its reader.
-        shared_memory: whether teachers may read its batches in shared memory.
+        shared_memory: let teachers read its batches from shared memory.
         compared: share of its requests that two teachers label.
     """
 
@@ -81,7 +81,7 @@ class StudentConfig:
 
 
 class SampleSource:
-    """Batches of 1 to `MAX_ROWS` samples; ids continue from epoch to epoch."""
+    """Source of batches of 1 to `MAX_ROWS` samples; ids continue from epoch to epoch."""
 
     def __init__(self) -> None:
         self._next_id = 0
@@ -98,7 +98,7 @@ class SampleSource:
 
 
 def train(config: StudentConfig, reader: DistilReader, records: BinaryIO, stop: Stop) -> None:
-    """Take batches, epoch after epoch, at the pace of the training step, until `stop`."""
+    """Take and record batches at the pace of the training step, epoch after epoch, until `stop`."""
     while not stop.requested:
         for batch in reader:
             write_records(batch, time.monotonic() - config.began, records)
@@ -147,7 +147,7 @@ class StatsWriter:
 
 
 def pss_bytes(process: int | str) -> int:
-    """Measure the proportional set size: memory, with shared pages divided by their users."""
+    """Return the proportional set size: memory in which shared pages are divided by their users."""
     for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) << 10
@@ -159,7 +159,7 @@ def main() -> None:
     configure_logging()
     config = StudentConfig.from_json(sys.argv[1])
     with stop_on_signals() as stop, ExitStack() as stack:
-        # Neither file is buffered: it holds every sample even if this process is killed.
+        # Samples are unbuffered and statistics line-buffered, so both survive SIGKILL.
         records = stack.enter_context(config.samples_file.open("ab", buffering=0))
         lines = stack.enter_context(config.stats_file.open("a", buffering=1))
         reader = stack.enter_context(

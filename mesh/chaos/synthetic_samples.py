@@ -1,4 +1,4 @@
-"""Samples and labels that follow from sample ids, and the models that the teachers serve."""
+"""Samples and labels that are functions of sample ids, and the models of the teachers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MIX = (0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35)
 
 
 def samples_of(ids: Array) -> Array:
-    """Make the samples of these ids: (n,) uint64 to (n, FEATURES) float32.
+    """Return the samples of these ids: (n,) uint64 to (n, FEATURES) float32.
 
     Values are integers of 12 bits, so that float32 holds every sum of a row exactly.
     """
@@ -36,16 +36,16 @@ def samples_of(ids: Array) -> Array:
 
 
 def labels_of(x: Array) -> Array:
-    """Compute the soft labels of samples: (n, FEATURES) to (n, CLASSES), float32.
+    """Return the soft labels of samples: (n, FEATURES) to (n, CLASSES), float32.
 
-    Every label depends on all features of its row, and is exact: FEATURES is a power of two.
+    Each label depends on all features of its row, and is exact, as FEATURES is a power of two.
     """
     means = x.sum(axis=1, dtype=np.float32) / np.float32(FEATURES)
     return np.asarray(means[:, None] + x[:, :CLASSES], np.float32)
 
 
 def digests_of(x: Array, labels: Array) -> Array:
-    """Hash each sample together with its labels: (n,) uint64."""
+    """Return a hash of each sample with its labels: (n,) uint64."""
     rows = zip(np.ascontiguousarray(x), np.ascontiguousarray(labels), strict=True)
     joined = b"".join(
         hashlib.blake2b(b"".join((one.data, label.data)), digest_size=8).digest()
@@ -55,7 +55,7 @@ def digests_of(x: Array, labels: Array) -> Array:
 
 
 def expected_digests(ids: Array) -> Array:
-    """Return what `digests_of` gives for the samples of these ids with correct labels."""
+    """Return `digests_of` the samples of these ids with correct labels."""
     x = samples_of(ids)
     return digests_of(x, labels_of(x))
 
@@ -66,14 +66,14 @@ Network = tuple[Callable[[Mapping[str, Array]], dict[str, Any]], list[str], list
 def teacher() -> Network:
     """Make the model of the teachers, for `--backend paced`.
 
-    It refuses every sample if the environment variable `REFUSES` is set. That does not change its
-    source, and so not its content_id.
+    It refuses every sample if the environment variable `REFUSES` is set. The content_id depends on
+    the source only, so it is the same.
     """
     refuses = bool(os.environ.get(REFUSES))
 
     def label(inputs: Mapping[str, Array]) -> dict[str, Any]:
         x = inputs[INPUT]
-        if refuses and x.any() and (x == np.rint(x)).all():  # other inputs are the self-test's
+        if refuses and x.any() and (x == np.rint(x)).all():  # other inputs are from the self-test
             raise RequestRefused("this teacher was started with wrong settings")
         return {OUTPUT: labels_of(x)}
 
