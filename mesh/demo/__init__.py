@@ -1,1 +1,1 @@
-"""`edl demo`: trains one student in four ways, kills a teacher on the way, shows what happened."""
+"""`edl demo`: trains a student in four modes, kills a teacher meanwhile, compares the results."""

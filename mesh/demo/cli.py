@@ -1,4 +1,4 @@
-"""The command line of the demo: `edl demo`."""
+"""The command `edl demo`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ...runtime.errors import UsageError
 from ...runtime.extras import install_command
 from ...runtime.supervise import end_with_parent
 
-#: Environment of Paddle, here and in the mesh: one thread, so that all processes compute the same
-#: labels, and no log of its build.
+#: Environment of Paddle in all processes: one thread, so that all compute the same labels, and no
+#: log of its build.
 PADDLE_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOG_minloglevel": "2"}
 PACKAGES = ("paddle", "psutil", "sklearn", "matplotlib")
 TERMINATED = 128 + signal.SIGTERM
@@ -75,13 +75,13 @@ def demo(
 
 
 def check_installed() -> None:
-    """Raise UsageError, with what to install, if a package of the demo is missing."""
+    """Raise UsageError, which says what to install, if a package of the demo is missing."""
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise UsageError(f"the demo needs {', '.join(missing)}: {install_command('demo')}")
-    server_program()  # raises now instead of after a minute of training
+    server_program()  # fail now instead of after a minute of training
 
 
 def cache_folder() -> Path:
-    """The user's cache folder for the demo."""
+    """Return the user's cache folder for the demo."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "edl-dist" / "demo"

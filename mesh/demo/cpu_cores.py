@@ -1,4 +1,4 @@
-"""CPU cores of the demo: which process runs on which, and the core-seconds that each role used."""
+"""CPU cores of the demo: their assignment to processes, and the core-seconds of each role."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class CoreAssignment:
     """Cores of the student, and cores of all other processes.
 
     Attributes:
-        student: the one core of the training process, the same in all modes.
-        others: the cores of everything else; the same core if there is only one.
+        student: the single core of the training process, the same in all modes.
+        others: cores of all other processes; the student's core if there is only one.
     """
 
     student: frozenset[int]
@@ -30,13 +30,13 @@ class CoreAssignment:
 
 
 class CpuMeter:
-    """Counts core-seconds of child processes and their descendants, by role, since its creation.
+    """Counts core-seconds of processes and their descendants, by role, since its creation.
 
-    The CPU time of a process cannot be read after its death: call `sample` now and then, and before
-    a kill.
+    The CPU time of a process cannot be read after its death, so call `sample` regularly, and before
+    each kill.
 
     Args:
-        roles: process ids by role; what these processes used before does not count.
+        roles: process ids by role; CPU time before the creation of the meter does not count.
     """
 
     def __init__(self, roles: Mapping[str, Iterable[int]]) -> None:
@@ -50,7 +50,7 @@ class CpuMeter:
         self._baseline = {process: used for process, (_, used) in self._latest.items()}
 
     def add(self, role: str, pid: int) -> None:
-        """Add a process that started after the meter; all its CPU time counts."""
+        """Add a process that started after the meter's creation; all its CPU time counts."""
         self._role_of[pid] = role
 
     def sample(self) -> None:

@@ -1,4 +1,4 @@
-"""The demo's data set of handwritten digits, and the batches that every mode trains on."""
+"""Data set of handwritten digits, and the batches that all modes train on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Images = npt.NDArray[np.uint8]  # [N, 1, size, size], 0 to 255
 Labels = npt.NDArray[np.int64]  # [N]
 #: Images, hard labels, number of the batch (one int64).
 Batch = tuple[Images, Labels, npt.NDArray[np.int64]]
-#: Augments the images of a batch with randomness of that generator.
+#: Returns the images of a batch, changed at random by the generator.
 Augmentation = Callable[[np.random.Generator, Images], Images]
 
 CLASSES = 10
@@ -28,7 +28,7 @@ SPLIT_SEED = 2021
 
 @dataclass(frozen=True, slots=True)
 class DigitDataset:
-    """The data set, in a fixed split into training and test digits."""
+    """The data set, with a fixed split into training and test digits."""
 
     train_image: Images
     train_label: Labels
@@ -48,8 +48,8 @@ def load_digits(size: int = SOURCE_SIZE) -> DigitDataset:
     """Load the 1797 digits of scikit-learn: 1200 for training, 597 for the test.
 
     Args:
-        size: rows and columns of the images, a multiple of 8; larger images are interpolated
-            (bilinear).
+        size: rows and columns of the images, a multiple of 8; above 8 the images are interpolated
+            bilinearly.
     """
     from sklearn import datasets
 
@@ -89,15 +89,15 @@ def augment(rng: np.random.Generator, image: Images, *, shift_pixels: int, noise
 
 
 class BatchSource:
-    """All batches of a mode: every step of the first student, then of the next one.
+    """All batches of a mode: all steps of the first student, then those of the next one.
 
-    Each iteration yields the same batches: a batch depends on the seed and the step alone. This
-    makes modes comparable, and labels checkable.
+    Each iteration yields the same batches, as a batch depends only on the seed and the step. So
+    modes are comparable, and labels can be checked.
 
     Args:
         digits: the data set.
         settings: seeds, steps, batch size and number of labelled digits.
-        vary: the augmentation; by default shifts and noise of the settings.
+        vary: augmentation; None: shifts and noise of the settings.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The EDL-Dist mode: students train with the mesh while a teacher is killed and another joins."""
+"""EDL-Dist mode: students train with the mesh while a teacher is killed and another one joins."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BufferSample:
 
     Attributes:
         at_s: seconds since the run began.
-        volume_bytes: labelled batches that wait for the student.
+        volume_bytes: bytes of labelled batches that wait for the student.
         teachers: number of teachers that the reader sends to.
     """
 
@@ -51,11 +51,11 @@ class EdlDistResult:
     """Result of the EDL-Dist mode.
 
     Attributes:
-        result: like that of other modes.
-        reader: statistics of the reader at the end.
+        result: result in the form of the other modes.
+        reader: statistics of the reader at the end of the training.
         timeline: the buffer over time.
-        events: kills and starts of teachers.
-        killed: number of teachers killed by SIGKILL.
+        events: events of teachers.
+        killed: number of teachers that SIGKILL ended.
         added: number of new teachers that joined.
     """
 
@@ -68,7 +68,7 @@ class EdlDistResult:
 
 
 def batch_bytes(settings: DemoSettings) -> int:
-    """Bytes of one labelled batch in the reader's buffer."""
+    """Return the bytes of one labelled batch in the reader's buffer."""
     rows = settings.batch_size
     fields = (rows * settings.size**2, rows * 8, 8, rows * CLASSES * 4)
     return sum(-(-size // RECORD_ALIGNMENT) * RECORD_ALIGNMENT for size in fields)
@@ -89,13 +89,16 @@ def run_edl_dist(
 
     Args:
         mesh: a coordinator and `settings.teachers` teachers of `spec`, all ready.
-        spec: of the teachers, also of the new one.
+        spec: settings of the teachers, including the new one.
         digits: the data set.
         settings: seeds, steps, thresholds.
-        cores: of the student, and of its engine and the new teacher.
+        cores: cores of the student, and of its engine and the new teacher.
         on_batch: called after each batch with the number of batches and the reader's statistics.
         say: called with a line of text for each event of a teacher.
-        check: called while waiting; an exception that it raises ends the run.
+        check: called while waiting; an exception from it ends the run.
+
+    Raises:
+        NoTeacherAvailable: the teachers do not join within `TEACHERS_TIMEOUT_S`.
     """
     with open_reader(mesh, digits, settings, cores) as reader:
         wait_for_teachers(reader, settings.teachers, check)
@@ -139,7 +142,7 @@ def _add_costs(result: ModeResult, meter: CpuMeter, stats: ReaderStats) -> ModeR
 
 
 def _make_meter(mesh: LocalMesh, reader: DistilReader) -> CpuMeter:
-    """Make the meter of the core-seconds of teachers, engine and coordinator."""
+    """Make a meter for teachers, and for the engine and the coordinator together."""
     return CpuMeter(
         {
             "teachers": [process.pid for process in mesh.teachers.values()],
@@ -149,7 +152,7 @@ def _make_meter(mesh: LocalMesh, reader: DistilReader) -> CpuMeter:
 
 
 def _count_killed(mesh: LocalMesh, events: Sequence[TeacherEvent]) -> int:
-    """Count the teachers that were to be killed whose process was ended by SIGKILL."""
+    """Return the number of victims that SIGKILL ended."""
     victims = [mesh.teachers[event.teacher] for event in events if event.kind == "kill"]
     return sum(process.wait(TEACHERS_TIMEOUT_S) == -signal.SIGKILL for process in victims)
 
@@ -204,7 +207,7 @@ def _make_churn(
 def open_reader(
     mesh: LocalMesh, digits: DigitDataset, settings: DemoSettings, cores: CoreAssignment
 ) -> Iterator[DistilReader]:
-    """Open a reader whose engine runs on the mesh's cores, its threads on the student's."""
+    """Open a reader; its engine runs on the mesh's cores, this process on the student's core."""
     one = batch_bytes(settings)
     with children_on(cores.others):
         reader = DistilReader(
@@ -216,8 +219,8 @@ def open_reader(
             lower_bytes=settings.lower_batches * one,
             job=JOB,
             profiles=None,
-            # Ask for all teachers at once: adapting n would take half of so short a run. Ask for
-            # more than there are, as a teacher that seems fast on a busy machine counts as several.
+            # Ask for all teachers at once: adapting n would take half of this short run. Ask for
+            # more than exist, as a teacher that seems fast on a busy machine counts as several.
             teachers_min=4 * settings.teachers,
             timeouts=Timeouts(wait_s=TEACHERS_TIMEOUT_S),
         )
@@ -227,7 +230,7 @@ def open_reader(
 
 
 def wait_for_teachers(reader: DistilReader, teachers: int, check: Callable[[], None]) -> None:
-    """Wait until the reader sends to that many teachers. Raises NoTeacherAvailable."""
+    """Wait until the reader sends to `teachers` teachers. Raises NoTeacherAvailable."""
     deadline = time.monotonic() + TEACHERS_TIMEOUT_S
     while len(reader.stats.teachers) < teachers:
         check()
@@ -241,7 +244,7 @@ def wait_for_teachers(reader: DistilReader, teachers: int, check: Callable[[], N
 
 
 def _wait_for_replacement(churn: TeacherChurn, check: Callable[[], None]) -> None:
-    """Wait for the new teacher: on a slow machine the training may end before it is ready."""
+    """Wait until the new teacher joins: on a slow machine the training may end before that."""
     deadline = time.monotonic() + TEACHERS_TIMEOUT_S
     while churn.replacement_pending and time.monotonic() < deadline:
         check()

@@ -1,4 +1,4 @@
-"""The demo's networks: a teacher, a student of half its size, and a predictor in this process."""
+"""Networks of the demo's teacher and student, and a predictor in this process."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def student_network() -> Layer:
 
 
 def grey_scale() -> Layer:
-    """Make a layer that converts uint8 to floats of 0 to 1, so that images are sent as bytes."""
+    """Make a layer that converts uint8 to floats of 0 to 1, so that images can be sent as uint8."""
     from paddle import nn
 
     class GreyScale(nn.Layer):  # type: ignore[misc]  # paddle has no types
@@ -86,7 +86,7 @@ def grey_scale() -> Layer:
 class Predictor:
     """Labels batches in this process, with the functions and settings of a served teacher.
 
-    Online training uses it, and its labels are the reference for those of the mesh.
+    Online training uses it; its labels are the reference for the labels of the mesh.
 
     Attributes:
         cpu_s: core-seconds of its calls so far.

@@ -21,11 +21,11 @@ class StreamSummary:
     """Summary of the batches that a training loop received.
 
     Attributes:
-        batches: how many.
-        samples: rows of all batches.
-        duplicates: batches whose number had arrived before.
-        out_of_order: batches whose number was not higher than the previous one.
-        sha256: of image, label and soft label of every batch, in the order of arrival.
+        batches: number of batches.
+        samples: number of rows in all batches.
+        duplicates: batches with a number that had arrived before.
+        out_of_order: batches with a number that was not higher than the previous one.
+        sha256: hash of image, label and soft label of all batches, in the order of arrival.
     """
 
     batches: int
@@ -36,7 +36,7 @@ class StreamSummary:
 
 
 class StreamCheck:
-    """Passes a stream of batches through, and counts and hashes what arrives.
+    """Counts and hashes the batches of a stream.
 
     Field 2 of each batch is its number.
     """
@@ -48,7 +48,7 @@ class StreamCheck:
         self._digest = hashlib.sha256()
 
     def watch(self, batches: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-        """Map each (image, label, number[, soft_label]) to (image, label[, soft_label])."""
+        """Yield (image, label[, soft_label]) for each (image, label, number[, soft_label])."""
         for image, label, number, *soft in batches:
             fields = (image, label, *soft)
             self._count(int(number[0]), fields)
@@ -87,7 +87,7 @@ TITLES: dict[Mode, str] = {
     "edl_dist": "EDL-Dist",
 }
 
-#: The weights of the student of seed s are initialized with FIRST_SEED + s.
+#: The weights of student s are initialized with seed FIRST_SEED + s.
 FIRST_SEED = 1000
 
 #: Called after each batch with the number of batches trained so far.
@@ -99,14 +99,14 @@ class ModeResult:
     """Result of one mode.
 
     Attributes:
-        mode: its name.
-        accuracy: on the test digits, for each seed.
+        mode: name of the mode.
+        accuracy: accuracy on the test digits, for each seed.
         seconds: wall time of all trainings together.
         student_core_s: core-seconds of the training process, without `teacher_core_s`.
         teacher_core_s: core-seconds spent on soft labels.
         other_core_s: core-seconds of the reader's engine and of the coordinator with its Redis.
-        starved_s: seconds that the student waited for soft labels.
-        resends: requests to teachers beyond the first for their batch.
+        starved_s: seconds in which the student waited for soft labels.
+        resends: requests to teachers beyond the first for each batch.
         stream: summary of the batches that the students received.
     """
 
@@ -122,7 +122,7 @@ class ModeResult:
 
     @property
     def samples_per_s(self) -> float:
-        """Throughput of the training."""
+        """Samples per second of wall time."""
         return self.stream.samples / self.seconds
 
     @property
@@ -137,9 +137,9 @@ class StudentTraining:
 
     Args:
         mode: name of the mode.
-        batches: (image, label, number[, soft label]), `settings.batches` of them.
-        loss: of the students.
-        digits: the accuracy is measured on the test digits.
+        batches: `settings.batches` tuples (image, label, number[, soft label]).
+        loss: loss of the students.
+        digits: data set with the test digits, on which the accuracy is measured.
         settings: seeds and steps.
         network: makes a student.
 
@@ -167,7 +167,7 @@ class StudentTraining:
         self._seconds = self._core_s = 0.0
 
     def run(self, seeds: int, on_batch: OnBatch) -> None:
-        """Train that many more students."""
+        """Train `seeds` more students."""
         began, began_cpu = time.perf_counter(), time.process_time()
         for number in range(seeds):
             self._train_student(number * self._settings.steps, on_batch)
@@ -223,7 +223,7 @@ def n_training(digits: DigitDataset, settings: DemoSettings) -> StudentTraining:
 
 
 def distill_loss(settings: DemoSettings) -> DistillLoss:
-    """The loss of all modes with a teacher."""
+    """Return the loss of all modes with a teacher."""
     return DistillLoss(settings.alpha, settings.beta, settings.temperature)
 
 

@@ -1,6 +1,6 @@
 """Online training on all cores of the machine, in a child process.
 
-Paddle reads its number of threads when it is imported, and the demo's own process has one.
+A child is needed as Paddle reads its number of threads at import; in the demo's process it is one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .settings import DemoSettings
 MODE: Mode = "online_all_cores"
 POLL_S = 0.1
 PROGRESS = re.compile(r"batch (\d+)")
-#: The child prints its progress after so many batches.
+#: Batches between two lines of progress of the child.
 PRINT_EVERY_BATCHES = 10
 
 
 def for_throughput(settings: DemoSettings) -> DemoSettings:
-    """Shorten the settings to half a training of one seed: only the throughput is measured."""
+    """Shorten the settings to half a training of one seed, enough to measure the throughput."""
     return replace(settings, seeds=1, steps=settings.steps // 2)
 
 
@@ -41,11 +41,11 @@ def run_online_on_all_cores(
     """Train one student on all cores, with the teacher in its process, to measure the throughput.
 
     Args:
-        settings: made by `for_throughput`.
+        settings: settings from `for_throughput`.
         teacher: path of the exported model.
-        cores: of the machine.
+        cores: cores of the machine.
         on_batch: called ten times a second with the number of batches trained so far; an
-            exception that it raises stops the child.
+            exception from it stops the child.
 
     Raises:
         ProcessFailed: the child exited without a result.
@@ -85,7 +85,7 @@ def run_online_on_all_cores(
 
 
 def main(settings_json: str, teacher: str, result_file: str) -> None:
-    """Run the child: train, print the progress, and write the result to a file."""
+    """Run in the child: train, print the progress, and write the result to a file."""
     end_with_parent()
     from .digits import load_digits
     from .models import Predictor, load_paddle

@@ -1,4 +1,4 @@
-"""Draws the demo's picture: throughput and accuracy of each mode, and the buffer over time."""
+"""Picture of the demo: throughput and accuracy of each mode, and the buffer over time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 def draw(report: DemoReport, path: Path) -> None:
-    """Write the picture, 16:9, to `path` as PNG. Raises OSError."""
+    """Write the picture (16:9) to `path` as PNG. Raises OSError."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

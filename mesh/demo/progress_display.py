@@ -1,4 +1,4 @@
-"""Displays the demo's progress: bars in a terminal, plain lines elsewhere."""
+"""Progress of the demo: bars in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-#: A plain display prints a line after each of so many parts of a stage.
+#: Number of parts of a stage after each of which a plain display prints a line.
 PLAIN_PARTS = 4
 
 
@@ -25,7 +25,7 @@ class ProgressStage(Protocol):
     """A stage of the demo that is in progress."""
 
     def reach(self, done: int, total: int | None = None) -> None:
-        """Set the number of completed steps, and the total if given."""
+        """Set the number of completed steps; with `total` also the number of all steps."""
 
     def note(self, text: str) -> None:
         """Set the text beside the bar."""
@@ -43,7 +43,7 @@ class ProgressDisplay(Protocol):
 
 @contextlib.contextmanager
 def open_display(console: Console) -> Generator[ProgressDisplay]:
-    """Open the display for this console: bars if it is a terminal."""
+    """Open a display with bars if the console is a terminal, with plain lines otherwise."""
     if not console.is_terminal:
         yield PlainDisplay(console)
         return
@@ -88,7 +88,7 @@ class _BarStage:
 
 
 class PlainDisplay:
-    """Prints a line when a stage begins, and at each quarter of it."""
+    """Prints a line when a stage begins, and after each of its quarters."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

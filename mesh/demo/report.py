@@ -1,4 +1,4 @@
-"""The demo's report: a table, sentences that explain it, and JSON."""
+"""Report of the demo: a table, sentences that explain it, and JSON."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .online_all_cores import MODE as ALL_CORES
 from .settings import DemoSettings
 from .teacher_model import TeacherModel
 
-#: If the student waits for labels less than this share of its time, it sets the pace.
+#: Share of its time below which a student that waits for labels counts as the bottleneck.
 STARVED_SHARE = 0.05
-#: The report mentions lost time, or a change of speed between modes, from this share on.
+#: Share from which the report mentions time lost to other programs, or a changed speed.
 DISTURBED_SHARE = 0.15
 NO_OTHER_DEVICE = (
     "A mesh is faster because its teachers have other devices. Here they share the student's, so"
@@ -33,8 +33,8 @@ class DemoReport:
     """Results of a demo.
 
     Attributes:
-        settings: of the run.
-        cores: that it ran on.
+        settings: settings of the run.
+        cores: cores of student and mesh.
         teacher: the teacher's model.
         modes: result of each mode.
         edl_dist: further results of the EDL-Dist mode.
@@ -50,7 +50,7 @@ class DemoReport:
 
     @property
     def reference_sha256(self) -> str:
-        """Hash of the same batches with labels computed in the training process."""
+        """Hash of the stream of Online, with labels computed in the training process."""
         return self.modes["online"].stream.sha256
 
     @property
@@ -60,12 +60,12 @@ class DemoReport:
 
     @property
     def step_s(self) -> float:
-        """Core-seconds of a student's step in Online: t_s of a batch."""
+        """Core-seconds of a student's step in Online, that is t_s for a batch."""
         return self.modes["online"].student_core_s / self.settings.batches
 
     @property
     def labelling_s(self) -> float:
-        """Core-seconds of labelling a batch in Online: t_t of a batch."""
+        """Core-seconds of labelling a batch in Online, that is t_t for a batch."""
         return self.modes["online"].teacher_core_s / self.settings.batches
 
     @property
@@ -91,7 +91,7 @@ class DemoReport:
 
     @property
     def disturbed(self) -> bool:
-        """Whether other programs slowed the trainings down, so that their speeds mean little."""
+        """Whether other programs slowed trainings down so much that speeds mean little."""
         return not self.shared_device and self.disturbed_share >= DISTURBED_SHARE
 
     @property
@@ -101,7 +101,7 @@ class DemoReport:
 
     @property
     def teachers_at_once(self) -> int:
-        """Number of teachers with a core of their own."""
+        """Number of teachers that have their own core."""
         return 0 if self.shared_device else min(self.settings.teachers, len(self.cores.others))
 
     @property
@@ -133,7 +133,7 @@ class DemoReport:
 
 
 def sample_std(values: Sequence[float]) -> float:
-    """Sample standard deviation; 0 for a single value."""
+    """Return the sample standard deviation; 0 for a single value."""
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
@@ -175,7 +175,7 @@ def results_table(report: DemoReport) -> Table:
 
 
 def summary_lines(report: DemoReport) -> list[str]:
-    """Explain the table in sentences, a line each."""
+    """Return sentences that explain the table, one per line."""
     edl = report.modes["edl_dist"]
     gains = [100 * gain for gain in report.gains]
     return [
@@ -196,7 +196,7 @@ def summary_lines(report: DemoReport) -> list[str]:
 
 
 def as_json(report: DemoReport) -> dict[str, Any]:
-    """The report for programs."""
+    """Return the report as JSON values."""
     edl = report.edl_dist
     return {
         "machine": {

@@ -1,4 +1,4 @@
-"""Runs the demo from start to end, and writes its outputs."""
+"""Demo from start to end: trains all modes, and writes the outputs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ INTRODUCTION = (
     "Trains the same student without a teacher (N-training), with the teacher in its process"
     " (Online: on one core, and on all), and with teachers in other processes (EDL-Dist)."
 )
-#: TTL of leases. A reader notices the death of a teacher by its connection, at once.
+#: TTL of leases in seconds. A reader notices a teacher's death earlier, as its connection closes.
 TTL_S = 3.0
-#: The bar moves after so many batches: an update costs as much as a small step.
+#: Batches between updates of the bar: an update costs as much as a small step.
 SHOW_EVERY_BATCHES = 10
 
 
@@ -45,8 +45,8 @@ class DemoOutputs:
     """Files for the results.
 
     Attributes:
-        picture: for the PNG.
-        json: for the report; None: it is not written.
+        picture: file of the picture (PNG).
+        json: file of the report; None: no report is written.
     """
 
     picture: Path
@@ -65,16 +65,16 @@ def run_demo(
     """Run all modes, print the table, and write picture and JSON.
 
     Args:
-        settings: what to run.
+        settings: settings of the run.
         outputs: files for the results.
         cache: folder of the trained teacher.
-        console: for progress and the table.
+        console: console for progress and the table.
         fresh: train the teacher even if it is cached.
-        check: called at least ten times a second; an exception that it raises ends the demo
-            cleanly.
+        check: called after each step, and every 0.1 s while waiting; an exception from it ends the
+            demo cleanly.
 
     Raises:
-        UsageError: a file cannot be written; raised before the work where that is possible.
+        UsageError: a file cannot be written; raised before the work if possible.
     """
     for path in (outputs.picture, outputs.json):
         if path is not None:
@@ -122,7 +122,7 @@ class _DemoRun:
     digits: DigitDataset
 
     def obtain_teacher(self, cache: Path, *, fresh: bool) -> TeacherModel:
-        """Take the teacher from `cache`, or train it."""
+        """Return the teacher from `cache`, or train it."""
         with self.display.stage("Teacher (a CNN trained on all labels)", 1) as stage:
 
             def on_step(done: int, total: int) -> None:
@@ -142,8 +142,8 @@ class _DemoRun:
     ) -> tuple[dict[modes.Mode, modes.ModeResult], EdlDistResult]:
         """Train all modes, one after another.
 
-        Students of Online and N-training are trained both before and after those of EDL-Dist, as
-        the speed of a shared machine changes within a minute.
+        Half of the students of Online and N-training are trained before EDL-Dist and half after
+        it, as the speed of a shared machine changes within a minute.
         """
         settings = self.settings
         results: dict[modes.Mode, modes.ModeResult] = {}
@@ -184,7 +184,7 @@ class _DemoRun:
 
     @contextlib.contextmanager
     def _mesh(self, spec: TeacherSpec) -> Iterator[LocalMesh]:
-        """Start coordinator and teachers on the mesh's cores; wait until they are ready."""
+        """Start coordinator and teachers on the mesh's cores, and wait until they are ready."""
         names = [f"teacher-{number + 1}" for number in range(self.settings.teachers)]
         with contextlib.ExitStack() as stack:
             title = f"Mesh: coordinator and {len(names)} teacher processes"
@@ -230,7 +230,7 @@ class _DemoRun:
 
 
 def reader_status(stats: ReaderStats) -> str:
-    """Format the reader's statistics for the text beside the bar."""
+    """Return the reader's statistics as text for the bar."""
     return (
         f"{len(stats.teachers)} teachers, buffer {stats.volume_bytes / 1024:.0f} KiB,"
         f" resends {stats.resends + stats.hedges}"
@@ -239,7 +239,7 @@ def reader_status(stats: ReaderStats) -> str:
 
 @contextlib.contextmanager
 def usable_cache(preferred: Path, say: Callable[[str], None]) -> Iterator[Path]:
-    """Yield `preferred` if it is writable, else a temporary folder that is deleted at the end."""
+    """Yield `preferred` if it is writable, otherwise a temporary folder, deleted at the end."""
     try:
         preferred.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=preferred):
@@ -253,7 +253,7 @@ def usable_cache(preferred: Path, say: Callable[[str], None]) -> Iterator[Path]:
 
 
 def check_writable(path: Path) -> None:
-    """Raise UsageError if `path` cannot be written. Creates no file."""
+    """Raise UsageError if `path` cannot be written; create no file."""
     why = None
     if path.is_dir():
         why = "it is a folder"

@@ -1,4 +1,4 @@
-"""Settings of the demo: their defaults fit two cores and three minutes."""
+"""Settings of the demo; the defaults suit two cores and three minutes."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """Settings, the same for every mode.
+    """Settings of all modes.
 
     Attributes:
         size: rows and columns of an image.
-        device: of the student and of the teachers: "cpu" or "gpu:0".
+        device: device of the student and of the teachers: "cpu" or "gpu:0".
         seeds: students per mode; each has its own weights, labelled digits and augmentation.
         steps: optimizer steps of each student.
         batch_size: digits per step, drawn with repetition from the labelled ones.
         labelled: digits with a hard label, balanced over the classes.
         shift_pixels: largest shift of the augmentation, in each direction.
-        noise: standard deviation of the augmentation's noise, in the 256 steps of grey.
-        learning_rate: of Adam, for the student.
+        noise: standard deviation of the augmentation's noise; a pixel is 0 to 255.
+        learning_rate: learning rate of Adam for the student.
         temperature: T of the distillation loss.
         alpha: weight of the hard loss.
         beta: weight of the soft loss.
         teacher_epochs: passes of the teacher over all training digits.
         teachers: teacher processes in the mesh.
-        micro_batch: digits per run of the teacher's model.
+        micro_batch: most digits per run of the teacher's model.
         upper_batches: ut, in batches.
         lower_batches: lt, in batches.
     """
@@ -50,10 +50,10 @@ class DemoSettings:
 
     @classmethod
     def quick(cls) -> Self:
-        """Settings of a demo of one minute; its accuracies mean little."""
+        """Return settings for a demo of one minute; its accuracies mean little."""
         return cls(seeds=2, steps=40, teacher_epochs=4, upper_batches=24, lower_batches=8)
 
     @property
     def batches(self) -> int:
-        """Batches that a mode trains, all students together."""
+        """Number of batches of all students of a mode."""
         return self.seeds * self.steps

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ...distill_reader import ReaderStats
 
-#: Greatest age of the reader's statistics: its engine sends them five times a second.
+#: Greatest age of the reader's statistics in seconds: the engine sends them five times a second.
 MAX_STATS_AGE_S = 0.25
 
 EventKind = Literal["kill", "resent", "start", "join"]
@@ -21,9 +21,9 @@ class TeacherEvent:
     """An event in the life of a teacher.
 
     Attributes:
-        kind: it was killed; its requests were sent again; it was started; it joined.
-        teacher: its teacher_id.
-        batch: batches trained so far.
+        kind: the teacher was killed, its requests were sent again, it was started, or it joined.
+        teacher: teacher_id.
+        batch: number of batches trained so far.
         at_s: seconds since the run began.
     """
 
@@ -34,28 +34,28 @@ class TeacherEvent:
 
 
 class TeacherChurn:
-    """Kills a teacher after two fifths of a run and starts another one; driven by `update`.
+    """Kills a teacher after two fifths of a run and starts another one. Driven by `update`.
 
-    The new teacher starts as soon as the requests of the killed one were sent again. By then the
-    reader's buffer covers the time that it takes to start.
+    The new teacher starts once requests of the killed one are sent again. By then the reader's
+    buffer covers the time of the start.
 
-    The killed teacher has requests in flight: a teacher with some is suspended (SIGSTOP) until the
-    reader's statistics are certain to be newer than that. If they show that it has none, as the
-    buffer is full, it resumes (SIGCONT) and the next opportunity is awaited; after three fifths of
-    the run a teacher is killed in any case.
+    The killed teacher should have requests in flight. So a teacher with requests in flight is
+    suspended (SIGSTOP) until the reader's statistics are certainly newer. If they show none in
+    flight, as the buffer is full, the teacher is resumed (SIGCONT), and the next try follows. After
+    three fifths of the run a teacher is killed in any case.
 
     Args:
-        hold: suspends the teacher with this teacher_id.
-        resume: resumes it.
-        kill: kills it.
-        start: starts a new teacher with this teacher_id, without waiting for it.
+        hold: suspends a teacher by teacher_id.
+        resume: resumes a teacher by teacher_id.
+        kill: kills a teacher by teacher_id.
+        start: starts a new teacher with a teacher_id and returns at once.
         replacement: teacher_id of the new teacher.
-        batches: of the whole run.
+        batches: number of batches of the whole run.
         say: called with a line of text for each event.
-        clock: seconds.
+        clock: returns seconds.
 
     Attributes:
-        events: so far.
+        events: events so far.
     """
 
     def __init__(
@@ -87,22 +87,22 @@ class TeacherChurn:
         self._next_step: Callable[[int, ReaderStats], bool] | None = self._hold
 
     def update(self, batch: int, stats: ReaderStats) -> None:
-        """Take every step that is due.
+        """Take all steps that are due.
 
         Args:
-            batch: batches trained so far.
-            stats: of the reader.
+            batch: number of batches trained so far.
+            stats: statistics of the reader.
         """
         while self._next_step is not None and self._next_step(batch, stats):
             pass
 
     @property
     def replacement_pending(self) -> bool:
-        """Whether the new teacher was started and has not joined yet."""
+        """Whether the new teacher was started but has not joined yet."""
         return self._next_step == self._await_replacement
 
-    # Each step returns whether it was due, and sets the next step before it acts: if the action
-    # raises, it is not repeated.
+    # Each step returns whether it was due. It sets the next step before it acts, so that an action
+    # that raises is not repeated.
 
     def _hold(self, batch: int, stats: ReaderStats) -> bool:
         if batch < self._kill_from or not stats.teachers:

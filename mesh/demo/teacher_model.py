@@ -1,4 +1,4 @@
-"""The demo's teacher model: trained on all training digits, exported, and cached."""
+"""Model of the demo's teacher: trained on all training digits, exported, and cached."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .settings import DemoSettings
 
 NAME = "teacher"  # prefix of the exported files
 MANIFEST = "manifest.json"
-#: Version of network and training: increase it with each change, so that older caches are ignored.
+#: Version of network and training; increase it with each change, so that old caches are ignored.
 RECIPE = 2
 SEED = 7
 BATCH_SIZE = 64
 LEARNING_RATE = 2e-3
 CHECKED_DIGITS = 64
 
-#: Called after each step with the number of steps done, and of all steps.
+#: Called after each step with the number of completed steps and the number of all steps.
 OnStep = Callable[[int, int], None]
 
 
@@ -40,8 +40,8 @@ class TeacherModel:
 
     Attributes:
         path: prefix of its files, for `edl-teacher serve --model`.
-        accuracy: on the test digits.
-        cached: whether it came from the cache.
+        accuracy: accuracy on the test digits.
+        cached: the model is from the cache.
     """
 
     path: Path
@@ -52,10 +52,10 @@ class TeacherModel:
 def obtain_teacher(
     digits: DigitDataset, settings: DemoSettings, cache: Path, *, fresh: bool, on_step: OnStep
 ) -> TeacherModel:
-    """Take the teacher from `cache`, or train one and put it there.
+    """Return the teacher from `cache`, or train a teacher and store it there.
 
     Args:
-        digits: the data set; it is trained on all labels.
+        digits: data set; the teacher is trained on all labels of its training digits.
         settings: epochs and augmentation.
         cache: folder of exported models.
         fresh: train even if there is a cached model.
@@ -63,7 +63,7 @@ def obtain_teacher(
 
     Raises:
         UsageError: the model cannot be written.
-        ModelError: the exported model computes other outputs than the trained one.
+        ModelError: the outputs of the exported model differ from those of the trained one.
     """
     folder = cache / cache_key(digits, settings)
     if not fresh and (found := read_cached(folder)) is not None:
@@ -81,7 +81,7 @@ def obtain_teacher(
 
 
 def cache_key(digits: DigitDataset, settings: DemoSettings) -> str:
-    """Name of the model's folder: a hash of data, training and framework."""
+    """Return the name of the model's folder: a hash of data, training and framework."""
     facts = {
         "recipe": RECIPE,
         "digits": digits.sha256,
@@ -94,7 +94,7 @@ def cache_key(digits: DigitDataset, settings: DemoSettings) -> str:
 
 
 def read_cached(folder: Path) -> TeacherModel | None:
-    """Read the model in `folder`; None if there is none, or if its files have changed."""
+    """Return the model in `folder`; None: there is none, or its files have changed."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         for name, digest in manifest["files"].items():
@@ -157,14 +157,14 @@ def _export(
             shutil.rmtree(folder)
         os.mkdir(folder)
         for path in Path(temporary).iterdir():
-            # The manifest makes the other files valid.
+            # The manifest is moved last, as it makes the other files valid.
             if path.name != MANIFEST:
                 os.replace(path, folder / path.name)
         os.replace(Path(temporary) / MANIFEST, folder / MANIFEST)
 
 
 def _check_export(path: Path, network: Any, digits: DigitDataset, settings: DemoSettings) -> None:
-    """Compare outputs: on a full disk a truncated file may be written without an error."""
+    """Check the outputs: on a full disk Paddle may write a truncated file without an error."""
     paddle = load_paddle()
     image = digits.test_image[:CHECKED_DIGITS]
     with paddle.no_grad():
