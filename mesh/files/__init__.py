@@ -1,4 +1,4 @@
-"""Frozen dataclasses as YAML files: jobs, meshes, clusters and scenarios, read strictly."""
+"""Strict YAML files of frozen dataclasses: jobs, meshes, clusters and scenarios."""
 
 from .yaml_files import parse, parse_kinds, read, write
 

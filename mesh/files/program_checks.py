@@ -22,16 +22,16 @@ def check_name(key: str, name: str) -> None:
 
 
 def check_program(train: str, command: str, ours: tuple[str, ...], said_by: str) -> None:
-    """Check that exactly one of both is given, and its command line.
+    """Check that exactly one of `train` and `command` is given, and its command line.
 
     Args:
-        train: arguments of `edl student train`, as in a shell, the job file first.
-        command: another program and its arguments, as in a shell.
+        train: arguments of `edl student train` in shell syntax, the job file first.
+        command: another program and its arguments in shell syntax.
         ours: options that `train` must not have.
         said_by: keys of the file that set these options.
 
     Raises:
-        ValueError: one is invalid; the message begins with its key.
+        ValueError: both, none, or an invalid one is given.
     """
     if bool(train.strip()) == bool(command.strip()):
         raise ValueError(
@@ -49,8 +49,14 @@ def check_words(
 ) -> tuple[str, ...]:
     """Split a command line like a shell.
 
+    Args:
+        key: key of the file, for errors.
+        text: the command line.
+        ours: options that it must not have.
+        said_by: keys of the file that set these options.
+
     Raises:
-        ValueError: it cannot be split, or has one of the options `ours`.
+        ValueError: it cannot be split, has a NUL character, or has one of the options `ours`.
     """
     try:
         words = tuple(shlex.split(text))
@@ -65,7 +71,7 @@ def check_words(
 
 
 def check_env(env: Mapping[str, str]) -> None:
-    """Raise ValueError if a name or a value of a variable is invalid."""
+    """Raise ValueError if a variable has an invalid name or value."""
     if odd := [name for name in env if not _VARIABLE.fullmatch(name)]:
         raise ValueError(f"env: expects names of variables, got {odd[0]!r:.100}")
     if odd := [name for name, value in env.items() if "\0" in value]:

@@ -1,4 +1,4 @@
-"""Single values of YAML files: text, numbers with units, true and false."""
+"""Scalar values of YAML files: text, numbers with units, booleans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANY = Number()
 
 
 def text(node: yaml.Node, location: FileLocation) -> str:
-    """Return a text; one that YAML takes for a number or a date must be in quotes."""
+    """Return a text. A text that YAML takes for a number or a date must be in quotes."""
     if not isinstance(node, yaml.ScalarNode) or node.tag == f"{_TAG}null":
         location.fail(node, f"expects text, got {describe_node(node)}")
     if node.tag != f"{_TAG}str":
@@ -39,7 +39,7 @@ def whole(node: yaml.Node, location: FileLocation, rule: Number = ANY) -> int:
     written = _written(node)
     real = None if written is None else amount(written, rule)
     if written is not None and _WHOLE.fullmatch(written) and len(written) < 30:
-        value: int | None = int(written)  # a float would lose digits
+        value: int | None = int(written)  # conversion through a float would lose digits
     else:
         value = int(real) if real is not None and real.is_integer() else None
     if value is None or not rule.takes(value):
@@ -63,7 +63,7 @@ def _complaint(kind: str, rule: Number, value: float | None, node: yaml.Node) ->
 
 
 def _written(node: yaml.Node) -> str | None:
-    """Return the text of a number; None: it is not a scalar, or in quotes without a unit."""
+    """Return the text of a scalar; None: the node is no scalar, or is a number in quotes."""
     if not isinstance(node, yaml.ScalarNode):
         return None
     quoted = node.style in ("'", '"')
@@ -71,7 +71,7 @@ def _written(node: yaml.Node) -> str | None:
 
 
 def amount(written: str, rule: Number) -> float | None:
-    """Return the number that a text means, with or without a unit; None: none."""
+    """Return the number in a text, with or without a unit of `rule`; None: it is no number."""
     if _REAL.fullmatch(written):
         return float(written)
     parts = _WITH_UNIT.fullmatch(written)
@@ -82,7 +82,7 @@ def amount(written: str, rule: Number) -> float | None:
 
 
 def form(kind: str, rule: Number) -> str:
-    """Describe the expected number."""
+    """Describe the expected number: its kind, bounds and units."""
     words = f"{kind}{rule.bounds()}"
     if not rule.unit:
         return words

@@ -1,7 +1,7 @@
 """Reads and writes frozen dataclasses as YAML files, strictly: each error names its line.
 
-The dataclass is the schema: its fields are the keys, its types say what is valid, its defaults what
-is optional. A ValueError of its `__post_init__` becomes an error at the line of its mapping.
+The dataclass is the schema: fields are keys, their types define valid values, and fields with
+defaults are optional. A ValueError of `__post_init__` becomes an error at the line of the mapping.
 Nothing is evaluated or guessed: unknown or repeated keys, `nan`, and quoted numbers are errors.
 """
 
@@ -37,11 +37,11 @@ def read(path: str | os.PathLike[str], kind: type[T]) -> T:
 
     Args:
         path: path of the file, at most 1 MiB.
-        kind: a dataclass with fields of: `str`, `bool`, `int`, `float` (with
-            `scheduler.units.Number` in `Annotated`: with bounds, and with units: `10 Gbit/s`),
-            `Literal`, `X | None`, other unions (the first that fits), `Path` (relative to the
-            file), `tuple[X, ...]`, `tuple[X, Y]`, `Mapping[str, X]`, `dict[str, X]`, and
-            dataclasses of these.
+        kind: a dataclass. Types of fields: `str`, `bool`, `int`, `float`, `Literal`, `X | None`,
+            other unions (the first type that fits), `Path` (relative to the file),
+            `tuple[X, ...]`, `tuple[X, Y]`, `Mapping[str, X]`, `dict[str, X]`, and dataclasses of
+            these. `Annotated` with `scheduler.units.Number` gives numbers bounds and units, such as
+            `10 Gbit/s`.
 
     Raises:
         UsageError: the file cannot be read, is not YAML, or is not a valid `kind`. The message is
@@ -54,9 +54,9 @@ def parse(text: str, kind: type[T], name: str = "text") -> T:
     """Read a YAML text.
 
     Args:
-        text: YAML.
+        text: YAML, at most 1 MiB.
         kind: as for `read`.
-        name: name for errors; a `Path` in the text is relative to its folder.
+        name: file name for errors; paths in the text are relative to its folder.
 
     Raises:
         UsageError: as for `read`.
@@ -68,12 +68,12 @@ def parse(text: str, kind: type[T], name: str = "text") -> T:
 
 
 def parse_kinds(text: str, kinds: Mapping[str, type[T]], name: str) -> list[T]:
-    """Read a text of one or more documents, each with a key `kind` beside those of its dataclass.
+    """Read a YAML text of one or more documents, each with a key `kind` and those of a dataclass.
 
     Args:
         text: YAML.
-        kinds: dataclass of each value of `kind`.
-        name: name for errors, as for `parse`.
+        kinds: dataclass by value of `kind`.
+        name: as for `parse`.
 
     Raises:
         UsageError: as for `read`; or `kind` is missing or unknown.
@@ -150,7 +150,7 @@ def _required(field: Field[Any]) -> bool:
 
 
 def _items(node: yaml.Node, location: FileLocation) -> list[tuple[str, yaml.Node]]:
-    """Return keys and values of a mapping whose keys are unique texts."""
+    """Return keys and values of a mapping; fail unless the keys are unique texts."""
     if not isinstance(node, yaml.MappingNode):
         location.fail(node, f"expects a mapping, `key: value` a line, got {describe_node(node)}")
     seen: dict[str, yaml.Node] = {}
@@ -181,7 +181,7 @@ def _tuple(node: yaml.Node, kinds: tuple[Any, ...], location: FileLocation) -> t
 
 
 def _word(node: yaml.Node, words: tuple[Any, ...], location: FileLocation) -> Any:
-    """Convert a node to one of several words, which YAML may take for other types."""
+    """Convert a node to one of several words, even if YAML takes it for another type."""
     text = node.value if isinstance(node, yaml.ScalarNode) else None
     found = [word for word in words if str(word) == text]
     if found:
@@ -220,15 +220,15 @@ def _quoted(names: list[str]) -> str:
 
 
 def write(path: str | os.PathLike[str], value: object, heading: str = "") -> None:
-    """Write a YAML file atomically; an existing one is replaced.
+    """Write a YAML file atomically; replace an existing file.
 
     Args:
         path: path of the file.
-        value: a dataclass that `read` can read; fields with their default are left out.
-        heading: comment lines above it, without `#`.
+        value: a dataclass as for `read`; fields with their default value are left out.
+        heading: comment lines at the top, without `#`.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     comment = "".join(f"# {line}\n" for line in heading.splitlines())
     text = comment + yaml.safe_dump(_plain(value), sort_keys=False, allow_unicode=True, width=100)

@@ -1,7 +1,7 @@
 """YAML text as a tree of nodes with line numbers, and errors that name file, line and key.
 
 No object is constructed: tags are only compared, so a file cannot name a class. Anchors are
-refused, as a few lines of them can expand to gigabytes; so is deep nesting.
+refused, as a few lines with anchors can expand to gigabytes. Deep nesting is refused too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...runtime.errors import UsageError
 
 
 class FileLocation:
-    """A file and a key in it, such as `devices[1].price_per_hour`."""
+    """A file and a key in the file, such as `devices[1].price_per_hour`."""
 
     __slots__ = ("key", "name")
 
@@ -36,13 +36,13 @@ class FileLocation:
         return FileLocation(self.name, f"{self.key}[{index}]")
 
     def fail(self, node: yaml.Node, what: str) -> NoReturn:
-        """Raise a UsageError about this location: `name:line: key: what`."""
+        """Raise UsageError about a node at this location: `name:line: key: what`."""
         line = node.start_mark.line + 1
         raise UsageError(f"{self.name}:{line}: {self.key}{': ' if self.key else ''}{what}")
 
 
 def unknown_key(key: str, known: Collection[str]) -> str:
-    """Return the message about an unknown key, with the most similar known one, or all."""
+    """Return an error message that suggests the most similar known key, or lists all."""
     near = difflib.get_close_matches(key, known, 1) or [
         name for name in known if difflib.get_close_matches(key, name.split("_"), 1)
     ]
@@ -72,7 +72,7 @@ def load(path: str | os.PathLike[str]) -> str:
     """Return the text of a file.
 
     Raises:
-        UsageError: it cannot be read, is larger than `MAX_BYTES`, or is not UTF-8.
+        UsageError: the file cannot be read, is larger than `MAX_BYTES`, or is not UTF-8.
     """
     name = os.fspath(path)
     try:
@@ -102,8 +102,8 @@ def compose(text: str, name: str) -> yaml.MappingNode:
         name: name of the file, for errors.
 
     Raises:
-        UsageError: it is not YAML, is empty, has several documents, anchors or tags, is nested too
-            deeply, or is not a mapping.
+        UsageError: the text is not YAML, is empty, has several documents, anchors or tags, is
+            nested too deeply, or is not a mapping.
     """
     (root,) = compose_all(text, name, most=1)
     return root

@@ -1,1 +1,1 @@
-"""Fleets: what starts and stops processes of the mesh on one machine."""
+"""`edl agent --local`: a fleet of teachers of one service on this machine."""

@@ -1,4 +1,4 @@
-"""Runs teachers of one service on this machine, as many as the coordinator wants."""
+"""Runs as many teachers of one service on this machine as the coordinator wants."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from .service_poller import FLEET_PREFIX, ServicePoller
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at the processes.
+#: Seconds between checks of the processes.
 _LOOK_S: Final = 0.1
-#: A teacher that was ready and is not registered for so many TTLs is killed as hung. That leaves
-#: time to register again after Redis was emptied.
+#: TTLs for which a ready teacher may be unregistered before it is killed as hung. They leave time
+#: to register again after Redis was emptied.
 _SILENT_TTLS: Final = 5.0
 #: Seconds added to the grace period of teachers.
 _MARGIN_S: Final = 5.0
@@ -47,12 +47,12 @@ class LocalFleet:
     """Settings of a fleet.
 
     Attributes:
-        teacher: options of each teacher.
+        teacher: settings of the teachers.
         coordinator: Redis URL of the mesh.
-        prefix: prefix of the names of its teachers, unique to each start of a fleet.
-        least: least number of teachers, unless none is wanted.
+        prefix: prefix of the teachers' names, unique to each start of a fleet.
+        least: least number of teachers, unless no teacher is wanted.
         most: greatest number of teachers.
-        log_dir: folder for their output; None: only the last lines are kept.
+        log_dir: folder for the teachers' output; None: only the last lines are kept.
     """
 
     teacher: TeacherSpec
@@ -77,15 +77,16 @@ class LocalFleet:
 
 @dataclass(slots=True)
 class FleetTeacher:
-    """A teacher that runs, or has just ended.
+    """A teacher that runs or has just ended.
 
     Attributes:
-        name: its name.
-        process: its process.
-        started_s: time of its start.
-        seen_s: latest time at which it was registered, or need not have been.
+        name: name of the teacher.
+        process: process of the teacher.
+        started_s: monotonic time of its start.
+        seen_s: latest monotonic time at which it was registered, was not ready yet, or the
+            registered teachers were unknown.
         leaving: it was told to leave.
-        deadline_s: a leaving teacher is killed then.
+        deadline_s: monotonic time at which a leaving teacher is killed.
     """
 
     name: str
@@ -97,14 +98,15 @@ class FleetTeacher:
 
 
 class LocalFleetRunner:
-    """Starts, drains and replaces the teachers of a fleet; used by one thread.
+    """Starts, drains and replaces the teachers of a fleet. Used by one thread.
 
     Args:
-        fleet: its settings.
-        desired: returns the number of teachers; None: unknown, nothing changes. Called often.
-        rng: jitters the pauses before a teacher that died is replaced.
-        command: returns the command that starts a teacher; None: that of the fleet.
-        registered: returns the names of registered teachers; None: unknown. Called often.
+        fleet: settings of the fleet.
+        desired: returns the wanted number of teachers; None: unknown, nothing changes. Called
+            every 0.1 s.
+        rng: source of jitter for pauses before dead teachers are replaced.
+        command: returns the command that starts a teacher of that name; None: that of `fleet`.
+        registered: returns the names of registered teachers; None: unknown. Called every 0.1 s.
 
     Attributes:
         teachers: the teachers, oldest first.
@@ -135,7 +137,7 @@ class LocalFleetRunner:
 
         Raises:
             UsageError: the options of teachers are invalid.
-            ProcessFailed: a teacher does not end even when it is killed.
+            ProcessFailed: a killed teacher does not end.
         """
         try:
             while not stop.wait(_LOOK_S):
@@ -144,7 +146,7 @@ class LocalFleetRunner:
             self._end()
 
     def look(self, now: float) -> None:
-        """Handle teachers that have ended or are late, and start or drain some."""
+        """Handle teachers that have ended, are late to leave or hang; start or drain teachers."""
         for teacher in [one for one in self.teachers if not one.process.alive]:
             self.teachers.remove(teacher)
             self._ended(teacher, now)
@@ -162,7 +164,7 @@ class LocalFleetRunner:
         self._apply(fleet_change(processes, self._count, self._pause, now), now)
 
     def _kill_late(self, now: float) -> None:
-        """Kill teachers that are late to leave, or hang."""
+        """Kill teachers that are late to leave or hang."""
         registered, silent_s = self._registered(), _SILENT_TTLS * self._fleet.teacher.ttl_s
         for teacher in self.teachers:
             if teacher.leaving:
@@ -181,7 +183,7 @@ class LocalFleetRunner:
         for _ in range(found.start):
             try:
                 self._start(now)
-            except ProcessFailed as error:  # there may be memory or descriptors later
+            except ProcessFailed as error:  # memory or descriptors may be available later
                 log.error("%s", error)
                 self._pause = pause_after_exit(self._pause, 0.0, now, self._rng)
                 break
@@ -190,7 +192,7 @@ class LocalFleetRunner:
                 teacher.leaving = True
                 teacher.deadline_s = now + self._fleet.teacher.grace_s + _MARGIN_S
                 teacher.process.send_signal(signal.SIGTERM)
-                teacher.process.send_signal(signal.SIGCONT)  # it may be suspended
+                teacher.process.send_signal(signal.SIGCONT)  # the process may be suspended
                 log.info("%s drains", teacher.name)
 
     def _start(self, now: float) -> None:
@@ -204,7 +206,7 @@ class LocalFleetRunner:
         log.info("%s starts", name)
 
     def _note_ready(self, name: str, ready: re.Match[str] | None) -> None:
-        """Record that a teacher is ready; any thread may call it."""
+        """Record that a teacher is ready, if its line of output matched. Thread-safe."""
         if ready is not None and name not in self.ready:
             self.ready.add(name)
             log.info("%s serves at %s", name, ready[3])
@@ -244,17 +246,17 @@ def run_local_fleet(
     """Run teachers of a service until `stop` is requested; then drain all.
 
     Args:
-        teacher: options of each teacher.
-        mesh: how to reach the mesh.
-        least: least number of teachers, unless none is wanted.
+        teacher: settings of the teachers.
+        mesh: address and credentials of the mesh.
+        least: least number of teachers, unless no teacher is wanted.
         most: greatest number of teachers; None: one per core.
-        logs: folder for their output; None: only the last lines are kept.
-        stop: ends it.
-        say: called once it runs.
+        logs: folder for the teachers' output; None: only the last lines are kept.
+        stop: ends the fleet.
+        say: called with a line of text once the fleet runs.
 
     Raises:
         UsageError: the options are invalid.
-        ProcessFailed: a teacher does not end even when it is killed.
+        ProcessFailed: a killed teacher does not end.
     """
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:64]
     fleet = LocalFleet(

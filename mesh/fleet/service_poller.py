@@ -15,14 +15,16 @@ from ...scheduler.autoscale import left_to_fleets
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two polls.
+#: Seconds between polls.
 POLL_S: Final = 0.5
-#: Prefix of the names of teachers that a fleet has started.
+#: Prefix of the names of teachers that fleets start.
 FLEET_PREFIX: Final = "fleet-"
 
 
 class ServicePoller:
-    """Keeps the latest number of teachers that a fleet should have, and who is registered.
+    """Polls the wanted number of teachers of a fleet, and the names of registered teachers.
+
+    Properties may be read from any thread.
 
     Args:
         url: Redis URL of the mesh.
@@ -41,12 +43,12 @@ class ServicePoller:
 
     @property
     def latest(self) -> int | None:
-        """Number of teachers that fleets should run, without others; None: unknown."""
+        """Number of teachers that fleets should run; None: unknown."""
         return self._latest
 
     @property
     def registered(self) -> frozenset[str] | None:
-        """Names of the service's teachers; None: the coordinator does not answer."""
+        """Names of the service's teachers; None: unknown, or the coordinator does not answer."""
         return self._registered
 
     def start(self) -> None:
@@ -54,11 +56,11 @@ class ServicePoller:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread, within seconds."""
+        """Stop the thread within seconds."""
         self._thread.stop()
 
     def poll(self) -> None:
-        """Poll once; the number stays as it is if nobody answers."""
+        """Poll once; `latest` stays the same if the coordinator does not answer."""
         try:
             found = fetch_status(self._url, self._service, security=self._security).services
         except EdlError as error:
@@ -80,7 +82,7 @@ class ServicePoller:
 
 
 def others(status: pb.ServiceStatus) -> int:
-    """Return the number of serving teachers that no fleet has started."""
+    """Return the number of serving teachers that were not started by a fleet."""
     return sum(
         not teacher.teacher_id.startswith(FLEET_PREFIX)
         and state_of(teacher.admission, teacher.state) == "serving"

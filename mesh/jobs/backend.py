@@ -1,6 +1,6 @@
-"""What the commands for jobs need from where jobs run: a queue in Redis, or a Kubernetes cluster.
+"""Interface of the commands for jobs to their backends: a queue in Redis, a Kubernetes cluster.
 
-A job is a `QueuedJob` on both, so tables, JSON and the timeline are the same.
+Both represent a job as `QueuedJob`, so tables, JSON and the timeline are the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOOK_S: Final = 0.25
 
 
 def not_ended(name: str) -> UsageError:
-    """Return the error of a submission whose name belongs to a job that has not ended."""
+    """Return the error of a submission while a job of the same name has not ended."""
     return UsageError(
         f"there is a job {name} that has not ended: 'edl delete job {name}' ends it, another"
         " `name:` is another job"
@@ -34,12 +34,12 @@ class Listing:
     """All jobs at one moment.
 
     Attributes:
-        jobs: in the order of submission.
-        now_ms: current time by the clock of their times.
-        head: one line about where they run.
+        jobs: jobs in the order of submission.
+        now_ms: current time in milliseconds, by the clock of the jobs' times.
+        head: one line about the fleet or cluster.
         empty: text to show if there are no jobs.
         more: further keys of the JSON output.
-        lost: names of jobs whose fleet does not answer any more.
+        lost: names of jobs with a fleet that no longer answers.
     """
 
     jobs: Sequence[QueuedJob]
@@ -53,36 +53,36 @@ class Listing:
 class JobBackend(Protocol):
     """Operations on jobs.
 
-    Each raises UnavailableError if nothing answers, and AccessError if access is denied.
+    All raise UnavailableError if the backend does not answer, and AccessError if it denies access.
     """
 
     def submit(self, spec: QueuedJobSpec) -> list[str]:
         """Add a job, or replace one that has ended; return lines to show.
 
         Raises:
-            UsageError: a job of its name has not ended, or it cannot run here.
+            UsageError: a job of this name has not ended, or the job cannot run on this backend.
         """
 
     def listing(self) -> Listing:
         """Return all jobs."""
 
     def find(self, name: str) -> QueuedJob:
-        """Return a job; raise UsageError if there is none of this name."""
+        """Return the job of this name; raise UsageError if there is none."""
 
     def scale(self, job: QueuedJob, nodes: int | None) -> bool:
-        """Set the number of nodes, None: automatic; return False if the job has ended."""
+        """Limit the number of nodes, None: no limit; return False if the job has ended."""
 
     def stop(self, job: QueuedJob) -> bool:
         """Stop a job; return False if it has ended."""
 
     def stop_note(self) -> str:
-        """Return what to add to "job NAME is to stop"; usually nothing."""
+        """Return text to append to "job NAME is to stop"; usually empty."""
 
     def ended(self, job: QueuedJob) -> JobProgress | None:
-        """Return how it ended, None: it has not. A job that was replaced has ended."""
+        """Return the final progress of a job; None: it has not ended. A replaced job has ended."""
 
     def log_lines(self, job: QueuedJob, follow: bool) -> Iterator[str]:
-        """Yield what its nodes printed, as far as it is kept; with `follow` until it ends."""
+        """Yield the kept output of the job's nodes; with `follow`, continue until the job ends."""
 
     def events(self, last: int) -> list[Entry]:
         """Return the latest `last` events of all jobs, oldest first."""
@@ -92,10 +92,10 @@ class JobBackend(Protocol):
 
 
 def wait_for_end(backend: JobBackend, job: QueuedJob, timeout_s: float) -> JobProgress:
-    """Return how a job ended.
+    """Wait until a job ends; return its final progress.
 
     Raises:
-        UnavailableError: it has not ended within `timeout_s`.
+        UnavailableError: the job has not ended within `timeout_s`.
     """
     deadline_s = time.monotonic() + timeout_s
     while (end := backend.ended(job)) is None:
@@ -109,13 +109,14 @@ def wait_for_end(backend: JobBackend, job: QueuedJob, timeout_s: float) -> JobPr
 
 @dataclass(frozen=True, slots=True)
 class JobLocation:
-    """Where jobs run.
+    """Location of jobs: a Kubernetes cluster, or a queue.
 
     Attributes:
-        kubernetes: on a cluster, else on the fleet of a queue.
-        namespace: of the cluster; empty: that of the kubeconfig's context.
-        context: of the kubeconfig; empty: the current one.
-        kubeconfig: the file; None: the default one, or within a pod its service account.
+        kubernetes: jobs run on a cluster, otherwise on the fleet of a queue.
+        namespace: namespace on the cluster; empty: that of the kubeconfig's context.
+        context: context of the kubeconfig; empty: the current one.
+        kubeconfig: path of the kubeconfig; None: the service account in a pod, otherwise the
+            default one.
         queue: name of the queue.
         coordinator: Redis URL of the mesh; not used on a cluster.
     """
@@ -129,7 +130,7 @@ class JobLocation:
 
     @classmethod
     def of(cls, mesh: MeshContext) -> JobLocation:
-        """Return the location that a context names.
+        """Return the location in a mesh context.
 
         Raises:
             UsageError: `jobs_on` is neither `queue` nor `kubernetes` or `kubernetes:NAMESPACE`.
@@ -145,7 +146,7 @@ class JobLocation:
         return cls(True, namespace, mesh.kube_context, mesh.kubeconfig)
 
     def open(self) -> JobBackend:
-        """Connect.
+        """Connect to the backend.
 
         Raises:
             UsageError: the URL is invalid, or there is no kubeconfig or no such context.
@@ -162,7 +163,7 @@ class JobLocation:
         """Yield lines that describe what `submit` would run, without connecting.
 
         Raises:
-            UsageError: the job cannot run there.
+            UsageError: the job cannot run at this location.
         """
         if self.kubernetes:
             from .kubernetes.resource import manifest

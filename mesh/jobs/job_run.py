@@ -1,4 +1,4 @@
-"""The state of one job that this machine runs, and the progress of its training."""
+"""State of a job that this machine runs, and the progress of its training."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class TrainingProgress:
     """Progress of a training.
 
     Attributes:
-        progress: share of its steps that are done, 0 to 1; None: unknown.
-        steady: its nodes form one world, which has completed a step.
+        progress: share of completed steps, 0 to 1; None: unknown.
+        steady: all nodes of this machine, and no others, form the training's generation, and a
+            step is completed.
         step: latest completed step; 0: none.
         steps: steps of the whole training; 0: unknown.
     """
@@ -38,7 +39,7 @@ def progress_of(board: JobBoard, job: str, nodes: int) -> TrainingProgress:
     """Return the progress of a training; unknown if the board does not answer.
 
     Args:
-        board: holds the reports of its ranks.
+        board: board with the reports of its ranks.
         job: name of the training.
         nodes: number of its nodes on this machine.
     """
@@ -49,7 +50,7 @@ def progress_of(board: JobBoard, job: str, nodes: int) -> TrainingProgress:
 
 
 def read_progress(board: JobBoard, job: str, nodes: int) -> TrainingProgress:
-    """Return the same as `progress_of`, but raise if the board does not answer.
+    """Return the progress as `progress_of`, but raise an error if the board does not answer.
 
     Raises:
         EdlError: see `JobBoard`.
@@ -67,34 +68,34 @@ def read_progress(board: JobBoard, job: str, nodes: int) -> TrainingProgress:
 
 
 def _count(told: object) -> int:
-    """Return a number of steps from Redis; 0 if there is none, or it is not a valid number."""
+    """Return a number of steps from Redis; 0 if it is missing or invalid."""
     return told if isinstance(told, int) and told > 0 else 0
 
 
-#: How many of a failed node's last lines, and how many characters, the reason of its job has.
+#: Most last lines of a failed node, and most characters, in the reason of its job.
 _LAST_LINES: Final = 3
 _REASON_CHARS: Final = 600
 
 
 class JobRun:
-    """A job of the queue that the runner has started, with its nodes on this machine.
+    """A job of the queue that this machine runs, with its nodes.
 
     Used by the runner's thread only.
 
     Args:
         job: the job in the queue.
-        spec: its parsed spec.
-        folder: for logs and checkpoints of this submission.
+        spec: parsed spec of the job.
+        folder: folder for logs and checkpoints of this submission.
         submitted_s: time of submission, by the runner's monotonic clock.
-        first_node: number of its next node.
+        first_node: number of the next node.
 
     Attributes:
-        nodes: its node processes.
-        endings: how its nodes have ended.
-        target: number of nodes that it should have.
-        training: progress of its training.
-        not_before_s: no node is started before, as one has failed.
-        reported: progress as reported to the queue; None: none was.
+        nodes: node processes.
+        endings: summary of the ended nodes.
+        target: wanted number of nodes.
+        training: progress of the training.
+        not_before_s: monotonic time before which no node is started, as one has failed.
+        reported: latest progress reported to the queue; None: none yet.
         replaced: a new job of this name starts when these nodes have ended.
     """
 
@@ -119,12 +120,12 @@ class JobRun:
 
     @property
     def stopping(self) -> bool:
-        """Whether its nodes should end, and none be started."""
+        """Whether all nodes should end, and no more be started."""
         return self.replaced or self.job.wish.stop or self.endings.broken
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The least and the most nodes that it should have now."""
+        """Least and greatest number of nodes that the job should have now."""
         return limits_of(
             self.endings,
             self.spec.min_nodes,
@@ -134,7 +135,7 @@ class JobRun:
         )
 
     def view(self) -> ElasticJob | None:
-        """Return the input of `scheduler.elastic`; None: there is nothing to decide."""
+        """Return the job as input of `scheduler.elastic`; None: there is nothing to decide."""
         if self.stopping or (not self.endings.grows and not self.nodes.staying):
             return None
         least, most = self.limits
@@ -155,11 +156,11 @@ class JobRun:
         self.target, self._reason = target.nodes, target.reason
 
     def pause(self, why: str) -> None:
-        """Let it have no nodes for now."""
+        """Set the target to no nodes for now, for the reason `why`."""
         self.target, self._reason = 0, why
 
     def ended(self, node: NodeProcess, now_s: float) -> str:
-        """Record that a node has ended; return a description."""
+        """Record the end of a node; return a description."""
         code = node.process.returncode or 0
         ending = ending_of(code, node.leaving, self.spec.trains)
         self.endings = self.endings.after(ending, pausing=now_s < self.not_before_s)

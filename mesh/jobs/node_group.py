@@ -1,4 +1,4 @@
-"""The nodes of one job on this machine: a process in a slot each, and their output."""
+"""Nodes of one job on this machine: processes, each in a slot, and their output."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from ...runtime.supervise import Command, Process, start, stop_all
 from ..cores import children_on
 from .spec import QueuedJobSpec
 
-#: Printed lines of one job that are kept until they are read, and characters of each.
+#: Most unread lines of a job that are kept, and most characters of each.
 _KEPT_LINES: Final = 2000
 _LINE_CHARS: Final = 1000
-#: A program that is not ours has so many seconds to end after its runner has died.
+#: Seconds that a `command` has to end after its runner has died.
 _ORPHAN_GRACE_S: Final = 5.0
 
 
 @dataclass(slots=True)
 class NodeProcess:
-    """A node that runs, or has just ended.
+    """A node that runs or has just ended.
 
     Attributes:
-        number: counts the nodes started for this job, from 1.
-        slot: its slot.
-        process: its process.
+        number: number of the node among all nodes started for this job, from 1.
+        slot: slot of the node.
+        process: process of the node.
         leaving: it was told to leave.
-        deadline_s: a leaving node is killed then, by the monotonic clock.
+        deadline_s: monotonic time at which a leaving node is killed.
     """
 
     number: int
@@ -44,11 +44,11 @@ class NodeProcess:
 class NodeGroup:
     """Starts, stops and watches the nodes of one job.
 
-    Used by the runner's thread only; other threads receive what nodes print.
+    Used by the runner's thread only. Other threads receive the output of nodes.
 
     Args:
-        spec: of the job.
-        folder: gets the whole output of each node, in `node-N.log`.
+        spec: spec of the job.
+        folder: folder for the whole output of node N in `node-N.log`.
         first: number of the first node.
 
     Attributes:
@@ -75,16 +75,16 @@ class NodeGroup:
     def start(
         self, slot: int, cores: tuple[int, ...], coordinator: str, env: Mapping[str, str]
     ) -> NodeProcess:
-        """Start one more node.
+        """Start another node.
 
         Args:
-            slot: its slot.
-            cores: of that slot; empty: any core.
+            slot: slot of the node.
+            cores: cores of the slot; empty: any core.
             coordinator: Redis URL of the mesh.
-            env: variables in addition to those of the job.
+            env: environment variables in addition to those of the job.
 
         Raises:
-            ProcessFailed: its program cannot be executed, or its log cannot be written.
+            ProcessFailed: the program cannot be executed, or the log cannot be written.
         """
         number, self._next = self._next, self._next + 1
         own = {
@@ -108,26 +108,26 @@ class NodeGroup:
         return node
 
     def remove(self, count: int, now_s: float, within_s: float) -> list[NodeProcess]:
-        """Tell the newest `count` nodes to leave, by SIGTERM; they are killed after `within_s`.
+        """Send SIGTERM to the newest `count` nodes; after `within_s`, `poll` kills them.
 
         Returns:
-            The nodes that were told. Nodes that have ended meanwhile are left to `poll`.
+            The nodes that got the signal, without those that have ended already.
         """
         leaving = [node for node in self.staying[::-1][:count] if node.process.alive]
         for node in leaving:
             node.leaving, node.deadline_s = True, now_s + within_s
             node.process.send_signal(signal.SIGTERM)
-            node.process.send_signal(signal.SIGCONT)  # it may be suspended
+            node.process.send_signal(signal.SIGCONT)  # the process may be suspended
         return leaving
 
     def hurry(self, now_s: float, within_s: float) -> None:
-        """Shorten the deadlines of leaving nodes to `within_s`, as their slots are needed."""
+        """Shorten the deadlines of leaving nodes to `within_s` from now, as slots are needed."""
         for node in self.all:
             if node.leaving:
                 node.deadline_s = min(node.deadline_s, now_s + within_s)
 
     def poll(self, now_s: float) -> list[NodeProcess]:
-        """Kill nodes that are late; remove and return nodes that have ended."""
+        """Kill leaving nodes after their deadlines; remove and return nodes that have ended."""
         ended = [node for node in self.all if not node.process.alive]
         self.all = [node for node in self.all if node not in ended]
         for node in self.all:
@@ -136,7 +136,7 @@ class NodeGroup:
         return ended
 
     def lines(self, most: int) -> list[str]:
-        """Remove and return the latest printed lines, after a note of how many were omitted."""
+        """Remove all lines; return the latest `most`, after a note with the number of others."""
         with self._lock:
             lines, lost = list(self._lines), self._lost
             self._lines.clear()
@@ -146,7 +146,7 @@ class NodeGroup:
         return note + lines[-most:]
 
     def close(self, grace_s: float) -> None:
-        """End all nodes."""
+        """End all nodes; kill those that have not ended after `grace_s` seconds."""
         try:
             stop_all([node.process for node in self.all], grace_s)
         finally:

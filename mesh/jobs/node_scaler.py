@@ -1,4 +1,4 @@
-"""Gives each job the number of nodes that `scheduler.elastic` decides."""
+"""Starts and removes nodes so that each job has the number that `scheduler.elastic` decides."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ...scheduler.elastic_values import ElasticJob, ElasticMemory, Pool
 from .job_run import JobRun, progress_of
 from .slots import FleetConfig, Slots
 
-#: Seconds between two reads of the progress of trainings.
+#: Seconds between reads of the progress of trainings.
 _LOOK_S: Final = 1.0
-#: Stands for the nodes of jobs that are stopping; no job has this name.
+#: Name of a dummy job with the nodes of stopping jobs; invalid for real jobs.
 _STOPPING: Final = "(stopping)"
 
 
@@ -25,12 +25,12 @@ class NodeScaler:
     """Starts and removes nodes. Used by the runner's thread only.
 
     Args:
-        fleet: its slots and settings.
-        board: where trainings report their progress.
-        on_event: called with a job and a description of what happened to one of its nodes.
+        fleet: slots and settings.
+        board: board with the reports of trainings.
+        on_event: called with a job and a description of an event of one of its nodes.
 
     Attributes:
-        slots: which slots are taken or reserved.
+        slots: taken and reserved slots.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class NodeScaler:
                 self._on_event(job, job.ended(node, now_s))
 
     def look(self, jobs: Iterable[JobRun], now_s: float) -> None:
-        """Read the progress of trainings, once a second."""
+        """Read the progress of trainings, at most once a second."""
         if now_s - self._looked_s < _LOOK_S:
             return
         self._looked_s = now_s
@@ -63,7 +63,7 @@ class NodeScaler:
         """Decide the number of nodes of each job, and start or remove nodes."""
         views = {one.name: view for one in jobs if (view := one.view()) is not None}
         self._decide(jobs, views, reservations, now_s)
-        for job in jobs:  # first, as nodes that start need slots
+        for job in jobs:  # first, as starting nodes need slots
             self._shrink(job, job.name in views, now_s)
         if self.slots.short(reservations):
             for job in jobs:
@@ -73,7 +73,7 @@ class NodeScaler:
                 self._grow(job, now_s)
 
     def close(self, jobs: Sequence[JobRun]) -> None:
-        """End all nodes, each at a safe point."""
+        """Send SIGTERM to all nodes, and wait until they end at a safe point or are killed."""
         self.reap(jobs, time.monotonic())
         grace_s = max((one.spec.grace_s for one in jobs if one.nodes.all), default=0.0)
         nodes = [node for job in jobs for node in job.nodes.all]
@@ -92,7 +92,7 @@ class NodeScaler:
         slots = len(self._fleet.cores)
         reserved = min(slots, sum(one.slots for one in reservations))
         stopping = sum(one.nodes.leaving for one in jobs if one.name not in views)
-        # Nodes of stopping jobs still hold slots: count them as nodes of a job that gets no other.
+        # Nodes of stopping jobs still have slots: count them for a dummy job that gets no more.
         rest = ElasticJob(_STOPPING, slots + 1, slots + 1, 0, stopping, submitted_s=float("inf"))
         pool = Pool.of_slots(slots, reserved)
         targets, self._memory = decide(

@@ -1,4 +1,4 @@
-"""Elastic jobs on a queue in Redis, whose jobs an `edl agent jobs` runs."""
+"""Job backend for a queue in Redis; `edl agent jobs` runs its jobs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _LOOK_S: Final = 0.25
 
 
 class QueueBackend:
-    """A `JobBackend`.
+    """A `JobBackend` for a queue.
 
     Args:
         board: the queue.
-        queue: its name.
+        queue: name of the queue.
     """
 
     def __init__(self, board: QueueBoard, queue: str = "main") -> None:
@@ -104,7 +104,7 @@ class QueueBackend:
     def log_lines(self, job: QueuedJob, follow: bool) -> Iterator[str]:
         since = ""
         while True:
-            # Asked before the lines are read, so that none are missed.
+            # Check for the end before reading, so that no lines are missed.
             is_last = not follow or self.ended(job) is not None
             while pieces := self._board.lines(job.name, since, PIECES_KEPT):
                 since = pieces[-1].entry_id

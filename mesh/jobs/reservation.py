@@ -13,7 +13,7 @@ from ...runtime.lifecycle import Stop
 
 log = logging.getLogger(__name__)
 
-#: A reservation expires unless it is renewed; interval of renewals, and of looks for its slots.
+#: TTL of a reservation, interval of its renewals, and interval of checks for its slots, in seconds.
 TTL_S: Final = 5.0
 _BEAT_S: Final = 1.0
 _LOOK_S: Final = 0.1
@@ -33,9 +33,9 @@ def hold_slots(
         board: the queue.
         name: name of the reservation.
         slots: number of slots.
-        for_s: seconds; None: until `stop`.
+        for_s: duration in seconds; None: until `stop`.
         stop: ends the reservation.
-        say: called with text when the slots are free, and at the end.
+        say: called with a line of text when the slots are free, and at the end.
 
     Raises:
         UsageError: the name is taken, no fleet runs, or it has fewer slots.
@@ -74,7 +74,7 @@ def _check(board: QueueBoard, name: str, slots: int) -> None:
 
 
 def _kept_slots(board: QueueBoard, name: str, slots: int) -> str:
-    """Describe the slots once all of them are kept; empty until then."""
+    """Describe the slots once the runner keeps all of them free; empty until then."""
     runner = board.runner()
     if runner is None:
         return ""

@@ -1,4 +1,4 @@
-"""The runner of `edl agent jobs`: leads the queue, runs its jobs, and reports their progress."""
+"""Runner of `edl agent jobs`: leads the queue, runs its jobs, and reports their progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.25
 _BEATS_PER_TTL: Final = 5.0
-#: At most so many lines of a job are sent to the queue, and how often.
+#: Most lines of a job that are sent to the queue at a time, and seconds between them.
 _LINES: Final = 20
 _LINES_S: Final = 0.5
 
@@ -35,7 +35,7 @@ class FleetRunner:
 
     Args:
         queue: the queue.
-        board: where trainings report their progress.
+        board: board with the reports of trainings.
         fleet: slots and settings.
     """
 
@@ -52,7 +52,7 @@ class FleetRunner:
         self._own_cores = {core for cores in fleet.cores for core in cores}
 
     def run(self, stop: Stop) -> None:
-        """Run jobs until `stop` is requested; then end their nodes, and leave the jobs queued.
+        """Run jobs until `stop` is requested; then end their nodes, but keep the jobs queued.
 
         Raises:
             LeaseSuperseded: another runner has taken over the queue.
@@ -88,7 +88,7 @@ class FleetRunner:
         self._report(now_s)
 
     def _leave_kept_cores(self) -> None:
-        """Keep this process off the cores of reserved slots, too."""
+        """Keep this process off the cores of reserved slots."""
         slots = self._scaler.slots
         kept = {slot for held in slots.kept.values() for slot in held}
         own = {core for slot, cores in enumerate(slots.cores) if slot not in kept for core in cores}
@@ -99,7 +99,7 @@ class FleetRunner:
     # --- the queue
 
     def _take(self, stop: Stop) -> bool:
-        """Wait until this runner leads the queue; False: `stop` came first."""
+        """Wait until this runner leads the queue; return False if `stop` came first."""
         is_waiting = False
         while (fence := self._take_queue(self._facts())) is None:
             other = self._queue.runner()
@@ -148,7 +148,7 @@ class FleetRunner:
         self._fence, self._beaten_s, self._sent_facts = fence, now_s, facts
 
     def _facts(self) -> Facts:
-        """Return what commands show of this runner."""
+        """Return the facts of this runner that commands show."""
         slots = self._scaler.slots
         return {
             "host": self._fleet.host,
@@ -161,7 +161,7 @@ class FleetRunner:
         }
 
     def _read(self) -> None:
-        """Read reservations and jobs."""
+        """Read reservations and jobs; submit jobs again that Redis has lost."""
         self._reservations = self._queue.reservations()
         jobs = {job.name: job for job in self._queue.jobs()}
         known = [one for one in self._jobs.values() if not one.replaced]
@@ -174,9 +174,9 @@ class FleetRunner:
                 if not job.progress.ended:
                     self._add(job)
             elif job.spec != run.job.spec and job.submitted_ms > run.job.submitted_ms:
-                run.replaced = True  # Redis had lost the former job
+                run.replaced = True  # Redis had lost the former job, and a new one was submitted
             else:
-                if job.submitted_ms != run.job.submitted_ms:  # Redis was restored
+                if job.submitted_ms != run.job.submitted_ms:  # submitted again, or Redis restored
                     run.reported = None
                 run.job = job
 
@@ -192,7 +192,7 @@ class FleetRunner:
         folder = self._fleet.folder / f"{job.name}-{job.submitted_ms}"
         try:
             spec = QueuedJobSpec.from_json(job.spec)
-        except UsageError as error:  # of another version
+        except UsageError as error:  # the spec is of another version
             run = JobRun(job, QueuedJobSpec(job.name, command="none", retries=0), folder, 0.0, 1)
             run.failed_to_start(str(error), 0.0)
         else:
@@ -205,7 +205,7 @@ class FleetRunner:
     # --- reports
 
     def _report(self, now_s: float) -> None:
-        """Report what has changed to the queue; forget jobs that have ended."""
+        """Report changes to the queue; forget jobs that have ended."""
         now_ms = int(now_s * 1000 + self._ahead_ms)
         with_lines = now_s - self._lines_s >= _LINES_S
         if with_lines:
@@ -245,13 +245,13 @@ class FleetRunner:
             log.debug("not noted in the timeline, %s: %s", error, more)
 
     def _close(self) -> None:
-        """End all nodes, each at a safe point; their jobs wait for the next runner."""
+        """End all nodes at safe points; their jobs wait for the next runner."""
         jobs = list(self._jobs.values())
         for run in jobs:
             run.pause("the fleet was ended: it waits for the next 'edl agent jobs'")
         self._report(time.monotonic())
         beating = Periodic("edl-fleet-beats", self._fleet.ttl_s / _BEATS_PER_TTL, self._hold)
-        beating.start()  # else another runner would start nodes before these have ended
+        beating.start()  # otherwise another runner would start nodes before these have ended
         try:
             self._scaler.close(jobs)
         finally:

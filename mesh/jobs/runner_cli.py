@@ -1,4 +1,4 @@
-"""`edl agent jobs`: run the jobs of a queue on this machine."""
+"""The command `edl agent jobs`."""
 
 from __future__ import annotations
 

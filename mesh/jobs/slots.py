@@ -1,4 +1,4 @@
-"""The slots of this machine: their cores, which are taken, and which are reserved."""
+"""Slots of this machine: their cores, and which of them are taken or reserved."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class FleetConfig:
     """Settings of a runner of jobs.
 
     Attributes:
-        runner_id: its unique name.
-        host: name of its machine, for people.
-        coordinator: Redis URL for the nodes of its jobs.
+        runner_id: unique name of the runner.
+        host: name of its machine, for display.
+        coordinator: Redis URL for the nodes of jobs.
         cores: cores of each slot; its length is the number of slots.
-        folder: for logs, and checkpoints of jobs that name no folder.
-        config: how jobs share the slots.
-        yield_s: a node in the way of a reservation is killed after so many seconds.
-        ttl_s: without a heartbeat for so long the runner is lost, and another one may take over.
+        folder: folder for logs, and for checkpoints of jobs that name no folder.
+        config: rules by which jobs share the slots.
+        yield_s: seconds after which a leaving node is killed if a reservation needs its slot.
+        ttl_s: seconds without a heartbeat after which another runner may take over.
         cards: accelerator card of each slot; empty: nodes see the cards that this process sees.
     """
 
@@ -47,11 +47,14 @@ class FleetConfig:
 
 
 def divide_cores(cores: Collection[int], slots: int) -> tuple[tuple[int, ...], ...]:
-    """Return the cores of each slot: equal parts; none if there are more slots than cores.
+    """Divide cores equally among slots; slots get no cores of their own if there are too few.
 
     Args:
         cores: numbers of the cores.
         slots: number of slots.
+
+    Returns:
+        Cores of each slot; empty: the slot is not pinned.
     """
     if slots > len(cores):
         return ((),) * slots
@@ -61,12 +64,12 @@ def divide_cores(cores: Collection[int], slots: int) -> tuple[tuple[int, ...], .
 
 @dataclass(slots=True)
 class Slots:
-    """Which slots are free. Used by the runner's thread only.
+    """Taken and reserved slots. Used by the runner's thread only.
 
     Attributes:
         cores: cores of each slot.
-        taken: slots with a node.
-        kept: slots that are kept free, by name of the reservation.
+        taken: numbers of slots with a node.
+        kept: numbers of slots that are kept free, by name of the reservation.
     """
 
     cores: tuple[tuple[int, ...], ...]
@@ -75,7 +78,7 @@ class Slots:
 
     @property
     def free(self) -> list[int]:
-        """Slots that are neither taken nor kept."""
+        """Numbers of slots that are neither taken nor kept."""
         held = {slot for slots in self.kept.values() for slot in slots}
         return [slot for slot in range(len(self.cores)) if slot not in self.taken | held]
 
@@ -83,10 +86,10 @@ class Slots:
         """Keep free slots for reservations, the oldest first.
 
         Args:
-            reservations: all that have not expired, the oldest first.
+            reservations: reservations that have not expired, the oldest first.
 
         Returns:
-            Names of reservations that have just got the last of their slots.
+            Names of reservations that are complete now and were not before.
         """
         asked = {one.name: one.slots for one in reservations}
         before = {name for name, slots in self.kept.items() if len(slots) >= asked.get(name, 0)}
@@ -100,6 +103,6 @@ class Slots:
         ]
 
     def short(self, reservations: Sequence[Reservation]) -> bool:
-        """Whether a reservation waits for slots that nodes have."""
+        """Whether a reservation still waits for slots that nodes have."""
         asked = sum(one.slots for one in reservations)
         return sum(map(len, self.kept.values())) < min(asked, len(self.cores))

@@ -1,7 +1,7 @@
-"""A job's file: what its nodes run, their number, and what they need on a cluster.
+"""File of a job: the program and the number of its nodes, and their resources on a cluster.
 
-On a cluster, `resources` names `cpu`, `memory` and `gpu` (nvidia.com/gpu), as in
-`{cpu: 2, memory: 4Gi, gpu: 1}`; other resources go by their full name.
+On a cluster, `resources` has the keys `cpu`, `memory` and `gpu` (nvidia.com/gpu), as in
+`{cpu: 2, memory: 4Gi, gpu: 1}`; other resources have their full names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FULL: Final = re.compile(
 _CORES: Final = re.compile(r"[0-9]+(\.[0-9]+)?|[0-9]+m")
 _BYTES: Final = re.compile(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
 _WHOLE: Final = re.compile(r"[0-9]+")
-#: A number without a unit is bytes, which is a mistake.
+#: Least amount of memory or storage; smaller ones are probably numbers with a forgotten unit.
 _LEAST_BYTES: Final = 1 << 20
 
 
@@ -73,24 +73,25 @@ _CLUSTER_ONLY: Final = ("image", "resources", "checkpoint_claim", "coordinator")
 
 @dataclass(frozen=True, slots=True)
 class QueuedJobSpec:
-    """One job.
+    """Description of a job; either `train` or `command` is set.
 
     Attributes:
-        name: its name in the queue; also that of its training.
+        name: name of the job in the queue, and of its training.
         train: arguments of `edl student train`: the job file and its options, without those that
-            the runner sets (`--nodes`, `--job`, `--redis`).
-        command: another program and its arguments instead. Neither goes through a shell.
-        min_nodes: it does not run with fewer.
-        max_nodes: it never has more.
-        priority: higher priorities get nodes first.
-        retries: the job fails after so many failed nodes.
+            the runner sets (`--nodes`, `--job`, `--redis`). Not run by a shell.
+        command: another program and its arguments. Not run by a shell.
+        min_nodes: least number of nodes with which the job runs.
+        max_nodes: greatest number of nodes.
+        priority: jobs with higher priorities get nodes first.
+        retries: number of failures of nodes that the job survives; nodes that fail together count
+            once.
         grace_s: seconds that a node has to leave before it is killed.
-        env: environment variables of its nodes.
-        folder: working directory of its nodes; relative to the file, whose folder is the default.
-        image: on a cluster, the container image of its nodes.
-        resources: on a cluster, what each node needs: quantities by name.
-        checkpoint_claim: on a cluster, the volume claim for checkpoints.
-        coordinator: on a cluster, the Redis URL for its nodes; empty: the operator's.
+        env: environment variables of the nodes.
+        folder: working directory of the nodes, relative to the file; default: the file's folder.
+        image: container image of the nodes; only on a cluster.
+        resources: quantities that each node needs, by name; only on a cluster.
+        checkpoint_claim: volume claim for checkpoints; only on a cluster.
+        coordinator: Redis URL for the nodes; empty: that of the operator; only on a cluster.
     """
 
     name: str
@@ -120,12 +121,12 @@ class QueuedJobSpec:
 
     @property
     def trains(self) -> bool:
-        """Whether its nodes run `edl student train`."""
+        """Whether the nodes run `edl student train`."""
         return bool(self.train.strip())
 
     @property
     def cluster_only(self) -> list[str]:
-        """Its keys that only a cluster uses."""
+        """Set keys that only a cluster uses."""
         return [name for name in _CLUSTER_ONLY if getattr(self, name)]
 
     def for_a_fleet(self) -> Self:
@@ -133,7 +134,7 @@ class QueuedJobSpec:
         return replace(self, image="", resources={}, checkpoint_claim="", coordinator="")
 
     def fleet_note(self) -> str:
-        """Describe which keys a fleet ignores; empty: none."""
+        """Return a note about keys that a fleet ignores; empty: none."""
         keys = self.cluster_only
         is_, it = ("is", "it") if len(keys) == 1 else ("are", "them")
         return f"{', '.join(keys)} {is_} of a cluster: a fleet leaves {it} out" if keys else ""
@@ -141,15 +142,15 @@ class QueuedJobSpec:
     def to_json(self) -> dict[str, Any]:
         """Return JSON values for `from_json`."""
         values = {**asdict(self), "folder": str(self.folder), "env": dict(self.env)}
-        # Fleets of versions without these keys refuse them, so they are left out if unused.
+        # Fleets of older versions refuse unknown keys, so unused keys of clusters are left out.
         return {key: one for key, one in values.items() if one or key not in _CLUSTER_ONLY}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Return the spec that `to_json` returned.
+        """Return a spec from the values of `to_json`.
 
         Raises:
-            UsageError: it is not valid for this version.
+            UsageError: the values are invalid in this version.
         """
         try:
             return cls(**{**value, "folder": Path(value["folder"])})
@@ -162,7 +163,7 @@ class QueuedJobSpec:
         """Return program and arguments of a node.
 
         Args:
-            own_folder: for checkpoints of a training that names no folder.
+            own_folder: folder for checkpoints of a training that names none.
         """
         if not self.trains:
             return tuple(shlex.split(self.command))
@@ -175,16 +176,16 @@ class QueuedJobSpec:
 
 
 def checked_job(spec: QueuedJobSpec, path: Path, *, here: bool = True) -> QueuedJobSpec:
-    """Check what a job's file names; its folder becomes absolute.
+    """Check that the folder and the job file exist; return the spec with an absolute folder.
 
     Args:
-        spec: what the file says.
-        path: the file.
-        here: its nodes run on machines that see the same files; False: they run in an image, so no
-            file is looked for, and the folder is left as it is.
+        spec: spec from the file.
+        path: path of the file.
+        here: the nodes run on machines with the same files; False: they run in an image, so nothing
+            is checked or changed.
 
     Raises:
-        UsageError: its folder, or the job file of its training, is missing.
+        UsageError: the folder, or the job file of the training, is missing.
     """
     if not here:
         return spec

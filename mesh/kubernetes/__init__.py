@@ -1,1 +1,1 @@
-"""A client of the Kubernetes API, and the names of the objects that the mesh keeps there."""
+"""Client of the Kubernetes API, and the kinds and labels of the mesh's objects."""

@@ -1,4 +1,4 @@
-"""Finds the API server: through a kubeconfig, or from within a pod."""
+"""Address and credentials of the API server, from a kubeconfig or a pod's service account."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Connection:
     """Address of an API server, and credentials for it.
 
     Attributes:
-        configuration: address, certificates and credentials, which the official client renews.
+        configuration: address, certificates and credentials; the official client renews them.
         namespace: default namespace.
     """
 
@@ -35,14 +35,14 @@ def connect(
     """Find the API server, and load credentials for it.
 
     Args:
-        kubeconfig: the file. None without a context: the service account, if this is a pod. None
-            otherwise: `$KUBECONFIG` or ~/.kube/config.
+        kubeconfig: path of the kubeconfig. None: the service account if this is a pod and `context`
+            is None, otherwise `$KUBECONFIG` or ~/.kube/config.
         context: context of the kubeconfig; None: its current one.
-        namespace: default namespace; None: the context's, or the pod's own, else "default".
+        namespace: default namespace; None: that of the context or the pod, otherwise "default".
 
     Raises:
-        UsageError: no such file or context, and this is no pod; the file is no kubeconfig; or the
-            extra `k8s` is not installed.
+        UsageError: there is no such file or context, the file is no kubeconfig, or the extra `k8s`
+            is not installed.
     """
     try:
         from kubernetes import config as untyped

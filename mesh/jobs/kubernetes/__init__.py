@@ -1,1 +1,1 @@
-"""Elastic jobs on a Kubernetes cluster: resources of kind DistillJob, which the operator runs."""
+"""Elastic jobs on a Kubernetes cluster: DistillJob resources, which the operator runs."""

@@ -1,4 +1,4 @@
-"""Elastic jobs on a Kubernetes cluster: DistillJob resources, logs of pods, and Events."""
+"""Job backend for a Kubernetes cluster: DistillJob resources, logs of pods, and Events."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from ..backend import JobLocation
 
 _LOOK_S: Final = 0.5
-#: Added per pod, to limit the load on the API server.
+#: Seconds between reads of logs, per pod; limits the load on the API server.
 _LOOK_S_PER_POD: Final = 0.1
-#: Following a job goes on while the API server does not answer for at most so many seconds.
+#: Seconds without an answer of the API server after which following a job fails.
 _AWAY_S: Final = 60.0
-#: Seconds until a deleted resource must be gone.
+#: Seconds within which a deleted resource must be gone.
 _GONE_WITHIN_S: Final = 30.0
 
 
 class KubernetesBackend:
-    """A `JobBackend`.
+    """A `JobBackend` for a cluster.
 
     Args:
-        client: of the cluster; jobs are in its namespace.
-        host: of the API server, to show.
+        client: client of the cluster; jobs are in its namespace.
+        host: address of the API server, for messages.
     """
 
     def __init__(self, client: Client, host: str) -> None:
@@ -49,7 +49,7 @@ class KubernetesBackend:
 
     @classmethod
     def open(cls, location: JobLocation) -> Self:
-        """Connect to the cluster; raise UsageError if no kubeconfig names it."""
+        """Connect to the cluster; raise UsageError if there is no kubeconfig or no such context."""
         connection = connect(
             location.kubeconfig, location.context or None, location.namespace or None
         )
@@ -58,13 +58,13 @@ class KubernetesBackend:
 
     def submit(self, spec: QueuedJobSpec) -> list[str]:
         resource = to_resource(spec, self._client.namespace)
-        try:  # before a former job is deleted, as the spec may be refused
+        try:  # before an ended job is deleted, as the spec may be refused
             self._create(resource)
         except ObjectExists:
             self._delete_ended(spec.name)
             try:
                 self._create(resource)
-            except ObjectExists:  # submitted by somebody else meanwhile
+            except ObjectExists:  # another user has submitted a job meanwhile
                 raise not_ended(spec.name) from None
         place = f"namespace {self._client.namespace} of {self._host}"
         return [f"job {spec.name} is in {place}", *notes(spec)]
@@ -80,7 +80,12 @@ class KubernetesBackend:
             raise ManifestRefused(" ".join(str(error).split())) from None
 
     def _delete_ended(self, name: str) -> None:
-        """Delete the job of this name; raise UsageError if it has not ended."""
+        """Delete the job of this name, and wait until it is gone.
+
+        Raises:
+            UsageError: the job has not ended.
+            UnavailableError: it is not gone in time.
+        """
         former = self._resource(name)
         if former is None:
             return
@@ -130,7 +135,7 @@ class KubernetesBackend:
     def _change(self, job: QueuedJob, spec: dict[str, Any]) -> bool:
         if self.ended(job) is not None:
             return False
-        # The server refuses the change if the uid is that of a newer job of the same name.
+        # The uid makes the server refuse the change if a newer job has the same name.
         changes = {"metadata": {"uid": job.spec["uid"]}, "spec": spec}
         try:
             self._client.patch(DISTILL_JOB, job.name, changes)
@@ -154,7 +159,7 @@ class KubernetesBackend:
         answered_s = time.monotonic()
         while True:
             try:
-                # Asked before the lines are read, so that none are missed.
+                # Check for the end before reading, so that no lines are missed.
                 is_last = not follow or self.ended(job) is not None
                 lines = logs.new()
             except KubernetesUnavailable:

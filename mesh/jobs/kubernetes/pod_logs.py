@@ -1,8 +1,8 @@
-"""Reads what the pods of one job print, incrementally.
+"""Incremental reader of the output of a job's pods.
 
-Pods are polled instead of followed: nodes come and go, and one thread reads all. A failed read
-loses nothing. Lines that a pod prints just before it is deleted may be missed; a log collector of
-the cluster has all.
+Pods are polled instead of followed, so that one thread reads all of them while nodes come and go. A
+failed read loses nothing. Lines that a pod prints just before it is deleted may be missed; a log
+collector of the cluster has all lines.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from ...kubernetes.resources import (
     selector,
 )
 
-#: The first read of a pod returns at most so many lines.
+#: Most lines in the first read of a pod.
 TAIL: Final = 400
-#: Seconds since 1970, and nanoseconds.
+#: Seconds since 1970, and nanoseconds within the second.
 Stamp = tuple[int, int]
 
 
 @dataclass(slots=True)
 class _ReadPosition:
-    """How far one pod has been read.
+    """Position up to which a pod has been read.
 
     Attributes:
         stamp: time of the last line; None: nothing has been read.
         lines: number of lines with this time.
-        ended: the pod had ended before it was read, so all is read.
+        ended: the pod had ended before the latest read, so there is no more to read.
     """
 
     stamp: Stamp | None = None
@@ -48,19 +48,19 @@ class _ReadPosition:
 
 
 class PodLogs:
-    """Reads the pods of one job; use it from one thread.
+    """Reads the output of a job's pods. Used by one thread.
 
     Args:
-        client: of the cluster.
+        client: client of the cluster.
         job: name of the job.
-        uid: uid of its resource, which excludes pods of a former job of the same name.
+        uid: uid of its resource; excludes pods of a former job of the same name.
     """
 
     def __init__(self, client: Client, job: str, uid: str) -> None:
         self._client, self._uid = client, uid
         self._labels = selector({JOB_LABEL: job})
         self._positions: dict[str, _ReadPosition] = {}
-        self._unreturned: list[list[tuple[Stamp, str]]] = []  # a later pod could not be read
+        self._unreturned: list[list[tuple[Stamp, str]]] = []  # kept if a later pod's read fails
 
     @property
     def pods(self) -> int:
@@ -68,7 +68,7 @@ class PodLogs:
         return len(self._positions)
 
     def new(self) -> list[str]:
-        """Return lines printed since the last call, ordered by time.
+        """Return the lines since the last call, ordered by time.
 
         Raises:
             KubernetesUnavailable, AccessError: see `Client`.
@@ -93,7 +93,7 @@ class PodLogs:
                     meta["name"], since_time=since, tail_lines=tail, container=_container(pod)
                 )
             )
-        except (ObjectMissing, ManifestRefused):  # it was deleted, or has not started
+        except (ObjectMissing, ManifestRefused):  # the pod was deleted, or has not started
             return []
         position.ended = phase in ("Succeeded", "Failed")
         number = meta.get("labels", {}).get(NODE_LABEL, "?")
@@ -108,13 +108,13 @@ def _container(pod: Object) -> str:
 def _unread(position: _ReadPosition, lines: Iterable[str]) -> list[tuple[Stamp, str]]:
     """Return lines that were not read before, and move the position behind them.
 
-    The API takes whole seconds, so it repeats lines of the latest second.
+    The API accepts only whole seconds as a start, so it repeats lines of the latest second.
     """
     found = []
     repeated, last = position.lines, position.stamp
     for line in lines:
         stamp, text = _parts(line)
-        if stamp is None:  # a message of the server, which it repeats
+        if stamp is None:  # a message of the server, which each read repeats
             if last is None:
                 found.append((position.stamp or (0, 0), line))
             continue
@@ -130,7 +130,7 @@ def _unread(position: _ReadPosition, lines: Iterable[str]) -> list[tuple[Stamp, 
 
 
 def _parts(line: str) -> tuple[Stamp | None, str]:
-    """Split a line into time and text; the time is None if it has none."""
+    """Split a line into time and text; time None: the line has none."""
     time, _, text = line.partition(" ")
     whole, dot, rest = time.partition(".")
     digits = rest.rstrip("Zz").partition("+")[0].partition("-")[0]

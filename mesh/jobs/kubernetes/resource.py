@@ -1,4 +1,4 @@
-"""A job's file as a resource of kind DistillJob, and back."""
+"""Conversion between a job's file and a DistillJob resource."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ....runtime.errors import UsageError
 from ...kubernetes.resources import DISTILL_JOB, GPU, Object
 from ..spec import QueuedJobSpec
 
-#: Names that the schema of the resource allows; names of pods are this with a number.
+#: Names that the schema of the resource allows; names of pods append a number.
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
-#: Key of the resource -> key of a job's file.
+#: Keys of a job's file by keys of the resource.
 _KEYS: Final = {
     "image": "image",
     "train": "train",
@@ -40,7 +40,8 @@ def to_resource(spec: QueuedJobSpec, namespace: str = "") -> Object:
         namespace: namespace of the resource; empty: none is set.
 
     Raises:
-        UsageError: its name is not valid on a cluster, it has no image, or the URL has a password.
+        UsageError: the name is invalid on a cluster, the image is missing, or the coordinator's URL
+            has a password.
     """
     if not NAME.fullmatch(spec.name):
         raise UsageError(
@@ -59,7 +60,7 @@ def to_resource(spec: QueuedJobSpec, namespace: str = "") -> Object:
             " ?password_file=FILE"
         )
     values: Object = {theirs: getattr(spec, ours) for theirs, ours in _KEYS.items()}
-    values["graceSeconds"] = math.ceil(spec.grace_s)  # pods have whole seconds
+    values["graceSeconds"] = math.ceil(spec.grace_s)  # grace periods of pods are whole seconds
     values["env"] = dict(spec.env)
     values["resources"] = _claims(spec.resources)
     return {
@@ -73,8 +74,8 @@ def to_resource(spec: QueuedJobSpec, namespace: str = "") -> Object:
 def _claims(needs: Mapping[str, Any]) -> Object:
     """Return requests and limits of a container.
 
-    Memory and accelerators are limited to what is requested. Cores are not: a node may use idle
-    ones beyond its request.
+    Memory and accelerators are limited to the request. Cores are not limited: a node may use idle
+    cores beyond its request.
     """
     requests = {GPU if name == "gpu" else name: str(amount) for name, amount in needs.items()}
     limits = {name: amount for name, amount in requests.items() if name != "cpu"}
@@ -82,10 +83,10 @@ def _claims(needs: Mapping[str, Any]) -> Object:
 
 
 def facts_of(resource: Object) -> Facts:
-    """Return a resource's values by the keys of a job's file, unchecked; missing ones are left out.
+    """Return the unchecked values of a resource by keys of a job's file; leave out missing values.
 
-    `QueuedJobSpec(**facts)` equals the argument of `to_resource`, except for `folder`, and for
-    fractions of a second of `grace_s`.
+    `QueuedJobSpec(**facts)` equals the argument of `to_resource`, except for `folder` and fractions
+    of a second in `grace_s`.
     """
     spec = resource.get("spec") or {}
     facts: dict[str, Any] = {"name": resource["metadata"]["name"]}
@@ -118,7 +119,7 @@ def manifest(spec: QueuedJobSpec, where: JobLocation) -> Iterator[str]:
 
 
 def notes(spec: QueuedJobSpec) -> list[str]:
-    """Return hints about a job on a cluster, a sentence each."""
+    """Return hints about keys that a cluster ignores or needs, one sentence each."""
     found = []
     if spec.folder != Path():
         found.append(

@@ -1,4 +1,4 @@
-"""DistillJob resources as the jobs and events that commands show."""
+"""Conversion of DistillJob resources to the jobs and events that commands show."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _UNSEEN: Final = "no operator has seen it yet: docs/operator.md says how one is 
 
 
 def job_of(resource: Object, number: int = 1) -> QueuedJob:
-    """Return a resource as a job.
+    """Return the job of a resource.
 
     Args:
-        resource: a DistillJob of the API server.
-        number: its position among all jobs.
+        resource: a DistillJob from the API server.
+        number: position of the job among all jobs.
     """
     meta, spec = resource["metadata"], resource.get("spec") or {}
     facts = {"min_nodes": 1, "max_nodes": 1, **facts_of(resource)}
@@ -29,7 +29,7 @@ def job_of(resource: Object, number: int = 1) -> QueuedJob:
 
 
 def jobs_of(resources: Iterable[Object]) -> list[QueuedJob]:
-    """Return resources as jobs, in the order of submission."""
+    """Return the jobs of resources, in the order of submission."""
     ordered = sorted(
         resources,
         key=lambda one: (_ms(one["metadata"].get("creationTimestamp")), one["metadata"]["name"]),
@@ -58,12 +58,12 @@ def _progress(resource: Object) -> JobProgress:
 def entries_of(resources: Iterable[Object], events: Iterable[Object]) -> list[Entry]:
     """Return the timeline of jobs, oldest first: submissions, Events and conditions.
 
-    A cluster keeps Events for about an hour. A condition of the status stays with its resource, so
-    it replaces an Event that is gone.
+    A cluster keeps Events for about an hour. Conditions stay in the status of their resource, so
+    they replace Events that are gone.
 
     Args:
-        resources: the jobs.
-        events: the Events about them.
+        resources: DistillJobs.
+        events: Events about them.
     """
     kept = list(events)
     found = [_of_event(one) for one in kept]
@@ -94,7 +94,7 @@ def _after_colon(message: str) -> str:
 
 
 def _entry(at: Any, job: str, what: str, version: str = "") -> Entry:
-    """Return an entry; resource versions order the events of one second."""
+    """Return an entry; its id, the resource version, orders events of the same second."""
     order = version if version.isdecimal() else "0"
     return Entry(order, _ms(at), {"kind": "job", "job": job, "what": what})
 
