@@ -1,4 +1,4 @@
-"""A client for objects of Kubernetes, which it takes and returns as plain dicts."""
+"""Client of the Kubernetes API; objects are plain dicts."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
 __all__ = ["ALL_NAMESPACES", "Client", "Connection", "connect"]
 
-#: Stands for all namespaces where a method takes one.
+#: Value of `namespace` in `Client.list` for objects of all namespaces.
 ALL_NAMESPACES: Final = ""
-#: Maximum number of objects in one response to a list request.
+#: Most objects in a response to a list request.
 _PAGE: Final = 500
 
 
 class Client:
-    """A client of one API server. Any number of threads may use it.
+    """Client of one API server. Thread-safe.
 
-    It never retries a request. Every method raises these errors of `runtime/errors.py`:
+    It never retries a request. All methods raise these errors of `runtime/errors.py`:
 
-    - KubernetesUnavailable: the server does not answer, is overloaded or fails: retry later;
+    - KubernetesUnavailable: the server does not answer, is overloaded or fails; retry later;
     - Unauthenticated, Forbidden: the credentials are wrong, or do not permit the request;
     - ManifestRefused: the schema, a rule or an admission webhook rejects the object;
-    - ObjectMissing, ObjectExists, ObjectChanged: where a method says so.
+    - ObjectMissing, ObjectExists, ObjectChanged: see the methods.
 
     Args:
-        connection: from `connect`.
-        timeout_s: timeout for each response, and for each part of a log.
+        connection: result of `connect`.
+        timeout_s: timeout in seconds for each response, and for each part of a log.
         hook: called with method and path before each request; an exception stops the request.
 
     Attributes:
-        namespace: default namespace, for calls that name none.
+        namespace: default namespace of all methods.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class Client:
         """Return an object.
 
         Raises:
-            ObjectMissing: it does not exist.
+            ObjectMissing: the object does not exist.
         """
         return self._json("GET", self._path(kind, namespace, name))
 
     def find(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
-        """Return an object, or None if it does not exist."""
+        """Return an object; None: it does not exist."""
         try:
             return self.get(kind, name, namespace)
         except ObjectMissing:
@@ -98,7 +98,7 @@ class Client:
         Args:
             kind: the kind.
             labels: label selector, see `resources.selector`.
-            namespace: ALL_NAMESPACES: objects of all.
+            namespace: namespace, or `ALL_NAMESPACES`.
             fields: field selector, such as "status.phase=Running".
 
         Raises:
@@ -121,7 +121,7 @@ class Client:
         return sorted(found, key=key_of)
 
     def create(self, kind: Kind, body: Mapping[str, Any], namespace: str | None = None) -> Object:
-        """Create an object; `namespace` defaults to the one in `body`, then to the client's.
+        """Create an object. The default `namespace` is that of `body`, then that of the client.
 
         Raises:
             ObjectExists: an object of this name exists.
@@ -143,16 +143,16 @@ class Client:
         """Merge changes into an object (RFC 7386: null removes a field, a list is replaced).
 
         Args:
-            kind: its kind.
-            name: its name.
-            changes: the fields to change, such as `{"spec": {"nodes": 3}}`.
-            namespace: its namespace.
-            subresource: "status" or "scale"; empty: everything but the status.
+            kind: kind of the object.
+            name: name of the object.
+            changes: fields to change, such as `{"spec": {"nodes": 3}}`.
+            namespace: namespace of the object.
+            subresource: "status" or "scale"; empty: all fields except the status.
             resource_version: change nothing unless the object still has this version.
 
         Raises:
-            ObjectMissing: it does not exist.
-            ObjectChanged: it has another version.
+            ObjectMissing: the object does not exist.
+            ObjectChanged: the object has another version.
         """
         body = dict(changes)
         if resource_version is not None:
@@ -166,8 +166,8 @@ class Client:
     def apply(self, kind: Kind, body: Mapping[str, Any], namespace: str | None = None) -> Object:
         """Create an object, or set the fields in `body` (server-side apply).
 
-        The operator owns these fields from then on, even if others owned them. Fields that it
-        applied before and that are not in `body` are removed.
+        The operator then owns these fields, even if others owned them. Fields that it applied
+        before and that are not in `body` are removed.
         """
         meta = body["metadata"]
         path = self._path(kind, namespace or meta.get("namespace"), meta["name"])
@@ -178,7 +178,7 @@ class Client:
         """Replace an object by a changed copy.
 
         Raises:
-            ObjectMissing: it does not exist.
+            ObjectMissing: the object does not exist.
             ObjectChanged: its `resourceVersion` is not that of `body`.
         """
         meta = body["metadata"]
@@ -198,15 +198,15 @@ class Client:
         """Request the deletion of an object; the server then deletes the objects that it owns.
 
         Args:
-            kind: its kind.
-            name: its name.
-            namespace: its namespace.
-            grace_s: seconds that a pod has to end; None: as its spec says; 0: end at once.
+            kind: kind of the object.
+            name: name of the object.
+            namespace: namespace of the object.
+            grace_s: seconds that a pod has to end; None: those of its spec; 0: end at once.
             uid: delete nothing unless the object has this uid.
             resource_version: delete nothing unless the object still has this version.
 
         Returns:
-            False: no such object, or another uid or version.
+            False: there is no such object, or it has another uid or version.
         """
         options: Object = {"propagationPolicy": "Background"}
         if grace_s is not None:
@@ -229,13 +229,13 @@ class Client:
         tail_lines: int | None = None,
         container: str = "",
     ) -> Iterator[str]:
-        """Yield the lines that a container has printed so far, each after its time and a space.
+        """Yield the lines that a container has printed so far, each as time, space and text.
 
         Args:
             pod: name of the pod.
-            namespace: its namespace.
-            since_time: only lines printed at or after this time, RFC 3339.
-            tail_lines: only the last lines, at most so many.
+            namespace: namespace of the pod.
+            since_time: yield lines printed at or after this time (RFC 3339); empty: all.
+            tail_lines: yield at most this number of last lines; None: all.
             container: name of the container; empty: the only one.
 
         Raises:
@@ -296,9 +296,9 @@ class Client:
         content_type: str = "application/json",
         stream: bool = False,
     ) -> BaseHTTPResponse:
-        """Send a request and return its response, which is successful.
+        """Send a request and return its response; raise an error if it is unsuccessful.
 
-        With `stream` the body is not read yet; reading it may raise an HTTPError of urllib3.
+        With `stream` the body is not read yet; reading it may raise urllib3's HTTPError.
         """
         from urllib3.exceptions import HTTPError
 
@@ -334,7 +334,7 @@ def _typed(kind: Kind, body: Mapping[str, Any]) -> Object:
 
 
 def _error(method: str, path: str, status: int, body: bytes) -> EdlError:
-    """Map an unsuccessful response to an error."""
+    """Return the error of an unsuccessful response."""
     try:
         told = json.loads(body)
         message, reason = str(told["message"]), str(told.get("reason", ""))

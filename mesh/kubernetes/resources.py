@@ -1,4 +1,4 @@
-"""Kinds of Kubernetes objects with their API paths, labels, times and quantities."""
+"""Kinds of Kubernetes objects and their API paths; labels, times and quantities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ...runtime.errors import UsageError
 
-#: A Kubernetes object as its API sends it: plain JSON.
+#: A Kubernetes object as JSON values.
 Object = dict[str, Any]
 Objects = list[Object]
 
@@ -25,9 +25,9 @@ class Kind:
 
     Attributes:
         api_version: "v1", or group and version.
-        kind: its name in manifests.
-        plural: its name in paths and RBAC rules.
-        namespaced: False: its objects are in no namespace.
+        kind: name in manifests.
+        plural: name in paths and RBAC rules.
+        namespaced: objects of this kind are in namespaces.
     """
 
     api_version: str
@@ -81,9 +81,9 @@ APP: Final = "edl-dist"
 OPERATOR: Final = "edl-operator"
 #: Label selector of the pods that are nodes of elastic jobs.
 NODES_SELECTOR: Final = f"{MANAGED_BY_LABEL}={OPERATOR},{JOB_LABEL}"
-#: The container of a job's pod that runs the node; a template or the cluster may add others.
+#: Container of a job's pod that runs the node; a template or the cluster may add others.
 NODE_CONTAINER: Final = "node"
-#: The resource that counts the GPUs of a machine.
+#: Name of the resource of GPUs.
 GPU: Final = "nvidia.com/gpu"
 
 
@@ -105,7 +105,7 @@ def labels_of(component: str, **ours: str) -> dict[str, str]:
 
 
 def selector(labels: Mapping[str, str]) -> str:
-    """Return a label selector for objects that have all these labels: "a=b,c=d"."""
+    """Return a label selector, "a=b,c=d", for objects with all these labels."""
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
@@ -115,13 +115,13 @@ def key_of(found: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def is_node(pod: Mapping[str, Any]) -> bool:
-    """Return whether a pod is a node of an elastic job, which makes room for other pods."""
+    """Return whether a pod is a node of an elastic job; such jobs make room for other pods."""
     labels = pod["metadata"].get("labels") or {}
     return labels.get(MANAGED_BY_LABEL) == OPERATOR and JOB_LABEL in labels
 
 
 def owner_reference(owner: Mapping[str, Any]) -> Object:
-    """Return the reference with which an object is controlled by its owner, and deleted with it."""
+    """Return a controller reference to an owner; the server deletes dependents with the owner."""
     return {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
@@ -135,14 +135,14 @@ def owner_reference(owner: Mapping[str, Any]) -> Object:
 def is_controlled_by(found: Mapping[str, Any], uid: str) -> bool:
     """Return whether the owner with this uid controls an object.
 
-    A former owner of the same name has another uid.
+    The uid differs from that of a former owner of the same name.
     """
     references = found["metadata"].get("ownerReferences", ())
     return any(one.get("controller") and one.get("uid") == uid for one in references)
 
 
 def rfc3339(seconds: float) -> str:
-    """Format seconds since 1970 with microseconds, as in leases."""
+    """Format seconds since 1970 with microseconds, as in Lease objects."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -174,7 +174,7 @@ _QUANTITY: Final = re.compile(
 
 
 def quantity(value: str | int | float) -> float:
-    """Return the value of a quantity: "500m" is 0.5, "2Gi" is 2147483648.
+    """Return the value of a quantity, such as 0.5 for "500m" and 2147483648 for "2Gi".
 
     Raises:
         UsageError: the value is no quantity.

@@ -1,1 +1,1 @@
-"""`edl get|describe|logs|scale|drain|delete|apply`: the same verbs for everything in a mesh."""
+"""`edl get|describe|logs|scale|drain|delete|apply`: the same verbs for all kinds of resources."""

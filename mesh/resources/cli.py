@@ -309,7 +309,7 @@ def events(
             else:
                 out.print(event_text(event), soft_wrap=True)
     except KeyboardInterrupt:
-        if not follow:  # which is ended in no other way
+        if not follow:  # Ctrl-C ends --follow
             raise
 
 
@@ -326,7 +326,7 @@ def _events_of_jobs(jobs: JobKind, last: int, json: bool) -> None:
 
 
 def _resources(kind: str, context: str, coordinator: str) -> ResourceKind:
-    """Return what carries out verbs for a kind, given by its name or its plural."""
+    """Return the resources of a kind, given by its name or its plural."""
     from importlib import import_module
 
     quiet_grpc()

@@ -1,4 +1,4 @@
-"""Contexts: how to reach meshes, in a file of this user."""
+"""Contexts: addresses and settings of meshes, in a file of this user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .resource_kind import ResourceKind, ResourceList
 
 
 class ContextKind(ResourceKind):
-    """Contexts; no mesh is asked."""
+    """Contexts. The verbs do not contact a mesh."""
 
     name = "context"
     missing: ClassVar = {"describe": "'edl get context NAME' shows all of it"}

@@ -1,4 +1,4 @@
-"""Files of `edl apply -f`: each document of them says by `kind:` what it describes."""
+"""Files of `edl apply -f`: the key `kind` of each document says what it describes."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ class DeploymentSpec:
     """A service on machines that run `edl agent`.
 
     Attributes:
-        name: of the service.
-        model: URL from which machines fetch the model, a file or a folder: https://, s3://, gs://,
-            hdfs://, file:// and others of fsspec.
-        content: content id of the model, as `edl teacher fingerprint MODEL` prints it with the
-            preprocessing of `options`; a machine serves nothing else.
-        min: least number of teachers, until no student has come for the coordinator's
-            `--idle-to-zero`.
-        max: greatest number of teachers; default: `min`.
-        priority: higher priorities get machines first.
-        price: of a teacher per hour, in your currency.
-        cost_ceiling: of all its teachers per hour; default: the coordinator's.
-        freeze: seconds for which the number of teachers stays after a change.
+        name: name of the service.
+        model: URL of the model, a file or a folder, for machines: https://, s3://, gs://, hdfs://,
+            file:// and others of fsspec.
+        content: content_id of the model from `edl teacher fingerprint MODEL`, with the
+            preprocessing of `options`. Machines serve no other content.
+        min: least number of teachers, except after the coordinator's `--idle-to-zero` without
+            students.
+        max: greatest number of teachers; None: `min`.
+        priority: services with higher priorities get machines first.
+        price: price of a teacher per hour, in any currency.
+        cost_ceiling: most that all teachers of the service may cost per hour; None: the
+            coordinator's limit.
+        freeze: seconds after a change during which the number of teachers does not change.
         options: `NAME=VALUE`, options of `edl teacher serve` such as `micro-batch=8` or
-            `preprocess=imagenet`; only those that cannot run code.
+            `preprocess=imagenet`; only options that cannot run code.
     """
 
     name: str
@@ -56,7 +57,7 @@ class DeploymentSpec:
             raise ValueError(str(error)) from None
 
     def request(self) -> pb.DeployRequest:
-        """Return what the coordinator is asked for."""
+        """Return the request to the coordinator."""
         return pb.DeployRequest(
             service=self.name,
             model_url=self.model,
@@ -80,11 +81,11 @@ KINDS: Final[dict[str, type[Spec]]] = {
 
 
 def read_documents(paths: Sequence[Path]) -> list[tuple[Path, Spec]]:
-    """Return what files describe, each with its file.
+    """Return the documents of files, each with the path of its file.
 
     Raises:
-        UsageError: as for `files.read`; a document has no known kind; a mesh is not alone in its
-            file, which `edl up` reads again.
+        UsageError: as for `files.read`; a document has no known kind; or a mesh is not the only
+            document of its file, as `edl up` requires.
     """
     found: list[tuple[Path, Spec]] = []
     for path in paths:

@@ -72,23 +72,23 @@ class JobKind(ResourceKind):
             return f"job {name} is to stop{backend.stop_note()}"
 
     def submit(self, spec: QueuedJobSpec) -> list[str]:
-        """Add a job; return what happens now."""
+        """Add a job; return lines about what happens now."""
         with self.backend() as backend:
             return backend.submit(spec)
 
     def events(self, last: int) -> list[Entry]:
-        """Return the latest events of all jobs, oldest first; 0: all that are kept."""
+        """Return the latest `last` events of all jobs, oldest first."""
         with self.backend() as backend:
             return backend.events(last)
 
     @property
     def location(self) -> JobLocation:
-        """Where jobs run."""
+        """Location of the jobs: a queue or a cluster."""
         return JobLocation.of(self.mesh)
 
     @contextmanager
     def backend(self) -> Iterator[JobBackend]:
-        """Connect to where jobs run."""
+        """Connect to the queue or the cluster of the jobs while the body runs."""
         backend = self.location.open()
         try:
             yield backend

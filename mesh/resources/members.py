@@ -1,4 +1,4 @@
-"""Teachers and students, as a service manager knows them."""
+"""Teachers and students, according to a service manager."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _Members(ResourceKind):
-    """Members of services; one name may belong to several services."""
+    """Members of services. A name may occur in several services."""
 
     plural: Literal["teachers", "students"]
 

@@ -1,4 +1,4 @@
-"""What the verbs of `edl` ask of a kind of resource, and how each kind is named."""
+"""Base class of the kinds of resources: each verb of `edl` is a method."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResourceList:
-    """The resources that a command asked for.
+    """Resources for `edl get`.
 
     Attributes:
-        body: as JSON values; the list of them has the plural of the kind as its key.
-        table: a row for each.
+        body: resources as JSON values; the key of their list is the plural of the kind.
+        table: table with a row for each resource.
     """
 
     body: dict[str, Any]
@@ -32,18 +32,18 @@ class ResourceList:
 
 
 class ResourceKind(ABC):
-    """A kind of resource of one mesh; each method is a verb.
+    """A kind of resource of one mesh; its methods are verbs.
 
-    A verb that a kind does not have raises UsageError, and the message says what to use instead.
-    All raise UnavailableError where the mesh does not answer, and AccessError where it refuses.
+    A verb that a kind does not have raises UsageError, which says what to use instead. All verbs
+    raise UnavailableError if the mesh does not answer, and AccessError if it denies access.
 
     Args:
         context: name of a context; empty: the current one.
-        redis: Redis URL of the mesh, in place of a context.
+        redis: Redis URL of the mesh; empty: that of the context.
     """
 
     name: ClassVar[str]
-    #: Why a verb does not exist, and what to use instead.
+    #: What to use instead of a verb that does not exist.
     missing: ClassVar[dict[str, str]] = {}
 
     def __init__(self, context: str = "", redis: str = "") -> None:
@@ -51,27 +51,31 @@ class ResourceKind(ABC):
 
     @cached_property
     def mesh(self) -> MeshContext:
-        """How to reach the mesh."""
+        """Address and settings of the mesh."""
         return mesh_context(self._context, self._redis)
 
     @abstractmethod
     def get(self, name: str, service: str) -> ResourceList:
-        """Return all resources, or those of a name, or those of a service.
+        """Return resources.
+
+        Args:
+            name: name of a resource; empty: all.
+            service: service of the resources; empty: all services.
 
         Raises:
-            UsageError: there is none of this name.
+            UsageError: there is no resource of this name.
         """
 
     def describe(self, name: str) -> RenderableType:
-        """Return all that is known of one resource."""
+        """Return all known facts of one resource."""
         self._refuse("describe")
 
     def logs(self, name: str, follow: bool) -> Iterator[str]:
-        """Yield what it printed; with `follow` until it ends."""
+        """Yield the output of a resource; with `follow`, continue until the resource ends."""
         self._refuse("logs")
 
     def scale(self, name: str, size: str) -> str:
-        """Set its size; return what happens now."""
+        """Set the size of a resource; return a line about what happens now."""
         self._refuse("scale")
 
     def drain(self, name: str, service: str) -> list[str]:
@@ -79,10 +83,10 @@ class ResourceKind(ABC):
         self._refuse("drain")
 
     def delete(self, name: str, wait_s: float) -> str:
-        """Remove it; return what happens now.
+        """Remove a resource; return a line about what happens now.
 
         Args:
-            name: its name.
+            name: name of the resource.
             wait_s: seconds to wait for its end; 0: do not wait.
         """
         self._refuse("delete")
@@ -92,7 +96,7 @@ class ResourceKind(ABC):
         raise UsageError(f"'edl {verb}' is not for a {self.name}{why and ': '}{why}")
 
     def not_found(self, name: str, known: Iterable[str]) -> UsageError:
-        """Return the error about a name that does not exist, with similar names."""
+        """Return the error about an unknown name; it suggests similar names."""
         near = difflib.get_close_matches(name, list(known))
         hint = f"did you mean {', '.join(near)}?" if near else f"'edl get {self.name}s' shows all"
         return UsageError(f"there is no {self.name} {name!r}: {hint}")

@@ -1,4 +1,4 @@
-"""Services, and the machines that serve them."""
+"""Services, and their deployments on machines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ServiceKind(ResourceKind):
-    """Services: sets of teachers that label alike."""
+    """Services: sets of interchangeable teachers."""
 
     name = "service"
     missing: ClassVar = {
@@ -89,7 +89,7 @@ class ServiceKind(ResourceKind):
         return self.deploy(pb.DeployRequest(service=name, withdraw=True))
 
     def deploy(self, request: pb.DeployRequest) -> str:
-        """Ask the coordinator for a deployment; return what happens now."""
+        """Request a deployment from the coordinator; return a line about what happens now."""
         return client.deploy(self.mesh.coordinator, request, security=self.mesh.security())
 
     def _services(self, name: str) -> list[pb.ServiceStatus]:
