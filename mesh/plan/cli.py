@@ -1,4 +1,4 @@
-"""The command line of the planner: `edl plan`."""
+"""The command `edl plan`."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _terminal() -> bool:
 
 
 def _notes(cluster: Cluster, job: Distillation) -> list[str]:
-    """Notes on devices that only the cluster or only the job names: a name may be misspelt."""
+    """Return notes on devices that only the cluster or only the job names, maybe misspelt."""
     known = {kind.name for kind in cluster.devices}
     rated = {*job.student, *job.teacher}
     notes = []
@@ -158,7 +158,7 @@ def _notes(cluster: Cluster, job: Distillation) -> list[str]:
 
 
 def _by_teachers(cluster: Cluster, job: Distillation, aim: Aim) -> list[SweepPoint]:
-    """Points of the plot without a sweep: all numbers of teachers that the cluster has."""
+    """Return points of a plot without --what-if: numbers of teachers that the cluster allows."""
     from .sweep import MAX_POINTS, Sweep, plan_points
 
     most = sum(kind.count for kind in cluster.devices if kind.may_be("teacher"))

@@ -1,4 +1,4 @@
-"""Job descriptions and profiles: files with the speed of models and the bytes of samples."""
+"""Files of job descriptions and profiles: speeds of models, and bytes of samples."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Profile:
     """Measurements of `edl profile` on a machine.
 
     Attributes:
-        student: rates by kind of devices.
-        teacher: rates by kind of devices.
+        student: rates of the student by kind of device.
+        teacher: rates of the teacher by kind of device.
         batch: rows of the student's batch.
-        samples: of an epoch; None if the feed does not tell.
+        samples: number of samples of an epoch; None: unknown.
         sample_bytes: bytes of the inputs of a sample.
-        label_bytes: bytes of its soft labels, as float32.
+        label_bytes: bytes of all outputs of the teacher for a sample; None: unknown.
         source_samples_per_s: samples per second of the job's loader.
-        measured: how, as text.
+        measured: descriptions of machine, student and teacher.
     """
 
     student: Mapping[str, DeviceRate] = field(default_factory=dict)
@@ -41,10 +41,10 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A job description; see `Distillation` for each key but `profiles`.
+    """A job description; `Distillation` describes all keys except `profiles`.
 
     Attributes:
-        profiles: files of `edl profile`, relative to this one, for keys that are missing here.
+        profiles: files of `edl profile`, relative to this file, with values of missing keys.
     """
 
     name: str
@@ -71,7 +71,7 @@ def load_job(path: str | os.PathLike[str]) -> Distillation:
     """Load a job description and its profiles.
 
     Raises:
-        UsageError: a file is malformed, or a key is missing in all of them.
+        UsageError: a file is missing or malformed, or a required key is missing in all files.
     """
     given = read(path, JobFile)
     for profile in given.profiles:

@@ -1,4 +1,4 @@
-"""Plots a sweep: throughput and cost of the mesh and of other methods."""
+"""Plot of a sweep: throughput and cost of the mesh and of other methods."""
 
 from __future__ import annotations
 

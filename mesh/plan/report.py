@@ -1,4 +1,4 @@
-"""Formats a plan as lines and tables, and as JSON."""
+"""A plan as lines, tables and JSON."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def comparison_table(plan: MeshPlan) -> Table:
 
 
 def excluded_lines(plan: MeshPlan) -> Iterator[str]:
-    """Yield the methods that are not feasible, with the reason."""
+    """Yield a line for each method that is not feasible, with the reason."""
     for way in plan.ways:
         if way.why_not:
             yield f"{way.method}: not here: {way.why_not}"
@@ -129,7 +129,7 @@ def sweep_table(key: str, points: Sequence[SweepPoint]) -> Table:
 
 
 def _table(*names: str) -> Table:
-    """Make a table for 80 columns: numbers are aligned right, text left."""
+    """Make an empty table for 80 columns; numbers are right-aligned, text is left-aligned."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -141,7 +141,7 @@ def _table(*names: str) -> Table:
 
 
 def as_json(plan: MeshPlan, key: str = "", points: Sequence[SweepPoint] = ()) -> dict[str, Any]:
-    """The plan for programs; infinite values are null."""
+    """Return the plan as JSON values; infinite numbers become null."""
     found: dict[str, Any] = {"plan": asdict(plan)}
     if key:
         found["what_if"] = {
@@ -168,7 +168,7 @@ def _finite(value: Any) -> Any:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration in at most two units."""
+    """Format a duration with at most two units."""
     if seconds < 1:
         return f"{1000 * seconds:.3g} ms"
     if seconds < 120:
@@ -191,7 +191,7 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_rate(samples_per_s: float) -> str:
-    """Format samples per second with at least three digits."""
+    """Format samples per second with at least three digits; infinity is "any"."""
     if samples_per_s == float("inf"):
         return "any"
     return f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"

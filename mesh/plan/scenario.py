@@ -1,4 +1,4 @@
-"""Converts a plan to a scenario for `edl simulate`, which also models failures and start-up."""
+"""Conversion of a plan to a scenario for `edl simulate`, which also models failures and starts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ...scheduler.cluster import DeviceLink as Wire
 from ...scheduler.pipeline_model import FULL, Costs, DeviceGroup, PlannedMesh, Prediction
 from ...scheduler.simulator.scenario import NetworkLink, Scenario, StudentGroup, TeacherGroup
 
-#: Batches that are simulated, and that do not count: enough for a steady rate.
+#: Number of simulated batches, and of those that do not count; enough for a steady rate.
 BATCHES, WARM_UP = 2000, 50
 
 
@@ -19,10 +19,10 @@ def scenario_of(
     Each student asks for exactly its share of the teachers, as the plan assumes.
 
     Args:
-        cluster: its devices; of a kind with an availability the average number is simulated.
+        cluster: devices; the scenario has the average number of available devices of a kind.
         job: the distillation.
         mesh: devices of students and teachers.
-        prediction: for that mesh; gives `ut` and `lt`.
+        prediction: prediction for this mesh; gives `ut` and `lt`.
     """
     costs, rows = Costs(), mesh.rows
     own, limits = job.rate("student", mesh.student), prediction.thresholds

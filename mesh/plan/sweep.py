@@ -17,7 +17,7 @@ from ..files.yaml_tree import unknown_key
 
 #: Default number of points of a range, and the limit.
 POINTS, MAX_POINTS = 9, 64
-#: A range that spans more than this factor is divided geometrically.
+#: Ratio of the bounds above which the points of a range are in geometric progression.
 WIDE_RANGE = 20.0
 _RANGE = re.compile(r"(?P<first>[^=]+?)\.\.(?P<last>[^=/]+|[^=]+/s)(?:/(?P<step>[\d.eE+-]+))?")
 _SPEEDS = ("samples_per_s", "seconds_per_sample")
@@ -26,11 +26,11 @@ _LINK = tuple(key.name for key in fields(DeviceLink))
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The varied quantity and its values.
+    """A quantity and its values.
 
     Attributes:
-        key: "teachers", a number of the job, or one of a kind of devices ("p4.price_per_hour").
-        values: in the unit of the key.
+        key: "teachers", or a numeric key of the job or of a kind of device ("p4.price_per_hour").
+        values: values in the unit of the key.
     """
 
     key: str
@@ -42,9 +42,9 @@ class SweepPoint:
     """The plan for one value of a sweep.
 
     Attributes:
-        value: of the key.
-        plan: None if there is none.
-        why_not: why there is none.
+        value: value of the key.
+        plan: the plan; None: there is none.
+        why_not: reason why there is no plan.
     """
 
     value: float
@@ -56,7 +56,7 @@ def parse_sweep(text: str, cluster: Cluster, job: Distillation) -> Sweep:
     """Parse `KEY=A..B` or `KEY=A..B/STEP`.
 
     Raises:
-        UsageError: the form is different, the key unknown, or a value invalid.
+        UsageError: the form is wrong, the key is unknown, or a value is invalid.
     """
     key, _, given = text.partition("=")
     key = key.strip()
@@ -124,7 +124,7 @@ def _values(
 
 
 def _variable_keys(cluster: Cluster, job: Distillation) -> dict[str, tuple[bool, Number]]:
-    """Keys that may be varied: whether each is an integer, and which numbers are valid."""
+    """Return the keys of sweeps: whether the value is an integer, and its valid numbers."""
     found = {"teachers": (True, Number(at_least=1)), "batch": (True, Number(at_least=1))}
     found.update(_numbers(Distillation, ""))
     for kind in cluster.devices:
@@ -152,7 +152,7 @@ def _numbers(kind: type[Any], prefix: str) -> dict[str, tuple[bool, Number]]:
 def _changed(
     key: str, value: float, cluster: Cluster, job: Distillation
 ) -> tuple[Cluster, Distillation]:
-    """Cluster and job with another value of a key of `_variable_keys`."""
+    """Return cluster and job with another value of a key of `_variable_keys`."""
     if key == "batch":
         return cluster, replace(job, batch=(int(value),))
     names = [kind.name for kind in cluster.devices if key.startswith(f"{kind.name}.")]

@@ -1,4 +1,4 @@
-"""The command line of the profiler: `edl profile`."""
+"""The command `edl profile`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes rates from timings: a fixed cost per batch, and a cost per sample."""
+"""Rates computed from timings: a fixed cost per batch, and a cost per sample."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DIGITS = 5
 def student_rate(steps: StepTimings) -> DeviceRate:
     """Compute the student's rate from the medians of its steps.
 
-    Whole batches give the duration of a step; half batches only divide it into the fixed cost of a
-    batch and the cost of a sample.
+    Whole batches give the duration of a step. Half batches only divide this duration into the fixed
+    cost of a batch and the cost of its samples.
     """
     whole_s = statistics.median(steps.whole_s)
     fixed_s, half_rows = 0.0, steps.rows // 2
@@ -37,14 +37,14 @@ def teacher_rate(rows: Sequence[Mapping[str, Any]], batch: int | None) -> Device
     """Compute the teacher's rate at its best micro-batch.
 
     Args:
-        rows: results of `edl teacher bench`, by micro-batch.
+        rows: results of `edl teacher bench`, one for each micro-batch.
         batch: rows of a student's batch, the largest possible micro-batch; None: no limit.
     """
     fit = [row for row in rows if batch is None or row["batch"] <= batch] or list(rows)
     best = max(fit, key=lambda row: row["samples_per_s"])
     runs = max(1.0, (batch or best["batch"]) / best["batch"])
-    # The 99th percentile of a normal distribution is 2.33 deviations above the median; the mean of
-    # several runs scatters less than a single one.
+    # The 99th percentile of a normal distribution is 2.33 standard deviations above the median. The
+    # mean of several runs varies less than one run.
     jitter = max(0.0, best["p99_s"] / best["p50_s"] - 1) / 2.33 / runs**0.5
     return DeviceRate(
         seconds_per_sample=_short(best["p50_s"] / best["batch"]),
@@ -59,10 +59,10 @@ def source_rate(steps: StepTimings) -> float:
 
 
 def label_bytes(outputs: Sequence[str]) -> float | None:
-    """Compute the bytes of all outputs of a sample; None if a dimension is free.
+    """Compute the bytes of all outputs for a sample; None: unknown, as a dimension is free.
 
     Args:
-        outputs: formatted by `str(TensorSpec)`.
+        outputs: tensor specs as text, see `TensorSpec.parse`.
     """
     total = 0
     for text in outputs:
@@ -77,7 +77,7 @@ def label_bytes(outputs: Sequence[str]) -> float | None:
 
 
 def _spread(seconds: Sequence[float]) -> float:
-    """Relative standard deviation, estimated from quartiles, which ignore outliers."""
+    """Return the relative standard deviation, estimated from quartiles, which ignore outliers."""
     if len(seconds) < 4:
         return 0.0
     low, middle, high = statistics.quantiles(seconds, n=4)

@@ -34,7 +34,7 @@ from ...student.job.spec import is_dataset, load_job
 from ...student.losses.step import logits_of
 
 _EXIT_TIMEOUT_S = 5.0
-#: Steps that do not count: they select kernels and fill caches.
+#: Number of first steps that do not count, as they select kernels and fill caches.
 WARM_UP = 3
 _PROGRESS_INTERVAL_S = 2.0
 
@@ -44,14 +44,15 @@ class StepTimings:
     """Timings of a job's steps.
 
     Attributes:
-        rows: of a batch.
+        rows: rows of a batch.
         whole_s: seconds of each step with a whole batch.
-        half_s: seconds of each step with half a batch, one after each whole one; empty if batches
+        half_s: seconds of each step with half a batch, one after each whole batch; empty: batches
             have one row.
-        source_s: seconds until each batch arrived from the feed.
-        samples: of an epoch; 0 if the feed does not tell.
+        source_s: seconds to get each batch from the feed.
+        samples: number of samples of an epoch; 0: unknown.
         sample_bytes: bytes of a sample that are sent to teachers.
-        left_out: terms of the loss that need a real teacher.
+        left_out: outputs of the teacher for hints, which are not timed, as they need a real
+            teacher.
     """
 
     rows: int
@@ -76,13 +77,13 @@ def time_steps_in_child(
     Args:
         job: path of the job file.
         batch_size: rows of a batch, if the feed is a data set.
-        steps: number of steps with a whole batch; as many with half a batch.
-        budget_s: seconds after which no further step begins, once five are done.
-        cores: that the child is bound to; empty for any.
+        steps: number of steps with a whole batch; the number with half a batch is the same.
+        budget_s: seconds after which no further step begins, once five steps count.
+        cores: cores of the child; empty: any.
         on_progress: called with a line of text.
 
     Raises:
-        UsageError: the job file is wrong.
+        JobError: the job cannot be timed.
         ProcessFailed: the child exited without a result.
     """
     channel, child_end = Channel.pair()
@@ -134,7 +135,7 @@ def time_steps(
     """Time steps of a job in this process; see `time_steps_in_child`.
 
     Raises:
-        UsageError: the job file is wrong, or its feed has no batches.
+        UsageError: the job file is invalid, or its feed has no batches.
     """
     say(f"loading {job}")
     parts = assemble(load_job(job), steps_total=2 * (steps + WARM_UP))
@@ -165,7 +166,7 @@ def time_steps(
 
 
 class _StepTimer:
-    """Takes steps of a job and records how long each takes."""
+    """Takes steps of a job and records their durations."""
 
     def __init__(self, parts: Assembly) -> None:
         self._parts = parts
@@ -179,7 +180,7 @@ class _StepTimer:
         self.left_out = () if distill is None else tuple(h.teacher for h in distill.hints)
 
     def add(self, batch: Parts, source_s: float) -> None:
-        """Take a step with a batch, and one with half of it."""
+        """Take a step with a batch, and one with half of the batch."""
         if not self.rows:
             self.rows, self.sample_bytes = batch.rows, _sample_bytes(self._parts, batch)
         if batch.rows != self.rows:  # the last batch of an epoch
@@ -208,7 +209,7 @@ class _StepTimer:
 
 
 def _endless(parts: Assembly, batch_size: int | None) -> Iterator[tuple[Parts, float]]:
-    """Yield batches, epoch after epoch, with the seconds until each arrived."""
+    """Yield batches, epoch after epoch, with the seconds to get each from the feed."""
     while True:
         any_batch = False
         began = time.perf_counter()
@@ -244,7 +245,7 @@ def _noise(parts: Assembly, outputs: Any) -> dict[str, Any]:
 
 
 def _sample_bytes(parts: Assembly, batch: Parts) -> float:
-    """Bytes of a sample that are sent to teachers: all inputs, or those named by `feeds`."""
+    """Return the bytes of a sample for teachers: those of all inputs, or of those in `feeds`."""
     feeds = None if parts.distill is None else parts.distill.feeds
     given = batch.inputs
     wanted: dict[Any, Any] = dict(given if isinstance(given, Mapping) else enumerate(given))
@@ -258,7 +259,7 @@ def _sample_bytes(parts: Assembly, batch: Parts) -> float:
 
 
 def _samples(feed: Any, rows: int) -> int:
-    """Samples of an epoch; 0 if the feed does not tell."""
+    """Return the number of samples of an epoch; 0: unknown."""
     if is_dataset(feed):
         return len(feed)
     dataset = getattr(feed, "dataset", None)

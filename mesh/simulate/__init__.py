@@ -1,1 +1,1 @@
-"""`edl simulate`: the mesh of a scenario file in virtual time: tables, a plot, a timeline."""
+"""`edl simulate`: simulates the mesh of a scenario file; prints tables, draws plot and timeline."""

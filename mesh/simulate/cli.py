@@ -1,4 +1,4 @@
-"""The command line of the simulator: `edl simulate`."""
+"""The command `edl simulate`."""
 
 from __future__ import annotations
 

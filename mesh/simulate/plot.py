@@ -1,4 +1,4 @@
-"""Plots a simulation: throughput, teachers and buffers over virtual time."""
+"""Plot of a simulation: throughput, teachers and buffers over virtual time."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ...runtime.errors import UsageError
 from ...runtime.extras import install_command
 from ...scheduler.simulator.result import MeshSample, SimulatedEvent, SimulationResult
 
-#: Kinds of events that are marked by a line, unless there are more than `MAX_MARKS`.
+#: Kinds of events that are marked by lines, with colours; no lines above `MAX_MARKS` events.
 MARKED: Final = {"lost": "#c0392b", "crash": "#c0392b", "hang": "#c0392b", "drain": "#d98c3f"}
 MAX_MARKS: Final = 40
-#: Number of intervals of which throughput is averaged.
+#: Number of intervals over which throughput is averaged.
 MAX_MEANS: Final = 120
 FORMATS: Final = ("png", "svg", "pdf")
 BLUE, GREEN, GREY, RED = "#2f6fb0", "#2e8b57", "#8c8c8c", "#c0392b"
 
 
 def check_plot(path: Path) -> None:
-    """Check before a long run whether its plot can be drawn.
+    """Check that the plot can be drawn, before a long run.
 
     Raises:
         UsageError: matplotlib is not installed, or the format is not supported.
@@ -39,7 +39,7 @@ def draw(result: SimulationResult, title: str, path: Path) -> None:
     """Write the plot to `path`, in the format of its suffix.
 
     Raises:
-        UsageError: as for `check_plot`, or the file cannot be written.
+        UsageError: see `check_plot`; or the file cannot be written.
     """
     check_plot(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -80,7 +80,7 @@ def _draw_throughput(axes: Any, result: SimulationResult) -> None:
 
 
 def _smooth(points: Sequence[MeshSample]) -> tuple[list[float], list[float]]:
-    """Average samples per second over intervals, as one point covers a few batches only."""
+    """Average samples per second over intervals, as a point covers only a few batches."""
     times, rates = [0.0], [0.0]
     begin_s = samples = 0.0
     width = (points[-1].at_s if points else 0.0) / MAX_MEANS

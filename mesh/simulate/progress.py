@@ -1,4 +1,4 @@
-"""Runs a simulation and shows its progress on stderr."""
+"""Simulation with a display of its progress on stderr."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...scheduler.simulator import simulate
 from ...scheduler.simulator.scenario import Scenario
 from .report import SimulationReport, format_time
 
-#: Seconds between two lines of progress without a terminal.
+#: Seconds between lines of progress without a terminal.
 LINE_INTERVAL_S: Final = 10.0
 
 Progress = Callable[[float, float | None], None]
@@ -26,9 +26,9 @@ def simulate_with_progress(
     """Simulate a scenario, and show the progress on stderr.
 
     Args:
-        scenario: to simulate.
-        name: of the scenario, for errors.
-        keep_batches: keep each step and request, for the timeline.
+        scenario: the scenario.
+        name: name of the scenario for errors.
+        keep_batches: keep all steps and requests, for the timeline.
 
     Raises:
         UsageError: the scenario never ends.
@@ -44,7 +44,7 @@ def simulate_with_progress(
 
 @contextmanager
 def _progress(duration_s: float | None) -> Iterator[Progress]:
-    """Show a bar in a terminal, a line every ten seconds elsewhere."""
+    """Show a bar in a terminal, lines elsewhere."""
     if not sys.stderr.isatty():
         yield _ProgressLines(duration_s)
         return
@@ -65,7 +65,7 @@ def _progress(duration_s: float | None) -> Iterator[Progress]:
 
 
 class _ProgressLines:
-    """Prints a line to stderr every ten seconds."""
+    """Prints a line to stderr every `LINE_INTERVAL_S`."""
 
     def __init__(self, duration_s: float | None) -> None:
         self._duration_s = duration_s

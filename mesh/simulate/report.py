@@ -1,4 +1,4 @@
-"""The report of a simulation, as tables and as JSON."""
+"""Report of a simulation, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-#: Up to so many students have a row each; more are summarized by group.
+#: Most students that have their own rows; more are summarized by group.
 MAX_STUDENT_ROWS: Final = 12
 MILLION: Final = 1e6
-#: Columns with shares of a student's time, and the fields of the result that they show.
+#: Columns with shares of a student's time, and the fields of the result.
 SHARES: Final = {
     "training": "training_s",
     "starved": "starved_s",
@@ -31,9 +31,9 @@ class SimulationReport:
     """A simulated scenario and its result.
 
     Attributes:
-        scenario: including its seed.
-        result: of the simulation.
-        wall_s: seconds that the simulation took.
+        scenario: the scenario, including the seed.
+        result: result of the simulation.
+        wall_s: duration of the simulation in seconds.
     """
 
     scenario: Scenario
@@ -53,9 +53,9 @@ def print_report(report: SimulationReport, console: Console) -> None:
 
 
 def as_json(report: SimulationReport) -> dict[str, Any]:
-    """The report for programs: scenario, result and totals."""
+    """Return scenario, result and totals as JSON values."""
     result = report.result
-    # Requests and steps are left to the timeline: there may be millions.
+    # Requests and steps are only in the timeline, as there may be millions.
     whole = {
         name: getattr(result, name)
         for name in result.__dataclass_fields__
@@ -102,13 +102,13 @@ def summary_lines(report: SimulationReport) -> Iterator[str]:
 
 
 def cost_per_million(result: SimulationResult) -> float | None:
-    """Cost of the teachers for a million trained samples; None if nothing was trained."""
+    """Return the cost of the teachers per million samples; None: no samples were trained."""
     samples = sum(student.samples for student in result.students)
     return result.cost * MILLION / samples if samples else None
 
 
 def format_time(seconds: float) -> str:
-    """Format a time: `90.0 s`, `10 min 0 s`, `2 h 5 min`."""
+    """Format a duration: `90.0 s`, `10 min 0 s`, `2 h 5 min`."""
     if seconds < 120:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

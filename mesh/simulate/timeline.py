@@ -1,7 +1,7 @@
-"""Writes a simulation as Chrome trace events, which https://ui.perfetto.dev opens.
+"""Timeline of a simulation as Chrome trace events, for https://ui.perfetto.dev.
 
-Times are virtual. Every file has counters and the events of the mesh; it has the steps of students
-and the requests of teachers if the simulation kept them (`keep_batches`).
+Times are virtual. The file contains counters and events of the mesh; also steps of students and
+requests of teachers if the simulation kept them (`keep_batches`).
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from ...distill_reader.trace_file import TraceEvent, TraceFile, begin
 from ...runtime.errors import UsageError
 from ...scheduler.simulator.result import LabelledRequest, MeshSample, SimulationResult, Stepped
 
-#: Groups of tracks, and the track of events in the first.
+#: Groups of tracks, and the track of events in the group `MESH`.
 MESH, STUDENTS, TEACHERS = 1, 2, 3
 _GROUPS: Final = {MESH: "mesh", STUDENTS: "students", TEACHERS: "teachers"}
 _EVENTS: Final = 11
-#: First number of further tracks: viewers show a track with the number of its group as main thread.
+#: First number of other tracks. Numbers of groups are avoided: viewers show such a track as the
+#: main thread of its group.
 _FIRST_TRACK: Final = 101
-#: Size limit of a part of the file: the whole timeline is one part.
+#: Size limit of a part of the file in bytes; the whole timeline is one part.
 _PART_BYTES: Final = 1 << 62
 
 
 def write_timeline(result: SimulationResult, path: Path) -> None:
-    """Write the timeline to `path`, replacing an existing file.
+    """Write the timeline to `path`; replace an existing file.
 
     Raises:
         UsageError: the file cannot be written.
@@ -44,7 +45,7 @@ def write_timeline(result: SimulationResult, path: Path) -> None:
 
 
 class _Tracks:
-    """Tracks: one for each student, and one for each concurrent request of a teacher."""
+    """Numbers tracks: one for each student, and one for each concurrent request of a teacher."""
 
     def __init__(self, file: TraceFile) -> None:
         self._file = file
@@ -55,7 +56,10 @@ class _Tracks:
         return self._track(STUDENTS, name, 0)
 
     def teacher(self, name: str, began_s: float, ended_s: float) -> int:
-        """The track of the first free lane; call it in the order in which requests begin."""
+        """Return the first track of a teacher that is free when a request begins.
+
+        Call it in the order in which requests begin.
+        """
         lanes = self._free_at.setdefault(name, [])
         for number, free_at in enumerate(lanes):
             if free_at <= began_s:
@@ -75,7 +79,7 @@ class _Tracks:
 
 
 def _events(result: SimulationResult, tracks: _Tracks) -> Iterator[TraceEvent]:
-    """All events, ordered by time."""
+    """Return all events, ordered by time."""
     at = _time_of
     drawn: list[Iterable[TraceEvent]] = [
         sorted(_counters(result.points), key=at),
