@@ -217,7 +217,7 @@ class _Agent:
 
 
 def _urgent(report: Report) -> tuple[object, ...]:
-    """Return the fields of a report whose changes are sent at once."""
+    """Return the fields of a report that are sent at once when they change."""
     return report.state, report.service, report.why, report.blocked, report.leaving
 
 

@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between checks for another wanted deployment while a model loads.
 _SLICE_S: Final = 0.1
-#: First and longest pause in seconds before a retry: after a UsageError, and after other failures.
+#: Base and limit in seconds of the growing pause before a retry: after a UsageError, and after
+#: other failures.
 _WRONG_S: Final = (30.0, 600.0)
 _FAILED_S: Final = (5.0, 300.0)
 #: Seconds added to the grace period of a teacher.

@@ -21,7 +21,7 @@ MIN_COVERED_SHARE = 0.5
 #: Seconds of use, added up over the run, after which a reader must have ejected a teacher that
 #: refuses every sample. Added up, as a new engine does not know what the killed one observed.
 MAX_REFUSING_S = 30.0
-#: Exit code of a node whose settings differ from those of the job.
+#: Exit code of a node with settings that differ from those of the job.
 EXIT_REFUSED = 2
 #: Seconds by which statistics, and the batch in the training loop, lag behind.
 STATS_LAG_S = 0.6

@@ -66,7 +66,7 @@ class ChaosSettings:
 
     @property
     def misconfigured_names(self) -> tuple[str, ...]:
-        """Teachers whose labels no student may use: they refuse, or serve a different model."""
+        """Teachers with labels that no student may use: they refuse, or serve another model."""
         return (*self.refusing_names, PROBABILITIES)
 
     @property

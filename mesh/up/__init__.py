@@ -1,1 +1,1 @@
-"""A whole mesh of processes of this machine from one file: `edl up` and `edl down`."""
+"""`edl up` and `edl down`: a mesh of processes on this machine, described by one file."""

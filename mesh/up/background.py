@@ -1,4 +1,4 @@
-"""`edl up --detach`: runs the same command in the background, and waits until the mesh is up."""
+"""`edl up --detach`: runs `edl up` in the background, and waits until the mesh is up."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def run_in_background(
         file: file of the mesh.
         directory: its state directory.
         options: options of `edl up` for the process in the background.
-        write: called with each line of its output.
-        wish: when requested, the process is told to end.
+        write: called with each line of output of the process.
+        wish: a request to stop sends SIGTERM to the process.
 
     Returns:
-        Its exit code if it has ended already; None: the mesh is up.
+        Exit code of the process if it has ended; None: the mesh is up.
 
     Raises:
         UsageError: the mesh is up already, or its directory cannot be written.
@@ -48,7 +48,7 @@ def run_in_background(
         background = Background(python_command("edl up", "edl", *words, log=directory.own_log))
         tail = _Tail(log, write)
         code = _until_up(background, directory, tail, wish)
-        if code and not tail.any:  # the disk may be full
+        if code and not tail.any:  # the log may be empty as the disk is full
             write(f"'edl up' ended with exit code {code}; why is not in {directory.own_log}")
     return code
 
@@ -56,7 +56,7 @@ def run_in_background(
 def _until_up(
     background: Background, directory: StateDirectory, tail: _Tail, wish: Stop
 ) -> int | None:
-    """Return its exit code if it ended before the mesh was up, else None."""
+    """Return the exit code of the process if it ends before the mesh is up, otherwise None."""
     identity = identity_of(background.pid)
     terminated = False
     while (code := background.wait(_LOOK_S)) is None:
@@ -75,7 +75,7 @@ def _until_up(
 
 
 class _Tail:
-    """Writes the lines of a file as they are appended.
+    """Copies lines that are appended to a file.
 
     Attributes:
         any: there were lines.

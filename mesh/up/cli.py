@@ -1,4 +1,4 @@
-"""`edl up FILE.yaml` and `edl down`: start a whole mesh on this machine, and stop it."""
+"""The commands `edl up` and `edl down`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows a mesh: a live table on a terminal, plain lines elsewhere."""
+"""Display of a mesh: a live table in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _STYLES: Final = {"ready": "green", "runs": "green", "done": "green", "failed": 
 
 
 class OutputFilter:
-    """Selects the processes whose output is shown.
+    """Selects the processes with output to show.
 
     Args:
-        names: names of processes, services or students; empty: all; None: no process.
-        members: group of each process, by name.
+        names: names of processes, services or students; empty: all processes; None: no process.
+        members: service or student of each process, by the name of the process.
 
     Raises:
         UsageError: a name is unknown.
@@ -48,15 +48,15 @@ class OutputFilter:
         self._width = max(map(len, chosen), default=0)
 
     def prefixed(self, name: str, line: str) -> str | None:
-        """Return the line with the name of its process; None: it is not shown."""
+        """Return the line after the name of its process; None: do not show it."""
         return f"{name:<{self._width}} | {line}" if name in self.names else None
 
 
 class LineDisplay:
-    """Shows lines.
+    """Displays lines. Thread-safe.
 
     Args:
-        write: called with each line.
+        write: called with each line, by one thread at a time.
         follow: selects the output to show.
     """
 
@@ -69,7 +69,7 @@ class LineDisplay:
             self._write(text)
 
     def show(self, view: MeshView) -> None:
-        """Do nothing."""
+        """Do nothing: the state is only shown in a terminal."""
 
     def print_output(self, name: str, line: str) -> None:
         if (text := self._follow.prefixed(name, line)) is not None:
@@ -77,10 +77,10 @@ class LineDisplay:
 
 
 class TerminalDisplay(LineDisplay):
-    """Shows lines, and below them a live table of the mesh.
+    """Displays lines, and a live table of the mesh below them.
 
     Args:
-        console: a terminal.
+        console: console of a terminal.
         title: name of the mesh.
         follow: selects the output to show.
     """
@@ -114,7 +114,7 @@ class TerminalDisplay(LineDisplay):
 def open_display(
     console: Console, title: str, follow: OutputFilter, write: Callable[[str], None]
 ) -> Generator[LineDisplay]:
-    """Open a display for a console; if it is not a terminal, `write` gets the lines."""
+    """Open a display for a console; if the console is no terminal, `write` gets the lines."""
     if not console.is_terminal:
         yield LineDisplay(write, follow)
         return

@@ -1,4 +1,4 @@
-"""`edl down`: stops a mesh, and removes what is left of it."""
+"""`edl down`: stops a mesh, and removes its state directory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ...runtime.errors import ProcessFailed, UsageError
 from ...runtime.supervise import Identity, wait_gone
 from .state_directory import MeshRecord, StateDirectory, recorded_meshes, relative_path
 
-#: Seconds within which processes end after their `edl up` was killed.
+#: Seconds that processes have to end after their `edl up` was killed.
 ORPHANS_S: Final = 12.0
 #: Seconds within which a killed process must be gone.
 _KILL_S: Final = 5.0
-#: Seconds within which an `edl up` writes its record after it holds the lock.
+#: Seconds within which an `edl up` that holds the lock must write its record.
 _WRITES_S: Final = 5.0
 _LOOK_S: Final = 0.02
 
@@ -32,17 +32,18 @@ def stop_mesh(
     """Stop a mesh.
 
     Args:
-        directory: its state directory.
-        within_s: seconds for an orderly end, before all is killed. None: its own grace periods.
-        say: called with progress messages.
-        keep_logs: keep the logs and checkpoints in its directory.
-        orphans_s: seconds that processes have whose `edl up` was killed.
+        directory: state directory of the mesh.
+        within_s: seconds for an orderly end, before all processes are killed; None: grace periods
+            of the mesh.
+        say: called with lines about the progress.
+        keep_logs: keep the logs and checkpoints in the directory.
+        orphans_s: seconds that processes have to end if their `edl up` was killed.
 
     Returns:
         False: there was nothing to stop.
 
     Raises:
-        ProcessFailed: a process does not end even when it is killed.
+        ProcessFailed: a killed process does not end, or the process that holds the lock is unknown.
     """
     began_s = time.monotonic()
 
@@ -53,7 +54,7 @@ def stop_mesh(
 
     with directory.held() as ours:
         state = directory.read()
-        # A keeper that runs although we hold the lock: somebody has removed the lock file.
+        # If the keeper runs although we hold the lock, a user has removed the lock file.
         if ours and (state is None or not state.keeper.runs):
             left = [] if state is None else state.processes
             stop_orphans(left, say, left_s(orphans_s))
@@ -64,7 +65,7 @@ def stop_mesh(
         _end_keeper(state, state.grace_s if within_s is None else within_s, say)
         stop_orphans((directory.read() or state).processes, say, left_s(orphans_s))
     with directory.held() as ours:
-        if ours:  # else it was started again
+        if ours:  # otherwise the mesh was started again
             _clear(directory, keep_logs)
     return True
 
@@ -72,10 +73,10 @@ def stop_mesh(
 def stop_orphans(
     left: Sequence[Identity], say: Callable[[str], None], within_s: float = ORPHANS_S
 ) -> None:
-    """Wait until processes end whose `edl up` is gone; kill them after `within_s`.
+    """Wait until the processes of a killed `edl up` end; kill them after `within_s` seconds.
 
     Raises:
-        ProcessFailed: one does not end even when it is killed.
+        ProcessFailed: a killed process does not end.
     """
     if not left:
         return
@@ -90,7 +91,11 @@ def stop_orphans(
 
 
 def _keeper_of(directory: StateDirectory) -> MeshRecord | None:
-    """Return the record of a running mesh; None: it has ended meanwhile."""
+    """Wait for the record of a running mesh; None: the mesh has ended meanwhile.
+
+    Raises:
+        ProcessFailed: the process that holds the lock writes no record.
+    """
     deadline = time.monotonic() + _WRITES_S
     while (state := directory.read()) is None or not state.keeper.runs:
         with directory.held() as ours:
@@ -107,7 +112,7 @@ def _end_keeper(state: MeshRecord, within_s: float, say: Callable[[str], None]) 
     if within_s > 0:
         if state.phase != "leaving":  # a second signal would skip the grace periods
             keeper.send(signal.SIGTERM)
-        keeper.send(signal.SIGCONT)  # it may be suspended by Ctrl-Z
+        keeper.send(signal.SIGCONT)  # Ctrl-Z may have suspended it
         if not wait_gone([keeper], within_s):
             return
         say(f"process {keeper.pid} has not ended within {within_s:g} s and is killed")
@@ -124,16 +129,16 @@ def _clear(directory: StateDirectory, keep_logs: bool) -> None:
 
 
 def selected_meshes(file: Path | None, every: bool, base: Path) -> list[tuple[StateDirectory, str]]:
-    """The places that are meant, and what their meshes are called.
+    """Return the state directories and names of the selected meshes.
 
     Args:
-        file: of one mesh; None: the only one that is up.
-        every: all of this user.
-        base: folder of places.
+        file: file of the mesh; None: the only mesh that is up.
+        every: select all meshes of this user.
+        base: folder of the state directories.
 
     Raises:
-        UsageError: the file is none and no mesh has been started from it; or no file is named, and
-            there is not exactly one mesh.
+        UsageError: the file does not exist, and no mesh was started from it; `file` and `every` are
+            both given; or none is given, and there is not exactly one mesh.
     """
     there = recorded_meshes(base)
     running = [
@@ -143,11 +148,11 @@ def selected_meshes(file: Path | None, every: bool, base: Path) -> list[tuple[St
         if every:
             raise UsageError("a file, or --all: one of both")
         directory = StateDirectory.of(file, base)
-        if not (file.exists() or directory.folder.exists()):  # a mesh may outlive its file
+        if not (file.exists() or directory.folder.exists()):  # the file may have been deleted
             names = ", ".join(sorted(relative_path(Path(state.file)) for _, state in running))
             raise UsageError(f"there is no file {file}; up: {names or 'no mesh'}")
         return [(directory, str(file))]
-    if running and not every:  # what is written of those that were killed is in nobody's way
+    if running and not every:  # ignore records of killed meshes
         there = running
     found = [(directory, relative_path(Path(state.file))) for directory, state in there]
     if len(found) > 1 and not every:

@@ -1,4 +1,4 @@
-"""`edl up` in the foreground: locks the state directory, runs the mesh, and records it."""
+"""`edl up` in the foreground: locks the state directory, runs the mesh, and writes its record."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class MeshRun:
     """A mesh to run.
 
     Attributes:
-        file: absolute path of its file.
-        directory: its state directory.
-        plan: its processes.
+        file: absolute path of the mesh's file.
+        directory: state directory.
+        plan: processes of the mesh.
         logs: absolute path of the folder of logs.
-        keep: it stays up when all students have ended.
+        keep: stay up when all students have ended.
     """
 
     file: Path
@@ -47,13 +47,13 @@ class MeshRun:
 
     @property
     def grace_s(self) -> float:
-        """Seconds within which it ends when it is told to, one role after the other."""
+        """Most seconds of an orderly end, in which one role ends after the other."""
         specs = [planned.spec for planned in self.plan.processes]
         roles = [[spec.grace_s for spec in specs if spec.role == role] for role in ROLES]
         return sum(max(graces, default=0.0) for graces in roles) + _MARGIN_S
 
     def record(self, view: MeshView | None) -> MeshRecord:
-        """Return its record; None: nothing has started."""
+        """Return the record of the mesh; view None: no process has started."""
         keeper = identity_of(os.getpid())
         assert keeper is not None  # this process
         state = MeshRecord(str(self.file), keeper, logs=str(self.logs), grace_s=self.grace_s)
@@ -78,9 +78,9 @@ def run_mesh(mesh: MeshRun, display: LineDisplay, wish: Stop) -> int:
         Exit code: 0, or that of the student that failed first.
 
     Raises:
-        UsageError: the mesh of this file is up already; its directory cannot be written; or options
-            of the coordinator or of a teacher are invalid.
-        ProcessFailed: the coordinator or a teacher failed.
+        UsageError: the mesh is up already, its directory cannot be written, or options of the
+            coordinator or of a teacher are invalid.
+        ProcessFailed: the coordinator or a teacher has failed.
     """
     directory = mesh.directory
     with lock(directory, mesh.file, display):
@@ -102,7 +102,7 @@ def run_mesh(mesh: MeshRun, display: LineDisplay, wish: Stop) -> int:
 
 @contextmanager
 def lock(directory: StateDirectory, file: Path, display: LineDisplay) -> Iterator[None]:
-    """Hold the lock of a mesh in the body, after processes of a killed `edl up` have ended.
+    """Hold the lock of a mesh while the body runs; first end processes of a killed `edl up`.
 
     Raises:
         UsageError: the mesh is up.
@@ -111,7 +111,7 @@ def lock(directory: StateDirectory, file: Path, display: LineDisplay) -> Iterato
         if not ours:
             raise UsageError(already_up(file, directory.read()))
         if (before := directory.read()) is not None:
-            if before.keeper.runs:  # somebody has removed the lock file
+            if before.keeper.runs:  # a user has removed the lock file
                 raise UsageError(already_up(file, before))
             stop_orphans(before.processes, display.say)
             directory.forget()
@@ -119,7 +119,7 @@ def lock(directory: StateDirectory, file: Path, display: LineDisplay) -> Iterato
 
 
 def already_up(file: Path, state: MeshRecord | None) -> str:
-    """Describe a mesh that is up already."""
+    """Return the error message about a mesh that is up already."""
     name = relative_path(file)
     if state is None:
         return f"{name} is about to start already: 'edl down {name}' ends it"
@@ -133,11 +133,11 @@ def already_up(file: Path, state: MeshRecord | None) -> str:
 
 
 class _Recorder:
-    """Writes the record of a mesh; the mesh goes on if that fails.
+    """Writes the record of a mesh; the mesh continues if this fails.
 
     Args:
         mesh: the mesh.
-        display: shows a failure, once.
+        display: shows the first of consecutive failures.
     """
 
     def __init__(self, mesh: MeshRun, display: LineDisplay) -> None:
@@ -157,7 +157,10 @@ class _Recorder:
 
 
 def _prepare(mesh: MeshRun) -> None:
-    """Delete old logs, but neither checkpoints nor a folder of logs that the user has named."""
+    """Delete old logs in the state directory, and create the folders of the mesh.
+
+    Checkpoints stay, and so does a folder of logs that the user has named.
+    """
     directory = mesh.directory
     try:
         if directory.logs.exists():
@@ -171,7 +174,7 @@ def _prepare(mesh: MeshRun) -> None:
 
 
 def _exit_code(view: MeshView, display: LineDisplay) -> int:
-    """Return the exit code of a mesh that has ended, or raise if it has failed."""
+    """Return the exit code of a mesh that has ended; raise an error if the mesh has failed."""
     if (broken := view.mesh.broken) is not None:
         running = view.running.get(broken.spec.name)
         last = messages.shortened(running.last) if running is not None else ""

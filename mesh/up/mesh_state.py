@@ -1,9 +1,10 @@
-"""When the processes of a mesh start, restart, fail and stop.
+"""Decides when the processes of a mesh start, restart, fail and stop.
 
-They start in the order coordinator, teachers, students, each role once the one before is ready, and
-stop in the reverse order: a student has teachers, and a teacher its coordinator, until the end. A
-process that ends unasked is restarted, at once the first time, then after growing pauses while it
-keeps dying young. A coordinator or teacher that never gets ready fails, and the mesh with it.
+Teachers start once the coordinator is ready, students once each service has a ready teacher. They
+stop in the reverse order, so that students have teachers, and teachers a coordinator, until they
+end. A process that ends unexpectedly is restarted: at once the first time, then after growing
+pauses while it keeps ending early. A coordinator or teacher that never gets ready fails, and then
+the mesh fails.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from ...scheduler.backoff import RandomLike, retry_s
 from ...scheduler.job_states import USAGE_CODE, NodeEnding, ending_of
 
 Role = Literal["coordinator", "teacher", "student"]
-#: due: will be started, now or after a pause; starting: not ready yet; running: ready; leaving:
-#: told to end. Final phases: done (a student succeeded), failed (given up), left (ended as told).
+#: due: to be started, now or after a pause; starting: not ready yet; running: ready; leaving: told
+#: to end. Final phases: done (a student succeeded), failed (not restarted), left (ended as told).
 Phase = Literal["due", "starting", "running", "leaving", "done", "failed", "left"]
 
 ALIVE: Final = ("starting", "running", "leaving")
 #: Start order.
 ROLES: Final[tuple[Role, ...]] = ("coordinator", "teacher", "student")
-#: Seconds after which an end does not count as early.
+#: Seconds after its start before which the end of a process counts as early.
 HEALTHY_S: Final = 30.0
-#: Bounds of the pause before a restart.
+#: Base and limit in seconds of the growing pause before a restart.
 BASE_S, CAP_S = 0.5, 30.0
-#: Starts of a coordinator or teacher that never got ready, before it fails.
+#: Number of starts after which a coordinator or teacher that never got ready fails.
 ATTEMPTS: Final = 3
 
 
@@ -36,13 +37,13 @@ class ProcessSpec:
     """One process of the mesh.
 
     Attributes:
-        name: its name.
-        role: its role.
-        service: the service of a teacher.
-        grace_s: it is killed if it has not ended so long after it was told to.
-        ready_s: it is killed if it is not ready so long after its start.
-        retries: of a student: it fails after so many bad ends.
-        trains: it is an `edl student train`, whose exit codes are known.
+        name: name of the process.
+        role: role of the process.
+        service: service of a teacher; empty for other roles.
+        grace_s: seconds that it has to end when told to; then it is killed.
+        ready_s: seconds that it has to get ready after its start; then it is killed.
+        retries: number of failures that a student survives.
+        trains: it is an `edl student train`, with known exit codes.
     """
 
     name: str
@@ -56,17 +57,18 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """The state of one process.
+    """State of one process.
 
     Attributes:
         spec: the process.
         phase: see `Phase`.
         since_s: start of the phase.
-        due_s: in phase due: time of the next start; starting, leaving: time at which it is killed.
-        served: it has been ready, after any start.
+        due_s: time of the next start in phase due; time at which it is killed in phases starting
+            and leaving.
+        served: it has been ready since the mesh started.
         starts: number of starts.
-        young: number of its latest ends that came within `HEALTHY_S`.
-        failures: number of bad ends.
+        young: number of consecutive early ends, see `HEALTHY_S`.
+        failures: number of failures.
         code: latest exit code, -N after signal N; None: it has not ended yet.
     """
 
@@ -82,7 +84,7 @@ class ProcessState:
 
     @property
     def alive(self) -> bool:
-        """Whether its process runs."""
+        """Whether the process runs."""
         return self.phase in ALIVE
 
 
@@ -92,8 +94,8 @@ class MeshActions:
 
     Attributes:
         start: processes to start.
-        terminate: processes to tell to leave.
-        kill: processes to kill, as they are late.
+        terminate: processes to send SIGTERM.
+        kill: processes to send SIGKILL.
     """
 
     start: tuple[str, ...] = ()
@@ -103,12 +105,12 @@ class MeshActions:
 
 @dataclass(frozen=True, slots=True)
 class MeshState:
-    """The state of all processes.
+    """State of all processes.
 
     Attributes:
-        processes: in the order of the plan.
+        processes: states in the order of the plan.
         keep: the mesh stays up when all students have ended.
-        stopping: it is stopping.
+        stopping: the mesh is stopping.
         urgent: it stops at once, without grace periods.
     """
 
@@ -127,24 +129,24 @@ class MeshState:
 
     @property
     def up(self) -> bool:
-        """Whether each process runs, or is a student that has ended."""
+        """Whether each process is ready, or is a student that has ended."""
         there = all(one.phase in ("running", "done", "failed") for one in self.processes)
         return there and self.broken is None and not self.stopping
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the mesh has ended."""
         return self.stopping and not any(one.alive for one in self.processes)
 
     @property
     def broken(self) -> ProcessState | None:
-        """The first coordinator or teacher that has failed."""
+        """First coordinator or teacher in the plan that has failed; None: none."""
         failed = (one for one in self.processes if one.phase == "failed")
         return next((one for one in failed if one.spec.role != "student"), None)
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the student that failed first (1 after a signal), else 0."""
+        """Exit code of the student that failed first, 1 after a signal; 0: none has failed."""
         failed = [one for one in self.with_role("student") if one.phase == "failed"]
         if not failed:
             return 0
@@ -152,7 +154,7 @@ class MeshState:
 
 
 def initial_state(specs: Iterable[ProcessSpec], keep: bool = False) -> MeshState:
-    """Return the state of a mesh before anything is started.
+    """Return the state of a mesh before any process is started.
 
     Raises:
         ValueError: two processes share a name, or there is not exactly one coordinator.
@@ -165,7 +167,7 @@ def initial_state(specs: Iterable[ProcessSpec], keep: bool = False) -> MeshState
 
 
 def started(mesh: MeshState, name: str, now: float) -> MeshState:
-    """Record that a process was started; if it could not be, `ended` follows."""
+    """Record the start of a process; call `ended` next if the start fails."""
 
     def change(one: ProcessState) -> ProcessState:
         due_s = now + one.spec.ready_s
@@ -175,7 +177,7 @@ def started(mesh: MeshState, name: str, now: float) -> MeshState:
 
 
 def ready(mesh: MeshState, name: str, now: float) -> MeshState:
-    """Record that a process is ready, unless it is leaving already."""
+    """Record that a process is ready, if it is starting."""
 
     def change(one: ProcessState) -> ProcessState:
         if one.phase != "starting":
@@ -195,8 +197,8 @@ def ended(
         name: name of the process.
         code: exit code, -N after signal N.
         ran_s: seconds from its start to its end.
-        now: seconds of a clock that does not go back.
-        rng: jitters the pause before a restart.
+        now: seconds of a monotonic clock.
+        rng: source of jitter for the pause before a restart.
     """
 
     def change(one: ProcessState) -> ProcessState:
@@ -217,14 +219,15 @@ def ended(
 
 
 def stop(mesh: MeshState, urgent: bool = False) -> MeshState:
-    """Stop the mesh, in order or at once."""
+    """Record a request to stop the mesh, in order or at once."""
     return replace(mesh, stopping=True, urgent=mesh.urgent or urgent)
 
 
 def decide(mesh: MeshState, now: float) -> tuple[MeshState, MeshActions]:
-    """Return the state after the returned actions, and the actions to take now.
+    """Return the next state, and the actions to take now.
 
-    Call `started` for each process in `start`. Only kills are repeated, until the process ends.
+    The caller calls `started` for each process in `start`. Kills are repeated until the process
+    ends; other actions are not.
     """
     if not mesh.stopping and _finished(mesh):
         mesh = stop(mesh)
@@ -239,14 +242,14 @@ def decide(mesh: MeshState, now: float) -> tuple[MeshState, MeshActions]:
 
 
 def _finished(mesh: MeshState) -> bool:
-    """Whether all students have ended, or the mesh cannot work any more."""
+    """Whether all students have ended, or a coordinator or teacher has failed."""
     students = mesh.with_role("student")
     over = bool(students) and all(one.phase in ("done", "failed") for one in students)
     return mesh.broken is not None or (over and not mesh.keep)
 
 
 def _may_start(mesh: MeshState, spec: ProcessSpec) -> bool:
-    """Whether the processes it depends on run; a student needs a teacher of each service."""
+    """Whether the processes that it needs are ready: a student needs a teacher of each service."""
     runs = [one.spec for one in mesh.processes if one.phase == "running"]
     if spec.role == "coordinator":
         return True
@@ -284,18 +287,18 @@ def _late(mesh: MeshState, now: float) -> tuple[str, ...]:
 
 
 def _ending(one: ProcessState, code: int) -> NodeEnding:
-    """Classify an end. A coordinator or teacher that ends unasked has failed."""
+    """Classify an end. A coordinator or teacher that ends unexpectedly has failed."""
     told = one.phase == "leaving"
     if one.spec.role == "student":
         return ending_of(code, told, one.spec.trains)
     if told:
         return "left"
-    # A process that was ready has valid options, so this code does not mean wrong usage.
+    # A process that was ready has valid options, so its exit code does not mean wrong usage.
     return "hopeless" if code == USAGE_CODE and one.phase == "starting" else "failed"
 
 
 def _given_up(one: ProcessState) -> bool:
-    """Whether it is not restarted any more."""
+    """Whether the process is not restarted any more."""
     if one.spec.role == "student":
         return one.failures > one.spec.retries
     return not one.served and one.failures >= ATTEMPTS

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...runtime.supervise import describe_exit
 from .mesh_state import ALIVE, MeshState, ProcessState
 
-#: Characters of a line of another program.
+#: Most characters of a line of another program.
 _LONGEST = 200
 
 
@@ -24,8 +24,8 @@ def changes(
     Args:
         before: the former state.
         after: the current state.
-        address: returns the address of a process by name; empty: it serves none.
-        last: returns the last line that a process printed.
+        address: returns the address of a process by name; empty: none.
+        last: returns the last line of output of a process by name.
         logs: folder of logs.
     """
     lines = []
@@ -76,7 +76,7 @@ def _change(old: ProcessState, new: ProcessState, address: str, last: str, logs:
 
 
 def up(what: str, up_s: float, url: str) -> str:
-    """Describe a mesh that is up."""
+    """Return the line about a mesh that has come up."""
     return f"up in {up_s:.1f} s: {what}; 'edl status --redis {url}' shows it"
 
 
@@ -106,7 +106,7 @@ def counts(mesh: MeshState) -> str:
 
 
 def shortened(line: str) -> str:
-    """Return a line of another program without control characters, and at most `_LONGEST` long."""
+    """Return a line of another program without control characters, shortened to `_LONGEST`."""
     clean = "".join(letter for letter in line.strip() if letter.isprintable())
     clean = clean.removeprefix("edl: ")
     return clean if len(clean) <= _LONGEST else clean[: _LONGEST - 3] + "..."

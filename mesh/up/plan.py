@@ -1,4 +1,4 @@
-"""The processes of a mesh in order, and the command that starts each."""
+"""Launch plan: the processes of a mesh in start order, and their commands."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ..local import COORDINATOR_READY, TEACHER_READY
 from .mesh_state import ProcessSpec
 from .spec import URL, MeshFile, ServiceSpec, StudentSpec, program, search_path
 
-#: Shown until the coordinator has reported its address.
+#: Redis URL to show before the coordinator has reported the real one.
 UNKNOWN: Final = "redis://127.0.0.1:PORT"
 COORDINATOR: Final = "coordinator"
-#: Printed by a fleet once it runs; it may have no teachers yet.
+#: Line that a fleet prints once it runs; it may have no teachers yet.
 _FLEET_READY: Final = r"fleet ready: (\S+), (\d+ to \d+ teachers)"
-#: Description of what each role waits for.
+#: Condition for the start of each role, for display.
 _ORDER: Final = {
     "coordinator": "coordinator: first",
     "teacher": "teachers: as soon as the coordinator is ready",
@@ -34,7 +34,7 @@ _ORDER: Final = {
 #: Seconds added to the grace period of a process.
 _MARGIN_S: Final = 5.0
 _COORDINATOR_GRACE_S: Final = 10.0
-#: A program that is not ours is killed so many seconds after `edl up` has died.
+#: Seconds that a student's `command` has to end after `edl up` has died.
 _ORPHAN_GRACE_S: Final = 5.0
 
 
@@ -44,7 +44,7 @@ class PlannedProcess:
 
     Attributes:
         spec: name, role and time limits.
-        group: service or student in the file that it belongs to.
+        group: key of its service or student in the file.
         words: arguments of `edl`, or a program with arguments. `{coordinator}` is the Redis URL.
         ours: it is a command of `edl`.
         ready: pattern of the line that it prints when it is ready; empty: it is ready at once.
@@ -64,7 +64,7 @@ class LaunchPlan:
     """All processes of a mesh.
 
     Attributes:
-        processes: in start order, the coordinator first.
+        processes: processes in start order, the coordinator first.
         folder: working directory.
         redis: URL of a running Redis; None: the coordinator starts one.
     """
@@ -74,11 +74,11 @@ class LaunchPlan:
     redis: str | None = None
 
     def of(self, name: str) -> PlannedProcess:
-        """Return the process of a name."""
+        """Return the process of this name."""
         return next(one for one in self.processes if one.spec.name == name)
 
     def described(self) -> str:
-        """Describe the processes."""
+        """Return a summary of the processes in words."""
         fleets = [one.group for one in self.processes if one.ready == _FLEET_READY]
         counts = {
             role: sum(one.spec.role == role for one in self.processes)
@@ -94,7 +94,7 @@ class LaunchPlan:
 
         Args:
             name: name of the process.
-            url: Redis URL of the mesh; None: unknown, which is allowed for the coordinator.
+            url: Redis URL of the mesh; None: unknown, only for the coordinator.
             logs: folder for its output.
         """
         process = self.of(name)
@@ -111,11 +111,11 @@ class LaunchPlan:
         )  # fmt: skip
 
     def words(self, process: PlannedProcess, url: str | None) -> tuple[str, ...]:
-        """Return the command line of a process for this Redis URL."""
+        """Return the command line of a process; `url` None: the Redis URL is unknown."""
         words = tuple(word.replace(URL, url or UNKNOWN) for word in process.words)
         if process.spec.role != "coordinator" or self.redis or "--redis-port" in _options(words):
             return words
-        # A restarted coordinator keeps its port, as all others know it.
+        # A restarted coordinator keeps its port, as all other processes know it.
         return (*words, "--redis-port", url.rpartition(":")[2] if url else "0")
 
 
@@ -123,9 +123,9 @@ def plan_of(file: MeshFile, path: Path, checkpoints: Path) -> LaunchPlan:
     """Return the processes of a mesh.
 
     Args:
-        file: content of its file.
-        path: path of its file, for messages, and for unique names in a shared Redis.
-        checkpoints: folder for trainings that name none.
+        file: content of the mesh's file.
+        path: path of the file, for messages, and for unique names in a shared Redis.
+        checkpoints: folder for checkpoints of trainings that name none.
 
     Raises:
         UsageError: two processes would share a name, or a program does not exist.
@@ -143,7 +143,7 @@ def plan_of(file: MeshFile, path: Path, checkpoints: Path) -> LaunchPlan:
 
 
 def command_lines(plan: LaunchPlan) -> list[str]:
-    """Return the commands of a mesh for people, with comments on what each role waits for."""
+    """Return the commands of a mesh as shell lines, with comments about the start order."""
     lines = [f"cd {shlex.quote(str(plan.folder))}"]
     role = ""
     for process in plan.processes:
@@ -162,7 +162,7 @@ def _coordinator(file: MeshFile) -> PlannedProcess:
     env = dict(given.env)
     if given.redis is not None:
         words += ["--redis", URL]
-    else:  # variables of our environment may name another Redis
+    else:  # variables of this process may name another Redis
         env = {"EDL_REDIS": "", "EDL_REDIS_PORT": "", **env}
     spec = ProcessSpec(COORDINATOR, "coordinator", grace_s=_COORDINATOR_GRACE_S)
     return PlannedProcess(spec, COORDINATOR, tuple(words), ready=COORDINATOR_READY, env=env)
@@ -171,7 +171,7 @@ def _coordinator(file: MeshFile) -> PlannedProcess:
 def _teachers(name: str, service: ServiceSpec, tag: str, folder: Path) -> list[PlannedProcess]:
     options = tuple(shlex.split(service.options))
     env = dict(service.env)
-    if service.is_factory and "PYTHONPATH" not in env:  # its module may be in the folder
+    if service.is_factory and "PYTHONPATH" not in env:  # the module may be in the folder
         before = os.environ.get("PYTHONPATH")
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), before)))
     place = ("--service", name, "--model", service.model, "--redis", URL)
@@ -232,7 +232,7 @@ def _training(name: str, student: StudentSpec, checkpoints: Path) -> list[str]:
 
 
 def _unseen(words: tuple[str, ...], url: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Move a URL with a password to a variable, as all users may read command lines."""
+    """Move a URL with a password to a variable, as all users can read command lines."""
     if masked(url) != url:
         variable = "EDL_REDIS" if words[0] == COORDINATOR else "EDL_COORDINATOR"
         for at, pair in enumerate(pairwise(words)):
@@ -246,7 +246,7 @@ def _options(words: tuple[str, ...]) -> set[str]:
 
 
 def _tag(path: Path) -> str:
-    """Return a suffix that makes names of teachers unique to this file and machine."""
+    """Return a suffix for names of teachers that is unique to this file and machine."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:40]
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:6]
     return f"{host}-{digest}"

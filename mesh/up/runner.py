@@ -20,14 +20,14 @@ from . import messages
 from .mesh_state import MeshState, decide, ended, initial_state, ready, started, stop
 from .plan import COORDINATOR, LaunchPlan
 
-#: Seconds between two looks at the processes.
+#: Seconds between checks of the processes.
 _LOOK_S: Final = 0.1
 #: Exit code of shells for a command that cannot be started.
 _NOT_STARTED: Final = 127
 
 
 class MeshDisplay(Protocol):
-    """Shows a mesh. Any thread may call `print_output`; one thread calls the others."""
+    """Displays a mesh. Any thread calls `print_output`; one thread calls the other methods."""
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -45,10 +45,10 @@ class RunningProcess:
 
     Attributes:
         process: the process; None: it could not be started.
-        identity: for the state file.
-        started_s: time of the start, by the monotonic clock.
-        address: address that it serves; empty: none.
-        last: the last line that it printed.
+        identity: identity for the record; None: it does not run.
+        started_s: monotonic time of the start.
+        address: address of its server; empty: none.
+        last: last line that it printed.
     """
 
     process: Process | None
@@ -60,14 +60,14 @@ class RunningProcess:
 
 @dataclass(frozen=True, slots=True)
 class MeshView:
-    """The state of a mesh to show.
+    """State of a mesh to show.
 
     Attributes:
         mesh: state of the processes.
-        running: processes that were started, by name.
+        running: latest start of each process that was started, by name.
         url: Redis URL; empty: unknown.
-        up_s: seconds until all processes were ready; None: they never were.
-        now_s: current time of the monotonic clock.
+        up_s: seconds until all processes were ready; None: they have not been yet.
+        now_s: current monotonic time.
     """
 
     mesh: MeshState
@@ -78,16 +78,16 @@ class MeshView:
 
 
 class MeshRunner:
-    """Runs the mesh of a plan; use it from one thread.
+    """Runs the mesh of a plan. Used by one thread.
 
     Args:
         plan: the processes.
         logs: folder for the output of each process.
-        display: shows what happens.
-        changed: called with each changed view, to record it; called again with the next view if it
-            returns False.
-        keep: the mesh stays up when all students have ended.
-        rng: jitters the pauses before restarts.
+        display: display of the mesh.
+        changed: called with each changed view to record it; if it returns False, it is called with
+            the next view too.
+        keep: stay up when all students have ended.
+        rng: source of jitter for pauses before restarts.
     """
 
     def __init__(
@@ -114,7 +114,10 @@ class MeshRunner:
         self._began_s = time.monotonic()
 
     def run(self, wish: Stop) -> MeshView:
-        """Run until all students have ended, the mesh has failed, or `wish` is requested."""
+        """Run until the mesh has ended; return the final view.
+
+        The mesh ends when all students have ended, when it fails, or when `wish` is requested.
+        """
         self._began_s = time.monotonic()
         try:
             while not self._mesh.over:
@@ -154,7 +157,7 @@ class MeshRunner:
         return MeshView(self._mesh, self._running, self._url or "", self._up_s, time.monotonic())
 
     def _set_state(self, mesh: MeshState) -> None:
-        """Set the state, and print what has changed."""
+        """Set the state, and print its changes."""
         for line in messages.changes(self._mesh, mesh, self._address, self._last, self._logs):
             self._display.say(line)
         self._mesh = mesh
@@ -197,7 +200,7 @@ class MeshRunner:
         except queue.Empty:
             return
         for name, running, match in found:
-            if self._running.get(name) is not running:  # it was restarted meanwhile
+            if self._running.get(name) is not running:  # the process was restarted meanwhile
                 continue
             groups = match.groups()
             if name == COORDINATOR:
@@ -219,7 +222,7 @@ class MeshRunner:
     def _terminate(self, name: str) -> None:
         if (process := self._running[name].process) is not None:
             process.send_signal(signal.SIGTERM)
-            process.send_signal(signal.SIGCONT)  # it may be suspended
+            process.send_signal(signal.SIGCONT)  # the process may be suspended
 
     def _kill(self, name: str) -> None:
         if (process := self._running[name].process) is not None:

@@ -1,4 +1,4 @@
-"""The file of a mesh: its coordinator, services with teachers, and students."""
+"""File of a mesh: its coordinator, services with teachers, and students."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Ready = Annotated[float, Number("s", above=0, at_most=3600)]
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSpec:
-    """The coordinator.
+    """The coordinator of a mesh.
 
     Attributes:
         redis: URL of a running Redis; None: the coordinator starts one.
-        options: further options of `edl coordinator serve`, as in a shell.
+        options: further options of `edl coordinator serve` in shell syntax.
         env: environment variables.
     """
 
@@ -55,14 +55,14 @@ class ServiceSpec:
     """A service and its teachers.
 
     Attributes:
-        model: model of each teacher: a path relative to the folder, or `module:function`.
+        model: model of the teachers: a path relative to the folder, or `module:function`.
         teachers: number of teachers; auto: as many as the coordinator wants (`edl agent --local`).
-        min_teachers: with auto: the least number, unless none is wanted.
-        max_teachers: with auto: the greatest number. Default: one per core.
-        options: further options of `edl teacher serve`, as in a shell.
-        env: environment variables of its teachers.
+        min_teachers: least number with auto, unless no teacher is wanted.
+        max_teachers: greatest number with auto; None: one per core.
+        options: further options of `edl teacher serve` in shell syntax.
+        env: environment variables of the teachers.
         grace_s: seconds that a teacher has to finish its requests.
-        ready_s: a teacher is restarted if it does not serve so many seconds after its start.
+        ready_s: seconds after its start within which a teacher must be ready; then it is restarted.
     """
 
     model: str
@@ -88,20 +88,20 @@ class ServiceSpec:
 
     @property
     def is_factory(self) -> bool:
-        """Whether the model is a function of a module, which may lie in the folder."""
+        """Whether the model is given as `module:function`."""
         return _FACTORY.fullmatch(self.model) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class StudentSpec:
-    """A student.
+    """A student; either `train` or `command` is set.
 
     Attributes:
-        train: arguments of `edl student train`: the job file and its options.
-        command: another program and its arguments instead; `{coordinator}` in it is the Redis URL.
-            Neither goes through a shell.
+        train: arguments of `edl student train`: the job file and its options. Not run by a shell.
+        command: another program and its arguments; `{coordinator}` is replaced by the Redis URL.
+            Not run by a shell.
         nodes: number of processes: nodes of one training, or copies of the command.
-        retries: a process fails after so many bad ends.
+        retries: number of failures that each process survives.
         env: environment variables.
         grace_s: seconds that a process has to leave before it is killed.
     """
@@ -121,20 +121,20 @@ class StudentSpec:
 
     @property
     def trains(self) -> bool:
-        """Whether its processes are `edl student train`."""
+        """Whether the processes run `edl student train`."""
         return bool(self.train.strip())
 
 
 @dataclass(frozen=True, slots=True)
 class MeshFile:
-    """A mesh; see `docs/up.md` for each key.
+    """A mesh; docs/up.md describes all keys.
 
     Attributes:
         coordinator: the coordinator.
         services: services by name.
         students: students by name.
-        folder: working directory; relative to the file, whose folder is the default.
-        kind: what `edl apply` asks of each file.
+        folder: working directory, relative to the file; default: the file's folder.
+        kind: kind of the document for `edl apply`.
     """
 
     coordinator: CoordinatorSpec = field(default_factory=CoordinatorSpec)
@@ -155,7 +155,8 @@ def read_mesh(path: Path) -> MeshFile:
     """Read the file of a mesh; its folder becomes absolute.
 
     Raises:
-        UsageError: as for `files.read`; or its folder, a model, or a student's program is missing.
+        UsageError: as for `files.read`; or the folder, a model, a job file or a student's program
+            is missing; or the Redis URL is invalid.
     """
     spec = read(path, MeshFile)
     folder = path.parent if spec.folder == Path() else spec.folder
@@ -185,10 +186,15 @@ def read_mesh(path: Path) -> MeshFile:
 
 
 def program(spec: MeshFile, student: StudentSpec, place: str) -> tuple[str, ...]:
-    """Return a student's program, as a path, and its arguments.
+    """Return the path of a student's program, and its arguments.
+
+    Args:
+        spec: the mesh.
+        student: the student, with a `command`.
+        place: file and key, for errors.
 
     Raises:
-        UsageError: there is no such program; the message begins with `place`.
+        UsageError: there is no such program.
     """
     first, *rest = shlex.split(student.command)
     search = student.env.get("PATH", search_path())
@@ -200,7 +206,7 @@ def program(spec: MeshFile, student: StudentSpec, place: str) -> tuple[str, ...]
 
 
 def search_path() -> str:
-    """Return PATH with the folder of this interpreter first, so that `python` is this one."""
+    """Return PATH with the folder of this interpreter first, so that `python` starts it."""
     own = str(Path(sys.executable).parent)
     return os.pathsep.join([own, os.environ.get("PATH", os.defpath)])
 
@@ -212,5 +218,5 @@ def _check_url(key: str, text: str) -> None:
 
 
 def _is_model(path: Path) -> bool:
-    """Whether the path exists, as it is or with a suffix."""
+    """Whether the path exists, with or without a suffix."""
     return path.exists() or any(path.parent.glob(f"{path.name}.*"))

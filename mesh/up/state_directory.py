@@ -1,8 +1,8 @@
-"""The state directory of the mesh of one file: its lock, its record, logs and checkpoints.
+"""State directory of the mesh of one file: lock, record, logs and checkpoints.
 
-Its name is that of the file with a hash of the path, so `edl down FILE` finds it. The process that
-runs the mesh holds the lock; the system releases it however that process ends. A record is only
-valid while the processes that it names run.
+Its name consists of the file's name and a hash of its path, so `edl down FILE` finds it. The
+process that runs the mesh holds the lock; the system releases the lock when that process ends in
+any way. A record is only valid while its processes run.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class ProcessRecord:
     """One process of a mesh.
 
     Attributes:
-        name: its name.
+        name: name of the process.
         role: coordinator, teacher or student.
         phase: see `mesh_state.Phase`.
         process: identity of the running process; None: it does not run.
-        address: address that it serves; empty: none.
+        address: address of its server; empty: none.
     """
 
     name: str
@@ -50,13 +50,13 @@ class MeshRecord:
     """A mesh that is up, or was up when its `edl up` was killed.
 
     Attributes:
-        file: absolute path of its file.
-        keeper: the process of `edl up`.
+        file: absolute path of the mesh's file.
+        keeper: process of `edl up`.
         phase: starting, up or leaving.
         url: Redis URL; empty: unknown.
         logs: folder of logs.
-        grace_s: seconds within which it ends when it is told to.
-        entries: its processes.
+        grace_s: most seconds of an orderly end.
+        entries: processes of the mesh.
     """
 
     file: str
@@ -69,16 +69,16 @@ class MeshRecord:
 
     @property
     def processes(self) -> list[Identity]:
-        """Its running processes, without the keeper."""
+        """Running processes of the mesh, without the keeper."""
         return [one.process for one in self.entries if one.process and one.process.runs]
 
     def to_json(self) -> str:
-        """Return text for `from_json`."""
+        """Return the record as text for `from_json`."""
         return json.dumps({"version": _VERSION, **asdict(self)}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Self | None:
-        """Read the text of `to_json`; None: it is invalid, or of another version."""
+        """Return the record in a text of `to_json`; None: it is invalid or of another version."""
         try:
             value = json.loads(text)
             if value.pop("version") != _VERSION:
@@ -99,14 +99,19 @@ class StateDirectory:
     """The state directory of one mesh.
 
     Attributes:
-        folder: contains record, logs, and checkpoints of students that name no folder.
+        folder: folder with the record, logs, and checkpoints of trainings that name no folder.
     """
 
     folder: Path
 
     @classmethod
     def of(cls, file: Path, base: Path) -> Self:
-        """Return the directory of a file, which need not exist any more."""
+        """Return the directory for a file, which need not exist.
+
+        Args:
+            file: path of the mesh's file.
+            base: folder of the state directories.
+        """
         path = os.path.realpath(file)
         digest = hashlib.sha256(path.encode()).hexdigest()[:12]
         stem = re.sub(r"[^A-Za-z0-9._-]", "-", Path(path).stem)[:40]
@@ -119,12 +124,12 @@ class StateDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """Default folder of checkpoints, which stay until `edl down`."""
+        """Default folder of checkpoints; they stay until `edl down`."""
         return self.folder / "checkpoints"
 
     @property
     def own_log(self) -> Path:
-        """Output of an `edl up` in the background."""
+        """Path of the output of an `edl up` in the background."""
         return self.folder / "up.log"
 
     @property
@@ -136,7 +141,7 @@ class StateDirectory:
         return self.folder.with_name(f"{self.folder.name}.lock")
 
     def read(self) -> MeshRecord | None:
-        """Return the record; None: there is none."""
+        """Return the record; None: there is no valid one."""
         try:
             return MeshRecord.from_json(self._state.read_text())
         except (OSError, UnicodeDecodeError):
@@ -151,7 +156,7 @@ class StateDirectory:
         part = self._state.with_suffix(".part")
         with _writing(self.folder):
             self.folder.mkdir(0o700, parents=True, exist_ok=True)
-            part.touch(0o600)  # the URL may hold a password
+            part.touch(0o600)  # the URL may contain a password
             part.write_text(state.to_json())
             part.replace(self._state)
 
@@ -167,7 +172,7 @@ class StateDirectory:
 
     def forget(self) -> None:
         """Delete the record of a mesh that has ended."""
-        with contextlib.suppress(OSError):  # a stale record names no running process
+        with contextlib.suppress(OSError):  # a stale record does no harm: its processes have ended
             self._state.unlink()
 
     def clear(self) -> None:
@@ -176,7 +181,7 @@ class StateDirectory:
 
     @contextmanager
     def held(self) -> Iterator[bool]:
-        """Hold the lock in the body; yield False if another process holds it.
+        """Hold the lock while the body runs; yield False if another process holds it.
 
         Raises:
             UsageError: the lock file cannot be written.
