@@ -13,7 +13,8 @@ from ...runtime.errors import UsageError
 
 _PROC: Final = Path("/proc")
 _GPUS: Final = Path("driver/nvidia/gpus")
-#: Columns in the first line of /proc/stat: user, nice, system, irq, softirq.
+#: Columns of busy time in the first line of /proc/stat: user, nice, system, irq, softirq. Idle,
+#: iowait and steal do not count.
 _BUSY: Final = (0, 1, 2, 5, 6)
 
 

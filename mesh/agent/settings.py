@@ -43,7 +43,7 @@ class TeacherOptions:
     start_s: float = 900.0
 
     def arguments(self) -> list[str]:
-        """Return the arguments of `edl teacher serve`; `start_s` is none of them."""
+        """Return the options as arguments of `edl teacher serve`, except `start_s`."""
         named = {
             "listen": self.listen,
             "advertise": self.advertise,

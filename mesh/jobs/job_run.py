@@ -23,8 +23,8 @@ class TrainingProgress:
 
     Attributes:
         progress: share of completed steps, 0 to 1; None: unknown.
-        steady: all nodes of this machine, and no others, form the training's generation, and a
-            step is completed.
+        steady: the training's generation has as many nodes as run on this machine, and a step is
+            completed.
         step: latest completed step; 0: none.
         steps: steps of the whole training; 0: unknown.
     """
