@@ -18,7 +18,7 @@ from .online_all_cores import MODE as ALL_CORES
 from .settings import DemoSettings
 from .teacher_model import TeacherModel
 
-#: Share of its time below which a student that waits for labels counts as the bottleneck.
+#: Share of time spent waiting for labels below which the student counts as the bottleneck.
 STARVED_SHARE = 0.05
 #: Share from which the report mentions time lost to other programs, or a changed speed.
 DISTURBED_SHARE = 0.15

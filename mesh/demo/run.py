@@ -142,8 +142,8 @@ class _DemoRun:
     ) -> tuple[dict[modes.Mode, modes.ModeResult], EdlDistResult]:
         """Train all modes, one after another.
 
-        Half of the students of Online and N-training are trained before EDL-Dist and half after
-        it, as the speed of a shared machine changes within a minute.
+        Some students of Online and N-training are trained before EDL-Dist and the others after it,
+        as the speed of a shared machine changes within a minute.
         """
         settings = self.settings
         results: dict[modes.Mode, modes.ModeResult] = {}

@@ -44,7 +44,7 @@ class JobFile:
     """A job description; `Distillation` describes all keys except `profiles`.
 
     Attributes:
-        profiles: files of `edl profile`, relative to this file, with values of missing keys.
+        profiles: files of `edl profile`, relative to this file, for keys that are missing here.
     """
 
     name: str
