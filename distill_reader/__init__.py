@@ -1,8 +1,8 @@
-"""The loader that has batches labelled by teachers: `DistilReader`, for users.
+"""`DistilReader`: a data loader that adds soft labels of teachers to the user's batches.
 
-Importing it is light: gRPC, Redis and the rules live in the engine, a process of its own. The
-public names below load what they need when they are first used, so that the engine does not load
-what only the trainer uses.
+Importing this package is cheap: only the engine process loads gRPC, Redis and the scheduler. The
+public names below are imported when they are first used, so that the engine does not load modules
+that only the trainer uses.
 """
 
 from __future__ import annotations

@@ -23,14 +23,14 @@ from .structure import BatchParts, put_together
 
 @dataclass(frozen=True, slots=True)
 class RingBatch:
-    """A batch in the ring; its memory is reused once nobody refers to `arrays` or a view of them.
+    """A batch in the ring; its memory is reused once `arrays` and all views of them are gone.
 
     Attributes:
-        number: of the batch, over all epochs.
+        number: number of the batch over all epochs.
         record: where its arrays are in the ring.
         arrays: views of the ring's memory.
         parts: the structure of the batch, without its arrays.
-        position: in the source.
+        position: position of the batch in the source.
         source_s: seconds that the source took to yield it.
     """
 
@@ -47,10 +47,10 @@ class BatchLabels:
     """The labels of a batch.
 
     Attributes:
-        arrays: labels by name, views of the engine's arena; None for those of an unlabelled batch.
-        record: where they are in the arena; None for an unlabelled batch.
-        makers: the teachers that labelled the batch, by service. The next engine needs them if
-            this one dies and one of them proves wrong.
+        arrays: labels by name, views of the engine's arena; each is None for an unlabelled batch.
+        record: where the labels are in the arena; None for an unlabelled batch.
+        makers: the teachers that labelled the batch, by service. If this engine dies, the next one
+            needs them to revoke labels of a teacher that proves wrong.
     """
 
     arrays: Mapping[str, Array | None]
@@ -63,8 +63,8 @@ class LabelledBatch(NamedTuple):
 
     Attributes:
         pulled: the batch.
-        labels: of it.
-        made: what the training loop gets, if it could be made ahead; else None.
+        labels: its labels.
+        made: what the training loop gets, if it could be made in advance; else None.
     """
 
     pulled: RingBatch
@@ -73,10 +73,10 @@ class LabelledBatch(NamedTuple):
 
     @classmethod
     def of(cls, pulled: RingBatch, labels: BatchLabels) -> Self:
-        """Combine both; tensors of a framework are left to `batch`.
+        """Combine a batch and its labels; `batch` makes tensors of frameworks later.
 
-        They are made in the training loop's thread when it takes the batch: that thread decides on
-        their device, and they occupy no device memory before.
+        The training loop's thread makes them when it takes the batch: that thread decides on their
+        device, and they occupy no device memory before.
         """
         made = None
         if pulled.parts.plain:
@@ -85,7 +85,7 @@ class LabelledBatch(NamedTuple):
         return cls(pulled, labels, made)
 
     def batch(self) -> Any:
-        """What the training loop gets.
+        """Return the batch as the training loop gets it.
 
         Raises:
             UsageError: see `put_together`.
@@ -101,10 +101,10 @@ class StreamSnapshot:
     """The content of a stream at one moment.
 
     Attributes:
-        epoch: the current one.
+        epoch: number of the current epoch.
         data_epoch: epochs begun over the source, this one included.
-        batches: those not taken yet, in order.
-        outcomes: labels or error by number, as far as they have arrived.
+        batches: batches not taken yet, in order.
+        outcomes: labels or error by number, of each batch that has one.
         released: numbers of the batches that may be taken.
         pulled: number of the next batch.
         ended: whether the source has ended.
@@ -125,15 +125,15 @@ class BatchStream:
     """The batches between source and training loop. Thread-safe.
 
     Attributes:
-        undelivered: the batch that was taken last, and what the training loop gets for it. The
-            training loop sets it to None once it has that; an assignment, because Ctrl-C could
+        undelivered: the batch that was taken last, and its form for the training loop. The training
+            loop sets this to None once it has the batch, by an assignment, because Ctrl-C could
             interrupt a call.
         epoch: number of the current epoch; only `begin` changes it.
-        data_epoch: epochs begun over the source; not counted are the empty ones that follow an
-            epoch that was left.
+        data_epoch: epochs begun over the source, without the empty epochs that follow an epoch that
+            was left.
         delivered: batches taken, over all epochs.
-        samples_delivered: rows of these.
-        unlabelled: those of these without soft labels.
+        samples_delivered: rows of the batches taken.
+        unlabelled: batches taken without soft labels.
     """
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class BatchStream:
         self._last: tuple[StreamPosition, int] | None = None  # taken; not yet in `_progress`
         self.undelivered: tuple[RingBatch, Any] | None = None
         self._complete = False  # the source has ended the epoch; the training loop has not yet
-        self._end: Mark | None = None  # the source's position after it
+        self._end: Mark | None = None  # the source's position after the epoch
         self.epoch = 0
         self.data_epoch = 0
         self.delivered = 0
@@ -193,7 +193,7 @@ class BatchStream:
 
     @property
     def progress(self) -> StreamProgress:
-        """How much of the source was delivered."""
+        """The delivered part of the source."""
         with self._lock:
             if self._last is None or self.undelivered is not None:
                 return self._progress
@@ -222,14 +222,14 @@ class BatchStream:
         position: StreamPosition,
         source_s: float = 0.0,
     ) -> RingBatch | None:
-        """Add a batch that is in the ring; None if the epoch was left meanwhile.
+        """Add and return a batch that is in the ring; None if the epoch was left meanwhile.
 
         Args:
-            epoch: of the batch.
+            epoch: epoch of the batch.
             record: where its arrays are in the ring.
             arrays: views of them.
             parts: the structure of the batch.
-            position: of the batch in the source.
+            position: position of the batch in the source.
             source_s: seconds that the source took to yield it.
         """
         with self._lock:
@@ -242,7 +242,10 @@ class BatchStream:
             return pulled
 
     def is_already_delivered(self, epoch: int, position: StreamPosition) -> bool:
-        """Whether the batch at `position` was delivered before a saved state: it is skipped."""
+        """Return whether the batch at `position` was delivered before the loaded state was saved.
+
+        If so, the progress counts the batch from now on, and the caller skips it.
+        """
         with self._lock:
             if self.epoch != epoch or position.ordinal not in self._progress.ahead:
                 return False
@@ -253,7 +256,7 @@ class BatchStream:
         """End the epoch: the source has no more batches.
 
         Args:
-            epoch: that has ended.
+            epoch: the epoch that has ended.
             error: what the source raised; the training loop gets it after the last batch.
             mark: the source's position after the epoch.
 
@@ -306,7 +309,7 @@ class BatchStream:
             self._outcomes.pop(number, None)
 
     def release(self, numbers: Iterable[int]) -> None:
-        """Allow these batches to be taken in this order, as far as they have their outcome."""
+        """Allow these batches to be taken in this order; ignore those without an outcome."""
         with self._lock:
             for number in numbers:
                 if number in self._outcomes:
@@ -314,7 +317,7 @@ class BatchStream:
             self._changed.notify_all()
 
     def fail(self, error: EdlError, epoch: int | None = None) -> None:
-        """Raise `error` in the training loop: in `epoch`, or if that is None in every call."""
+        """Have the training loop raise `error` in `epoch`; None: in every epoch."""
         with self._lock:
             if not self._dead and epoch in (None, self.epoch):
                 self._fatal, self._dead = error, epoch is None
@@ -346,7 +349,7 @@ class BatchStream:
         """Wait for the next batch in order, and leave it in the stream.
 
         Args:
-            epoch: of the batch.
+            epoch: epoch of the batch.
             timeout_s: seconds to wait.
 
         Returns:
@@ -380,7 +383,7 @@ class BatchStream:
         """Mark a batch that `next` has returned as taken.
 
         Args:
-            epoch: of the batch.
+            epoch: epoch of the batch.
             labelled: the batch.
             batch: what the training loop gets; becomes `undelivered` unless it is None.
 
@@ -403,7 +406,7 @@ class BatchStream:
             return True
 
     def _end_of(self, epoch: int) -> BaseException:
-        """The exception to raise as no batch follows."""
+        """Return the exception to raise because no batch follows."""
         if self._fatal is not None and (self._dead or self.epoch == epoch):
             return _copy(self._fatal)
         if self.epoch != epoch:
@@ -419,5 +422,5 @@ class BatchStream:
 
 
 def _copy(error: EdlError) -> EdlError:
-    """A copy to raise: a raised error refers to every frame it passed, so the original is kept."""
+    """Copy an error to raise the copy: a raised error keeps every frame alive that it passed."""
     return type(error)(*error.args)

@@ -27,7 +27,7 @@ Feeds = Sequence[FieldKey] | Mapping[str, FieldKey]
 
 DEFAULT_UPPER_BYTES = 256 << 20
 DEFAULT_BUFFER_BYTES = 4 << 30
-#: The job of unnamed trainings, for which no profile is kept.
+#: The job name of unnamed trainings; no profile is kept for them.
 DEFAULT_JOB = "job"
 #: Folder of the profiles of former runs.
 DEFAULT_PROFILES = "~/.local/state/edl-dist/profiles"
@@ -43,7 +43,7 @@ class ReaderConfig:
 
     Attributes:
         service: name of the teachers' service; of several services, "a+b".
-        coordinator: Redis URL of the mesh; None: `teachers` are named.
+        coordinator: Redis URL of the mesh; None: `teachers` are given.
         teachers: addresses `host:port` to use without a coordinator.
         feeds: (model input or None, field of the batch) pairs; empty: see `DistilReader`.
         fetches: model outputs to request; empty: all.
@@ -53,31 +53,31 @@ class ReaderConfig:
         buffer_bytes: limit of the bytes of all batches that are pulled and not taken.
         job: name of the training.
         profiles: absolute path of the folder of profiles; empty: none is kept.
-        rank: of this student in its job.
+        rank: rank of this student in its job.
         world_size: ranks among which the reader divides the source; 1: it does not.
-        uneven: what happens to a rest of batches; see `scheduler.students.shards`.
-        seed: of the order of map-style sources.
+        uneven: what to do with last batches that are fewer than the ranks; see `DistilReader`.
+        seed: seed of the order of map-style sources.
         ordered: deliver batches in the order of the source; False: in the order of labelling.
-        request_rows: maximum rows of a request; None: a request is one batch; "auto": found for
+        request_rows: maximum rows of a request; None: a request is one batch; "auto": tuned for
             each teacher.
         deterministic: use only teachers with one numerics_id, send whole batches, tune nothing.
         window: initial requests in flight per teacher; two hide the time of the transfer.
         window_max: maximum requests in flight per teacher.
-        teachers_min: never ask for fewer.
-        teachers_max: never ask for more.
-        priority: of the job among those of the service; higher ones go first.
+        teachers_min: never ask for fewer teachers.
+        teachers_max: never ask for more teachers.
+        priority: priority of the job among those of the service; higher ones come first.
         request_s: timeout of a request, in seconds; then its teacher counts as lost.
         no_teacher: policy without teachers; see `scheduler.no_teacher`.
         no_teacher_s: seconds without a teacher until "hard_only" and "fail" act.
         wait_s: seconds without a teacher until "wait" fails; None: never.
         mixing: the services of an ensemble; None: there is one service.
-        canaries: how labels are compared with other teachers'; None: not at all.
-        store: of soft labels; None: none.
+        canaries: how labels of two teachers are compared; None: never.
+        store: label store; None: none.
         shared_memory: let teachers on this host read batches from shared memory.
         security: credentials for teachers and managers; None: none.
         metrics_listen: "PORT" or "HOST:PORT" of the engine's Prometheus metrics; empty: none.
         trace: absolute path of the timeline's file; empty: none.
-        trace_max_bytes: limit of that file and its older half together.
+        trace_max_bytes: limit of that file and its older part together.
         insecure: allow metrics on an address that is not loopback.
 
     Raises:
@@ -187,7 +187,7 @@ class ReaderConfig:
         self.shard()
 
     def shard(self) -> RankShard:
-        """This rank's share of the source; all of it unless the reader divides the source."""
+        """Return this rank's share: all of the source unless the reader divides it."""
         return RankShard(self.rank if self.world_size != 1 else 0, self.world_size, self.uneven)
 
     @property
@@ -201,7 +201,7 @@ class ReaderConfig:
         )
 
     def policy(self) -> Policy:
-        """The policy without teachers; raises UsageError for an impossible one."""
+        """Return the policy without teachers; raises UsageError for an impossible one."""
         waits = self.no_teacher == "wait"
         try:
             return Policy(self.no_teacher, self.wait_s if waits else self.no_teacher_s)
@@ -237,10 +237,10 @@ class ReaderConfig:
 
 
 def profiles_of(folder: str | Path | None, coordinator: str | None, job: str) -> str:
-    """The folder of profiles as an absolute path; empty if no profile is kept.
+    """Return the absolute path of the folder of profiles; empty if no profile is kept.
 
-    None is kept without a coordinator, as there are no teachers to ask for, and for unnamed
-    trainings, as these may be different ones.
+    No profile is kept without a coordinator, because the reader then requests no teachers, nor for
+    unnamed trainings, because they may be different ones.
 
     Raises:
         UsageError: `folder` is not a path.
@@ -257,7 +257,7 @@ def profiles_of(folder: str | Path | None, coordinator: str | None, job: str) ->
 
 
 def rank_of(rank: int | None) -> int:
-    """The rank: the user's, else the launcher's, else 0.
+    """Return the rank: the user's, else the launcher's, else 0.
 
     Raises:
         UsageError: the launcher's variable is not a number.
@@ -273,7 +273,7 @@ def rank_of(rank: int | None) -> int:
 
 
 def feed_pairs(feeds: Feeds | None) -> tuple[tuple[str | None, FieldKey], ...]:
-    """The user's `feeds` as pairs; raises UsageError unless it is a list or dict of fields."""
+    """Convert the user's `feeds` to pairs; raises UsageError if it is no list or dict of fields."""
     if feeds is None:
         return ()
     pairs: tuple[tuple[Any, Any], ...] = ()
@@ -293,10 +293,10 @@ def feed_pairs(feeds: Feeds | None) -> tuple[tuple[str | None, FieldKey], ...]:
 def security_of(
     tls: TLS, token_file: str | Path | None, *, insecure: bool = False
 ) -> ClientSecurity | None:
-    """The user's credentials with absolute paths; None if there are none.
+    """Return the user's credentials with absolute paths; None if there are none.
 
     Raises:
-        UsageError: a file does not exist, or one is missing that another needs.
+        UsageError: a file does not exist, or a setting is missing that another one needs.
     """
     given = {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key}
     ca, cert, key = (_existing(f"tls={name}", value) for name, value in given.items())

@@ -53,7 +53,7 @@ class EngineClient:
 
     Args:
         config: sent to each engine.
-        stream: receives what the engine says of batches.
+        stream: receives the engine's messages about batches.
         ring: holds the batches; the engine maps it.
         on_stats: called in the receiving thread after each update of `stats`.
         later: runs a function soon, in another thread than the caller's.
@@ -90,9 +90,9 @@ class EngineClient:
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self._later = later
         self._unsent: deque[Message] = deque()  # about batches that the training loop took
-        self._taken = -1  # number of the latest of these
+        self._taken = -1  # number of the batch taken last
         self._is_send_scheduled = False
-        self._announced_at = -inf  # of the latest batch; -inf: no other one is expected soon
+        self._announced_at = -inf  # time of the latest announcement; -inf: none is expected soon
         self._send_lock = threading.Lock()  # keeps messages in order
         self._engine = self._start()  # replaced as a whole
         self._receiver = threading.Thread(
@@ -110,14 +110,14 @@ class EngineClient:
         return self._engine.process.pid
 
     def announce(self, pulled: RingBatch, epoch: int) -> None:
-        """Tell the engine of a batch in the ring; each batch once per engine."""
+        """Tell the engine of a batch in the ring, once per engine and batch."""
         with self._lock:
             if self._stream.epoch == epoch and pulled.number > self._announced:
                 self._announced_at = time.monotonic()
                 self._send(self._announcement(pulled))
 
     def expect_no_announcement(self) -> None:
-        """Send what waits for the next announcement: pulling has paused."""
+        """Send the messages that wait for the next announcement, because pulling has paused."""
         self._announced_at = -inf
         if self._unsent:
             self._send()
@@ -136,17 +136,17 @@ class EngineClient:
     def taken(self, number: int, samples: int, step_s: float | None) -> None:
         """Tell the engine that the training loop has batch `number` of `samples` rows.
 
-        Never blocks: another thread sends the message, or the next message carries it. While
+        Never blocks: another thread sends the message, or it is sent with the next one. While
         batches are announced back to back, that is the next announcement. An engine that starts
-        meanwhile is not told of the batch at all, as the stream has recorded that it was taken.
+        meanwhile is not told of the batch at all, because the stream does not have it any more.
 
         Args:
-            number: of the batch.
+            number: number of the batch.
             samples: its rows.
             step_s: seconds that the training loop worked on the batch before; None: unknown.
         """
         at = time.monotonic()
-        if number != self._taken:  # else it is queued already, and a Ctrl-C came
+        if number != self._taken:  # else a Ctrl-C came after an earlier call had queued it
             self._taken = number
             self._unsent.append(
                 {"kind": "taken", "number": number, "samples": samples, "step_s": step_s, "at": at}
@@ -185,7 +185,7 @@ class EngineClient:
             return self.stats
 
     def story(self, batch: int) -> list[str]:
-        """The engine's recorded events of a batch, one per line; none after `REPLY_TIMEOUT_S`."""
+        """Return the engine's recorded events of a batch, one per line; none after a timeout."""
         self._send({"kind": "story", "batch": batch})
         with self._reply_arrived:
             self._reply_arrived.wait_for(lambda: self._story[0] == batch, REPLY_TIMEOUT_S)
@@ -236,7 +236,7 @@ class EngineClient:
             new = self._start()
             at_the_end.enter_context(new.channel.together)
             self._announced = -1
-            # The snapshot locks the stream: what the training loop does next is sent after this.
+            # The snapshot locks the stream: later actions of the training loop are sent after this.
             with self._stream.snapshot() as snapshot:
                 new.channel.send_all([self._handover(one, snapshot) for one in snapshot.batches])
                 new.channel.send(
@@ -254,7 +254,7 @@ class EngineClient:
             old.labels.close()
 
     def _announcement(self, pulled: RingBatch) -> Message:
-        """The message about a batch to be labelled: its size, and where its fields are."""
+        """Make the message about a batch to be labelled: its size, and where its fields are."""
         self._announced = pulled.number
         refs, parts = pulled.record.arrays, pulled.parts
         fields = []
@@ -272,7 +272,7 @@ class EngineClient:
         }
 
     def _handover(self, pulled: RingBatch, snapshot: StreamSnapshot) -> Message:
-        """The message to a new engine about a batch of the stream, labelled or not."""
+        """Make the message to a new engine about a batch of the stream, labelled or not."""
         message = self._announcement(pulled)
         if (outcome := snapshot.outcomes.get(pulled.number)) is None:
             return message
@@ -360,7 +360,7 @@ class EngineClient:
             log.info("the label store can be used again; labels not kept: %d", dropped)
 
     def _send(self, *messages: Message) -> None:
-        """Send what is unsent about taken batches and freed label memory, then `messages`."""
+        """Send queued messages about taken batches and freed label memory, then `messages`."""
         with self._send_lock:
             self._is_send_scheduled = False  # before the queue is read: nothing stays unsent
             taken = [*self._unsent]

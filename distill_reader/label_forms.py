@@ -21,7 +21,7 @@ class LabelForms:
 
     Attributes:
         forms: wire forms, as `proto.forms` names them.
-        temperatures: of the softmax that the teacher applies before.
+        temperatures: temperatures of the softmax that the teacher applies first.
         expand: return dense float32 whatever the wire form; False: return the wire form.
         stated: kinds of the models' outputs, as the user states them.
 
@@ -49,7 +49,7 @@ class LabelForms:
         expand: bool,
         soft_label_is: SoftLabelIs | Mapping[str, SoftLabelIs] | None = None,
     ) -> Self:
-        """From the user's values: one for every output, or one by output; None: the model's form.
+        """Convert the user's values: one for all outputs, or a dict by output; None: no value.
 
         Raises:
             UsageError: a value of a wrong type.
@@ -66,11 +66,11 @@ class LabelForms:
         return cls(forms, floats, expand, _pairs(soft_label_is))
 
     def of(self, output: str) -> LabelForm | None:
-        """The requested form of one output; None: the model's own."""
+        """Return the requested form of one output; None: the model's own."""
         return self._named(output) if self.forms or self.temperatures else None
 
     def stated_kind(self, output: str) -> SoftLabelIs | None:
-        """The kind that the user states of one output; None: none."""
+        """Return the kind that the user states for one output; None: not stated."""
         return _value(self.stated, output)
 
     @property

@@ -51,10 +51,10 @@ class Timeouts:
     """Timeouts of a reader, in seconds.
 
     Attributes:
-        request_s: of a request; then its teacher counts as lost.
-        no_teacher_s: without a teacher, until `no_teacher="hard_only"` and "fail" act.
-        wait_s: without a teacher, until `no_teacher="wait"` raises `NoTeacherAvailable`; None:
-            never. The log says what the reader waits for.
+        request_s: limit of a request; after that its teacher counts as lost.
+        no_teacher_s: time without a teacher after which `no_teacher="hard_only"` and "fail" act.
+        wait_s: time without a teacher after which `no_teacher="wait"` raises `NoTeacherAvailable`;
+            None: never. The log says what the reader waits for.
 
     Raises:
         UsageError: a value of a wrong type.
@@ -73,10 +73,10 @@ class TLS:
     """Certificates for connections to teachers and managers.
 
     Attributes:
-        ca: file with the certificates of the authorities that sign theirs; enables TLS.
+        ca: file with the CA certificates that verify teachers and managers; enables TLS.
         certificate: file with the reader's own certificate, for mutual TLS.
         key: file with the private key of `certificate`.
-        server_name: expected name in their certificates; empty: the host that is dialled.
+        server_name: expected name in their certificates; empty: the host of their address.
     """
 
     ca: str | Path | None = None
@@ -90,8 +90,8 @@ class Trace:
     """A file for a timeline of work and waiting that opens in Perfetto.
 
     Attributes:
-        path: of the file.
-        max_bytes: limit of the file and its older half, PATH.older.json, together.
+        path: path of the file.
+        max_bytes: limit of the file and its older part (of `run.json`, `run.older.json`) together.
     """
 
     path: str | Path
@@ -119,7 +119,7 @@ MOVED: Final = {
 
 
 def naming_moved(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Decorate `DistilReader.__init__` to raise TypeError with the replacement of a parameter."""
+    """Decorate `DistilReader.__init__` to name the replacement of a former parameter."""
 
     @wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -134,11 +134,11 @@ def naming_moved(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 @dataclass(frozen=True, slots=True)
 class CanaryPolicy:
-    """How labels are compared with those of other teachers.
+    """Settings for the comparison of labels with those of other teachers.
 
     Attributes:
         share: share of requests that two teachers label, in addition to the first request of each
-            teacher that joins; 0: only that one.
+            teacher that joins; 0: only those first requests.
         same_numerics: tolerance between teachers with one numerics_id, relative to the greatest
             absolute value.
         other_numerics: tolerance between other teachers, also if a numerics_id is unknown.
@@ -161,7 +161,7 @@ class CanaryPolicy:
             ) from None
 
     def rule(self) -> CanaryConfig:
-        """The scheduler's form of these settings; raises ValueError if out of range."""
+        """Convert to the scheduler's settings; raises ValueError for a number out of range."""
         return CanaryConfig(self.share, self.same_numerics, self.other_numerics)
 
 
@@ -196,7 +196,11 @@ class EnsemblePolicy:
         self.rule({"service": 1.0})
 
     def rule(self, weights: Mapping[str, float]) -> Ensemble:
-        """The scheduler's form, for services with these weights; raises UsageError for bad ones."""
+        """Convert to the scheduler's settings, with these weights by service.
+
+        Raises:
+            UsageError: a wrong weight or policy.
+        """
         try:
             return Ensemble(weights, self.missing, self.missing_after_s)
         except ValueError as error:
@@ -229,11 +233,11 @@ class Mixing:
             )
 
     def rule(self) -> Ensemble:
-        """The scheduler's form of these settings."""
+        """Convert to the scheduler's settings."""
         return self.policy.rule(dict(self.weights))
 
     def addresses(self, service: str) -> tuple[str, ...]:
-        """The named teachers of one service."""
+        """Return the named teachers of one service."""
         return dict(self.teachers).get(service, ())
 
     @classmethod
@@ -255,7 +259,8 @@ def services_of(
     """Check the user's services and teachers.
 
     Returns:
-        A name for all services ("a+b"), all named teachers, and the ensemble; None: one service.
+        A name for all services ("a+b"), all named teachers, and the ensemble (None if there is one
+        service).
 
     Raises:
         UsageError: values of a wrong type, or that contradict each other.

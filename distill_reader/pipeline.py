@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 
 #: Interval of log messages about what a wait for labels is for.
 EXPLAIN_EVERY_S = 5.0
-#: A new epoch waits so long for the source to return from the last one, and warns after that.
+#: Seconds that a new epoch waits for the source to return from the last one, before it warns.
 PULLER_GRACE_S = 5.0
-#: The engine is not told of shorter waits.
+#: Shorter waits of the training loop are not reported to the engine.
 MOMENT_S = 0.001
-#: `Pipeline.close` waits so long for a source that does not return.
+#: Seconds that `Pipeline.close` waits for a source that does not return.
 SOURCE_GRACE_S = 2.0
 
 #: Converts a batch for the training loop.
@@ -80,7 +80,7 @@ class Pipeline:
 
     Args:
         config: settings of the reader.
-        source: of batches.
+        source: source of the batches.
         callbacks: the user's.
 
     Attributes:
@@ -90,7 +90,7 @@ class Pipeline:
 
     Raises:
         ProcessFailed: the system refuses memory, descriptors, a process or a thread.
-        UsageError: the trace cannot be written, or an item of `callbacks` is none.
+        UsageError: the trace cannot be written, or an item of `callbacks` is not a `Callback`.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Pipeline:
     def begin(self) -> int:
         """Leave the current epoch and begin the next one; returns its number in the stream.
 
-        It is the source's next epoch; right after `resume`, it starts at that position.
+        The new epoch is the source's next one; right after `resume`, it starts at that position.
 
         Raises:
             UsageError: the reader is closed, or was made in another process.
@@ -162,10 +162,10 @@ class Pipeline:
                 self._leave(empty=True)
 
     def next(self, epoch: int, step_s: float | None, convert: Convert | None = None) -> Any:
-        """The next batch with its labels; the same one again until `stream.undelivered` is None.
+        """Return the next batch with its labels; the same one until `stream.undelivered` is None.
 
         Args:
-            epoch: of the batch.
+            epoch: epoch of the batch.
             step_s: seconds that the training loop worked on the last batch; None: unknown.
             convert: applied to the batch. If it raises, the batch counts as not taken.
 
@@ -196,7 +196,7 @@ class Pipeline:
         return batch
 
     def stats(self) -> ReaderStats:
-        """Current statistics: complete at the end of an epoch, else at most 0.2 s old."""
+        """Return the statistics: complete at the end of an epoch, else at most 0.2 s old."""
         if os.getpid() == self._pid:  # a forked copy has no engine
             self.engine.requested_stats()
         return self._latest_stats()
@@ -231,12 +231,12 @@ class Pipeline:
         atexit.unregister(self.close)
 
     def leave_soon(self, epoch: int) -> None:
-        """`leave` in another thread; for finalizers."""
+        """Call `leave` in another thread; for finalizers."""
         if self.stream.epoch == epoch:
             self._tasks.submit(partial(self.leave, epoch))
 
     def close_soon(self) -> None:
-        """`close` in another thread; for finalizers."""
+        """Call `close` in another thread; for finalizers."""
         self._tasks.submit(self.close)
 
     def _leave(self, *, empty: bool) -> int:

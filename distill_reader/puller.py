@@ -25,9 +25,9 @@ class Puller:
     The training loop gets an exception of the source unchanged, after the batches before it.
 
     One thread, which lives as long as the reader, uses and drops the source's iterators. The caller
-    creates them, because Paddle's DataLoader sets signal handlers when it forks its workers, which
-    only the main thread may do. No thread must end during that fork: one that has used Paddle takes
-    a lock of Paddle's as it ends, for which the forked worker would wait forever.
+    creates them: Paddle's DataLoader sets signal handlers when it forks its workers, and only the
+    main thread may do that. No thread must end during that fork: a thread that has used Paddle
+    takes one of Paddle's locks as it ends, and the forked worker would wait for that lock forever.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class Puller:
         """Pull an epoch.
 
         Args:
-            reading: of the source; the thread closes it.
-            epoch: of the stream. The one before must have been left.
+            reading: iterator over the epoch; the thread closes it.
+            epoch: number of the epoch in the stream; the previous one must have been left.
             first: ordinal in the epoch of the first batch that `reading` yields.
         """
         self._done = threading.Event()
@@ -105,7 +105,7 @@ class Puller:
     def _pull(self, reading: SourceIterator, epoch: int, first: int) -> Mark | None:
         for ordinal in itertools.count(first):
             if not self._stream.has_room:
-                self._engine.expect_no_announcement()  # reports of taken batches make room
+                self._engine.expect_no_announcement()  # sends taken batches, which makes room
             if not self._stream.may_pull(epoch):
                 break
             asked_at = time.monotonic()

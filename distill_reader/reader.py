@@ -50,21 +50,23 @@ from .store import LabelStore
 
 
 class DistilReader:
-    """Iterates the batches of `source`, each with the soft labels of its teachers.
+    """Iterates the batches of `source` and adds soft labels of teachers to each.
 
     Batches come in order, each exactly once, whatever happens to teachers (sections 3.1 and 3.2 of
     the paper). They are tuples, lists or dicts of numpy arrays or tensors of Paddle or PyTorch.
     Soft labels are appended to a tuple or list, and added to a dict under the names of the model's
     outputs. A reader can be iterated repeatedly and left early; several can coexist in a process.
-    Without `with`, it closes when it is garbage-collected or the interpreter ends. Batches that
-    were taken remain valid.
+    Without `with`, it closes when it is garbage-collected or the interpreter ends. Batches that the
+    training loop has received remain valid.
 
     Args:
-        source: any re-iterable of batches, such as a `DataLoader` of Paddle or PyTorch.
+        source: iterable of batches that can be read repeatedly, such as a `DataLoader` of Paddle or
+            PyTorch.
         service: name of the teachers' service; or several with weights, as in
-            `{"a": 0.7, "b": 0.3}`, whose labels are averaged as probabilities (float32).
+            `{"a": 0.7, "b": 0.3}`; their labels are averaged as probabilities (float32).
         coordinator: Redis URL of the mesh, as in `redis://head:6379`.
-        teachers: addresses `host:port`, instead of a coordinator; by service if there are several.
+        teachers: addresses `host:port` of teachers, instead of a coordinator; with several
+            services, a dict from service to addresses.
         ensemble: how labels of several services are averaged, and what happens if one is missing.
         feeds: the fields of a batch that teachers get: a list in the order of the model's inputs,
             as in `[0]` or `["image"]`, or a dict from model input to field. By default, the fields
@@ -76,57 +78,58 @@ class DistilReader:
             every output, or by output.
         soft_label_is: state that the model returns "logits" or "probabilities"; for every output,
             or by output. It is a UsageError if teachers publish another kind, unless `temperature`
-            is set for the output. By default, labels of several services are averaged by the kind
+            is set for the output. By default, labels of several services are averaged as the kind
             that their teachers publish.
         expand_labels: return soft labels as dense float32 whatever their wire form: the classes
             that top-k leaves out share the remaining mass evenly. False: return the wire form;
             top-k as three arrays: values, indices (int64) and tail mass.
-        upper_bytes: threshold `ut` of Algorithm 1: above so many bytes of labelled batches, pulling
-            pauses.
-        lower_bytes: threshold `lt`: below so many bytes it resumes; by default half of
+        upper_bytes: threshold `ut` of Algorithm 1: pulling pauses when labelled batches exceed this
+            size.
+        lower_bytes: threshold `lt`: pulling resumes below this size; by default half of
             `upper_bytes`.
-        limits: of batches in flight, and of the size of requests; see `Limits`.
+        limits: limits of buffered batches, requests in flight and request size; see `Limits`.
         job: name of this training in the mesh. A named training starts with as many teachers as its
             last run needed.
-        rank: of this student in its job; by default the one that torchrun (`RANK`) or
+        rank: rank of this student in its job; by default the one that torchrun (`RANK`) or
             paddle.distributed.launch (`PADDLE_TRAINER_ID`) sets for this process, else 0.
-        world_size: ranks among which the reader divides a map-style source, by sample ids, or
-            calls `shard(rank, world_size)` of an iterable. By default, the source has only this
-            rank's batches.
-        uneven: the last batches of an epoch, if they are fewer than the ranks: "keep" gives each to
-            one rank, so that some ranks have one batch less; "drop" omits them; "pad" adds the
-            first batches of the epoch.
-        seed: of the order of a map-style source (>= 0); the same for all ranks.
+        world_size: number of ranks among which the reader divides the source: a map-style source by
+            sample ids, any other by its method `shard(rank, world_size)`. By default, the source
+            has only this rank's batches.
+        uneven: what to do with the last batches of an epoch if they are fewer than the ranks:
+            "keep" gives each to one rank, so that some ranks have one batch less; "drop" omits
+            them; "pad" adds the first batches of the epoch.
+        seed: seed of the order of a map-style source (>= 0); the same for all ranks.
         ordered: deliver batches in the order of the source; False: in the order of labelling.
         deterministic: make labels independent of the teacher, to the last bit: use only teachers
             with one `numerics_id`, send whole batches, and tune nothing at run time.
-        teachers_min: never ask for fewer teachers. If teachers are short, each job gets these
-            before any job gets more, whatever the priorities.
-        teachers_max: never ask for more.
-        priority: if teachers are short, jobs of higher priority get all they want before others
+        teachers_min: never ask for fewer teachers. If teachers are scarce, each job gets its
+            `teachers_min` before any job gets more, regardless of priority.
+        teachers_max: never ask for more teachers.
+        priority: if teachers are scarce, jobs of higher priority get all they want before others
             get more than their `teachers_min`. The same for all ranks of a job.
-        timeouts: of requests, and of waiting for teachers; see `Timeouts`.
-        no_teacher: if there is no teacher, "wait", deliver batches with None for each soft label
-            ("hard_only", counted in `stats.unlabelled`), or "fail".
-        canaries: how often and how closely labels are compared with another teacher's, to find a
+        timeouts: timeouts of requests, and of waiting for teachers; see `Timeouts`.
+        no_teacher: what to do without teachers: "wait", deliver batches with None for each soft
+            label ("hard_only", counted in `stats.unlabelled`), or "fail".
+        canaries: how often, and with which tolerance, labels of two teachers are compared to find a
             teacher with wrong labels; None: never.
         store: keeps soft labels on disk, as in `LabelStore("labels.edl", 20 << 30)`: stored samples
             are not sent to teachers.
-        profiles: folder for measured times, from which the next run of `job` starts; None: not
+        profiles: folder for measured times, which the next run of `job` starts with; None: not
             kept.
         shared_memory: let teachers on this host read batches from shared memory; False: send every
             batch over the network.
-        tls: certificates of teachers and managers, and the reader's own; see `TLS`.
-        token_file: file with the reader's token for them; read again when it changes.
+        tls: certificates for connections to teachers and managers; see `TLS`.
+        token_file: file with the reader's token for teachers and managers; read again when it
+            changes.
         metrics_listen: "PORT" or "HOST:PORT" for the engine's Prometheus metrics.
         callbacks: called on events of the reader; see `Callback`.
         trace: file for a timeline of work and waiting that opens in Perfetto; or a `Trace`.
-        insecure: allow what others on the network could read: sending the token to another host
-            without TLS, and serving metrics on an address that is not loopback.
+        insecure: allow sending the token to another host without TLS, and serving metrics on an
+            address that is not loopback. Others on the network could read both.
 
     Raises:
-        UsageError: settings that are wrong or contradict each other. While iterating, exceptions of
-            the source unchanged; PoisonBatch, NoTeacherAvailable, LeaseSuperseded, Forbidden or
+        UsageError: settings are wrong or contradict each other. Iterating raises exceptions of the
+            source unchanged, and PoisonBatch, NoTeacherAvailable, LeaseSuperseded, Forbidden or
             EngineLost if the mesh cannot continue.
     """
 
@@ -233,14 +236,14 @@ class DistilReader:
         collate: Collate | None = None,
         **options: Any,
     ) -> Self:
-        """A reader of a generator function that yields samples; called once per epoch.
+        """Create a reader for a function that yields samples and is called once per epoch.
 
         Args:
             generator: yields tuples, lists or dicts of numpy arrays and numbers, or single arrays.
             batch_size: samples per batch.
             drop_last: omit the last batch if it is not full.
             collate: makes a batch of a list of samples; by default, stacks field by field.
-            **options: of `DistilReader`.
+            **options: further arguments of `DistilReader`.
         """
         source = batched.of_samples(generator, batch_size, drop_last, collate)
         return cls(source, **options)
@@ -249,46 +252,46 @@ class DistilReader:
     def from_sample_list_generator(
         cls, generator: GeneratorFunction, *, collate: Collate | None = None, **options: Any
     ) -> Self:
-        """A reader of a generator function that yields lists with the samples of a batch."""
+        """Create a reader for a generator function that yields a list of samples for each batch."""
         return cls(batched.of_sample_lists(generator, collate), **options)
 
     @classmethod
     def from_batch_generator(cls, generator: GeneratorFunction, **options: Any) -> Self:
-        """A reader of a generator function that yields batches; called once per epoch."""
+        """Create a reader for a function that yields batches and is called once per epoch."""
         return cls(batched.of_batches(generator), **options)
 
     def __len__(self) -> int:
-        """Batches per epoch of this rank; raises TypeError if the source does not know."""
+        """Return the batches per epoch of this rank; raises TypeError if unknown."""
         return len(self._source)
 
     def __iter__(self) -> Epoch:
-        """Begin a new epoch; the current one is left, and its iterator becomes invalid.
+        """Begin a new epoch; the current one ends, and its iterator becomes invalid.
 
         After `load_state_dict`, the first epoch has the remaining batches of the saved epoch.
         """
         return self.iterate(None)
 
     def iterate(self, convert: Convert | None) -> Epoch:
-        """As `iter(reader)`, with `convert` applied to each batch.
+        """Begin a new epoch like `iter(reader)`, and apply `convert` to each batch.
 
-        If `convert` raises, the batch counts as not taken, and is the next one again.
+        If `convert` raises, the batch counts as not taken, and the iterator returns it again.
         """
         return Epoch(self, self._pipeline, self._pipeline.begin(), convert)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the training loop in the source, as JSON values.
+        """Return the position of the training loop in the source, as JSON values.
 
-        It counts the batches that the loop received, not those that were read ahead. An epoch that
-        was left early counts as current until the next one begins.
+        The position counts batches that the loop received, not those that were read ahead. An epoch
+        that was left early counts as current until the next one begins.
         """
         return to_state(self._pipeline.stream.progress, self._source, self.config)
 
     def load_state_dict(self, state: State | Sequence[State]) -> None:
-        """Resume in the next epoch where `state_dict` was called; the current epoch is left.
+        """Leave the current epoch; the next one begins where `state_dict` was called.
 
         Args:
-            state: of this rank. To resume with another number of ranks, the states of all former
-                ranks.
+            state: state of this rank; to resume with another number of ranks, the states of all
+                former ranks.
 
         Raises:
             UsageError: the state is of another source or rank, or the states do not suffice for
@@ -307,12 +310,13 @@ class DistilReader:
         return self.stats.line()
 
     def story(self, batch: int) -> list[str]:
-        """The recorded events of a batch and the engine's actions that followed, for debugging.
+        """Return the recorded events of a batch and the resulting actions of the engine.
 
-        Each service records its last 4,096 events; a restarted engine has none of its predecessor.
+        For debugging. Each service records its last 4,096 events; they are lost when the engine
+        restarts.
 
         Args:
-            batch: its number over all epochs, as in logs and in the timeline.
+            batch: number of the batch over all epochs, as in logs and in the timeline.
 
         Returns:
             One line for each event or action, the oldest first; empty if none is recorded.
@@ -351,7 +355,7 @@ class Epoch(Iterator[Any]):
     def __init__(
         self, reader: object, pipeline: Pipeline, epoch: int, convert: Convert | None
     ) -> None:
-        self._reader = reader  # not to be collected while it is iterated
+        self._reader = reader  # keeps it from being garbage-collected while it is iterated
         self._pipeline = pipeline
         self._epoch = epoch
         self._convert = convert
@@ -380,8 +384,8 @@ class Epoch(Iterator[Any]):
     def close(self) -> None:
         """Leave the epoch; the reader can be iterated again."""
         self._ended = True
-        # In another thread: a generator that delegates to this one calls `close` when it is
-        # collected, which may happen during any call.
+        # In another thread: a generator that delegates to this iterator calls `close` when it is
+        # garbage-collected, which may happen during any call.
         self._pipeline.leave_soon(self._epoch)
 
     def __del__(self) -> None:

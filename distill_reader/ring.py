@@ -15,7 +15,7 @@ from ..runtime.errors import MemoryRefused
 
 
 def refused(arena: Arena, error: OSError) -> MemoryRefused:
-    """The error to raise instead of an `OSError` of `Arena.allocate`."""
+    """Return the error to raise instead of an `OSError` of `Arena.allocate`."""
     return MemoryRefused(
         f"the system gives the reader no more than {arena.size_bytes >> 20} MiB of shared memory"
         f" ({error}): lower upper_bytes or the size of batches, or raise its limits (`ulimit -f`,"
@@ -31,7 +31,7 @@ class _Lease(weakref.ref[Array]):
 
 
 class ArrayLeases:
-    """The records of an arena with live views, and those without any more. Thread-safe.
+    """Tracks which records of an arena have live views. Thread-safe.
 
     The garbage collector may drop a view during any call, so this takes no lock. The callback of
     the weak reference is a method of a C type: a signal handler could run inside a Python callback,
@@ -44,7 +44,7 @@ class ArrayLeases:
         self._over: deque[weakref.ref[Array]] = deque()
 
     def views(self, record: Record) -> list[Array]:
-        """The arrays of `record`, without a copy; the record is released with the last view."""
+        """Return the arrays of `record` without a copy; the last view releases the record."""
         # All are slices of one array over the whole record. numpy makes that the base of each, and
         # of every view that a user makes of them, so it lives exactly as long as they do.
         start = record.offset
@@ -58,7 +58,7 @@ class ArrayLeases:
         return views
 
     def released(self) -> list[int]:
-        """Offsets of the records without views, each returned once."""
+        """Return the offsets of the records that lost their last view, each once."""
         offsets: list[int] = []
         with suppress(IndexError):
             while True:
@@ -70,9 +70,9 @@ class ArrayLeases:
 
 
 class Ring:
-    """Copies batches into shared memory, and reuses it once nobody views them.
+    """Copies batches into shared memory, and reuses the memory once no views of them are left.
 
-    One thread calls `put`, the one that pulls from the source; views may be dropped in any thread.
+    Only the thread that pulls from the source calls `put`; any thread may drop views.
 
     Attributes:
         arena: the shared memory.

@@ -2,8 +2,8 @@
 
 Progress counts the batches that the loop received, not those that were read ahead. It is saved as
 JSON values, with properties that are checked when it is loaded: the source (kind and identity) and
-the rank must be equal; other labels (service, form) cause a warning. A map-style source can resume
-with another number of ranks from the states of all former ranks.
+the rank must be equal; different labels (service, feeds, fetches, form) cause a warning. A
+map-style source can resume with another number of ranks from the states of all former ranks.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class StreamProgress(NamedTuple):
         batches: delivered without a gap from the start of the epoch.
         samples: rows of all delivered batches.
         mark: the source's position after those `batches`; None: the start of the epoch.
-        ahead: batches delivered beyond a gap, as with `ordered=False`: their marks by ordinal; None
-            for a batch whose delivery is only known from a saved state.
+        ahead: marks of batches delivered beyond a gap, as with `ordered=False`, by ordinal; None if
+            the delivery is only known from a saved state.
     """
 
     epoch: int = 0
@@ -53,10 +53,10 @@ class StreamProgress(NamedTuple):
     ahead: Mapping[int, Mark | None] = _NOTHING
 
     def delivered(self, position: StreamPosition, samples: int) -> Self:
-        """The progress after another delivery.
+        """Return the progress after another delivery.
 
         Args:
-            position: of the batch.
+            position: position of the batch.
             samples: its rows; 0 for a batch that was delivered before and is read again.
         """
         samples += self.samples
@@ -107,8 +107,8 @@ def from_state(
     """Convert a saved state, or those of all ranks, to the progress of this reader.
 
     Raises:
-        UsageError: a state is not one of a reader, or is of another source or rank; or the states
-            do not suffice to resume with another number of ranks.
+        UsageError: a state was not saved by a reader, or is of another source or rank; or the
+            states do not suffice to resume with another number of ranks.
     """
     given: list[Any] = list(states) if isinstance(states, (list, tuple)) else [states]
     if not given:
@@ -163,7 +163,7 @@ def _is_state(state: Any) -> bool:
 def _resharded(
     states: Sequence[State], source: ResumableSource, config: ReaderConfig
 ) -> StreamProgress:
-    """The progress from which `config.world_size` ranks resume the states of another number."""
+    """Convert the states of another number of ranks to progress for `config.world_size` ranks."""
     before = states[0]["world_size"]
     change = f"from world_size {before} to {config.world_size}"
     if not source.deals:
@@ -199,7 +199,7 @@ def _resharded(
 def _delivered_by_all(
     mark: State, states: Sequence[State], epoch: int, source: ResumableSource
 ) -> int | None:
-    """Batches of the epoch that all ranks have delivered; None if ranks are at different steps."""
+    """Count the epoch's batches that the ranks have delivered together; None: different steps."""
     total, start, uneven = mark["of"], mark["start"], source.identity()["uneven"]
     taken = []
     for rank, state in enumerate(states):
@@ -225,7 +225,7 @@ def _labels(config: ReaderConfig) -> dict[str, Any]:
 
 
 def _as_read(value: State) -> dict[str, Any]:
-    """JSON values as read from a file: with lists for tuples."""
+    """Return JSON values as they are read from a file: with lists for tuples."""
     read: dict[str, Any] = json.loads(json.dumps(value))
     return read
 

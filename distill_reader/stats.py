@@ -12,7 +12,7 @@ from ..runtime.errors import UsageError
 
 log = logging.getLogger(__name__)
 
-#: `Callbacks.close` waits so long for a call in progress.
+#: Seconds that `Callbacks.close` waits for a call in progress.
 CLOSE_GRACE_S: Final = 2.0
 
 
@@ -39,15 +39,16 @@ class ReaderStats:
         needed: n = ceil(t_t / t_s); 0 while a time is unknown.
         t_t_s: seconds per sample of the average teacher; 0 while unknown.
         t_s_s: seconds per sample of the training step; 0 while unknown.
-        teachers: ids of the teachers that it sends to.
-        ejected: ids of the ejected ones.
+        teachers: ids of the teachers that the reader sends to.
+        ejected: ids of the ejected teachers.
         ejected_for: the cause of each ejection, in the same order: "failed", "silent", "wrong",
             "lied" or "refused".
         dispute: describes which teachers contradict each other, on which output and by how much,
             while no third teacher can tell which one is wrong; empty: none do.
         stragglers: ids of teachers that are much slower than the others, or silent.
         in_flight: (teacher, requests in flight) pairs.
-        served: (teacher, batches whose labels are used, since it was assigned) pairs.
+        served: (teacher, batches that it labelled since it was assigned) pairs; unused labels do
+            not count.
         starved_s: seconds that the training loop waited for labels.
         blocked_s: seconds that pulling was paused because the buffer was full.
         source_wait_s: seconds that the training loop waited for the source.
@@ -59,7 +60,7 @@ class ReaderStats:
             `temperature`).
         store_hits: samples with labels in the store.
         store_misses: samples without labels in the store.
-        store_dropped: samples whose labels could not be written to the store.
+        store_dropped: samples with labels that could not be written to the store.
         store_trouble: why the store cannot be used now; empty: it can.
         waiting_for: describes what the stream waits for; empty: nothing.
         unlabelled: batches delivered without soft labels, because there was no teacher.
@@ -115,10 +116,10 @@ class ReaderStats:
         return cls(**{key: _frozen(value) for key, value in message.items() if key in known} | own)
 
     def line(self) -> str:
-        """A line of constant width for a progress bar, as `str` returns it.
+        """Format a line of constant width for a progress bar; the same as `str`.
 
-        It shows rows per second, the volume in percent of `ut`, teachers present and wanted, and
-        the times starved, blocked and waiting for the source.
+        The line shows rows per second, the volume in percent of `ut`, teachers present and wanted,
+        and the times starved, blocked and waiting for the source.
         """
         volume = min(round(100 * self.volume_bytes / max(self.upper_bytes, 1)), 999)
         teachers = f"{len(self.teachers)}/{self.want}"
@@ -152,8 +153,9 @@ class Callback:
     """Methods called on events of a reader; override some, and pass it as `callbacks=[...]`.
 
     `on_batch` is called in the training loop and delays it. A thread of the reader calls the
-    others, one after another. It compares stats that arrive about five times a second, so changes
-    that revert in between are not reported. Exceptions of a callback are logged, not raised.
+    others, one after another. That thread compares stats that arrive about five times a second, so
+    changes that revert in between are not reported. Exceptions of a callback are logged, not
+    raised.
     """
 
     def on_batch(self, samples: int, waited_s: float) -> None:
@@ -189,7 +191,7 @@ Call = tuple[str, tuple[Any, ...]]
 
 
 def calls_for(before: ReaderStats, after: ReaderStats) -> Iterator[Call]:
-    """The calls that report the changes from one state to the next."""
+    """Yield the calls that report the changes from one state to the next."""
     if after.engine_restarts > before.engine_restarts:
         yield "on_engine_restarted", (after.engine_restarts,)
     had, has = _serving(before), _serving(after)

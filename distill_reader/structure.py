@@ -57,7 +57,7 @@ class BatchParts(NamedTuple):
     plain: bool
 
     def without_arrays(self) -> BatchParts:
-        """A copy that does not keep the user's arrays alive."""
+        """Return a copy that does not keep the user's arrays alive."""
         return self._replace(arrays=())
 
 
@@ -88,7 +88,7 @@ def take_apart(batch: Any) -> BatchParts:
 
 
 def _taken_apart_flat(batch: Any) -> BatchParts | None:
-    """`take_apart` of a tuple of numpy arrays of numbers, ten times as fast; None for others."""
+    """Do `take_apart` for a tuple of numeric numpy arrays, ten times as fast; None for others."""
     if type(batch) is not tuple or not batch:
         return None
     for array in batch:
@@ -100,13 +100,13 @@ def _taken_apart_flat(batch: Any) -> BatchParts | None:
 
 @lru_cache(maxsize=16)
 def _flat(arrays: int) -> tuple[tuple[Leaf, ...], tuple[tuple[FieldKey, int], ...]]:
-    """Skeleton and fields of a tuple of so many arrays."""
+    """Return the skeleton and the fields of a tuple of this many arrays."""
     indexes = range(arrays)
     return tuple(Leaf(index, PLAIN) for index in indexes), tuple((i, i) for i in indexes)
 
 
 def row_count(inputs: Iterable[Input]) -> int:
-    """The rows of the first input that has dimensions; 1 if none has."""
+    """Return the rows of the first input that has dimensions; 1 if none has."""
     return next((value.shape[0] for value in inputs if value.ndim), 1)
 
 
@@ -118,7 +118,7 @@ def put_together(skeleton: Any, arrays: Sequence[Array], labels: Mapping[str, Ar
     framework, labels become such tensors, on the device of the first one.
 
     Args:
-        skeleton: as of `BatchParts`.
+        skeleton: as in `BatchParts`.
         arrays: in the order of `BatchParts.arrays`.
         labels: by name; None for each label of an unlabelled batch.
 
@@ -154,7 +154,7 @@ def _with_labels(batch: dict[Any, Any], soft: dict[str, Any]) -> dict[Any, Any]:
 
 
 def _top(skeleton: Any) -> Iterable[tuple[Any, Any]]:
-    """The top-level items of a batch, by key or index."""
+    """Return the top-level items of a batch, by key or index."""
     if _is_fed_dict(skeleton):
         skeleton = skeleton[0]
     if isinstance(skeleton, dict):
@@ -189,7 +189,7 @@ def _fill(skeleton: Any, arrays: Sequence[Array]) -> Any:
 
 
 def map_leaves(node: Any, change: Callable[[Any], Any]) -> Any:
-    """A batch of the same structure, with each leaf replaced by `change(leaf)`.
+    """Return a batch of the same structure, with each leaf replaced by `change(leaf)`.
 
     Mappings become dicts; a tuple with no changed item is returned as it is.
     """

@@ -41,7 +41,7 @@ def begin(path: Path) -> None:
 
 
 def older(path: Path) -> Path:
-    """The path of the older part: `run.json` -> `run.older.json`."""
+    """Return the path of the older part: `run.json` -> `run.older.json`."""
     return path.with_suffix(f".older{path.suffix}")
 
 
@@ -56,7 +56,7 @@ class TraceFile:
     def __init__(self, path: Path, max_bytes: int) -> None:
         self._path = path
         self._limit = max_bytes // 2
-        self._names: dict[tuple[Any, ...], bytes] = {}  # of tracks, which each part needs
+        self._names: dict[tuple[Any, ...], bytes] = {}  # of tracks; each part repeats them
         self._buffer: list[bytes] = []
         self._buffered = self._size = 0
         self._fd = -1
