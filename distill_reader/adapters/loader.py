@@ -38,11 +38,11 @@ class Loader(ABC):
         self.reader = reader
 
     def __len__(self) -> int:
-        """Batches per epoch; raises TypeError if the source does not know."""
+        """Return the batches per epoch; raises TypeError if unknown."""
         return len(self.reader)
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin a new epoch; the current one is left."""
+        """Begin a new epoch; the current one ends."""
         return self.reader.iterate(self._converted)
 
     def state_dict(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Loader(ABC):
 
 
 def numbers_of(leaf: Any) -> Array | None:
-    """An array of numbers in native byte order; None for other leaves."""
+    """Return an array of numbers in native byte order; None for other leaves."""
     if not isinstance(leaf, np.ndarray) or leaf.dtype.kind in _NEVER_TENSORS:
         return None
     return leaf if leaf.dtype.isnative else leaf.astype(leaf.dtype.newbyteorder("="))

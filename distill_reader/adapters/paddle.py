@@ -89,12 +89,12 @@ def _place_of(places: Any) -> Any:
 
 
 def by_name(batch: Any, names: Sequence[str]) -> Mapping[Any, Any]:
-    """The fields of a batch by name.
+    """Return the fields of a batch by name.
 
     Args:
-        batch: a mapping, or a list of one as of static-graph loaders, of which the fields `names`
-            are kept; or a sequence of fields, which are given these names.
-        names: of the fields, in order; empty: all of a mapping.
+        batch: a mapping, or a list of one mapping as static-graph loaders yield it: its fields
+            `names` are kept; or a sequence of fields, which get these names.
+        names: names of the fields, in order; empty: all fields of a mapping.
 
     Raises:
         UsageError: a mapping lacks a name, or a sequence has another number of fields.

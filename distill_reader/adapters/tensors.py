@@ -23,7 +23,7 @@ class TensorKind(Protocol):
         ...
 
     def of_labels(self) -> TensorKind:
-        """The kind of the soft labels of a batch with such a tensor."""
+        """Return the kind of the soft labels of a batch with such a tensor."""
         ...
 
 
@@ -39,7 +39,7 @@ PLAIN = NumpyKind()
 
 
 def array_of(node: Any) -> tuple[Array, TensorKind] | None:
-    """The array of a numpy array or tensor, and its kind; None for other leaves.
+    """Return the array of a numpy array or tensor, and its kind; None for other leaves.
 
     Raises:
         BatchError: its values cannot be sent.
@@ -74,12 +74,13 @@ _SHARED: Final = frozenset(
 class PaddleKind:
     """A tensor of Paddle.
 
-    Arrays on the CPU become tensors without a copy, except for static programs: a thread of the
-    executor frees what it was fed. For Python's memory it needs the GIL while it holds a lock of
-    Paddle's, and the next `from_dlpack` waits for that lock while it holds the GIL: a deadlock.
+    Arrays on the CPU become tensors without a copy, except for static programs, where a thread of
+    the executor frees the tensors. To free Python's memory, that thread needs the GIL while it
+    holds one of Paddle's locks; the next `from_dlpack` holds the GIL and waits for that lock: a
+    deadlock.
 
     Attributes:
-        place: of Paddle; None: Paddle's default place.
+        place: place of the tensor; None: Paddle's default place.
         stop_gradient: False if the tensor needs a gradient.
         static: a `DenseTensor`, as loaders yield in static mode.
     """
@@ -122,7 +123,7 @@ class PaddleKind:
 
 
 def _paddle_array_of(node: Any) -> tuple[Array, PaddleKind] | None:
-    """The array and kind of a tensor of Paddle; None for others."""
+    """Return the array and kind of a tensor of Paddle; None for others."""
     kind = _kind_of(node)
     return None if kind is None else (_paddle_numbers(node, kind), kind)
 
@@ -136,7 +137,7 @@ def moved(node: Any, place: Any) -> Any:
 
 
 def _exact(place: Any) -> Any:
-    """The place as an instance of its specific class, which static tensors need."""
+    """Return the place as an instance of its specific class, which static tensors need."""
     from paddle.base import core
 
     if place.is_cpu_place():
@@ -169,8 +170,8 @@ class TorchKind:
     """A tensor of PyTorch.
 
     Attributes:
-        device: of PyTorch; None: the CPU.
-        requires_grad: as of the tensor.
+        device: device of the tensor; None: the CPU.
+        requires_grad: whether the tensor needs a gradient.
     """
 
     device: Any = None
@@ -191,7 +192,7 @@ class TorchKind:
 
 
 def _torch_array_of(node: Any) -> tuple[Array, TorchKind] | None:
-    """The array and kind of a tensor of PyTorch; None for others.
+    """Return the array and kind of a tensor of PyTorch; None for others.
 
     Raises:
         BatchError: it is sparse, quantized, nested or on the meta device.
