@@ -1,1 +1,1 @@
-"""The reader's other process: gRPC, Redis and the ledger, away from the training (ADR-0021)."""
+"""The engine: the reader's second process, with gRPC, Redis and the ledger (ADR-0021)."""

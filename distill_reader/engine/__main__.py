@@ -12,7 +12,7 @@ import sys
 
 from ...runtime.supervise import end_with_parent
 
-#: After the trainer's death, the engine has so much time to release its teachers.
+#: Seconds that the engine has to release its teachers after the trainer's death.
 ORPHAN_GRACE_S = 4.0
 
 #: Threshold of the garbage collector's youngest generation, in objects.
@@ -21,7 +21,7 @@ GC_THRESHOLD = 20_000
 
 def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
     end_with_parent(ORPHAN_GRACE_S)
-    # After that: these take a second to load, during which the trainer may die.
+    # Imported after `end_with_parent`: loading takes a second, and the trainer may die meanwhile.
     from ...proto.arena import Arena, tune_allocator
     from ...proto.channel import Channel
     from ...proto.shared_buffer import SharedBuffer

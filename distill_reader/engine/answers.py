@@ -30,13 +30,13 @@ class ExpectedResponse:
     """What is known of a response before it arrives; the same for all requests to a teacher.
 
     Attributes:
-        teacher_id: of the teacher; empty: unknown.
-        incarnation: of the teacher; 0: unknown.
-        content_id: of the service's model; empty: unknown.
+        teacher_id: id of the teacher; empty: unknown.
+        incarnation: incarnation of the teacher; 0: unknown.
+        content_id: content of the service's model; empty: unknown.
         outputs: names of the outputs to return; empty: all that the response has, at least one.
         forms: requested form of each output.
         foreign: the server may have another name for its only output.
-        declared: outputs of the model by name, as its server describes them; empty: it does not.
+        declared: outputs of the model by name, as its server describes them; empty: not described.
         whole: every output of the model was requested.
     """
 
@@ -57,7 +57,7 @@ def soft_labels(
 
     Args:
         answer: the response.
-        expected: of a response of this teacher.
+        expected: what is known of this teacher's responses.
         samples: rows that each output must have.
 
     Returns:
@@ -95,7 +95,7 @@ def soft_labels(
 def named(
     answer: LabelResponse, expected: ExpectedResponse
 ) -> tuple[LabelResponse, tuple[str, ...]]:
-    """The response with the requested names of its outputs, and these names in order."""
+    """Return the response with the requested names of its outputs, and these names in order."""
     if expected.foreign:
         answer = _renamed(answer, expected.outputs)
     return answer, expected.outputs or output_names(answer, expected.forms)
@@ -113,11 +113,12 @@ def _renamed(answer: LabelResponse, requested: tuple[str, ...]) -> LabelResponse
 
 
 def device_seconds(reported: object, elapsed_s: float, beside: int = 1) -> float:
-    """Seconds that the teacher's device worked on a request.
+    """Return the seconds that the teacher's device worked on a request.
 
     Args:
-        reported: by the teacher; other values than numbers between 0 and `elapsed_s` are ignored.
-        elapsed_s: from sending the request to its response.
+        reported: the teacher's measurement; ignored unless it is a number between 0 and
+            `elapsed_s`.
+        elapsed_s: seconds from sending the request to its response.
         beside: requests in flight to the teacher at the time of sending, this one included. Without
             a report, the time is divided by this number: while the device is busy, that is the
             time from one response to the next.
@@ -166,8 +167,9 @@ def _check_label(name: str, label: Array, samples: int) -> None:
 def _check_declared(spec: TensorSpec, label: Array, exact: bool) -> None:
     """Compare an output with its declaration; raises BadAnswer.
 
-    Shapes with different numbers of dimensions are not compared, as some servers omit the batch's.
-    Datatypes are only compared if `exact`: some foreign servers declare another width of numbers.
+    Shapes with different numbers of dimensions are not compared, as some servers omit the batch
+    dimension. Datatypes are only compared if `exact`: some foreign servers declare another width of
+    numbers.
     """
     if len(spec.shape) == label.ndim:
         for want, have in zip(spec.shape[1:], label.shape[1:], strict=True):
@@ -179,7 +181,7 @@ def _check_declared(spec: TensorSpec, label: Array, exact: bool) -> None:
 
 
 def output_names(answer: LabelResponse, forms: LabelForms) -> tuple[str, ...]:
-    """The model's names of the outputs of a response; top-k outputs have three arrays each."""
+    """Return the model's names of the outputs of a response; a top-k output has three arrays."""
     names = list(answer.outputs)
     for name in answer.outputs:
         whole = name.removesuffix(".values")
@@ -193,7 +195,7 @@ def output_names(answer: LabelResponse, forms: LabelForms) -> tuple[str, ...]:
 
 
 def received(answer: LabelResponse, name: str, form: LabelForm | None) -> dict[str, Array]:
-    """The arrays of the output `name`: the parts of `form`, or one array of its own name.
+    """Return the arrays of the output `name`: the parts of `form`, or one array of its own name.
 
     Raises:
         BadAnswer: the response lacks them.
@@ -211,7 +213,7 @@ def received(answer: LabelResponse, name: str, form: LabelForm | None) -> dict[s
 def in_form(
     answer: LabelResponse, name: str, form: LabelForm | None
 ) -> tuple[dict[str, Array], Mapping[str, Parameter]]:
-    """The arrays of the output `name` in the requested form, and their parameters.
+    """Return the arrays of the output `name` in the requested form, and their parameters.
 
     If the server ignored the form, as foreign ones do, the output is converted here, so that labels
     do not depend on the server.
@@ -238,7 +240,7 @@ def labels_of(
 
     Args:
         answer: a response with checked arrays.
-        name: of the output.
+        name: name of the output.
         form: requested form.
         expand: convert to dense float32.
 
@@ -264,7 +266,7 @@ def _is_in(form: LabelForm, said: Mapping[str, Parameter]) -> bool:
 
 #: Relative rounding error of wire forms; top-k (None) has values in float16.
 _ROUNDED = {None: 2.0**-10, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 0.0}
-#: The share of class ids that may differ, in units of the tolerance: of nearly equal classes.
+#: The share of class ids that may differ, in units of the tolerance: classes may be nearly equal.
 _IDS = 5.0
 
 
@@ -275,7 +277,7 @@ def agree(
 
     Floats may differ by `tolerance` times the greatest absolute value of both arrays, plus the
     rounding error of the wire form. The top-k classes may differ in classes with nearly equal
-    values. Integers are class ids, of which a share may differ.
+    values. Integers are class ids; a small share of them may differ.
 
     Args:
         ours: labels by name, as the training loop gets them.
@@ -296,7 +298,7 @@ def agree(
 
 
 def greatest_difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> tuple[str, str]:
-    """The output in which labels of two teachers differ most, and a description of by how much."""
+    """Return the output in which labels of two teachers differ most, and describe by how much."""
     differences = {
         name: _difference(one, other)
         for name, one in ours.items()
@@ -310,7 +312,7 @@ def greatest_difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) 
 
 
 def _difference(one: Array, other: Array) -> float:
-    """The greatest difference relative to the greatest value; of integers, the differing share."""
+    """Return the difference relative to the greatest value; of integers, the differing share."""
     if one.dtype.kind in "iub":
         return float(np.count_nonzero(one != other)) / max(one.size, 1)
     one, other = _numbers(one), _numbers(other)
@@ -330,7 +332,7 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def _in_parts(names: Mapping[str, object], forms: LabelForms) -> list[str]:
-    """The top-k outputs whose labels are not expanded."""
+    """Return the top-k outputs with labels that are not expanded."""
     outputs = [name.removesuffix(".values") for name in names if name.endswith(".values")]
     return [
         name
@@ -355,7 +357,7 @@ def _dense_agree(ours: Array, theirs: Array, tolerance: float, form: LabelForm |
 
 
 def _rounded(labels: Array) -> float:
-    """The relative rounding error of a dtype."""
+    """Return the relative rounding error of the dtype."""
     return _ROUNDED.get(labels.dtype.name, 0.0)
 
 
@@ -407,7 +409,7 @@ class _Top:
         """Whether the values that only `other` has are too small to be in this top.
 
         Args:
-            other: of another teacher.
+            other: top of another teacher.
             shared: indices of the values of `other` that both have.
             limit: absolute tolerance.
         """
@@ -418,7 +420,7 @@ class _Top:
 
 
 def _top_of_parts(values: Array, classes_of: Array, classes: int, tail: Array) -> _Top:
-    """The top of the parts of top-k labels: values and classes [n, k], tail [n]."""
+    """Make the top from the parts of top-k labels: values and classes [n, k], tail [n]."""
     rows = np.arange(len(values))[:, np.newaxis]
     positions = (rows * classes + classes_of.reshape(values.shape)).reshape(-1)
     order = np.argsort(positions)
@@ -427,7 +429,7 @@ def _top_of_parts(values: Array, classes_of: Array, classes: int, tail: Array) -
 
 
 def _top_of_dense(rows: Array) -> _Top:
-    """The top of expanded top-k labels [n, classes]: all omitted classes have the least value."""
+    """Make the top from expanded top-k labels [n, classes], where the rest has the least value."""
     rest = rows.min(axis=1)
     kept = rows > rest[:, np.newaxis]
     least = np.where(kept, rows, np.inf).min(axis=1)
@@ -448,7 +450,7 @@ def _top_agree(ours: _Top, theirs: _Top, limit: float) -> bool:
 
 @lru_cache(maxsize=64)
 def joined(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any] | None:
-    """The dtype for rows of both dtypes in one array; None: they cannot be joined."""
+    """Return the dtype for rows of both dtypes in one array; None: they cannot be joined."""
     if one == other:
         return one
     name = widest_float(one.name, other.name)
@@ -456,7 +458,7 @@ def joined(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any] | None:
 
 
 def concatenated(pieces: Sequence[Array]) -> Array:
-    """Concatenate rows of pieces whose dtypes can be joined."""
+    """Concatenate rows of pieces with dtypes that can be joined."""
     dtype = pieces[0].dtype
     for piece in pieces[1:]:
         wider = joined(dtype, piece.dtype)
@@ -475,7 +477,7 @@ _FLOAT_BITS: Final[Mapping[str, tuple[int, int]]] = {
 
 
 def widest_float(one: str, other: str) -> str | None:
-    """The type for values of both, by their names; None where they cannot stand together."""
+    """Return the narrowest dtype for values of both, by name; None: they cannot be joined."""
     if one == other:
         return one
     if one not in _FLOAT_BITS or other not in _FLOAT_BITS:

@@ -27,10 +27,10 @@ def mixed_into(
     forms: LabelForms,
     kinds: Sequence[Mapping[str, str]],
 ) -> None:
-    """Write the weighted mean of probabilities.
+    """Write the weighted mean of probabilities to `mixed`.
 
     Args:
-        mixed: a float32 array for each label, which is overwritten.
+        mixed: a float32 array for each label; overwritten.
         labels: (share, labels by name) pairs of the services; shares sum to 1. Labels are matched
             by order, not by name; their shapes have been checked by `mean_layout`.
         forms: requested forms, and kinds that the user states.
@@ -66,7 +66,7 @@ def _are_probabilities(name: str, label: Array, forms: LabelForms, kind: str) ->
 def mean_layout(
     labels: Mapping[str, Mapping[str, Array]],
 ) -> list[tuple[str, np.dtype[np.float32], tuple[int, ...]]]:
-    """Names, dtypes and shapes of the mean of labels by service.
+    """Return the names, dtypes and shapes of the mean of labels, which are given by service.
 
     Raises:
         UsageError: labels of different shapes, or that are not floats.
@@ -92,16 +92,16 @@ class BatchDelivery:
     """Executes the instructions of `Delivery`. For the engine's thread.
 
     Args:
-        config: of the reader.
-        channel: to the trainer.
+        config: settings of the reader.
+        channel: channel to the trainer.
         arena: holds the labels.
-        members: one for each service.
+        members: one member for each service.
         failed: called if labels cannot be averaged.
         gave_up: called when the stream stops waiting for teachers.
 
     Attributes:
         delivery: decides which batches to offer and release.
-        mixture: of the latest batch with averaged labels; None: none yet.
+        mixture: services and weights of the latest batch with averaged labels; None: none yet.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class BatchDelivery:
 
 
 def poison(number: int, reasons: tuple[str, ...]) -> str:
-    """The error message for a batch that teachers refuse."""
+    """Return the error message for a batch that teachers refuse."""
     return (
         f"batch {number} will never be labelled: {'; '.join(reasons)} (so many refusals are enough"
         " to blame the batch, or there is no other teacher to ask)"
@@ -214,7 +214,7 @@ def poison(number: int, reasons: tuple[str, ...]) -> str:
 
 
 def _unseen_names(config: ReaderConfig) -> tuple[str, ...]:
-    """Names of the labels of an unlabelled batch while no batch has been labelled."""
+    """Return the label names of an unlabelled batch, for use until a batch has been labelled."""
     names: list[str] = []
     for name in config.fetches or ("soft_label",):
         form = config.labels.of(name)

@@ -27,7 +27,7 @@ from .tracing import open_timeline
 
 #: Interval of decisions that depend on time alone.
 TICK_S = 0.05
-#: While sockets are busy and nothing else happens, decisions are this far apart.
+#: Minimum interval of decisions while sockets only transfer parts of messages.
 BUSY_TICK_S = 0.01
 
 
@@ -35,13 +35,13 @@ class Engine:
     """Labels the batches in the ring, until the trainer ends.
 
     Args:
-        config: of the reader.
-        channel: to the trainer.
+        config: settings of the reader.
+        channel: channel to the trainer.
         ring: holds the batches; the trainer writes it.
         labels: arena for the labels.
 
     Attributes:
-        members: one for each service.
+        members: one member for each service.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Engine:
             member.queue(batch, message["source_s"])
 
     def _on_held(self, message: Message) -> None:
-        """A former engine has offered the trainer a batch with its labels."""
+        """Add a batch that a former engine has offered to the trainer."""
         batch = self._batches.add(message)
         self._pulled = batch.number + 1
         for member in self.members:
@@ -161,7 +161,7 @@ class Engine:
         self._batches.pop(number, None)
 
     def _on_resumed(self, message: Message, now: float) -> None:
-        """Continue after a former engine, whose batches were announced before this message."""
+        """Continue after a former engine; its batches were announced before this message."""
         self._stream_epoch = message["epoch"]
         self._pulled = message["pulled"]
         self._delivery.wait(waits=message["waiting"])

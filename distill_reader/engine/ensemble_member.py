@@ -1,6 +1,6 @@
 """The driver of one service's `ReaderCore`: passes events to it and executes its instructions.
 
-An engine has one member, or several whose labels it averages. All methods belong to the engine's
+An engine has one member, or several and averages their labels. All methods belong to the engine's
 thread; the roster and the links post calls to that thread's inbox.
 """
 
@@ -58,7 +58,7 @@ class MemberListener:
 
     Attributes:
         on_settled: the core has decided on a batch.
-        on_outcome: a teacher's link has posted an outcome, at this time; True: the labels of it are
+        on_outcome: a teacher's link has posted an outcome, at this time; True: its labels are
             valid.
         on_failed: the stream has failed, in this epoch or (True) in every epoch.
     """
@@ -74,22 +74,22 @@ class EnsembleMember:
     """Has batches labelled by the teachers of `config.service`.
 
     Args:
-        config: of this service alone.
-        inbox: of the engine's thread.
-        batches: by number.
+        config: settings of this service alone.
+        inbox: inbox of the engine's thread.
+        batches: known batches by number.
         ring: holds the batches.
         arena: holds the labels.
         mixed: labels are averaged with those of other members.
-        listener: of the engine.
+        listener: callbacks of the engine.
 
     Attributes:
         config: as given.
         core: makes all decisions; read-only for others.
-        ledger: of the core: the state of each row.
-        roster: names the teachers.
+        ledger: the core's ledger, with the state of each row.
+        roster: source of the teachers.
         labels: the label records.
         label_cache: finds labels in a store; None: no store is configured.
-        relabelled: number of batches whose labels were discarded.
+        relabelled: number of times that the labels of a batch were revoked.
         links: open links to teachers, by number.
         poisoned: number of batches that teachers refused for good.
         reports: number of immediate reports to the coordinator that the core has asked for.
@@ -130,11 +130,11 @@ class EnsembleMember:
         self.links: dict[int, TeacherLink] = {}
         self._paths = PathAttempts(inbox, self.handle)
         self._sender = RequestSender(config, batches, ring, self.links, core.teachers.links)
-        #: (teacher, request) in flight as far as the ledger knows, that could not be sent.
+        #: (teacher, request) pairs that could not be sent; the ledger counts them as in flight.
         self._unsent: list[tuple[str, int]] = []
-        #: Labels by teacher and request, to be compared.
+        #: Labels to compare, by request and teacher.
         self._kept: dict[int, dict[str, Mapping[str, Array]]] = {}
-        self._dispute = ""  # describes the latest
+        self._dispute = ""  # describes the latest dispute
         self._looked_at = -inf
         self._coordinator_answers = True
 
@@ -188,7 +188,7 @@ class EnsembleMember:
             self.label_cache.queue(batch, time.monotonic())
 
     def _enqueue(self, batch: BatchMetadata, cached: CachedLabels) -> None:
-        """Copy the cached labels of a batch, and have the rest labelled."""
+        """Copy the cached labels of a batch, and have its other rows labelled."""
         missing, row_nbytes = None, 0
         if cached.rows:
             self.labels.fill(batch, cached.rows, cached.labels)
@@ -211,7 +211,7 @@ class EnsembleMember:
         )
 
     def taken(self, number: int, samples: int, step_s: float | None, now: float) -> None:
-        """The training loop took a batch, after `step_s` seconds of work on the last one."""
+        """Record that the training loop took a batch; it worked `step_s` on the previous one."""
         if self.label_cache is not None:
             self.label_cache.forget(number)
         self.labels.forget(number)
@@ -233,7 +233,7 @@ class EnsembleMember:
         self.handle(taken_over, now)
 
     def look(self, now: float) -> None:
-        """Have the core decide, after new events or as time has passed."""
+        """Have the core decide, after new events or because time has passed."""
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
             self._coordinator_answers = self.roster.answers()
@@ -320,7 +320,7 @@ class EnsembleMember:
         self._carry_out(self.core.handle(answer, now), done, link)
 
     def _agreeing(self, name: str, done: RequestDone) -> frozenset[str]:
-        """The teachers with kept labels of this request that agree with `done`."""
+        """Return the teachers with kept labels of this request that agree with `done`."""
         kept = self._kept.get(done.job.request, {})
         tolerance = partial(self.core.teachers.comparisons.tolerance, name, done.numerics_id)
         forms = self.config.labels
@@ -445,13 +445,13 @@ class EnsembleMember:
 
 
 def log_news(news: do.LogMessage) -> None:
-    """Log news of the core."""
+    """Log a message of the core."""
     level = logging.INFO if news.level == "info" else logging.WARNING
     log.log(level, news.text, extra={"teacher": news.teacher} if news.teacher else {})
 
 
 def core_config(config: ReaderConfig) -> CoreConfig:
-    """The settings of the core."""
+    """Convert the reader's settings to those of the core."""
     most = config.window if config.deterministic else max(config.window, config.window_max)
     return CoreConfig(
         config.service,
@@ -472,5 +472,5 @@ def core_config(config: ReaderConfig) -> CoreConfig:
 
 
 def room_in_s(error: errors.EdlError) -> float | None:
-    """Seconds until a full teacher expects to have room; None: unknown."""
+    """Return the seconds until a full teacher expects to have room; None: unknown."""
     return error.retry_after_s if isinstance(error, errors.RateLimited) else None

@@ -90,7 +90,7 @@ class Inbox:
         return calls
 
     def put_off(self, call: Call) -> None:
-        """Have `call` called before the next wait; in the engine's thread."""
+        """Run `call` before the next wait; for the engine's thread."""
         self._put_off.append(call)
 
     def listen(self, channel: Channel, handler: Callable[[Message], None]) -> None:
@@ -112,7 +112,7 @@ class Inbox:
             self._poll.modify(fd, select.POLLIN)
 
     def unwatch(self, connection: HasFileno) -> None:
-        """Stop watching a connection; before it is closed."""
+        """Stop watching a connection; required before it is closed."""
         del self._watched[connection.fileno()]
         self._room.pop(connection.fileno(), None)
         self._poll.unregister(connection.fileno())

@@ -47,7 +47,7 @@ class _QueuedBatch:
     Attributes:
         batch: the batch.
         since: when it was queued.
-        again: the ledger has the batch, and withholds it.
+        again: the ledger already has the batch, and withholds it until this lookup is done.
         in_lookup: the thread has been told to look it up.
         cached: the result; None: not known yet.
     """
@@ -63,10 +63,10 @@ class LabelCache:
     """The label store of one service. For the engine's thread.
 
     Args:
-        config: of the service; with a store.
-        inbox: of the engine's thread.
+        config: settings of the service, with a store.
+        inbox: inbox of the engine's thread.
         ring: holds the batches.
-        numerics: which numerics_id is admitted, if bits matter.
+        numerics: the numerics_id to which a deterministic reader is pinned.
         on_ready: receives each batch with its cached labels, in order.
         on_failed: called if the store cannot be used as configured, in this epoch or (True) in
             every epoch.
@@ -114,7 +114,7 @@ class LabelCache:
 
     @property
     def content_id(self) -> str:
-        """Content of the model whose labels are looked up; empty: unknown."""
+        """Content of the labels that are looked up; empty: unknown."""
         return "" if self._model is None else self._model.content.content_id
 
     # --- batches
@@ -149,7 +149,7 @@ class LabelCache:
         """Start lookups that are due, and pass on batches that are ready.
 
         Args:
-            content_id: that the coordinator names; empty: none.
+            content_id: content that the coordinator names; empty: none.
             usable: number of teachers that requests can be sent to.
             now: time of the engine's clock.
         """
@@ -183,10 +183,10 @@ class LabelCache:
         """Store labels.
 
         Args:
-            done: with the rows of all its spans.
-            accepted: spans whose labels are used.
+            done: response with the rows of all its spans.
+            accepted: spans with labels that are used.
             inputs: names of the model's inputs, in its order.
-            batches: by number.
+            batches: known batches by number.
         """
         if not done.content_id:
             if self._model is None and not self._mute:
@@ -234,17 +234,17 @@ class LabelCache:
     # --- the worker's events, in the engine's thread
 
     def on_opened(self, remembered: ServiceModel | None) -> None:
-        """The store is open, or cannot be used."""
+        """Start lookups: the store is open, or cannot be used."""
         self._opened = True
         if remembered is not None and self._numerics.admits(remembered.content.numerics_id):
             self._remembered = remembered
 
     def on_failed(self, error: EdlError) -> None:
-        """The store cannot be opened, because of a wrong setting."""
+        """Report that the store cannot be opened because of a wrong setting."""
         self._on_failed(error, True)
 
     def on_lookup(self, found: BatchKeys, cached: CachedLabels) -> None:
-        """A lookup is done."""
+        """Use the result of a lookup."""
         for queued in self._queued:
             if queued.batch.number == found.number:
                 queued.in_lookup = False
@@ -255,7 +255,7 @@ class LabelCache:
                 break  # if the model has changed, the batch is looked up again
         self._deliver()
 
-    # --- within
+    # --- internal
 
     def _cache_view(
         self, queued: _QueuedBatch, content_id: str, usable: int, now: float
@@ -294,7 +294,11 @@ class LabelCache:
             self._worker.submit(model)
 
     def _keys_of(self, batch: BatchMetadata, content: Content) -> BatchKeys | None:
-        """The keys of a batch; None if its memory was reused, as after an epoch that was left."""
+        """Return the keys of a batch; None if they cannot be made.
+
+        Its memory may have been reused, as after an epoch that was left; or it does not fit the
+        settings, which is reported.
+        """
         known = self._known.get(batch.number)
         if known is None or known.content != content:
             assert self._model is not None

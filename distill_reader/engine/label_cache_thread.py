@@ -52,7 +52,7 @@ class LabelSelection:
     forms: LabelForms
 
     def names(self, layout: Layout) -> tuple[str, ...] | None:
-        """The outputs in order; None if rows of this layout lack one."""
+        """Return the outputs in order; None if rows of this layout lack one."""
         if not self.fetches and not layout.whole:
             return None
         names = self.fetches or layout.outputs
@@ -69,7 +69,7 @@ class CachedLabels:
 
     Attributes:
         rows: numbers of the labelled rows of the batch, ascending.
-        labels: of these rows, by name, as the training loop gets them.
+        labels: labels of these rows by name, as the training loop gets them.
     """
 
     rows: tuple[int, ...]
@@ -81,7 +81,7 @@ class CachedLabels:
         return sum(label.nbytes for label in self.labels.values()) // max(1, len(self.rows))
 
     def missing(self, rows: int) -> tuple[tuple[int, int], ...]:
-        """The spans (start, stop) without labels in a batch of so many rows."""
+        """Return the spans (start, stop) without labels in a batch of `rows` rows."""
         ends = (-1, *self.rows, rows)
         return tuple((a + 1, b) for a, b in itertools.pairwise(ends) if a + 1 < b)
 
@@ -92,7 +92,7 @@ NO_LABELS = CachedLabels((), {})
 def rows_of(
     answer: LabelResponse, expected: ExpectedResponse, content: Content, maker: str = ""
 ) -> list[LabelRow]:
-    """The rows for a store of a checked response: outputs in their wire form."""
+    """Convert a checked response to rows for a store, with outputs in their wire form."""
     answer, names = named(answer, expected)
     outputs: dict[str, tuple[LabelForm | None, int | None, list[Array]]] = {}
     for name in names:
@@ -108,12 +108,12 @@ def cached_labels(rows: Sequence[LabelRow | None], requested: LabelSelection) ->
     """Convert stored rows to labels.
 
     Args:
-        rows: of a batch, in order; None: not stored.
+        rows: stored rows of a batch, in order; None: not stored.
         requested: outputs and forms.
 
     Returns:
-        The labels of the rows that have all requested outputs; if rows differ in the shapes of
-        their labels, of the largest group of equal shapes.
+        The labels of the rows that have all requested outputs. If their shapes differ, only those
+        of the largest group of equal shapes.
 
     Raises:
         EdlError: the labels are invalid.
@@ -196,7 +196,7 @@ def _group(
 
 
 def _by_layout(rows: Sequence[LabelRow | None]) -> dict[Layout, list[int]]:
-    """The numbers of the rows of each layout."""
+    """Return the numbers of the rows of each layout."""
     numbers: dict[Layout, list[int]] = {}
     for number, row in enumerate(rows):
         if row is not None:
@@ -215,9 +215,9 @@ class BatchKeys:
     """The keys of the rows of a batch.
 
     Attributes:
-        number: of the batch.
-        content: of the labels.
-        keys: of its rows.
+        number: number of the batch.
+        content: content of the labels.
+        keys: keys of its rows.
         ids: the user's own ids of its rows, if any.
     """
 
@@ -227,20 +227,21 @@ class BatchKeys:
     ids: Sequence[LabelRow] = ()
 
     def cut(self, start: int, stop: int) -> BatchKeys:
-        """The keys of the rows [start, stop)."""
+        """Return the keys of the rows [start, stop)."""
         return replace(self, keys=self.keys[start:stop], ids=self.ids[start:stop])
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Look up a batch.
+    """A command to look up a batch.
 
     Attributes:
-        number: of the batch.
-        rows: how many it has.
-        content: of the labels.
+        number: number of the batch.
+        rows: its number of rows.
+        content: content of the labels.
         inputs: its inputs of the model.
-        stays: returns whether the ring's memory still has the batch; else no one waits for it.
+        stays: returns whether the ring's memory still has the batch; if not, nothing waits for the
+            result.
         ids: the user's own ids of its rows, if any.
     """
 
@@ -265,7 +266,7 @@ class RemoveRows:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Write all inserted rows."""
+    """A command to write all inserted rows."""
 
 
 #: None: flush and end.
@@ -283,7 +284,7 @@ class LabelCacheListener(Protocol):
 
 
 def keys_of_batch(look: Lookup) -> BatchKeys | None:
-    """The keys of a batch; None if its memory was reused meanwhile."""
+    """Return the keys of a batch; None if its memory was reused meanwhile."""
     keys = keys_of(look.content, look.inputs, 0, look.rows, look.ids)
     ids: Sequence[LabelRow] = ()
     if look.ids:
@@ -298,10 +299,10 @@ class LabelCacheThread:
     If the store fails for good, lookups find nothing and rows are dropped.
 
     Args:
-        settings: of the store.
-        service: of the teachers.
+        settings: settings of the store.
+        service: name of the teachers' service.
         requested: outputs and forms.
-        inbox: of the engine's thread.
+        inbox: inbox of the engine's thread.
         listener: receives the results.
 
     Attributes:
@@ -359,7 +360,7 @@ class LabelCacheThread:
             except Exception as error:  # in any case, the engine must not wait for ever
                 log.exception("the label store %s is left alone", self._settings.path)
                 self._give_up(error)
-        self._inbox.post(self._listener.on_opened, None)  # perhaps a second time
+        self._inbox.post(self._listener.on_opened, None)  # a second call if the store was open
         self._do_without()
 
     def _work(self, store: LabelDatabase) -> None:
@@ -424,7 +425,7 @@ class LabelCacheThread:
         """Answer lookups with nothing, and insert nothing."""
         while (command := self._commands.get()) is not None:
             if isinstance(command, Lookup):
-                # The store, which is not used, would have counted these.
+                # The store is not used; it would have counted these.
                 self.stats = self.stats.plus(misses=command.rows, dropped=command.rows)
                 batch = BatchKeys(command.number, command.content, ())
                 self._inbox.post(self._listener.on_lookup, batch, NO_LABELS)

@@ -38,7 +38,7 @@ class LabelRecords:
 
     Args:
         arena: holds the records.
-        batches: by number.
+        batches: known batches by number.
         mixed: the trainer gets mixtures of these records and others.
 
     Attributes:
@@ -51,7 +51,7 @@ class LabelRecords:
         self.is_mixed = mixed
         self._arena = arena
         self._batches = batches
-        self._widest: dict[str, np.dtype[Any]] = {}  # of each label so far
+        self._widest: dict[str, np.dtype[Any]] = {}  # widest dtype of each label so far
         self._kept: dict[int, AssembledLabels] = {}
         self._offered: dict[int, AssembledLabels] = {}
 
@@ -101,7 +101,7 @@ class LabelRecords:
             array[list(rows)] = label
 
     def arrays(self, labels: AssembledLabels) -> dict[str, Array]:
-        """The labels by name, as views of the arena."""
+        """Return the labels by name, as views of the arena."""
         refs = labels.record.arrays
         return {name: self._arena.get(ref) for name, ref in zip(labels.names, refs, strict=True)}
 
@@ -148,7 +148,7 @@ class LabelRecords:
             self.forget(number)
 
     def _record_for(self, batch: BatchMetadata, labels: Mapping[str, Array]) -> AssembledLabels:
-        """The record of a batch, wide enough for these labels of some of its rows."""
+        """Return the record of a batch, wide enough for these labels of some of its rows."""
         for name, label in labels.items():
             if self._widest.get(name) is not label.dtype:
                 self._learn_dtype(name, label.dtype)
@@ -182,7 +182,7 @@ class LabelRecords:
         return copy
 
     def _wide(self, name: str, label: Array) -> np.dtype[Any]:
-        """The dtype that a label is stored in."""
+        """Return the dtype that a label is stored in."""
         return joined(label.dtype, self._widest[name]) or label.dtype
 
     def _allocate(self, batch: BatchMetadata, labels: Mapping[str, Array]) -> AssembledLabels:
@@ -199,7 +199,7 @@ class LabelRecords:
             raise refused(self._arena, error) from error
 
     def _parts(self, job: TeacherRequest) -> Iterator[tuple[Span, BatchMetadata, slice]]:
-        """The spans of known batches, each with its rows of the response."""
+        """Yield the spans of known batches, each with its rows of the response."""
         at = 0
         for span in job.spans:
             if (batch := self._batches.get(span.batch)) is not None:

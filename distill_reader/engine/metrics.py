@@ -36,7 +36,7 @@ class TeacherTimes:
         self._quantiles: dict[str, dict[float, LowQuantile]] = {}
 
     def answered(self, teacher: str, samples: int, seconds: float, now: float) -> None:
-        """A teacher labelled `samples` rows, `seconds` after the request was sent."""
+        """Record that a teacher labelled `samples` rows, `seconds` after the request was sent."""
         if teacher not in self._rates:
             self._rates[teacher] = RecentRate(HORIZON_S)
             self._quantiles[teacher] = {q: LowQuantile(ANSWERS, q) for q in QUANTILES}
@@ -45,11 +45,11 @@ class TeacherTimes:
             quantile.add(seconds)
 
     def samples_per_s(self, teacher: str, now: float) -> float:
-        """Rows per second, over the last `HORIZON_S`; 0 without a response."""
+        """Return the rows per second, over the last `HORIZON_S`; 0 without a response."""
         return self._rates[teacher].value(now) if teacher in self._rates else 0.0
 
     def quantile_s(self, teacher: str, q: float) -> float | None:
-        """The `q` quantile of its latest response times, in seconds; None without a response."""
+        """Return the `q` quantile of its latest response times, in seconds; None: no response."""
         return self._quantiles[teacher][q].value if teacher in self._quantiles else None
 
     def keep(self, teachers: Collection[str]) -> None:
@@ -70,7 +70,7 @@ class MemberSnapshot:
         member: the member.
         times: recent response times of its teachers.
         forgone: number of batches delivered without its labels.
-        weight: of its labels in the latest averaged batch; None: nothing is averaged.
+        weight: weight of its labels in the latest averaged batch; None: nothing is averaged.
         upper_bytes: threshold `ut`.
         lower_bytes: threshold `lt`.
         now: time of the engine's clock.
@@ -117,7 +117,7 @@ def _gauge(name: str, what: str, value: Callable[[EnsembleMember], float]) -> Me
 
 
 def _stored(name: str, what: str, value: Callable[[StoreStats], float]) -> MetricFamily:
-    """A counter that exists if a store is configured."""
+    """Define a counter that exists only if a store is configured."""
 
     def samples(seen: MemberSnapshot) -> Iterator[Sample]:
         if seen.member.label_cache is not None:
@@ -129,7 +129,7 @@ def _stored(name: str, what: str, value: Callable[[StoreStats], float]) -> Metri
 def _by_teacher(
     name: str, what: str, value: Callable[[MemberSnapshot, str], float]
 ) -> MetricFamily:
-    """A gauge for each current teacher; the series ends when the teacher leaves."""
+    """Define a gauge for each current teacher; its series ends when the teacher leaves."""
     return MetricFamily(
         "gauge",
         f"teacher_{name}",
@@ -224,7 +224,7 @@ _STREAM: Final = (
     ),
 )
 
-#: Batches that were not simply labelled.
+#: Batches that were not labelled in the normal way.
 _BATCHES: Final = (
     MetricFamily(
         "counter",
@@ -357,7 +357,7 @@ LABELS: Final = ("service", "student")
 #: Buckets in seconds: requests take from some milliseconds to minutes.
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
-#: Of the whole reader; their service is "a+b".
+#: Help texts of metrics of the whole reader, with the label service="a+b".
 _PARTLY: Final = "Batches whose labels lack those of a service of the ensemble."
 _UNLABELLED: Final = "Batches that went without any soft label, as there was no teacher."
 
@@ -366,7 +366,7 @@ class Exporter:
     """Serves metrics until `close`. The engine's thread updates them by `show`.
 
     Attributes:
-        registry: of prometheus_client.
+        registry: registry of prometheus_client.
 
     Raises:
         UsageError: `config.metrics_listen` cannot be used as an address.
@@ -424,7 +424,7 @@ class Exporter:
         ]
 
     def collect(self) -> list[Metric]:
-        """Called by prometheus_client, in another thread."""
+        """Return the metrics; prometheus_client calls this in another thread."""
         return self._shown
 
     def close(self) -> None:
@@ -450,10 +450,10 @@ def _metric(family: MetricFamily, members: Sequence[MemberSnapshot]) -> Metric:
 
 
 def _of(config: ReaderConfig) -> tuple[str, str]:
-    """The values of `LABELS`."""
+    """Return the values of `LABELS`."""
     return config.service, config.student_id
 
 
 def open_exporter(config: ReaderConfig) -> Exporter | None:
-    """The exporter, if the configuration requests one."""
+    """Create the exporter, if the configuration requests one."""
     return Exporter(config) if config.metrics_listen else None

@@ -26,8 +26,8 @@ class PathAttempts:
     Names are resolved while teachers are reachable, as DNS may fail together with the network.
 
     Args:
-        inbox: of the engine's thread.
-        tried: receives the result of each attempt, in that thread.
+        inbox: inbox of the engine's thread.
+        tried: receives the result of each attempt, in the engine's thread.
     """
 
     def __init__(self, inbox: Inbox, tried: Callable[[PathsTried], None]) -> None:
@@ -95,7 +95,10 @@ def _look_up(address: str) -> _SocketAddresses:
 
 
 def _refusal(addresses: _SocketAddresses) -> str:
-    """Why no machine accepts a connection at these addresses; empty if one does."""
+    """Return why no machine accepts a connection at these addresses.
+
+    Empty if a machine does, or if an error of this machine prevents the attempt.
+    """
     refusal = "its name is not known"
     for family, address in addresses:
         try:

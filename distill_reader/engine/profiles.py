@@ -1,7 +1,7 @@
-"""The profile of a job: a file with measured times, from which its next run starts.
+"""The profile of a job: a file with measured times, which its next run starts with.
 
-`scheduler.stream_stats` decides what is saved and when. A failure does not affect the training,
-which then starts without a profile, like a first run.
+`scheduler.stream_stats` decides what is saved and when. Without a readable profile, a training
+starts like a first run.
 
 Each service and job has its own file, so that different readers do not overwrite each other's;
 readers of one job write nearly the same, and the last one wins. Files are replaced atomically.
@@ -39,12 +39,12 @@ class ProfileFile:
     """The profile of one service and job.
 
     Args:
-        folder: of profiles; created when the first one is written.
-        service: of the teachers.
-        job: of the training.
+        folder: folder of profiles; created when the first one is written.
+        service: name of the teachers' service.
+        job: name of the training.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
     """
 
     def __init__(self, folder: str | Path, service: str, job: str) -> None:
@@ -53,7 +53,7 @@ class ProfileFile:
         self.path = Path(folder) / f"{key}.json"
 
     def read(self) -> StreamProfile | None:
-        """The saved profile; None: missing, or not a profile.
+        """Return the saved profile; None: missing, or not a profile.
 
         Raises:
             OSError: the file cannot be read.
@@ -93,8 +93,8 @@ class ProfileRecorder:
     """Loads and saves the profile of one member. For the engine's thread.
 
     Args:
-        config: of the member; without a folder of profiles, nothing is loaded or saved.
-        inbox: of the engine's thread.
+        config: settings of the member; without a folder of profiles, nothing is loaded or saved.
+        inbox: inbox of the engine's thread.
         measured: returns the current measurements, given the content of the teachers' model.
         remembered: receives the loaded profile; None: there was none.
     """

@@ -46,11 +46,11 @@ def waiting_for(member: EnsembleMember) -> str:
 
 
 def story(member: EnsembleMember, batch: int, now: float) -> list[str]:
-    """The recorded events of a batch, each with the instructions that followed.
+    """Return the recorded events of a batch, each with the instructions that followed.
 
     Args:
-        member: whose core has recorded them.
-        batch: its number.
+        member: the member that has recorded them.
+        batch: number of the batch.
         now: time of the engine's clock.
 
     Returns:
@@ -91,7 +91,7 @@ class CoordinatorReporter:
 
 
 def student_report(member: EnsembleMember, now: float) -> pb.StudentReport:
-    """The student's state in this service."""
+    """Return the student's state in this service."""
     config, ledger, core = member.config, member.ledger, member.core
     memory, decision, figures = core.memory, core.decision, core.stats
     switch, teachers = core.contents.switch, core.teachers
@@ -136,7 +136,7 @@ def student_report(member: EnsembleMember, now: float) -> pb.StudentReport:
 
 
 def _otherwise(state: FlowState) -> FlowState:
-    """The state to report for a student that waits, but does not starve in the longer term."""
+    """Return the state to report of a student that does not starve: short waits are steady."""
     return "steady" if state == "starved" else state
 
 
@@ -151,7 +151,7 @@ class TrainerReporter:
     """Reports the reader to the trainer and the coordinator. For the engine's thread.
 
     Attributes:
-        exporter: of metrics; None: not configured.
+        exporter: exporter of metrics; None: not configured.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class TrainerReporter:
         self._request = self._answered = 0  # number of the trainer's latest request for stats
         #: Resends and kinds of labels of each member, as sent.
         self._sent_before_batch: list[tuple[int, object]] = []
-        #: As sent, by service; the states of an engine that starts are not sent.
+        #: The latest state that was sent, by service; an engine's initial states are not sent.
         self._handoff_states = {
             member.config.service: member.core.contents.handoff_state for member in members
         }
@@ -207,7 +207,7 @@ class TrainerReporter:
         self.fail(error, epoch)
 
     def fail(self, error: errors.EdlError, epoch: int | None) -> None:
-        """Have the training loop raise `error`: in `epoch`, or if that is None in every call.
+        """Have the training loop raise `error` in `epoch`; None: in every epoch.
 
         Only the first failure of an epoch is reported.
         """
@@ -263,7 +263,7 @@ class TrainerReporter:
 def stats(
     members: Sequence[EnsembleMember], batch_delivery: BatchDelivery, now: float
 ) -> dict[str, Any]:
-    """The fields of `ReaderStats` that only the engine knows."""
+    """Return the fields of `ReaderStats` that only the engine knows."""
     cores = [member.core for member in members]
     label_caches = [member.label_cache for member in members if member.label_cache is not None]
     states = {core.decision.state for core in cores}

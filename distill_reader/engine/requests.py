@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 #: (key, dtype, shape of a row) of each field that is fed to models.
 InputLayout = tuple[tuple[FieldKey, str, tuple[int, ...]], ...]
 
-#: Maximum number of layouts to remember: padded texts have another one for each length.
+#: Maximum number of layouts to remember: padded texts have one for each length.
 MAX_LAYOUTS: Final = 256
 
 
@@ -39,14 +39,14 @@ class BatchMetadata(NamedTuple):
     """A batch in the ring.
 
     Attributes:
-        number: of the batch; grows over all epochs.
-        nbytes: of all its arrays.
+        number: number of the batch; grows over all epochs.
+        nbytes: bytes of all its arrays.
         samples: its rows, as the training loop counts them.
         fields: the location of each field in the ring.
-        rows: that can be sent separately; 1 if the batch cannot be split.
+        rows: number of rows that can be sent separately; 1 if the batch cannot be split.
         kind: rows of batches of one kind can be sent in one request.
         is_even: whether the batch can be split: all fields to be fed have the same number of rows.
-        generation: of the first field; it changes when the memory is reused.
+        generation: generation of the first field; it changes when the memory is reused.
     """
 
     number: int
@@ -99,7 +99,7 @@ class KnownBatches(dict[int, BatchMetadata]):
         return batch
 
     def _kind(self, layout: InputLayout) -> int:
-        """The number of a layout; a layout that was evicted gets a new one."""
+        """Return the number of a layout; a layout that was evicted gets a new one."""
         if layout not in self._kinds:
             self._kinds[layout] = next(self._numbers)
             if len(self._kinds) > MAX_LAYOUTS:
@@ -180,7 +180,7 @@ def _hint(missing: Sequence[str], left: Sequence[str]) -> str:
     return f"; did you mean {', '.join(pairs)}?" if pairs else ""
 
 
-#: The first character of dtype names whose arrays are converted before they are sent.
+#: First character of the names of dtypes that are converted before arrays are sent.
 _BIG_ENDIAN: Final = ">"
 
 
@@ -188,10 +188,10 @@ class SlicedInputs(NamedTuple):
     """The inputs of one request.
 
     Attributes:
-        inputs: by name; views of the ring's memory.
-        locations: of the inputs in the ring, if teachers can read each there in one piece; else
-            empty.
-        stamps: (offset, generation) of each array of the ring that the inputs are part of.
+        inputs: views of the ring's memory, by name.
+        locations: location of each input in the ring, if teachers can read all of them there, each
+            in one piece; else empty.
+        stamps: (offset, generation) of each array in the ring that has rows of the inputs.
     """
 
     inputs: dict[str, Input]
@@ -203,7 +203,7 @@ class InputSlicer:
     """Cuts the inputs of requests from batches in the ring. For the engine's thread.
 
     Args:
-        batches: by number.
+        batches: known batches by number.
         ring: holds the batches.
         feeds: see `model_inputs`.
     """
@@ -267,7 +267,7 @@ class InputSlicer:
         return SlicedInputs(found, locations, tuple(stamps))
 
     def _fed_with(self, batch: BatchMetadata, inputs: tuple[str, ...]) -> Mapping[str, FieldKey]:
-        """The field for each input; the same for all batches with the same fields."""
+        """Return the field for each input; the same for all batches with the same fields."""
         kind = (inputs, *batch.fields)
         if (fed := self._fed.get(kind)) is None:
             fields = {key: key for key in batch.fields}
@@ -288,10 +288,10 @@ class RequestSender:
     """Sends the requests of one member over its links. For the engine's thread.
 
     Args:
-        config: of the member.
-        batches: by number.
+        config: settings of the member.
+        batches: known batches by number.
         ring: holds the batches.
-        links: the open ones, by number.
+        links: open links by number.
         link_states: the core's view of the links.
     """
 
@@ -309,7 +309,7 @@ class RequestSender:
         self._links = links
         self._link_states = link_states
         self._student = config.student_id
-        self._first: int | None = None  # the first batch, whose inputs are checked
+        self._first: int | None = None  # number of the first batch; its inputs are checked
 
     def send(self, ask: SendRequest) -> None:
         """Send a request.

@@ -30,7 +30,7 @@ class Roster(Protocol):
     def report(self, report: pb.StudentReport) -> None: ...
 
     def why(self) -> str:
-        """Why there may be no teachers; empty: unknown."""
+        """Describe why there may be no teachers; empty: unknown."""
         ...
 
     def answers(self) -> bool:
@@ -48,8 +48,8 @@ def open_roster(config: ReaderConfig, on_assigned: OnAssigned, on_failed: OnFail
     """Create the roster of a reader.
 
     Args:
-        config: with named teachers or a coordinator.
-        on_assigned: called in a thread of the roster when the teachers change.
+        config: settings with named teachers or a coordinator.
+        on_assigned: called in any thread when the teachers change.
         on_failed: called once if the teachers cannot change any more: a newer process of this
             student has replaced this one, or the coordinator has another protocol version.
     """
@@ -70,10 +70,10 @@ class NamedTeachers:
         self._on_assigned(self._assigned)
 
     def remember(self, assigned: Assigned) -> None:
-        """No effect: they are fixed."""
+        """Do nothing: named teachers are fixed."""
 
     def report(self, report: pb.StudentReport) -> None:
-        """No effect: there is no coordinator."""
+        """Do nothing: there is no coordinator."""
 
     def why(self) -> str:
         return ""
@@ -82,7 +82,7 @@ class NamedTeachers:
         return True
 
     def stop(self) -> None:
-        """Nothing runs."""
+        """Do nothing: there is no thread."""
 
 
 class AdvisedTeachers:
@@ -150,7 +150,7 @@ class AdvisedTeachers:
         self._on_assigned(assigned)
 
     def _look_for_others(self) -> None:
-        """Find services that the user may mean; in a thread, as a manager may take seconds."""
+        """Find services that the user may mean; in a thread, because a manager may take seconds."""
         from difflib import get_close_matches  # slow to import, and rarely needed
 
         from ...coordinator import fetch_status
@@ -167,7 +167,7 @@ class AdvisedTeachers:
         self._others += "".join(f" (did you mean {name!r}?)" for name in close)
 
     def _peer(self, teacher: pb.Teacher) -> Peer | None:
-        """The peer for a teacher; without an address, the known one, as the manager has lost it."""
+        """Return the peer for a teacher; the known one if the manager has lost its address."""
         if not teacher.address:
             return self._known.get(teacher.teacher_id)
         return Peer(
@@ -184,5 +184,5 @@ class AdvisedTeachers:
 
 
 def _fits(peer: Peer, content_id: str) -> bool:
-    """Whether the teacher has the assigned content, as far as known: contents are never mixed."""
+    """Whether the teacher has the assigned content, or one is unknown: contents are not mixed."""
     return not (peer.content_id and content_id) or peer.content_id == content_id

@@ -57,7 +57,7 @@ PROBE_TIMEOUT_S = 5.0
 
 
 class ConcurrencyCounter:
-    """Counts the threads in a `with` block; entering returns the count, with this thread."""
+    """Counts the threads in a `with` block; entering returns the count, this thread included."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -78,10 +78,10 @@ class PendingRequest(NamedTuple):
 
     Attributes:
         job: the rows to label.
-        template: of the request.
-        request: as sent.
-        at: time of sending, of the monotonic clock.
-        until: deadline, of the monotonic clock.
+        template: template of the request.
+        request: the request as sent.
+        at: time of sending by the monotonic clock.
+        until: deadline by the monotonic clock.
         beside: requests in flight to the teacher at the time of sending, this one included.
     """
 
@@ -96,14 +96,14 @@ class PendingRequest(NamedTuple):
 class ConnectionPool:
     """The connections to one teacher, over which the engine's thread sends without blocking.
 
-    A request that fails by a lost connection or an expired credential is repeated by a thread over
-    gRPC, which finds the cause. All methods but `open` belong to the engine's thread.
+    If a connection is lost, a credential has expired or shared memory fails, a thread repeats the
+    request over gRPC, which finds the cause. All methods but `open` belong to the engine's thread.
 
     Args:
-        inbox: waits for the sockets.
+        inbox: polls the sockets.
         checked: converts a response, or the teacher's error, to an outcome.
         post: receives each outcome.
-        send_by_thread: receives each job that a thread has to send.
+        send_by_thread: receives each request that a thread has to send.
 
     Attributes:
         wants_connection: the latest request found no connection with room.
@@ -180,7 +180,7 @@ class ConnectionPool:
             connection.close()
 
     def check_deadlines(self, now: float) -> None:
-        """Fail requests whose deadline has passed, and drop their connections."""
+        """Fail overdue requests, and drop their connections."""
         for connection, pending in list(self._connections.items()):
             late = next((one for one in pending.values() if one.until <= now), None)
             if late is not None:
@@ -202,7 +202,7 @@ class ConnectionPool:
         self._connections.clear()
 
     def _flush(self, connection: TransportConnection, was_full: bool = False) -> None:
-        if connection not in self._connections:  # dropped meanwhile
+        if connection not in self._connections:  # it was dropped meanwhile
             return
         try:
             connection.send()
@@ -259,16 +259,16 @@ class TeacherLink:
 
     Attributes:
         peer: the teacher.
-        request_timeout_s: of each request.
+        request_timeout_s: timeout of each request.
         post: called with the link and each outcome, in any thread.
         security: credentials; None: none.
-        batches: the ring, for teachers that read shared memory; None: batches are sent.
+        batches: the ring, for teachers that read shared memory; None: every batch is sent.
         inputs: names of the model's inputs, once probed.
         found: the model, as of the latest probe.
         keeps: split responses into rows for a label store.
-        exact: labels of another numerics_id are stored as different ones.
-        inbox: of the engine's thread; None: every request is sent by a thread.
-        number: of the link in the core.
+        exact: store the labels of each numerics_id separately.
+        inbox: inbox of the engine's thread; None: every request is sent by a thread.
+        number: number of the link in the core.
     """
 
     peer: Peer
@@ -286,7 +286,7 @@ class TeacherLink:
     _closed: threading.Event = field(default_factory=threading.Event)
     _client: TeacherClient | None = None
     _pool: ConnectionPool | None = None
-    #: The template of requests, and what it was made of.
+    #: The template of requests, and the values that it was made from.
     _template: tuple[tuple[Any, ...], RequestTemplate] | None = None
     _agreed: tuple[str, ...] = ()  # names of its outputs, if the server does not publish them
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -308,7 +308,7 @@ class TeacherLink:
             self._send_by_thread(job)
 
     def check_deadlines(self, now: float) -> None:
-        """Fail requests whose deadline has passed."""
+        """Fail overdue requests."""
         if self._pool is not None:
             self._pool.check_deadlines(now)
 
@@ -354,7 +354,7 @@ class TeacherLink:
             self.post(self, outcome)
 
     def _probe(self) -> tuple[str, ...]:
-        """Names of the model's inputs; opens the connection if there is none yet."""
+        """Return the names of the model's inputs; connect first if there is no client yet."""
         if (client := self._client) is None:
             # In this thread: reading the files of credentials may fail.
             peer = self.peer
@@ -400,14 +400,14 @@ class TeacherLink:
             return self._checked(pending, answer)
 
     def _on_answer(self, pending: PendingRequest, answer: LabelResponse | EdlError) -> Outcome:
-        """The outcome of a response that the pool received."""
+        """Return the outcome of a response that the pool received."""
         try:
             return self._checked(pending, answer)
         except Exception as error:
             return LinkFailure(pending.job, _as_edl_error(error))
 
     def _template_of(self, job: TeacherRequest) -> RequestTemplate:
-        """The template of requests; it changes after a probe that finds another model."""
+        """Return the template of requests; it changes after a probe that finds another model."""
         found, agreed, known = self.found, self._agreed, self._template
         of = (found, agreed, job.fetches, job.forms)
         if known is None or known[0] != of:
@@ -456,7 +456,10 @@ class TeacherLink:
     def _expected_once_agreed(
         self, pending: PendingRequest, answer: LabelResponse
     ) -> ExpectedResponse:
-        """What is expected of a model without published outputs: those of repeated responses.
+        """Repeat a request to find the outputs of a model that does not publish them.
+
+        Returns:
+            What is expected of responses of this model.
 
         Raises:
             BadAnswer: the responses have different outputs.

@@ -1,7 +1,7 @@
 """Requests to teachers, what requests to one teacher have in common, and outcomes.
 
-Classes with an instance per batch are named tuples, which take a third of the time to create that
-frozen dataclasses take.
+Classes with an instance per batch are named tuples: creating one takes a third of the time of a
+frozen dataclass.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class TeacherRequest(NamedTuple):
     Attributes:
         request: its number in the ledger.
         spans: the rows, in the order of sending.
-        inputs: of the model, by name.
+        inputs: inputs of the model, by name.
         fetches: requested outputs; empty: all.
         samples: rows of the inputs and of each output.
         forms: requested form of each output.
-        asked_at: time of sending, of the monotonic clock.
-        locations: of the inputs in shared memory; empty: they are sent.
+        asked_at: time of sending by the monotonic clock.
+        locations: locations of the inputs in shared memory; empty: the inputs are sent.
         is_current: returns whether the inputs' memory still has these rows.
         student: "JOB/RANK".
     """
@@ -71,7 +71,7 @@ class TeacherRequest(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows of batches, as of `BatchMetadata.rows`."""
+        """Number of rows, counted as in `BatchMetadata.rows`."""
         rows = 0
         for _, start, stop in self.spans:
             rows += stop - start
@@ -94,9 +94,9 @@ class RequestDone(NamedTuple):
         device_s: seconds of work of the teacher's device.
         draining: the teacher accepts no more requests.
         seconds: since the request was sent.
-        content_id: of the model; empty: unknown.
-        numerics_id: of the teacher; empty: unknown. Equal ids mean equal bits.
-        rows: for the label store; empty without a store.
+        content_id: content of the model; empty: unknown.
+        numerics_id: numerics of the labels; empty: unknown.
+        rows: rows for the label store; empty without a store.
     """
 
     job: TeacherRequest
@@ -171,7 +171,7 @@ class RequestTemplate:
 def template_of(
     job: TeacherRequest, peer: Peer, found: ModelDescription, agreed: tuple[str, ...] = ()
 ) -> RequestTemplate:
-    """The template of requests like `job` to `peer`; for the arguments see `expected_of`."""
+    """Make the template of requests like `job` to `peer`; for the arguments see `expected_of`."""
     instance = {"teacher_id": peer.teacher_id, "incarnation": str(peer.incarnation)}
     known = tuple(tensor.name for tensor in found.outputs)
     fetches = _fetched(job.fetches, known, peer.foreign)
@@ -189,7 +189,7 @@ def template_of(
 def expected_of(
     job: TeacherRequest, peer: Peer, found: ModelDescription, agreed: tuple[str, ...] = ()
 ) -> ExpectedResponse:
-    """What responses of `peer` are checked against.
+    """Return what responses of `peer` are checked against.
 
     Args:
         job: the request.
@@ -216,7 +216,7 @@ def misfit_of_settings(config: ReaderConfig, peer: Peer, found: ModelDescription
     """Describe the first contradiction between the settings and a teacher's model; empty: none.
 
     Args:
-        config: of the member.
+        config: settings of the member.
         peer: the teacher.
         found: its model; what the server does not publish is not checked.
     """
@@ -255,7 +255,7 @@ def misfit_of_settings(config: ReaderConfig, peer: Peer, found: ModelDescription
 def published_kinds(
     config: ReaderConfig, peer: Peer, found: ModelDescription
 ) -> tuple[PublishedKind, ...]:
-    """The kinds that `peer` publishes for the requested outputs."""
+    """Return the kinds that `peer` publishes for the requested outputs."""
     fetched = _fetched(config.fetches, tuple(spec.name for spec in found.outputs), peer.foreign)
     return tuple(
         PublishedKind(spec.name, spec.kind, is_label=not _is_made(config.labels.of(spec.name)))
@@ -270,7 +270,7 @@ def _is_made(form: LabelForm | None) -> bool:
 
 
 def _contradiction(spec: TensorSpec, form: LabelForm | None, stated: SoftLabelIs | None) -> str:
-    """How `soft_label_is` contradicts the published kind; empty: it does not."""
+    """Describe how `soft_label_is` contradicts the published kind; empty: it does not."""
     teacher_applies_softmax = form is not None and form.temperature is not None
     if stated is None or teacher_applies_softmax:
         return ""
@@ -285,7 +285,7 @@ def _contradiction(spec: TensorSpec, form: LabelForm | None, stated: SoftLabelIs
 
 
 def _fetched(fetches: tuple[str, ...], known: tuple[str, ...], foreign: bool) -> tuple[str, ...]:
-    """The outputs to request, by the server's names; empty: all.
+    """Return the outputs to request, by the server's names; empty: all.
 
     A foreign server may have another name for its only output, or not publish its outputs.
     """

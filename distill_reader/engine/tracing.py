@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 SOURCE, BUFFER, TEACHERS, STUDENT = 1, 2, 3, 4
 _GROUPS: Final = {SOURCE: "source", BUFFER: "buffer", TEACHERS: "teachers", STUDENT: "student"}
-#: Not the numbers of the groups: viewers show a track with its group's number as a main thread.
+#: These differ from the groups' numbers: viewers show a track with its group's number as a main
+#: thread.
 PULLS, PAUSES, WANTS, HEDGES, LOOP, STATE = 11, 12, 31, 32, 41, 42
 _TRACKS: Final = {
     PULLS: (SOURCE, "pulls"),
@@ -107,7 +108,7 @@ class TeacherTracks:
         self._next = _LANES
 
     def of(self, teacher: str, begin: float, end: float) -> int:
-        """The track for a request, occupied until `end`."""
+        """Return the track for a request, and occupy it until `end`."""
         self.first(teacher)
         tracks = self._ends[teacher]
         # The track that ended last: the others remain free for requests that began earlier.
@@ -121,7 +122,7 @@ class TeacherTracks:
         return track
 
     def first(self, teacher: str) -> int:
-        """The first track of a teacher."""
+        """Return the first track of a teacher."""
         if teacher not in self._ends:
             self._ends[teacher] = []
             self._open(teacher, 0.0)
@@ -170,26 +171,26 @@ class BatchTracer:
         self._batches[number] = _TracedBatch(at, samples)
 
     def labelled(self, number: int) -> None:
-        """A batch has all its labels."""
+        """Record that a batch has all its labels."""
         if (batch := self._batches.get(number)) is not None:
             batch.labelled_at = time.monotonic()
 
     def unlabelled(self, number: int) -> None:
-        """Its labels were withdrawn."""
+        """Record that the labels of a batch were withdrawn."""
         if (batch := self._batches.get(number)) is not None:
             batch.labelled_at = None
 
     def taken(self, number: int, at: float) -> None:
-        """The training loop took a batch."""
+        """Write a batch that the training loop took."""
         if (batch := self._batches.pop(number, None)) is not None:
             self._draw(number, batch, at, "delivered")
 
     def look(self, now: float) -> None:
-        """Set the time at which batches end that are left."""
+        """Set the end time of batches that are left."""
         self._now = now
 
     def leave(self) -> None:
-        """Write all batches: the epoch was left, or the stream ends."""
+        """Write all batches, because the epoch was left or the stream ends."""
         for number, batch in self._batches.items():
             self._draw(number, batch, max(self._now, batch.pulled_at), "left")
         self._batches.clear()
@@ -309,7 +310,7 @@ FLUSH_EVERY_S: Final = 0.2
 
 
 def open_timeline(config: ReaderConfig) -> Timeline | None:
-    """The timeline, if the configuration requests one."""
+    """Open the timeline, if the configuration requests one."""
     if not config.trace:
         return None
     return Timeline(TraceFile(Path(config.trace), config.trace_max_bytes))
@@ -334,7 +335,7 @@ class Timeline:
     # --- the trainer
 
     def on_message(self, message: Message) -> None:
-        """The trainer sent a message."""
+        """Trace a message of the trainer."""
         match message["kind"]:
             case "reset":
                 self._traces_pulls = True
@@ -370,7 +371,7 @@ class Timeline:
     # --- the teachers
 
     def on_outcome(self, teacher: str, outcome: Outcome, now: float) -> None:
-        """A teacher's link posted an outcome."""
+        """Trace an outcome that a teacher's link has posted."""
         args: dict[str, Any]
         match outcome:
             case RequestDone(job=job):
