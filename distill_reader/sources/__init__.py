@@ -1,4 +1,4 @@
-"""Sources of batches: the three kinds, and how each resumes within an epoch.
+"""Sources of batches: three kinds, and how each resumes within an epoch.
 
 | kind | resumes by | divided among ranks |
 |---|---|---|
@@ -29,9 +29,9 @@ def source_of(given: Any, shard: RankShard, seed: int) -> ResumableSource:
         given: a `DataLoader` of Paddle or PyTorch, a `Batched`, or a list of batches; an iterable
             with `state_dict` and `load_state_dict`; any other iterable of batches. A
             `ResumableSource` is returned as it is.
-        shard: the rank. If the batches have no ids, `given.shard(rank=..., world_size=...)` must
-            return the iterable of that rank.
-        seed: of the order of map-style sources.
+        shard: the rank's share. If the batches have no ids, `given.shard(rank=..., world_size=...)`
+            must return the iterable of that rank.
+        seed: seed of the order of map-style sources.
 
     Raises:
         UsageError: `given` can be iterated only once or not at all, or cannot be divided among

@@ -26,7 +26,7 @@ class Batched:
         dataset: has `len()` and a sample for each integer below it: a tuple, list or dict of numpy
             arrays and numbers, or a single array.
         batch_size: samples per batch.
-        shuffle: use another order in each epoch, which follows from the reader's `seed`.
+        shuffle: use a different order in each epoch, which follows from the reader's `seed`.
         drop_last: omit the last batch if it is not full.
         collate: makes a batch of a list of samples; by default, stacks field by field.
 
@@ -183,7 +183,7 @@ class Generated:
         self._batches_of = batches_of
 
     def set_epoch(self, epoch: int) -> None:
-        """Forwarded to `generator` if it has this method."""
+        """Forward the call to `generator` if it has this method."""
         tell_epoch(epoch, self.generator)
 
     def __iter__(self) -> Iterator[Any]:
@@ -199,7 +199,7 @@ class Generated:
 def of_samples(
     generator: GeneratorFunction, batch_size: int, drop_last: bool, collate: Collate | None
 ) -> Generated:
-    """The batches of a generator function of samples."""
+    """Make batches of the samples that a generator function yields."""
     size, make = checked_size(batch_size), collate or stack
 
     def batches(samples: Iterable[Any]) -> Iterator[Any]:
@@ -216,7 +216,7 @@ def of_samples(
 
 
 def of_sample_lists(generator: GeneratorFunction, collate: Collate | None) -> Generated:
-    """The batches of a generator function of lists of samples, one list per batch."""
+    """Make batches of the lists of samples that a generator function yields, one of each list."""
     make = collate or stack
 
     def batches(lists: Iterable[Any]) -> Iterator[Any]:
@@ -232,5 +232,5 @@ def of_sample_lists(generator: GeneratorFunction, collate: Collate | None) -> Ge
 
 
 def of_batches(generator: GeneratorFunction) -> Generated:
-    """The batches of a generator function that yields them."""
+    """Pass on the batches that a generator function yields."""
     return Generated(generator, iter)

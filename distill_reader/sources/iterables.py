@@ -1,9 +1,9 @@
 """Stateful and plain sources: iterables of batches without sample ids.
 
-An iterable with a state, such as a `StatefulDataLoader`, resumes by it; the state is saved as JSON
-values without loss. Any other is resumed by reading the epoch again and comparing digests. The
-digest of a batch includes the one before it, as in a hash chain. Up to `MARKS` earlier digests,
-evenly spread, are kept to tell where a replay first differs.
+An iterable with a state, such as a `StatefulDataLoader`, resumes from its state, which is saved as
+JSON values without loss. Any other iterable resumes by reading the epoch again and comparing
+digests. The digest of a batch includes the previous digest, as in a hash chain. Up to `MARKS`
+earlier digests, evenly spread, are kept to tell where a replay first differs.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class _StatefulIterator:
 class PlainSource(_IterableSource):
     """An iterable that yields the same batches each time the same epoch begins.
 
-    A mark is the `Trail` of the epoch: to resume, as many batches are read again and compared.
+    A mark is the `Trail` of the epoch: to resume, the batches before it are read again and
+    compared.
     """
 
     kind = "plain"
@@ -139,7 +140,8 @@ _WHAT_HELPS = (
 
 
 MARKS = 64
-#: A digest covers this many bytes of a large array: it must not cost as much as sending the array.
+#: A digest covers this number of windows of a large array, each of this size: a digest of all bytes
+#: would cost as much as sending the array.
 _WINDOWS, _WINDOW_BYTES = 64, 64
 
 
@@ -148,7 +150,7 @@ class Trail(NamedTuple):
 
     Attributes:
         length: number of batches.
-        digest: of all of them.
+        digest: digest of all these batches.
         marks: (length, digest) pairs of every `spacing`-th batch.
         spacing: a power of two that doubles when there are more than `MARKS` marks.
     """
@@ -159,7 +161,7 @@ class Trail(NamedTuple):
     spacing: int = 1
 
     def extended(self, arrays: Sequence[Array]) -> Self:
-        """The trail after one more batch of these arrays."""
+        """Return the trail after one more batch of these arrays."""
         length = self.length + 1
         digest = _chained(self.digest, arrays)
         marks, spacing = self.marks, self.spacing
@@ -215,7 +217,7 @@ def _blake2b() -> Any:
 
 
 def _excerpt(array: Array) -> bytes:
-    """The bytes of a small array; of a large one, evenly spread windows."""
+    """Return the bytes of a small array; of a large one, those of evenly spread windows."""
     if array.nbytes <= _WINDOWS * _WINDOW_BYTES:
         return array.tobytes()
     content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -262,7 +264,7 @@ def encoded(value: Any, where: str = "") -> Any:
 
 
 def decoded(value: Any) -> Any:
-    """The inverse of `encoded`."""
+    """Restore a value that `encoded` has converted."""
     if isinstance(value, list):
         return [decoded(held) for held in value]
     if not isinstance(value, dict):

@@ -32,14 +32,15 @@ class MapSource:
     (seed, epoch): all ranks and resumed runs draw the same. The loader then reads the ids of this
     rank that are not delivered yet.
 
-    A mark has the number of batches that were delivered when the current group of ranks started in
-    the epoch ("start"), the batches of the epoch ("of"), and a digest of their ids ("ids").
+    A mark has the number of batches that were delivered when the current number of ranks began to
+    read the epoch ("start"), the number of batches of the epoch ("of"), and a digest of their ids
+    ("ids").
 
     Args:
         loader: reads batches of ids.
         shard: this rank's share. It must agree with a sampler that divides ids itself, such as
             Paddle's `DistributedBatchSampler`.
-        seed: of the order.
+        seed: seed of the order.
 
     Raises:
         UsageError: the sampler has another rank or number of ranks.
@@ -156,7 +157,7 @@ def _whole(value: Any) -> int | None:
 
 
 def own_ranks(samplers: Sequence[Any]) -> tuple[int, int] | None:
-    """The rank and number of ranks of a sampler that divides its ids; None: none does."""
+    """Return the rank and number of ranks of a sampler that divides its ids; None: none does."""
     for sampler in samplers:
         for rank, ranks in (("local_rank", "nranks"), ("rank", "num_replicas")):  # Paddle, PyTorch
             world_size = getattr(sampler, ranks, 1)
@@ -173,7 +174,7 @@ class EpochPlan(Protocol):
     """The batches of an epoch: a list, or an iterable that is evaluated lazily."""
 
     def __len__(self) -> int:
-        """The number of batches, or an upper bound."""
+        """Return the number of batches, or an upper bound."""
 
     def __iter__(self) -> Iterator[Ids]: ...
 
@@ -182,7 +183,7 @@ class BatchLoader(Protocol):
     """Reads batches of ids.
 
     Attributes:
-        dataset: of the samples; `set_epoch` is called if it exists.
+        dataset: data set of the samples; its `set_epoch` is called if it exists.
         batch_sampler: yields the ids of each batch of an epoch; has a length.
         keeps: whether its workers persist from epoch to epoch, unless one is left early.
     """
@@ -192,18 +193,18 @@ class BatchLoader(Protocol):
     keeps: bool
 
     def read(self, plan: EpochPlan) -> Iterator[Any]:
-        """The batches of these ids, in order."""
+        """Yield the batches of these ids, in order."""
 
     def close(self) -> None:
         """End persistent workers."""
 
 
 def loader_of(given: Any) -> BatchLoader | None:
-    """The map-style loader for a user's source; None if its batches cannot be chosen by ids."""
+    """Return the map-style loader for a user's source; None if batches cannot be chosen by ids."""
     if isinstance(given, Batched):
         return _OwnLoader(given.dataset, given.batch_sampler, given.batches_of)
     if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
-        # Each batch of the list is a sample, of a batch of its own.
+        # Each batch of the list counts as one sample, and is a batch by itself.
         return _OwnLoader(given, _EachByItself(given), lambda ids: (given[one] for (one,) in ids))
     if _is_frameworks(given) and isinstance(given.batch_sampler, Sized) and _is_map(given.dataset):
         return _FrameworkLoader(given)
@@ -293,8 +294,8 @@ def seeded(seed: int, epoch: int, *owners: Any) -> Iterator[None]:
     """Seed the generators of Python, numpy and torch in a `with` block, and restore them after it.
 
     Args:
-        seed: of the run (>= 0).
-        epoch: its number (>= 0).
+        seed: seed of the run (>= 0).
+        epoch: number of the epoch (>= 0).
         owners: objects with a `generator` attribute; those of torch are seeded, too.
     """
     drawn = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
@@ -319,7 +320,7 @@ def _torch_generators(owners: tuple[Any, ...]) -> list[Any]:
 
 
 def with_inner(sampler: Any) -> tuple[Any, ...]:
-    """A batch sampler and the samplers nested in it."""
+    """Return a batch sampler and the samplers nested in it."""
     chain: list[Any] = []
     while sampler is not None and not any(sampler is known for known in chain):
         chain.append(sampler)

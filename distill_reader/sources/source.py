@@ -26,7 +26,7 @@ def close_iterator(iterator: Iterator[Any]) -> None:
 
 @cache
 def leave_garbage_to_the_parent() -> None:
-    """From now on, keep forked children from collecting garbage that they inherit.
+    """Keep children that are forked from now on from collecting garbage that they inherit.
 
     A loader's iterator that has ended may be part of an uncollected reference cycle. If a forked
     worker collects it, its finalizers tear down queues and threads that exist only in the parent.
@@ -66,15 +66,18 @@ class SourceIterator(Protocol):
 
     @property
     def start(self) -> Mark | None:
-        """The position before the first batch; None: the source starts by itself."""
+        """The position before the first batch; None: the source's own start."""
 
     def __next__(self) -> Any: ...
 
     def mark(self, arrays: Sequence[Array]) -> Mark:
-        """The position after the latest batch, which has these arrays."""
+        """Return the position after the latest batch, which has these arrays."""
 
     def end(self) -> Mark | None:
-        """The position after the epoch, where the next one starts; called after its last batch."""
+        """Return the position after the epoch, where the next epoch starts.
+
+        Called after the last batch.
+        """
 
     def close(self) -> None:
         """Release resources, also before the epoch's end."""
@@ -82,7 +85,7 @@ class SourceIterator(Protocol):
 
 @runtime_checkable
 class ResumableSource(Protocol):
-    """A source of epochs that can start at any position that it has named by a mark.
+    """A source of batches that can start an epoch at any of its marks.
 
     Attributes:
         kind: "map", "stateful", "plain", or a name for a source of your own.
@@ -94,10 +97,10 @@ class ResumableSource(Protocol):
     deals: bool
 
     def __len__(self) -> int:
-        """Batches per epoch of this rank; raises TypeError if unknown."""
+        """Return the batches per epoch of this rank; raises TypeError if unknown."""
 
     def identity(self) -> dict[str, Any]:
-        """Properties, as JSON values, that must be equal for a mark to mean the same batches."""
+        """Return properties, as JSON values; a mark is only valid for a source with equal ones."""
 
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> SourceIterator:
         """Start an epoch after its first `taken` batches.
@@ -107,8 +110,8 @@ class ResumableSource(Protocol):
         Args:
             epoch: its number, from 0.
             taken: batches of this rank that were delivered before.
-            mark: the position after these, or after the former epoch; None: the source starts by
-                itself.
+            mark: the position after these, or after the previous epoch; None: the source's own
+                start.
 
         Raises:
             UsageError: the mark is not of this source.
