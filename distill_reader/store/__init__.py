@@ -1,7 +1,7 @@
 """A store of soft labels on disk, by sample.
 
-`LabelStore` has the user's settings, `store.LabelDatabase` is an open store. Its use is in
-docs/how-to/label-store.md, its design in ADR-0011.
+`LabelStore` has the user's settings, `store.LabelDatabase` is an open store. See
+docs/how-to/label-store.md for the use of a store, and ADR-0011 for its design.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MIN_BYTES = 1 << 20
 class LabelStore:
     """Settings of a store that keeps soft labels on disk, so that no sample is labelled twice.
 
-    Creating this opens no file; it can be pickled.
+    Creating a `LabelStore` opens no file. It can be pickled.
 
     Args:
-        path: of the file, which is created if missing, with others of the same name with suffixes
-            `-wal` and `-shm`. It must be on a disk of this host, not on NFS.
+        path: path of the file. It is created if missing, together with two other files, which have
+            the suffixes `-wal` and `-shm`. It must be on a disk of this host, not on NFS.
         max_bytes: maximum size of the file. If it is full, the oldest rows are evicted except
             recently used ones. The other files take up to 32 MiB more.
         sample_ids: fields of a batch that together identify a sample and its augmentation, as in

@@ -130,7 +130,7 @@ def _verify(database: Database, rows: int) -> int:
 
 @contextmanager
 def _progress(what: str, rows: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, if that is a terminal."""
+    """Show a progress bar on stderr, if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -164,7 +164,7 @@ def _to_json(inventory: Inventory) -> dict[str, Any]:
 
 
 def _outputs(layout: Any) -> list[str]:
-    """As in `logits topk:20 T=2 [1000]`."""
+    """Describe each output, as in `logits float16 T=2 FP16[1000]`."""
     if layout is None:
         return ["damaged"]
     return [

@@ -61,7 +61,7 @@ class Database:
     """A connection, for one thread. Use it as a context manager, or `close` it.
 
     Args:
-        path: of the file.
+        path: path of the file.
         write: open it for writing, and create it if missing; see `bound` for its size. False: only
             read an existing file.
 
@@ -98,7 +98,7 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """A read transaction; keep it short, as the log cannot be merged meanwhile.
+        """Run the body in a read transaction; keep it short: the log cannot be merged meanwhile.
 
         Raises:
             StoreDamaged: the file is broken.
@@ -113,7 +113,7 @@ class Database:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """A write transaction.
+        """Run the body in a write transaction.
 
         Raises:
             StoreDamaged: the file is broken.
@@ -249,7 +249,7 @@ class Database:
     def _check_is_ours(self, *, may_be_new: bool = False) -> None:
         """Raise UsageError for other files, before anything is changed.
 
-        It reads the file by SQLite, which waits for a process that creates it. Opening the file
+        Reads the file through SQLite, which waits for a process that creates it. Opening the file
         directly would be an error: closing that descriptor would release this process's locks.
         """
         self.execute("BEGIN")

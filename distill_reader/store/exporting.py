@@ -26,7 +26,7 @@ class RowGroup:
     """Statistics of the rows of one layout.
 
     Attributes:
-        layout: None: unreadable.
+        layout: layout of the rows; None: unreadable.
         rows: number of rows.
         nbytes: their size.
         made_s: earliest and latest time of writing, in seconds since 1970.
@@ -141,8 +141,8 @@ class ExportRequest:
     """Which labels to export, and how.
 
     Attributes:
-        content: of the labels.
-        form: of the labels; None: as stored.
+        content: content of the labels.
+        form: form of the labels; None: as stored.
         dense: export top-k as dense float32.
         rows_per_file: maximum rows of a file.
     """
@@ -185,7 +185,7 @@ class _Shards:
 
 
 def content_of(database: Database, content_id: str) -> Content:
-    """The content with this id ("CONTENT" or "CONTENT/NUMERICS"); empty: the only one.
+    """Return the content with this id ("CONTENT" or "CONTENT/NUMERICS"); empty: the only one.
 
     Raises:
         UsageError: there is none, or more than one.
@@ -244,7 +244,7 @@ def export(
 
 
 def _arrays(rows: list[LabelRow], options: ExportRequest) -> dict[str, Array]:
-    """The arrays of one file by name.
+    """Return the arrays of one file by name.
 
     Raises:
         RequestRefused: an output cannot have the requested form.
@@ -272,7 +272,7 @@ def _arrays(rows: list[LabelRow], options: ExportRequest) -> dict[str, Array]:
 
 
 def _write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Like numpy.savez, for any names of outputs."""
+    """Write arrays like numpy.savez, which does not allow every name of an output."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             plain = array.astype(np.float32) if array.dtype.kind == "V" else array

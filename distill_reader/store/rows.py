@@ -8,7 +8,7 @@ cryptographic: collisions can be constructed, but only by someone who can write 
 A store keeps the forms of a label from which others can be derived. Form A covers form B if B,
 derived from A, equals what the teacher would have sent, bit for bit:
 
-- the model's own form covers every form;
+- the model's own form covers every form if its numbers are floats;
 - float32 covers bfloat16, float16 and top-k at its own temperature; without a softmax, at every
   temperature;
 - any other form covers only itself: the top-5 of a rounded top-20 is not the teacher's top-5.
@@ -39,10 +39,10 @@ def keys_of(
     stop: int,
     ids: Sequence[Array] = (),
 ) -> list[bytes]:
-    """The keys of the samples [start, stop) of a batch.
+    """Return the keys of the samples [start, stop) of a batch.
 
     Args:
-        content: of the model.
+        content: content of the model.
         arrays: inputs [n, ...] by name. Names, dtypes and shapes of rows are always part of the
             key, as labels may depend on the padding of a row.
         start: first sample.
@@ -77,13 +77,13 @@ def keys_of(
 
 
 def _kind(array: Array) -> list[object]:
-    """The datatype and shape of its rows; for texts, also the bytes of an element."""
+    """Return the datatype and shape of the array's rows; for texts, also the bytes per element."""
     kind: list[object] = [datatype_of(array.dtype), array.shape[1:]]
     return [*kind, array.dtype.itemsize] if array.dtype.kind == "S" else kind
 
 
 def _rows(array: Array, start: int, stop: int) -> Array:
-    """The bytes of these rows, uint8 [n, bytes of a row]; no copy if they are contiguous."""
+    """Return the bytes of these rows, uint8 [n, bytes of a row]; no copy if contiguous."""
     width = array.dtype.itemsize * math.prod(array.shape[1:])
     dtype = array.dtype if array.dtype.kind == "S" else dtype_of(datatype_of(array.dtype))
     raw = np.ascontiguousarray(array[start:stop], dtype).reshape(-1).view(np.uint8)
@@ -102,7 +102,7 @@ class ArraySpec(NamedTuple):
 
     @classmethod
     def of(cls, array: Array) -> Self:
-        """The spec of each row of `array` [n, ...]."""
+        """Return the spec of each row of `array` [n, ...]."""
         return cls(datatype_of(array.dtype), tuple(array.shape[1:]))
 
 
@@ -112,8 +112,8 @@ class StoredOutput:
 
     Attributes:
         output: its name.
-        form: None: the model's own.
-        classes: of the output, for top-k; None for other forms.
+        form: form of its values; None: the model's own.
+        classes: number of classes of the output, for top-k; None for other forms.
         pieces: its arrays, in the order of `parts` of the form.
     """
 
@@ -133,7 +133,7 @@ class StoredOutput:
 
 
 class Content(NamedTuple):
-    """The model content that labels are of; `numerics_id` is empty unless bits must be equal."""
+    """The model content that made labels; `numerics_id` is empty unless bits must be equal."""
 
     content_id: str
     numerics_id: str = ""
@@ -144,7 +144,7 @@ class ServiceModel:
     """The latest model of a service, which a run without teachers needs to find its labels.
 
     Attributes:
-        content: of the model.
+        content: content of the model.
         inputs: names of its inputs, in its order; empty: not published.
     """
 
@@ -157,10 +157,10 @@ class Layout:
     """The encoding of a row; nearly all rows of a service share one.
 
     Attributes:
-        content: of the model.
+        content: content of the model.
         entries: the stored outputs, grouped by output.
         ids: the user's sample ids, which come first in a row.
-        whole: it has all outputs of the model, in the model's order.
+        whole: a row has all outputs of the model, in the model's order.
     """
 
     content: Content
@@ -221,9 +221,9 @@ class LabelRow:
     """The labels of one sample.
 
     Attributes:
-        layout: of `data`.
+        layout: layout of `data`.
         data: `layout.nbytes` bytes.
-        makers: the teachers that made it; not compared.
+        makers: the teachers that made the labels; not compared.
     """
 
     layout: Layout
@@ -246,7 +246,7 @@ def pack(layout: Layout, arrays: Sequence[Array], maker: str = "") -> list[Label
 
 
 def unpack(rows: Sequence[LabelRow]) -> list[Array]:
-    """The inverse of `pack`, for rows of one layout."""
+    """Return the inverse of `pack`, for rows of one layout."""
     layout = rows[0].layout
     raw = np.frombuffer(b"".join(row.data for row in rows), np.uint8)
     packed = raw.reshape(len(rows), layout.nbytes)
@@ -264,7 +264,7 @@ def _pieces(value: Sequence[Any]) -> tuple[ArraySpec, ...]:
 
 
 def covers(entry: StoredOutput, form: LabelForm | None) -> bool:
-    """Whether `form` of the output can be derived from `entry`; see the module."""
+    """Whether `form` of the output can be derived from `entry`; see the module's docstring."""
     kept = entry.form
     if kept == form:
         return True
@@ -282,7 +282,7 @@ def derived(
 
     Args:
         entry: covers `form`.
-        arrays: of `entry`, [n, ...], one for each piece.
+        arrays: arrays [n, ...] of `entry`, one for each piece.
         form: the requested one.
 
     Raises:
@@ -330,7 +330,7 @@ def layout_of(
     *,
     whole: bool = False,
 ) -> Layout:
-    """The layout of rows with these outputs: (form, classes, arrays [n, ...]) by name."""
+    """Return the layout of rows with these outputs: (form, classes, arrays [n, ...]) by name."""
     entries = tuple(
         StoredOutput(name, form, classes, tuple(map(ArraySpec.of, arrays)))
         for name, (form, classes, arrays) in outputs.items()

@@ -49,18 +49,18 @@ class StoreStats:
     trouble: str = ""
 
     def plus(self, **more: int) -> Self:
-        """A copy with these counters raised."""
+        """Return a copy with these counters raised."""
         return replace(self, **{name: getattr(self, name) + n for name, n in more.items()})
 
     def since(self, before: StoreStats) -> dict[str, int]:
-        """The counters minus those of `before`."""
+        """Return the counters minus those of `before`."""
         counted = [field.name for field in fields(self) if field.name != "trouble"]
         return {name: getattr(self, name) - getattr(before, name) for name in counted}
 
 
-#: Pause after a disk error.
+#: Pause after a disk error, in seconds.
 PAUSE_S = 60.0
-#: Times of use are written in batches of this size, in the order of keys: each page once.
+#: Times of use are written in batches of this size, in the order of keys, so each page only once.
 USES_IN_A_LOT = 100_000
 _NOT_KEPT = "not kept until it can be written"
 _NOT_READ = "requested from teachers until it can be read"
@@ -92,7 +92,7 @@ class LabelDatabase:
         self._settings = settings
         self._now = now
         self._used: dict[bytes, int] = {}  # times of use by key, not written yet
-        self._disowned: set[str] = set()  # teachers whose rows are not deleted yet
+        self._disowned: set[str] = set()  # teachers with rows that are to be deleted
         self._counted = self.stats  # as added to the counters of the file
         self._broken = False
         self._troubles: dict[bool, str] = {}  # for writing (True) and reading, why it fails now
@@ -116,7 +116,7 @@ class LabelDatabase:
         return self._database.disk_bytes
 
     def get_many(self, keys: Sequence[bytes]) -> list[LabelRow | None]:
-        """The row of each key; None: missing, damaged, or of a teacher that is not trusted."""
+        """Return the row of each key; None: missing, damaged, or of an untrusted teacher."""
         found: Mapping[bytes, LabelRow] = {}
         if self._reads:
             with self._tolerating_errors():
@@ -155,7 +155,7 @@ class LabelDatabase:
             self._table.put_model(service, model)
 
     def recall(self, service: str) -> ServiceModel | None:
-        """The recorded model of `service`; None: unknown."""
+        """Return the recorded model of `service`; None: unknown."""
         if self._reads:
             with self._tolerating_errors(), self._database.reading():
                 return self._table.models().get(service)
@@ -249,7 +249,7 @@ class LabelDatabase:
                 self._disowned.discard(maker)
 
     def _fit(self) -> None:
-        """Shrink a file that is larger than the budget."""
+        """Shrink the file if it is larger than the budget."""
         if self._database.page_bytes <= self._settings.max_bytes:
             return
         more = True
@@ -374,7 +374,7 @@ class Evictor:
         """Evict rows until `pages` are free; a bounded number of rows per transaction.
 
         Args:
-            pages: to be free.
+            pages: number of pages that must be free.
             used: times of use that are not in the file yet, in seconds since 1970.
 
         Returns:

@@ -81,7 +81,7 @@ class LabelTable:
         return found
 
     def insert(self, rows: Mapping[bytes, LabelRow], now_s: int) -> None:
-        """Append rows, none of which is in the table."""
+        """Append rows; none of them may be in the table."""
         begin = self._next_id()
         ids = range(begin, begin + len(rows))
         layouts = {row.layout: row.layout.text.encode() for row in rows.values()}
@@ -127,7 +127,7 @@ class LabelTable:
         return [(key, _whole(used)) for key, used in drawn]
 
     def head(self, count: int, nbytes: int) -> list[tuple[RowLocation, StoredRow]]:
-        """The oldest rows: at most `count`, and until their data reach `nbytes`."""
+        """Return the oldest rows: at most `count`, until their data reach `nbytes`."""
         if nbytes <= 0:
             return []
         rows = self._database.execute(
@@ -181,7 +181,7 @@ class LabelTable:
         )
 
     def layout(self, number: int) -> Layout | None:
-        """The layout of this number; None: unreadable."""
+        """Return the layout of this number; None: unreadable."""
         try:
             return Layout.from_text(self._text("layout", number).decode())
         except (ArithmeticError, LookupError, TypeError, ValueError, EdlError):  # any damaged text
@@ -193,7 +193,7 @@ class LabelTable:
         Args:
             maker: the teacher.
             behind: look at keys greater than this.
-            count: of the keys to look at.
+            count: number of keys to look at.
 
         Returns:
             Keys of its rows, and the last key that was looked at; None: there are no more.
@@ -216,7 +216,7 @@ class LabelTable:
         )
 
     def models(self) -> dict[str, ServiceModel]:
-        """The latest model of each service by name, without damaged entries."""
+        """Return the latest model of each service by name, without damaged entries."""
         found: dict[str, ServiceModel] = {}
         rows = self._database.execute("SELECT service, told, sum FROM services").fetchall()
         for name, model_json, checksum in rows:
@@ -233,7 +233,7 @@ class LabelTable:
         return last + 1
 
     def _text(self, kind: str, number: int) -> bytes:
-        """The text of a "layout" or "maker" by its number; empty: there is none."""
+        """Return the text of a "layout" or "maker" by its number; empty: there is none."""
         if (kind, number) not in self._texts:
             row = self._database.execute(
                 f"SELECT text FROM {kind}s WHERE {kind} = ?", (number,)
@@ -244,7 +244,7 @@ class LabelTable:
         return self._texts[kind, number]
 
     def _number(self, kind: str, text: bytes) -> int:
-        """The number of a "layout" or "maker" by its text, which is inserted if missing."""
+        """Return the number of a "layout" or "maker" by its text, which is inserted if missing."""
         self._database.execute(f"INSERT OR IGNORE INTO {kind}s (text) VALUES (?)", (text,))
         return _first_number(
             self._database.execute(f"SELECT {kind} FROM {kind}s WHERE text = ?", (text,))
@@ -252,12 +252,12 @@ class LabelTable:
 
 
 def nbytes_of(row: LabelRow) -> int:
-    """Approximate size of a row in the file."""
+    """Estimate the size of a row in the file."""
     return len(row.data) + ROW_BYTES
 
 
 def pages_for(rows: Iterable[LabelRow]) -> int:
-    """An upper estimate of the pages for new rows and their keys."""
+    """Return an upper estimate of the pages for new rows and their keys."""
     pages = count = left = 0
     for row in rows:
         count += 1
@@ -277,7 +277,7 @@ def _model_sum(name: bytes, model_json: bytes) -> bytes:
 
 
 def sum_of(layout: bytes, makers: bytes, key: bytes, data: object) -> bytes:
-    """The checksum of a row: 8 bytes; empty if `data` is not bytes, as in a damaged file."""
+    """Return the checksum of a row: 8 bytes; empty if `data` is not bytes, as in a damaged file."""
     import xxhash
 
     if not isinstance(data, bytes):
@@ -290,7 +290,7 @@ def sum_of(layout: bytes, makers: bytes, key: bytes, data: object) -> bytes:
 
 @lru_cache(maxsize=4096)
 def makers_of(text: bytes) -> frozenset[str]:
-    """The teachers in the text of a "maker"."""
+    """Return the teachers in the text of a "maker"."""
     return frozenset(text.decode(errors="replace").split("\n")) - {""}
 
 
@@ -305,12 +305,12 @@ def _first_number(cursor: sqlite3.Cursor) -> int:
 
 
 def _number(value: object) -> int:
-    """A number that identifies rows; if the file has another type there, it is broken."""
+    """Return a number that identifies rows; another type means that the file is broken."""
     if not isinstance(value, int):
         raise sqlite3.DatabaseError(f"{type(value).__name__} instead of a number")
     return value
 
 
 def _whole(value: object) -> int:
-    """A time or size; 0 if a damaged file has another type there."""
+    """Return a time or size; 0 if a damaged file has another type there."""
     return value if isinstance(value, int) else 0
