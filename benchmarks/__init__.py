@@ -1,1 +1,1 @@
-"""benchmarks."""
+"""Benchmarks of `edl bench`."""

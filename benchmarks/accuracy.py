@@ -1,13 +1,14 @@
 """What distillation is worth: students with and without teachers, steady and coming and going.
 
-One student is trained per seed and way, on the same batches in every way: with hard labels alone
-(N-training), with the teacher in its process (Online), through a mesh whose teachers stay, through
-one where they are killed (SIGKILL) and new ones come, and with all teachers off, from the label
-store that the third has filled. The teacher has seen all labels, a student few. Differences are
-compared seed by seed.
+A student is trained for each seed in each of five ways, always on the same batches: with hard
+labels alone (N-training); with the teacher in the student's process (Online); through a mesh with
+steady teachers; through a mesh in which teachers are killed (SIGKILL) and new ones join; without
+teachers, from the label store that the third way filled. The teacher learns from all labels, the
+students from few. Differences are compared seed by seed.
 
-scikit-learn's digits are always there. `--data` names a folder where, at any depth, MNIST's four
-IDX files lie (or `--download` has Paddle fetch them), and reviews, in `pos.txt` and `neg.txt`.
+The digits of scikit-learn are always available. `--data` names a folder that contains, at any
+depth, the four IDX files of MNIST (or `--download` lets Paddle fetch them), and reviews in
+`pos.txt` and `neg.txt`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 SEEDS: Final = 10
 QUICK_SEEDS: Final = 2
-#: A paired test must say with so much confidence that teachers help, and must not say it of churn.
+#: Level of the paired tests: teachers must help significantly; churn must make no such difference.
 P: Final = 0.05
 
 
@@ -44,15 +45,18 @@ def run(
     download: bool = False,
     task: str | None = None,
 ) -> BenchmarkReport:
-    """A row for each task and way.
+    """Train all ways of all tasks; return a row for each task and way.
 
     Args:
-        quick: two students of few steps; nothing can be said of accuracy then, all else happens.
+        quick: train two students for a few steps: too little to compare accuracies.
         data: folder with the data of MNIST and of the reviews.
-        picture: a PNG to draw.
+        picture: PNG file to draw.
         seeds: students for each way.
         download: let Paddle fetch MNIST.
-        task: only the one of this name.
+        task: name of the only task to run; None: all.
+
+    Raises:
+        UsageError: `data`, `picture` or `task` is wrong, or MNIST cannot be fetched.
     """
     if picture is not None and not picture.parent.is_dir():
         raise UsageError(f"there is no directory {picture.parent} to write {picture.name} to")
@@ -119,19 +123,24 @@ def _row(task: Task, way: Way, teacher: float, outcomes: Mapping[Way, Distillati
         "joined": own.joined,
         "from store": own.from_store,
         "seconds": own.result.seconds,
-        # Over inputs, hard and soft labels as the students got them: equal where all bits are.
+        # Hash of the inputs, hard and soft labels of the students: equal only for equal bits.
         "stream": own.result.stream.sha256[:12],
     }
 
 
 def judge(task: Task, outcomes: Mapping[Way, DistillationOutcome]) -> list[Goal]:
-    """The goals of one task, by what its students did in each way."""
+    """Return the goals of one task.
+
+    Args:
+        task: the task.
+        outcomes: the outcome of each way; "n_training", "steady", "churn", "offline" are used.
+    """
     gain = _points(outcomes["steady"], outcomes["n_training"])
     noise = statistics.stdev(100 * value for value in outcomes["steady"].accuracy)
     churn = _points(outcomes["churn"], outcomes["steady"])
     events = min(outcomes["churn"].killed, outcomes["churn"].joined)
     named: Sequence[Goal] = (
-        # A loss that is as certain is no gain.
+        # The test is two-sided: a significant loss must fail.
         Goal.judge(
             f"{task.name}: EDL-Dist above N-training, p", gain.p if gain.mean > 0 else 1.0, "<=", P
         ),

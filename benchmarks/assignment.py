@@ -20,19 +20,19 @@ SPEEDS: Final = (20.0, 20.0, 80.0)
 RANKS: Final = 4
 #: Changes that are timed together in one round.
 CHANGES: Final = 10
-#: More is wanted than there is, so that each change moves somebody.
+#: Demand as a multiple of the teachers: above 1, so that each change alters assignments.
 OVERBOOKED: Final = 1.5
 
 
 def run(
     quick: bool, teachers: int = FULL_TEACHERS, students: int = FULL_STUDENTS
 ) -> BenchmarkReport:
-    """A teacher comes, a teacher is lost, a student asks for more, and everything anew.
+    """Time a joining teacher, a lost teacher, a changed demand, and a rebuild.
 
     Args:
-        quick: a tenth of the members.
-        teachers: how many there are.
-        students: how many there are.
+        quick: use a tenth of the members.
+        teachers: number of teachers.
+        students: number of students.
     """
     if quick:
         teachers, students = max(teachers // 10, 10), max(students // 10, 1)
@@ -64,7 +64,10 @@ def run(
 
 
 class Service:
-    """A service of its full size, in which things change one by one."""
+    """The assignment state of a service, to which single changes are applied and timed.
+
+    Methods ending in `_s` return CPU seconds, those for single changes as a mean of `CHANGES`.
+    """
 
     def __init__(self, teachers: int, students: int) -> None:
         self._rng = random.Random(0)
@@ -79,7 +82,7 @@ class Service:
         self.rebuild_s()
 
     def rebuild_s(self) -> float:
-        """Everybody comes at once, to a manager that knows nothing."""
+        """Time assigning all original teachers and students from an empty state."""
         self._state = rule.AssignmentState()
         self._names = [event.teacher_id for event in self._all if isinstance(event, rule.TeacherUp)]
         return self._reduce_s([self._all])
@@ -107,7 +110,7 @@ class Service:
         return rule.TeacherUp(name, 1, speed=self._rng.choice(SPEEDS), content_id="c")
 
     def _reduce_s(self, batches: Sequence[Sequence[rule.AssignmentEvent]]) -> float:
-        """CPU seconds that one batch takes, on average."""
+        """Apply batches of events; return the mean CPU seconds of a batch."""
         began = time.process_time()
         for events in batches:
             self._now += 0.05

@@ -1,9 +1,9 @@
 """How long a student's step waits for a save, beside a save that it waits for to the end.
 
-The same network and optimizer (Momentum) either way. *Blocking* is what a step waits for: naming
-the arrays and copying them into the supervisor's memory. *Synchronous* is what it would wait for
-otherwise: the same naming, then writing, checksums and syncing to the disk of the temporary folder.
-Memory that is written for the first time costs more; that is the round that does not count.
+Both use the same network and optimizer (Momentum). *Blocking* is the time for which a step waits:
+naming the arrays and copying them into the supervisor's memory. *Synchronous* is the time for which
+it would wait otherwise: naming them, writing, checksums, and syncing to the disk of the temporary
+folder. The first write to fresh memory costs more; it happens in the warm-up round.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ..student.checkpoint.capture import Trained, capture
 from ..teacher.backends.paddle import import_paddle
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 
-#: Layers, and features of each; parameters and as much again of the optimizer.
+#: Layers, and features of each. The optimizer's state is as large as the parameters.
 NETWORKS = {"small": (4, 512), "large": (6, 2048)}
 LIMIT_PERCENT = 20.0
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """A row for each network; the share is the median over paired rounds."""
+    """Return a row for each network; the share is the median over paired rounds."""
     paddle = import_paddle()
     rows: list[Row] = []
     goals: list[Goal] = []
@@ -39,7 +39,7 @@ def run(quick: bool) -> BenchmarkReport:
 
 
 def _trained(paddle: Any, layers: int, features: int) -> Trained:
-    """A network that has made a step, so that its optimizer has something to remember."""
+    """Return a network after one step, so that its optimizer has a state."""
     model = paddle.nn.Sequential(*(paddle.nn.Linear(features, features) for _ in range(layers)))
     optimizer = paddle.optimizer.Momentum(0.01, parameters=model.parameters())
     model(paddle.ones([1, features])).mean().backward()
@@ -74,8 +74,8 @@ def _measured(name: str, trained: Trained) -> tuple[Row, Estimate]:
 
 
 def _ms(trained: Trained, save: Callable[[Contents], object]) -> float:
-    """Milliseconds of one save, from the moment that the step stands still."""
-    gc.collect()  # not within what is measured
+    """Return the wall milliseconds of one save, including the capture of the arrays."""
+    gc.collect()  # so that no collection falls into the measured time
     began = time.perf_counter()
     save(capture(trained, step=1, world=1, state={"epoch": 0}))
     return (time.perf_counter() - began) * 1e3

@@ -1,4 +1,4 @@
-"""Processes that a benchmark starts and talks to over a channel, and the cores they run on."""
+"""Child processes of a benchmark, with a channel to each, and the cores they run on."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ..proto.channel import Channel
 from ..runtime.errors import ProcessFailed
 from ..runtime.supervise import python_command, start
 
-#: Stands for no core in particular.
+#: Number that stands for no particular core.
 ANY_CORE: Final = -1
 
 
 class Child:
-    """One process, started with the descriptor of a channel as its first argument.
+    """A process that gets the descriptor of a channel as its first argument.
 
     Args:
-        ending: ends it.
-        name: for messages.
-        module: what it runs.
-        arguments: behind the descriptor.
+        ending: kills the process when it is closed.
+        name: name of the process, for messages.
+        module: module that the process runs.
+        arguments: command-line arguments after the descriptor.
 
     Raises:
-        ProcessFailed: it cannot be started.
+        ProcessFailed: the process cannot be started.
     """
 
     def __init__(self, ending: ExitStack, name: str, module: str, *arguments: object) -> None:
@@ -40,19 +40,19 @@ class Child:
         self._messages = iter(self._channel)
 
     def ask(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Tell it something and wait for its answer."""
+        """Send a message and wait for the answer; raise ProcessFailed if the process ended."""
         self._channel.send(kind, **fields)
         return self.hear()
 
     def hear(self) -> dict[str, Any]:
-        """The next that it says; raises ProcessFailed when it has ended."""
+        """Wait for the next message; raise ProcessFailed if the process ended."""
         for message in self._messages:
             return dict(message)
         raise ProcessFailed(f"{self._name} ended by itself")
 
 
 def two_cores() -> tuple[int, int]:
-    """Two cores to keep sides apart, or twice `ANY_CORE` where there are not two to choose."""
+    """Return two different cores; twice `ANY_CORE` if this process cannot choose two."""
     if not hasattr(os, "sched_getaffinity"):
         return ANY_CORE, ANY_CORE
     cores = sorted(os.sched_getaffinity(0))
@@ -60,20 +60,23 @@ def two_cores() -> tuple[int, int]:
 
 
 def two_cores_shared() -> str:
-    """The same two for sides that the system places, as `stay_on` takes them."""
+    """Return the cores of `two_cores` in the form of `stay_on`, for sides that share both."""
     return ",".join(map(str, two_cores()))
 
 
 def stay_on(cores: str) -> None:
-    """Have this process, and those that it starts, run on these cores only: "0,1", or any."""
+    """Pin this process, and processes that it starts later, to cores such as "0,1".
+
+    A list with only `ANY_CORE` changes nothing.
+    """
     chosen = {int(core) for core in cores.split(",")} - {ANY_CORE}
     if chosen:
         os.sched_setaffinity(0, chosen)
 
 
 def move_to(pid: int, core: int) -> None:
-    """Have every thread of a process run on `core`, and those that they start."""
+    """Pin all threads of a process, and threads that they start later, to `core`."""
     if core != ANY_CORE:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(ProcessLookupError):  # it has ended
+            with contextlib.suppress(ProcessLookupError):  # the thread has ended
                 os.sched_setaffinity(int(thread), {core})

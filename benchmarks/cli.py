@@ -1,4 +1,4 @@
-"""`edl bench NAME`: runs one benchmark, prints its tables, writes and checks its figures."""
+"""The command `edl bench`: run a benchmark, print and write its figures, check its goals."""
 
 from __future__ import annotations
 
@@ -135,10 +135,15 @@ def bench(
 
 
 def run(name: str, *, quick: bool = False, **sizes: Any) -> BenchmarkReport:
-    """Run the benchmark called `name`, with those options of it that differ from its defaults.
+    """Run the benchmark `name`.
+
+    Args:
+        name: a name from `benchmarks()`.
+        quick: do less work in each round.
+        sizes: options that differ from the defaults of the benchmark.
 
     Raises:
-        UsageError: there is none of that name, or it has no such option.
+        UsageError: the benchmark does not exist, or it has no such option.
     """
     known = benchmarks()
     if name not in known:
@@ -151,7 +156,7 @@ def run(name: str, *, quick: bool = False, **sizes: Any) -> BenchmarkReport:
 
 
 def _reproduction(name: str) -> Callable[..., BenchmarkReport] | None:
-    """What runs the experiment `paper.NAME`; None for the name of a benchmark of our own."""
+    """Return the function that runs the experiment `paper.NAME`; None for other names."""
     folder, _, experiment = name.rpartition(".")
     if not folder:
         return None
@@ -166,7 +171,7 @@ def _reproduction(name: str) -> Callable[..., BenchmarkReport] | None:
 
 
 def benchmarks() -> dict[str, str]:
-    """Each benchmark's name and the first line of its docstring; none of them is imported.
+    """Map each benchmark to the first line of its docstring, without importing it.
 
     An experiment of a paper is called `paper.NAME`, after its module in `paper/`.
     """
@@ -177,7 +182,7 @@ def benchmarks() -> dict[str, str]:
 
 
 def _with_function(folder: Path, function: str) -> dict[str, str]:
-    """The modules of a folder that have this function -> the first line of their docstring."""
+    """Map the modules of `folder` that define `function` to the first line of their docstring."""
     found = {}
     for module in pkgutil.iter_modules([str(folder)]):
         if module.ispkg:
@@ -190,7 +195,7 @@ def _with_function(folder: Path, function: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _progress(console: Console) -> Iterator[None]:
-    """What a long benchmark is at, as it logs it: on a terminal one line that changes."""
+    """Show the log messages of a benchmark while it runs; a terminal shows only the latest."""
     from rich.markup import escape
 
     with console.status("measures ...") as status:
@@ -206,7 +211,7 @@ def _progress(console: Console) -> Iterator[None]:
         log, handler = logging.getLogger(__package__), Shown()
         level, propagate = log.level, log.propagate
         log.setLevel(logging.INFO)
-        log.propagate = False  # frameworks put handlers of their own at the root
+        log.propagate = False  # frameworks add their own handlers to the root logger
         log.addHandler(handler)
         try:
             yield
@@ -223,7 +228,7 @@ def _write(report: BenchmarkReport, path: Path) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
-# Blank lines between them: the help joins lines that stand together.
+# With blank lines, as the help joins adjacent lines.
 bench.__doc__ = f"{inspect.cleandoc(bench.__doc__ or '')}\n\n" + "\n\n".join(
     f"{name}: {line}" for name, line in benchmarks().items()
 )

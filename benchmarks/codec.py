@@ -1,8 +1,8 @@
 """CPU time to encode and decode one batch, by our codec and by plain protobuf.
 
-In one process and without gRPC, with the C library's allocator as it comes: what is compared is how
-often the bytes are copied, and into how much fresh memory (its page faults are most of protobuf's
-time). No limit is stated for it.
+It runs in one process, without gRPC, and with the default allocator of the C library. So it
+compares how often bytes are copied, and how much fresh memory is filled: page faults are most of
+protobuf's time. There is no goal.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .report import BenchmarkReport, Estimate, Row, interleaved
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: 32 images as a loader yields them, and as a model takes them: 4.8 and 19.3 MB.
+#: 32 images, as uint8 of a loader (4.8 MB) and as float32 of a model (19.3 MB).
 SHAPE = (32, 3, 224, 224)
 DTYPES = ("uint8", "float32")
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """One row for each dtype; `times_faster` is the median over paired rounds."""
+    """Return a row for each dtype; `times_faster` is the median ratio of paired rounds."""
     repeats = 2 if quick else 20
     return BenchmarkReport([_row(np.ones(SHAPE, dtype), repeats) for dtype in DTYPES])
 
@@ -52,13 +52,13 @@ def _row(array: Array, repeats: int) -> Row:
 
 
 def with_codec(array: Array) -> Array:
-    """To the wire and back as our processes do it."""
+    """Encode and decode a request with our codec."""
     data = tensors.encode_request("m", LabelRequest({"x": array}))
     return tensors.decode_request(data).inputs["x"]
 
 
 def with_protobuf(array: Array) -> Array:
-    """To the wire and back as a client and a server generated from the .proto file do it."""
+    """Encode and decode a request with code that is generated from the .proto file."""
     tensor = pb.ModelInferRequest.InferInputTensor(
         name="x", datatype=datatype_of(array.dtype), shape=array.shape
     )
@@ -72,7 +72,7 @@ def with_protobuf(array: Array) -> Array:
 
 
 def _cpu_ms(way: Callable[[Array], Array], array: Array, repeats: int) -> float:
-    """CPU milliseconds for one batch, system time (page faults) included."""
+    """Return the CPU milliseconds of one batch, including system time (page faults)."""
     began = time.process_time()
     for _ in range(repeats):
         way(array)

@@ -1,13 +1,13 @@
 """Redis and a service manager under 10,000 teachers and 1,000 students: CPU shares and latencies.
 
-The members are simulated (`load`), the protocols are real: each teacher registers and beats with
-one packet per beat, answers probes, and dies or joins; each student holds a stream, and reports
-each second. Redis and the manager are processes of their own. After all have been admitted, three
-phases are measured: nothing happens; teachers die at random moments; every student wants more than
-there is, and teachers join.
+The members are simulated (`load`), the protocols are real. Each teacher registers, sends each
+heartbeat in its own packet, answers probes, and dies or joins; each student holds a stream and
+reports every second. Redis and the manager are separate processes. After all teachers are admitted,
+three phases follow: nothing happens; teachers die at random times; the students want more teachers
+than there are, and teachers join.
 
-The same is done with a tenth of the members, and the cost of one change and of a rebuild is taken
-from the assignment rule itself, at full size.
+The same runs with a tenth of the members. The benchmark `assignment` adds the cost of one change
+and of a rebuild, at full size.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ log = logging.getLogger(__name__)
 SERVICE: Final = "crowd"
 TTL_S: Final = 6.0
 FULL_TEACHERS, FULL_STUDENTS = 10_000, 1_000
-#: Of the teachers, so many are wanted at first: the rest replace the dead at once.
+#: Share of the teachers that students want at first; the rest can replace dead ones at once.
 WANTED_SHARE: Final = 0.9
-#: Of the teachers, so many die, and so many join.
+#: Share of the teachers that die, and share that join.
 CHANGED_SHARE: Final = 0.02
-#: Limits at full size; those of CPU time, in cores, are in proportion to the teachers.
+#: Limits: cores at full size, which scale with the number of teachers; seconds.
 REDIS_CORES, MANAGER_CORES = 0.12, 1.0
 JOIN_S, DEATH_S = 0.5, 0.25
 _READY_S: Final = 180.0
@@ -58,17 +58,18 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one crowd measured.
+    """Figures of one crowd: one number of teachers and students.
 
     Attributes:
-        teachers: how many there were.
-        students: how many there were.
-        quiet: CPU seconds per second of "redis" and "manager" while nothing happens.
-        busy: the same while teachers die and join.
-        join_s: from a teacher's registration until a student has it, one for each that joined.
-        death_s: from the end of a lease until the student is told, one for each dead that served.
-        beats_per_s: beats per second, of all teachers.
-        late_s: how far the latest beat was behind its time: the crowd itself must keep up.
+        teachers: number of teachers.
+        students: number of students.
+        quiet: cores (CPU seconds per second) of "redis" and "manager" while nothing happens.
+        busy: the same while teachers die or join: the greater of both.
+        join_s: seconds from registration to assignment of each teacher that joined.
+        death_s: seconds from the end of the lease until a student hears of the loss, for each
+            dead teacher that was assigned.
+        beats_per_s: heartbeats per second of all teachers.
+        late_s: greatest delay of a heartbeat, in seconds: shows whether the crowd kept up.
     """
 
     teachers: int
@@ -87,12 +88,12 @@ def run(
     students: int = FULL_STUDENTS,
     seconds: float = 20.0,
 ) -> BenchmarkReport:
-    """A crowd of the wanted size and one of a tenth of it, one after the other.
+    """Measure a crowd of the wanted size, then one with a tenth of the members.
 
     Args:
-        quick: only a tenth of the members, and phases of 5 seconds.
-        teachers: how many.
-        students: how many.
+        quick: measure only a tenth of the members, with phases of 5 seconds.
+        teachers: number of teachers.
+        students: number of students.
         seconds: length of each phase.
     """
     tenth = max(teachers // 10, 10), max(students // 10, 1)
@@ -105,16 +106,16 @@ def run(
 
 
 def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) -> Run:
-    """Let one crowd come, be, die and join.
+    """Run all phases with one crowd.
 
     Args:
-        teachers: how many.
-        students: how many.
+        teachers: number of teachers.
+        students: number of students.
         seconds: length of each phase.
-        ttl_s: of every lease; the phases wait for it, too.
+        ttl_s: TTL of all leases; there are pauses of this length between phases.
 
     Raises:
-        ProcessFailed: a part of it did not start, or ended by itself.
+        ProcessFailed: a process did not start, or ended unexpectedly.
     """
     changes = max(round(teachers * CHANGED_SHARE), 5)
     with ExitStack() as ending:
@@ -139,14 +140,14 @@ def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) 
             crowd.expect(READY, _READY_S)
         _await_admission(address, teachers)
         meter = ending.enter_context(_meter(url, manager))
-        time.sleep(ttl_s)  # what their coming left to do is done
+        time.sleep(ttl_s)  # until the work after their registration is done
         log.info("%s: nothing happens for %g s", size, seconds)
         quiet = meter.over(seconds)
         log.info("%s: %d of them die", size, changes)
         _next_phase(there, here)
         dying = meter.over(seconds + ttl_s)
         _next_phase(here)
-        time.sleep(ttl_s)  # everybody has all that there is
+        time.sleep(ttl_s)  # until all teachers are assigned
         log.info("%s: %d join", size, changes)
         _next_phase(there)
         joining = meter.over(seconds + JOIN_S)
@@ -165,23 +166,24 @@ def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) 
 
 
 def _wishes(teachers: int, students: int) -> tuple[int, int]:
-    """How many teachers a student wants, and so many that all are wanted, and the new.
+    """Return how many teachers a student wants at first, and how many more at last.
 
-    A fast teacher counts as several slow ones, which students count in.
+    Students count slow teachers; a fast teacher counts as several. With the second number the
+    students want more than all teachers, including those that join.
     """
     slow = teachers / students * statistics.mean(SPEEDS) / min(SPEEDS)
     return max(round(slow * WANTED_SHARE), 1), math.ceil(slow)
 
 
 class _Meter:
-    """Reads what Redis and the manager have used."""
+    """Reads the CPU time of Redis and the manager."""
 
     def __init__(self, client: redis.Redis, manager: Process) -> None:
         self._client = client
         self._stat = Path(f"/proc/{manager.pid}/stat")
 
     def over(self, seconds: float) -> dict[str, float]:
-        """CPU seconds of each per second, over the next `seconds`."""
+        """Return the cores that each uses (CPU seconds per second) over the next `seconds`."""
         began, before = time.monotonic(), self._used_s()
         time.sleep(seconds)
         took_s = time.monotonic() - began
@@ -211,7 +213,10 @@ def _member(ending: ExitStack, module: str, *arguments: object) -> Process:
 
 
 def _await_admission(manager: str, teachers: int) -> None:
-    """Until all were probed; those that need a look come first in the status, so one tells."""
+    """Wait until all teachers are admitted.
+
+    The status lists teachers that are not admitted first, so the first one is enough.
+    """
     deadline = time.monotonic() + _READY_S
     while time.monotonic() < deadline:
         (seen,) = ask_status(manager, service=SERVICE, max_members=1).services
@@ -233,7 +238,10 @@ def _figures(crowd: Process, file: Path) -> dict[str, Any]:
 
 
 def _served(came: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, float]:
-    """The dead that a student had: of an idle one, nobody need be told."""
+    """Return the time of the last heartbeat of each dead teacher that a student had.
+
+    Nobody need be told of the death of an idle teacher.
+    """
     died: dict[str, float] = came["died"]
     return {
         name: at
@@ -243,7 +251,7 @@ def _served(came: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, float
 
 
 def _latencies(since: Mapping[str, float], until: Mapping[str, float]) -> list[float]:
-    """Seconds from one moment to the other of each; infinite where the other never came."""
+    """Return `until - since` of each name in `since`, in seconds; infinite if not in `until`."""
     return [until.get(name, math.inf) - at for name, at in since.items()]
 
 

@@ -1,10 +1,10 @@
 """The speeds that `edl demo` compares, taken by turns, and the most that a mesh can reach.
 
-The demo trains one way after another, so a machine that changes its speed within seconds changes
-the ratios, too. Here a few steps of each way are taken by turns: N-training, distillation with soft
-labels at hand while a process without a mesh keeps the teachers' cores busy, Online, and EDL-Dist
-with a full buffer and no teacher killed. The second is the most that a mesh can reach: it pays for
-the soft loss, and for what the cores share.
+The demo trains one way after another, so on a machine that changes its speed within seconds its
+ratios change, too. Here a few steps of each way alternate: N-training; distillation with constant
+soft labels while a process outside the mesh keeps the teachers' cores busy; Online; EDL-Dist with a
+full buffer and without killed teachers. The second is the most that a mesh can reach: it includes
+the cost of the soft loss, and of what the cores share.
 """
 
 from __future__ import annotations
@@ -44,33 +44,33 @@ log = logging.getLogger(__name__)
 
 WAYS = ("N-training", "labels at hand", "Online", "EDL-Dist")
 N_TRAINING, AT_HAND, ONLINE, EDL_DIST = WAYS
-#: The least ratios of EDL-Dist, as the demo has them for goals.
+#: Least speed of EDL-Dist relative to Online and to N-training: the goals of the demo.
 TO_ONLINE, TO_N_TRAINING = 1.6, 0.95
-#: The least part of the speed with labels at hand that EDL-Dist keeps.
+#: Least speed of EDL-Dist relative to training with labels at hand.
 TO_AT_HAND: Final = 0.95
 STEPS, ROUNDS = 6, 60
 QUICK_STEPS: Final = 2
-#: The greatest part of the batches of EDL-Dist that may have been labelled during others' turns.
+#: Greatest part of the batches of EDL-Dist that may be labelled before its own turns.
 LABELLED_BEFORE: Final = 0.1
-#: Steps of EDL-Dist before each of its turns, so that its teachers work from the turn's beginning.
+#: Steps of EDL-Dist before each of its turns, so that its teachers are busy when the turn begins.
 LEAD_IN: Final = 6
-#: How long the buffer may take to be full again before EDL-Dist has its turn.
+#: Longest time in seconds for refilling the buffer before a turn of EDL-Dist.
 _FULL_S: Final = 60.0
 _POLL_S: Final = 0.05
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """Take each way by turns.
+    """Measure all ways, interleaved.
 
     Args:
-        quick: fewer steps in a turn.
+        quick: fewer rounds, and fewer steps in each turn.
     """
     check_installed()
     os.environ.update(PADDLE_ENVIRONMENT)
     steps, rounds = (QUICK_STEPS, MIN_ROUNDS) if quick else (STEPS, ROUNDS)
     upper = DemoSettings().upper_batches
     enough = (rounds + 1) * (steps + LEAD_IN) + upper
-    # Teachers that pause until the buffer has sunk far would rest for whole turns.
+    # A lower limit far below the upper one would pause the teachers for whole turns.
     settings = replace(DemoSettings(), seeds=1, steps=enough, lower_batches=upper - 2)
     available = available_cores()
     cores = CoreAssignment.divide(available)
@@ -124,7 +124,7 @@ def run(quick: bool) -> BenchmarkReport:
 
 
 def _student(batches: Iterable[Any], loss: DistillLoss) -> Callable[[int], float]:
-    """What trains a new student for so many steps more, and returns seconds per step."""
+    """Return a function that trains a new student for more steps and returns seconds per step."""
     paddle = load_paddle()
     paddle.seed(FIRST_SEED)
     student = student_network()
@@ -140,7 +140,7 @@ def _student(batches: Iterable[Any], loss: DistillLoss) -> Callable[[int], float
 
 @contextlib.contextmanager
 def _mesh(teacher: str, settings: DemoSettings, cores: CoreAssignment) -> Iterator[LocalMesh]:
-    """Coordinator and teachers, all ready, on the cores that the student leaves."""
+    """Run a coordinator and teachers on the cores that the student does not use; all are ready."""
     spec = TeacherSpec(SERVICE, teacher, micro_batch=settings.micro_batch)
     with ExitStack() as ending:
         with children_on(cores.others):
@@ -154,7 +154,7 @@ def _mesh(teacher: str, settings: DemoSettings, cores: CoreAssignment) -> Iterat
 
 
 def _neighbour(ending: ExitStack, teacher: Path, cores: CoreAssignment) -> Child:
-    """A process that labels without a mesh, on the teachers' cores, when it is told to."""
+    """Start a process that labels on the teachers' cores, outside the mesh, on request."""
     module = "edl.benchmarks.paced.neighbour"
     on = ",".join(map(str, sorted(cores.others)))
     child = Child(ending, "the neighbour", module, on, teacher)
@@ -163,7 +163,11 @@ def _neighbour(ending: ExitStack, teacher: Path, cores: CoreAssignment) -> Child
 
 
 def _await_labels(reader: DistilReader, batches: int) -> None:
-    """Wait until so many labelled batches are ready."""
+    """Wait until `batches` labelled batches are ready.
+
+    Raises:
+        NoTeacherAvailable: they are not ready within `_FULL_S`.
+    """
     deadline = time.monotonic() + _FULL_S
     while (ready := reader.stats.ready) < batches:
         if time.monotonic() > deadline:
@@ -172,15 +176,16 @@ def _await_labels(reader: DistilReader, batches: int) -> None:
 
 
 def _ignore(done: int, total: int) -> None:
-    """The teacher's training shows no progress here."""
+    """Ignore the progress of the teacher's training."""
 
 
 def judge(measured: Sequence[tuple[float, ...]], from_buffer: Sequence[float]) -> BenchmarkReport:
-    """The report.
+    """Make the report.
 
     Args:
-        measured: per round, seconds per step of each of `WAYS`.
-        from_buffer: per round, the part of EDL-Dist's batches that were labelled before its turn.
+        measured: of each round, seconds per step of each of `WAYS`.
+        from_buffer: of each round, the part of EDL-Dist's batches that were labelled before its
+            turn; the warm-up round may be included.
     """
     by_way = dict(zip(WAYS, zip(*measured, strict=True), strict=True))
     rows: list[Row] = []
@@ -207,5 +212,5 @@ def judge(measured: Sequence[tuple[float, ...]], from_buffer: Sequence[float]) -
 
 
 def _ratio(base_s: Sequence[float], own_s: Sequence[float]) -> Estimate:
-    """How many times as fast as the base, round by round."""
+    """Estimate how many times as fast as the base it is, from paired rounds."""
     return Estimate.of([base / own for base, own in zip(base_s, own_s, strict=True)])

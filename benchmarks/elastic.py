@@ -1,9 +1,9 @@
 """Two elastic trainings on two slots beside gang scheduling; a slot taken back by a web service.
 
-Job A has one node, job B one or two. Under gang scheduling B waits for both slots until A has
-ended; elastic, it begins with one and grows. Then the same training has both slots, an online
-service under a steady load takes one of them back, and its slowest answers are held against those
-that it gives alone. A slot is a core of its own; slots, trainings and service are real processes.
+Job A has one node, job B one or two. Under gang scheduling B waits for both slots until A ends;
+under elastic scheduling B starts with one slot and grows. Then a training has both slots, and an
+online service under a steady load takes one of them back; its p99 is compared with that of the
+service alone. Each slot is one core; trainings and service are real processes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .report import MIN_ROUNDS, BenchmarkReport, Estimate, Goal, Row
 log = logging.getLogger(__name__)
 
 SLOTS: Final = 2
-#: Seconds of work of job A on one slot; of `--quick`. B has so many times as much.
+#: Seconds of work of job A on one slot, without and with `--quick`; job B has `MORE` times as much.
 WORK_S: Final = 60.0
 QUICK_WORK_S: Final = 25.0
 MORE: Final = 1.4
@@ -41,9 +41,9 @@ MAKESPAN: Final = 0.85
 PENDING: Final = 0.5
 YIELD_S: Final = 10.0
 P99: Final = 1.2
-#: Of the load on the service.
+#: Requests per second to the service.
 PER_S: Final = 25.0
-#: In so many parts, as an interval needs.
+#: Requests of a load: a multiple of `MIN_ROUNDS`, the number of parts that an interval needs.
 REQUESTS: Final = MIN_ROUNDS * 100
 QUICK_REQUESTS: Final = MIN_ROUNDS * 20
 _FREEZE_S: Final = 5.0
@@ -55,7 +55,12 @@ Mode = Literal["elastic", "gang"]
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How two jobs went: seconds from the first submission to the last end, and of waiting."""
+    """Times of two jobs, in seconds.
+
+    Attributes:
+        makespan_s: from the first submission to the last end.
+        pending_s: mean time until a job started.
+    """
 
     makespan_s: float
     pending_s: float
@@ -63,7 +68,14 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Of the service: milliseconds of each request, and seconds until it had a slot."""
+    """Times of the service.
+
+    Attributes:
+        alone_ms: milliseconds of each request without jobs.
+        beside_ms: the same while jobs use both slots.
+        kept_ms: the same after the service got its slot back.
+        yielded_s: seconds from the reservation until the slot was free.
+    """
 
     alone_ms: Sequence[float]
     beside_ms: Sequence[float]
@@ -72,14 +84,14 @@ class Served:
 
     @property
     def ratio(self) -> Estimate:
-        """Of p99 with its slot back, to alone: parts of the load, in their order."""
+        """Ratio of p99 with the slot back to p99 alone, over corresponding parts of the load."""
         parts = zip(_parts(self.kept_ms), _parts(self.alone_ms), strict=True)
         return Estimate.of([p99(kept) / p99(alone) for kept, alone in parts])
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkSetup:
-    """Where all of it runs."""
+    """Redis and the boards in it, a folder, and the cores of each slot."""
 
     url: str
     queue: QueueBoard
@@ -89,7 +101,14 @@ class BenchmarkSetup:
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """Figures of both ways of sharing, and of the service."""
+    """Measure both ways of scheduling, and the service.
+
+    Args:
+        quick: less work and fewer requests.
+
+    Raises:
+        UsageError: there are fewer cores than slots.
+    """
     cores = divide_cores(available_cores(), SLOTS)
     if not all(cores):
         raise UsageError(f"this benchmark needs {SLOTS} cores, so that its slots are real")
@@ -105,7 +124,7 @@ def run(quick: bool) -> BenchmarkReport:
 
 
 def report(gang: Ran, elastic: Ran, served: Served) -> BenchmarkReport:
-    """The figures beside their goals."""
+    """Make the report."""
     return BenchmarkReport(
         _rows(gang, elastic, served),
         [
@@ -137,12 +156,12 @@ def _rows(gang: Ran, elastic: Ran, served: Served) -> list[Row]:
     ]
 
 
-# --- where it runs
+# --- Redis, fleet and jobs
 
 
 @contextmanager
 def _place(cores: tuple[tuple[int, ...], ...]) -> Iterator[BenchmarkSetup]:
-    """A Redis, on the cores of the first slot: the other one is what the service gets."""
+    """Run a Redis on the cores of the first slot, as the service gets the other slot."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edl-bench-")))
         with children_on(cores[0]):
@@ -159,7 +178,7 @@ def _place(cores: tuple[tuple[int, ...], ...]) -> Iterator[BenchmarkSetup]:
 
 @contextmanager
 def _fleet(place: BenchmarkSetup, mode: Mode) -> Iterator[None]:
-    """A runner of jobs; at its end no node is left."""
+    """Run a fleet while the body runs; stopping it stops its nodes."""
     command = python_command(
         "fleet", "edl", "agent", "jobs", "--slots", SLOTS, "--mode", mode, "--freeze", _FREEZE_S,
         "--folder", place.folder / mode, "--redis", place.url,
@@ -185,7 +204,7 @@ def _spec(name: str, steps: int, least: int, most: int) -> QueuedJobSpec:
 
 
 def _step_s(place: BenchmarkSetup) -> float:
-    """Seconds of a step on one slot."""
+    """Measure the seconds of a step on one slot."""
     with children_on(place.cores[1]):
         pace = start(python_command("pace", "edl.benchmarks.sharing.step_duration"))
     try:
@@ -211,7 +230,11 @@ def _two_jobs(place: BenchmarkSetup, mode: Mode, steps: tuple[int, int]) -> Ran:
 
 
 def _ended(place: BenchmarkSetup, names: Sequence[str]) -> list[QueuedJob]:
-    """Jobs, once all of them have succeeded."""
+    """Wait until all jobs have succeeded; return them.
+
+    Raises:
+        ProcessFailed: a job failed or was stopped, or they took longer than `_END_S`.
+    """
     began_s = time.monotonic()
     said: dict[str, str] = {}
     while (after_s := time.monotonic() - began_s) < _END_S:
@@ -263,7 +286,7 @@ def _service(place: BenchmarkSetup, requests: int) -> Served:
 
 
 def p99(times: Sequence[float]) -> float:
-    """The 99th percentile: what one of a hundred is above."""
+    """Return the 99th percentile of `times`."""
     return sorted(times)[math.ceil(0.99 * len(times)) - 1]
 
 
@@ -273,7 +296,7 @@ def _parts(times: Sequence[float]) -> Iterator[Sequence[float]]:
 
 
 def _times_ms(cores: tuple[int, ...], requests: int) -> list[float]:
-    """The service's times, on these cores, with who asks it."""
+    """Run the service and its load on `cores`; return the milliseconds of each request."""
     with ExitStack() as stack:
         with children_on(cores):
             web = start(python_command("web", "edl.benchmarks.sharing.web"))

@@ -1,9 +1,9 @@
 """A teacher's answers to a good client, alone and while others attack every port of a mesh.
 
-A manager with its page and a teacher with TLS, tokens, HTTP and metrics; one client that has
-batches labelled all the time. Then, for as long again, other clients hold thousands of connections
-and handshakes, send half requests, impossible lengths, random bytes and frames, guess tokens, and
-name memory of others. They run at the lowest priority, as on machines of their own.
+The mesh has a manager with its page, and a teacher with TLS, tokens, HTTP and metrics. One client
+has batches labelled all the time. Then, for the same time, attackers hold thousands of connections
+and handshakes, send incomplete requests, impossible lengths, random bytes and frames, guess tokens,
+and register shared memory of others. They run at the lowest priority, as if on other machines.
 """
 
 from __future__ import annotations
@@ -39,25 +39,26 @@ log = logging.getLogger(__name__)
 SERVICE: Final = "bench"
 MODEL: Final = "edl.benchmarks.teachers.models:cheap"
 ROWS: Final = 32
-#: The p99 under attack, of that alone.
+#: Greatest p99 under attack, relative to p99 without.
 LATER: Final = 3.0
-#: What the memory of teacher and manager may grow by, from the first third of the attack on.
+#: Greatest growth of the memory of teacher and manager from the first third of the attack to the
+#: last.
 GROWTH_BYTES: Final = 64 << 20
 _READY_S: Final = 60.0
 _ANSWER_S: Final = 10.0
 _PAUSE_S: Final = 0.02
-#: At the memory, in a phase.
+#: Memory readings in a phase.
 _LOOKS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What the good client saw.
+    """Measurements of one phase.
 
     Attributes:
-        latencies_s: of each answer.
-        failures: requests without one.
-        memory: bytes of teacher and manager, again and again.
+        latencies_s: seconds of each answer to the good client.
+        failures: requests of the good client without an answer.
+        memory: bytes of teacher and manager together, in the order of time.
     """
 
     latencies_s: Sequence[float]
@@ -70,14 +71,14 @@ class Phase:
 
 
 def run(quick: bool, seconds: float | None = None) -> BenchmarkReport:
-    """Both phases.
+    """Measure both phases.
 
     Args:
-        quick: half a minute each.
-        seconds: of each phase; None: ten minutes.
+        quick: phases of 30 s unless `seconds` is given.
+        seconds: length of each phase; None: 10 minutes.
 
     Raises:
-        UsageError: there is no openssl, which makes the certificates.
+        UsageError: openssl, which makes the certificates, is not installed.
     """
     phase_s = seconds or (30.0 if quick else 600.0)
     if shutil.which("openssl") is None:
@@ -107,11 +108,15 @@ def run(quick: bool, seconds: float | None = None) -> BenchmarkReport:
 
 
 class AttackedMesh:
-    """The manager, the teacher and the good client.
+    """A manager, a teacher and the good client.
+
+    Args:
+        ending: stops all processes when it is closed.
+        folder: empty folder for certificates and tokens.
 
     Attributes:
-        ports: of everything that listens: name -> (host, port).
-        token: of the good client, which an attacker has, too.
+        ports: name of each listener -> (host, port).
+        token: token of the good client; the attackers have it, too.
     """
 
     def __init__(self, ending: ExitStack, folder: Path) -> None:
@@ -154,7 +159,7 @@ class AttackedMesh:
         self._watched = [psutil.Process(one.pid) for one in (manager, teacher)]
 
     def measure(self, seconds: float) -> Phase:
-        """Have batches labelled for so long."""
+        """Have batches labelled for `seconds`, one request at a time."""
         latencies, failures, memory = list[float](), 0, list[int]()
         request = LabelRequest({"x": np.zeros((ROWS, FEATURES), np.float32)})
         until = look_at = time.monotonic()
@@ -174,7 +179,7 @@ class AttackedMesh:
 
 
 def _bytes_of(process: psutil.Process) -> int:
-    """What it and its children hold by themselves."""
+    """Return the memory that only the process and its descendants use (USS), in bytes."""
     every = [process, *process.children(recursive=True)]
     return sum(one.memory_full_info().uss for one in every)
 

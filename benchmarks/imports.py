@@ -14,7 +14,7 @@ from ..runtime.supervise import Command, start
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 
 TIMEOUT_S = 60.0
-#: What a user who only wants to read labelled batches must not pay for.
+#: Libraries that a user who only reads labelled batches must not have to import.
 FORBIDDEN = frozenset({"paddle", "torch", "grpc", "redis", "prometheus_client"})
 
 PROGRAM = """
@@ -32,11 +32,11 @@ print(json.dumps({"cpu_s": cpu_s, "modules": [name.partition(".")[0] for name in
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is imported in a fresh interpreter.
+    """Names that are imported in a fresh interpreter.
 
     Attributes:
-        names: modules, or `module:attribute` for what a module loads when it is asked for.
-        limit_s: CPU seconds that the whole process may use; None: no goal of its own.
+        names: modules, or `module:attribute` for attributes that a module imports lazily.
+        limit_s: most CPU seconds of the whole process; None: no goal.
     """
 
     names: tuple[str, ...]
@@ -44,7 +44,7 @@ class Subject:
 
 
 NUMPY, READER = "numpy", "edl.distill_reader"
-#: The reader may use so much more than numpy.
+#: Most CPU seconds of importing the reader beyond those of numpy.
 READER_LIMIT_S = 0.1
 SUBJECTS: Mapping[str, Subject] = {
     NUMPY: Subject(("numpy",)),
@@ -60,11 +60,11 @@ SUBJECTS: Mapping[str, Subject] = {
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """What imports cost.
+    """The cost of imports.
 
     Attributes:
         cpu_s: CPU seconds of the imports.
-        process_s: CPU seconds of the process, with the start of Python.
+        process_s: CPU seconds of the process, including the start of Python.
         heavy: modules of FORBIDDEN that were loaded.
     """
 
@@ -74,13 +74,13 @@ class Import:
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """Import each subject in fresh interpreters, by turns.
+    """Import each subject in fresh interpreters, interleaved.
 
-    Importing is work of one core, so CPU seconds state its cost, and other programs disturb them
-    less than wall time. Sources are compiled once, in the round that does not count, whatever the
-    environment says of bytecode, as for users.
+    Importing uses one core, so CPU seconds measure its cost, and other programs disturb them less
+    than wall time. Sources are compiled in the warm-up round, whatever the environment says about
+    bytecode: users import compiled files, too.
     """
-    del quick  # fifteen rounds are quick
+    del quick  # 15 rounds take little time
     with tempfile.TemporaryDirectory() as compiled:
         return _run(Path(compiled))
 
@@ -113,7 +113,7 @@ def _run(compiled: Path) -> BenchmarkReport:
 
 
 def measure(names: tuple[str, ...], compiled: Path) -> Import:
-    """Import `names` in a fresh interpreter that keeps what it has compiled in this folder.
+    """Import `names` in a fresh interpreter, with its bytecode cache in the folder `compiled`.
 
     Raises:
         ProcessFailed: an import failed.

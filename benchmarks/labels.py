@@ -1,17 +1,18 @@
 """Bytes, time and error of soft labels in each form, against float32, of 1000 classes.
 
-The logits are drawn, with a fixed seed, to be like those of a trained image classifier: noise over
-all classes, and for each sample a class that stands out by more or less, with a few dozen that
-resemble it. The student's are those of one that is half way: the teacher's, weaker, with noise of
-its own. The errors are those of what reaches the loss after the expansion to dense labels:
+The logits are drawn with a fixed seed and resemble those of a trained image classifier: noise over
+all classes, and for each sample one class with a more or less high peak and a few dozen similar
+classes. The student's logits are those of a half-trained student: the teacher's, weaker, with more
+noise. Two errors of the dense labels that reach the loss are measured:
 
-- KL(p || q) in nats, p the teacher's distribution at the temperature of the loss, q the same from
-  the labels that came; the mean over samples.
-- The gradient of the soft loss with respect to the student's logits, softmax(student / T) - q: the
-  length of its difference from that of float32, over the length of that.
+- KL(p || q) in nats, as a mean over samples. p is the teacher's distribution at the temperature of
+  the loss, q the distribution from the received labels.
+- The relative error of the gradient of the soft loss with respect to the student's logits,
+  softmax(student / T) - q: the norm of its difference from the gradient with float32 labels, over
+  the norm of the latter.
 
-Times are CPU time of one core for one sample: of the teacher's predictor for encoding, of the
-reader's engine for decoding.
+Times are CPU time of one core for one sample: encoding in the teacher's predictor, decoding in the
+reader's engine.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 
 CLASSES = 1000
 BATCH = 32
-#: Of the loss; where the teacher applies it, it does so at the same.
+#: Temperatures of the loss. If the teacher applies the softmax, it uses the same temperature.
 TEMPERATURES = (1.0, 4.0)
 FORMS = ("float32", "bfloat16", "float16", "topk:20", "topk:100")
 LIMITED = "topk:20"
@@ -38,7 +39,7 @@ LIMIT_OF_BYTES = 0.05
 
 @dataclass(frozen=True, slots=True)
 class LabelCase:
-    """A form, and the temperature of the loss that its labels are for."""
+    """A label form, and the temperature of the loss."""
 
     form: LabelForm
     temperature: float
@@ -49,7 +50,11 @@ class LabelCase:
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """One row for each form, of logits and of probabilities, at each temperature of the loss."""
+    """Return a row for each form of logits and of probabilities, at each temperature of the loss.
+
+    Args:
+        quick: fewer samples and repetitions.
+    """
     batches, repeats = (8, 2) if quick else (64, 20)
     teacher, student = draw(batches * BATCH)
     cases = [
@@ -74,7 +79,7 @@ def run(quick: bool) -> BenchmarkReport:
 
 
 def draw(samples: int, seed: int = 0) -> tuple[Array, Array]:
-    """Logits of a teacher and of a student, float32 [samples, CLASSES]."""
+    """Draw logits of a teacher and of a student, each float32 [samples, CLASSES]."""
     rng = np.random.default_rng(seed)
     teacher = rng.normal(0.0, 1.5, (samples, CLASSES))
     peaks = rng.uniform(6.0, 18.0, (samples, 1))  # from doubtful to certain
@@ -86,7 +91,13 @@ def draw(samples: int, seed: int = 0) -> tuple[Array, Array]:
 
 
 def errors(case: LabelCase, teacher: Array, student: Array) -> tuple[float, float]:
-    """KL divergence in nats and relative error of the gradient, of labels in the form of `case`."""
+    """Return the KL divergence in nats and the relative error of the gradient of a label form.
+
+    Args:
+        case: the form and the temperature.
+        teacher: logits, float32 [samples, CLASSES].
+        student: logits of the same shape and dtype.
+    """
     sent = encode("y", teacher, case.form, "logits")
     came = decode("y", sent, case.form, case.form.parameters(CLASSES)).astype(np.float64)
     truth = _softmax(teacher / case.temperature)
@@ -94,7 +105,7 @@ def errors(case: LabelCase, teacher: Array, student: Array) -> tuple[float, floa
         seen = came / came.sum(axis=-1, keepdims=True)
     else:
         seen = _softmax(came / case.temperature)
-    # float16 makes 0 of what is below 6e-8, of which no logarithm is taken.
+    # float16 rounds values below 6e-8 to 0, which has no logarithm.
     divergence = (truth * np.log(truth / np.maximum(seen, 1e-12))).sum(axis=-1).mean()
     own = _softmax(student / case.temperature)
     error = np.linalg.norm(seen - truth) / np.linalg.norm(own - truth)
@@ -132,7 +143,7 @@ def _softmax(logits: Array) -> Array:
 
 
 def _cpu_us(work: Callable[[], object], repeats: int) -> float:
-    """CPU microseconds of one sample of a batch."""
+    """Return the CPU microseconds of `work` per sample of a batch."""
     began = time.process_time()
     for _ in range(repeats):
         work()

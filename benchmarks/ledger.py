@@ -43,12 +43,12 @@ CORE: Final = "the whole core, steady"
 
 @dataclass(frozen=True, slots=True)
 class StreamCase:
-    """One way that a stream can go.
+    """A kind of stream.
 
     Attributes:
-        name: what it is called in the report.
-        loss_every: a teacher is lost, and comes back, once in this many batches; 0: never.
-        most_rows: of a request; None: a request is a batch.
+        name: name in the report.
+        loss_every: a teacher is lost and joins again after this many batches; 0: never.
+        most_rows: most rows of a request; None: each request is one batch.
         read_ahead: batches that the source keeps queued.
     """
 
@@ -67,7 +67,10 @@ CASES: Final = (
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """Each case, a whole stream of batches per round; the creation of events counts."""
+    """Measure each case with a whole stream of batches per round.
+
+    Creating the events is part of the measured time.
+    """
     batches = 2_000 if quick else 10_000
     runs = [partial(events_per_s, batches, case) for case in CASES]
     rounds = interleaved(*runs, partial(core_events_per_s, batches))
@@ -91,21 +94,24 @@ def run(quick: bool) -> BenchmarkReport:
 
 
 def events_per_s(batches: int, case: StreamCase) -> float:
-    """Events per CPU second over a stream of so many batches."""
+    """Return the events per CPU second of a ledger over a stream of `batches`."""
     began = time.process_time()
     events = Stream(batches, case).drive()
     return events / (time.process_time() - began)
 
 
 def core_events_per_s(batches: int) -> float:
-    """The same of a whole reader core that decides after each answer, as in a live engine."""
+    """Return the events per CPU second of a whole reader core over a stream of `batches`.
+
+    The core decides after each answer, as in a live engine.
+    """
     began = time.process_time()
     events = CoreStream(batches).drive()
     return events / (time.process_time() - began)
 
 
 class CoreStream:
-    """A source, teachers and a student that keep one core busy, in virtual time."""
+    """A source, teachers and a student that drive one reader core, in virtual time."""
 
     def __init__(self, batches: int) -> None:
         self._batches = batches
@@ -173,7 +179,7 @@ class CoreStream:
 
 
 class Stream:
-    """A source, teachers and a student that keep one ledger busy from beginning to end."""
+    """A source, teachers and a student that drive one ledger."""
 
     def __init__(self, batches: int, case: StreamCase) -> None:
         self._batches = batches

@@ -1,9 +1,9 @@
 """What of the possible throughput a mesh delivers, and what its reader costs a training step.
 
-Teachers are real processes around emulated devices of stated rates, the student an emulated step of
-a stated length. The possible is the lesser of what the student does alone and what all teachers do
-together. Besides: one teacher far slower than the others, one that is suspended, and a student
-that gets the teachers it lacks. At last a real step, with a reader attached and without.
+Teachers are real processes with emulated devices of stated rates; the student is an emulated step
+of a stated length. The possible throughput is the lesser of the student's alone and that of all
+teachers together. Further cases: one teacher is far slower than the others; one is suspended; a
+student gets teachers that it lacked. At last a real training step, with and without a reader.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from .report import BenchmarkReport, Estimate, Goal, Row, paired
 
 log = logging.getLogger(__name__)
 
-#: Seconds of a batch at a teacher -> the least part of the possible.
+#: Seconds of a batch at a teacher -> least part of the possible throughput.
 PACES: Final = {0.1: 0.99, 0.02: 0.98}
 QUICK_PACES: Final = (0.02,)
-#: The student's step, in times of the seconds in which all teachers together label a batch.
+#: Length of the student's step, in multiples of the teachers' joint time for one batch.
 CASES: Final = {"teacher-bound": 0.5, "balanced": 1.0, "student-bound": 1.5}
 TEACHERS: Final = 2
-#: The least part of the sum of the rates when one teacher is so many times slower than the others.
+#: Least part of the sum of the rates with one slow teacher, and how many times slower it is.
 STRAGGLER, TIMES_SLOWER = 0.95, 10
-#: The longest that a student waits when a teacher is suspended, with so many seconds of volume.
+#: Longest wait of a student when a teacher is suspended, and the volume, both in seconds.
 PAUSE_S, VOLUME_S = 1.5, 2.0
-#: The least part of N-training's rate that a student has with all teachers that it needs.
+#: Least rate of a student with all teachers that it needs, relative to N-training.
 N_TRAINING: Final = 0.97
-#: The most processor time of a step with a reader attached, in times of that without.
+#: Greatest CPU time of a step with a reader, relative to a step without.
 STEP: Final = 1.03
 _STEP_ROWS: Final = 8
 _SUSPENDED_S: Final = 4.0
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """The shares, the troubles, the step.
+    """Measure throughputs, the cases with faults, and the step.
 
     Args:
-        quick: shorter windows, smaller batches in the step, a teacher suspended once; only the
-            faster teachers, and none that come later.
+        quick: shorter windows, smaller batches in the step, one suspension, only the faster
+            teachers; the case with teachers that join later is left out.
     """
     rows: list[Row] = []
     goals: list[Goal] = []
@@ -87,11 +87,11 @@ def run(quick: bool) -> BenchmarkReport:
 
 
 def step(rows: int, batches: int) -> Estimate:
-    """The processor time of a training process with a reader, in times of that without.
+    """Return the CPU time of a training process with a reader, relative to that without.
 
     Args:
-        rows: of a batch.
-        batches: of each turn.
+        rows: rows of a batch.
+        batches: batches of each turn.
     """
     others, core = two_cores()
     with ExitStack() as ending:

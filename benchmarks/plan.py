@@ -13,8 +13,8 @@ from .report import BenchmarkReport, Estimate, Goal, Row
 
 log = logging.getLogger(__name__)
 
-#: Percent that a prediction may be off: of stated devices by the planner and by the simulator, of
-#: real models by the planner.
+#: Greatest errors of predictions in percent: with stated devices, by the planner and by the
+#: simulator; with real models, by the planner.
 PLANNED: Final = 10.0
 SIMULATED: Final = 5.0
 PLANNED_OF_REAL: Final = 20.0
@@ -23,7 +23,7 @@ _QUICK_WINDOW_S: Final = 0.2
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """Five meshes of stated rates, and five trainings with real models.
+    """Run five meshes of stated rates, and five trainings with real models.
 
     Args:
         quick: shorter windows, and smaller batches of the real models.

@@ -1,10 +1,10 @@
 """How many samples a reader moves when teachers cost nothing, beside a plain socket.
 
-The real `DistilReader` with its engine, and 1 to 8 teachers' socket sides, a process each. Batches
-of 32 images travel over TCP of the loopback, or stay where they are, as between processes of one
-host. The system places trainer, engine and teachers on two cores as it likes, as it does where
-people train. Client and server of the plain socket take their turns on the same two, in each round
-both so and held to one core each; what the reader has to stand beside is the faster of the two.
+The benchmark runs the real `DistilReader` with its engine, and the socket sides of 1 to 8 teachers,
+each in a process. Batches of 32 images travel over loopback TCP, or stay in shared memory, as
+between processes of one host. The system schedules trainer, engine and teachers freely on two
+cores, as in a real training. Client and server of the plain socket use the same two cores: in each
+round once freely, and once pinned to one core each. The reader is compared with the faster of both.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ log = logging.getLogger(__name__)
 
 DTYPES: Final = ("uint8", "float32")
 TEACHERS: Final = (1, 2, 5, 8)
-#: How client and server of the plain socket may stand.
+#: The plain socket with client and server pinned to one core each, and with both on two cores.
 PINNED: Final = "raw TCP, a core each"
 SHARED: Final = "raw TCP"
 REMOTE: Final = "remote"
 SAME_HOST: Final = "same host"
-#: Whether batches are read in place, by lane.
+#: Lane -> whether the reader may use shared memory.
 LANES: Final = {REMOTE: False, SAME_HOST: True}
-#: The least that two teachers over loopback take in uint8, as a part of raw TCP.
+#: Least rate of two teachers over loopback in uint8, relative to raw TCP.
 OF_RAW_TCP: Final = 0.45
-#: The least that teachers of the same host take, in times of raw TCP.
+#: Least rate of two teachers of the same host, relative to raw TCP.
 SAME_HOST_TIMES: Final = 2.0
-#: The least part of what fewer teachers do that more of them do.
+#: Least rate of any number of teachers, relative to that of fewer teachers.
 KEPT: Final = 0.85
 _BYTES_PER_TURN: Final = 500e6
 _QUICK_BYTES_PER_TURN: Final = 100e6
@@ -49,7 +49,7 @@ _ROWS: Final = SHAPE[0]
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """Batches of 32 x 3 x 224 x 224, in uint8 (4.8 MB) and in float32 (19.3 MB).
+    """Measure batches of 32 x 3 x 224 x 224, in uint8 (4.8 MB) and in float32 (19.3 MB).
 
     Args:
         quick: fewer batches in each turn, and uint8 only.
@@ -67,13 +67,13 @@ def run(quick: bool) -> BenchmarkReport:
 
 @dataclass
 class ReaderTimes:
-    """Of one measurement, turn by turn: seconds of each sample. The first turn does not count.
+    """Seconds per sample of one subject, for each turn. The first turn is the warm-up.
 
     Attributes:
-        wall_s: from the beginning to the end.
-        trainer_s: processor time of the trainer, or of the client.
-        engine_s: of the reader's engine.
-        teachers_s: of all teachers, or of the server.
+        wall_s: wall time.
+        trainer_s: CPU time of the trainer, or of the client.
+        engine_s: CPU time of the reader's engine.
+        teachers_s: CPU time of all teachers, or of the server.
     """
 
     wall_s: list[float] = field(default_factory=list)
@@ -82,18 +82,18 @@ class ReaderTimes:
     teachers_s: list[float] = field(default_factory=list)
 
     def rate_to(self, other: ReaderTimes) -> Estimate:
-        """Its rate, in times of the other's in the same rounds."""
+        """Estimate its rate relative to that of `other`, from paired rounds."""
         pairs = zip(self.wall_s[1:], other.wall_s[1:], strict=True)
         return Estimate.of([theirs_s / ours_s for ours_s, theirs_s in pairs])
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was measured by turns.
+    """Times of the interleaved subjects.
 
     Attributes:
-        sockets: the plain socket, by how its sides stand.
-        readers: the reader, by its number of teachers.
+        sockets: `SHARED` and `PINNED` -> times of the plain socket.
+        readers: number of teachers -> times of the reader.
     """
 
     sockets: Mapping[str, ReaderTimes]
@@ -101,15 +101,21 @@ class Found:
 
     @property
     def raw(self) -> ReaderTimes:
-        """The plain socket where it is faster."""
+        """The times of the faster plain socket."""
         return min(self.sockets.values(), key=lambda turns: statistics.median(turns.wall_s[1:]))
 
 
 def measure(dtype: str, lane: str, teachers: Sequence[int], batches: int) -> Found:
-    """So many batches in each turn, with each number of teachers.
+    """Measure plain sockets and readers, interleaved.
+
+    Args:
+        dtype: dtype of the batches.
+        lane: `REMOTE` or `SAME_HOST`.
+        teachers: numbers of teachers, for a reader each.
+        batches: batches of each turn.
 
     Raises:
-        ProcessFailed: a process did not start, or ended by itself.
+        ProcessFailed: a process did not start, or ended unexpectedly.
     """
     cores = two_cores_shared()
     size = math.prod(SHAPE) * np.dtype(dtype).itemsize
@@ -139,14 +145,14 @@ def measure(dtype: str, lane: str, teachers: Sequence[int], batches: int) -> Fou
 
 
 def _of_a_sample(requests: RequestTimes) -> ReaderTimes:
-    """The same of each sample as of each request."""
+    """Convert seconds per request to seconds per sample."""
     used = (requests.wall_s, requests.client_cpu_s, requests.server_cpu_s)
     wall_s, client_s, server_s = ([one / _ROWS for one in each] for each in used)
     return ReaderTimes(wall_s, client_s, [0.0] * len(wall_s), server_s)
 
 
 def _turn(trainer: Child, teachers: Sequence[Child], batches: int, turns: ReaderTimes) -> float:
-    """An epoch; seconds of each sample."""
+    """Run an epoch, append its times to `turns`, and return the wall seconds per sample."""
     before_s = _used_s(teachers)
     ran = trainer.ask("run", batches=batches)
     ran["teachers_s"] = _used_s(teachers) - before_s
@@ -166,7 +172,7 @@ def _batches(dtype: str, quick: bool) -> int:
 
 
 def _rows(dtype: str, lane: str, found: Found) -> Iterator[Row]:
-    """Rates beside that of the plain socket, and microseconds of processor time of a sample."""
+    """Yield rates, also relative to the plain socket, and CPU microseconds per sample."""
     readers = {str(count): turns for count, turns in found.readers.items()}
     for name, turns in {**found.sockets, **readers}.items():
         ratio = turns.rate_to(found.raw)
@@ -188,7 +194,10 @@ def _rows(dtype: str, lane: str, found: Found) -> Iterator[Row]:
 
 
 def judge(dtype: str, lane: str, found: Found) -> Iterator[Goal]:
-    """The goals of one lane: its rate beside raw TCP, and that more teachers cost no rate."""
+    """Yield the goals of one lane: its rate relative to raw TCP and to that of fewer teachers.
+
+    Only the worst pair of numbers of teachers becomes a goal.
+    """
     name = f"{dtype}, {lane}"
     if lane == REMOTE and dtype == "uint8":
         ratio = found.readers[2].rate_to(found.raw)

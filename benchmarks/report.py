@@ -1,8 +1,8 @@
-"""The one form of every benchmark: rows of figures, goals with limits, the machine they hold for.
+"""The report of a benchmark: rows of figures, goals with limits, a description of the machine.
 
-A benchmark is a module of this folder with a function `run(quick: bool) -> Report`; the first line
-of its docstring is what `edl bench --help` says of it. Its figures come from `interleaved`, its
-goals from `Goal.judge`.
+A benchmark is a module of this folder with a function `run(quick: bool) -> BenchmarkReport`. The
+first line of the module's docstring is its text in `edl bench --help`. Benchmarks take their
+figures with `interleaved` and make their goals with `Goal.judge`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Op = Literal[">=", "<=", "=="]
 Row = Mapping[str, str | float | int | bool]
 
-#: Fewer pairs than this say too little to fail anybody.
+#: Fewest paired rounds of an interval: fewer say too little to fail a goal.
 MIN_ROUNDS = 15
 RESAMPLES = 2000
 LIBRARIES = (
@@ -45,7 +45,7 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A median over rounds and its 95 % interval."""
+    """A median over rounds, and its 95 % interval."""
 
     value: float
     low: float
@@ -53,12 +53,12 @@ class Estimate:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Estimate:
-        """From one figure per round, by bootstrap: no assumption on how the noise is spread.
+        """Estimate from one figure per round, by bootstrap: no noise distribution is assumed.
 
         The resampling is seeded, so that equal figures give equal intervals.
 
         Raises:
-            ValueError: fewer than `MIN_ROUNDS` samples.
+            ValueError: there are fewer than `MIN_ROUNDS` samples.
         """
         if len(samples) < MIN_ROUNDS:
             raise ValueError(f"an interval needs {MIN_ROUNDS} rounds, not {len(samples)}")
@@ -72,16 +72,16 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A limit that the project sets itself, and whether it holds.
+    """A limit for a figure, and whether it holds.
 
     Attributes:
         name: what was measured, with its unit.
         value: the figure.
-        op: how it should stand to `limit`.
-        limit: the stated limit.
-        holds: False only when the figure, with its interval where it has one, excludes the limit.
-        low: lower end of the 95 % interval; None for a figure that is exact.
-        high: upper end.
+        op: the goal is `value op limit`.
+        limit: the limit.
+        holds: False only if the figure, or its whole interval if it has one, misses the limit.
+        low: lower end of the 95 % interval; None for an exact figure.
+        high: upper end of the interval.
     """
 
     name: str
@@ -94,14 +94,14 @@ class Goal:
 
     @classmethod
     def judge(cls, name: str, value: float | Estimate, op: Op, limit: float) -> Goal:
-        """The goal that `value op limit`."""
+        """Make the goal `value op limit`."""
         if not isinstance(value, Estimate):
             return cls(name, value, op, limit, _holds(value, value, op, limit))
         holds = _holds(value.low, value.high, op, limit)
         return cls(name, value.value, op, limit, holds, value.low, value.high)
 
     def to_json(self) -> dict[str, Any]:
-        """The fixed keys, and `interval` where there is one."""
+        """Return the goal for JSON; the key `interval` is absent for exact figures."""
         fixed: dict[str, Any] = {
             "name": self.name,
             "value": self.value,
@@ -114,7 +114,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkReport:
-    """What a benchmark found. Rows of one benchmark share their keys, in the order of columns."""
+    """The result of a benchmark. All rows have the same keys, in the order of the columns."""
 
     rows: Sequence[Row]
     goals: Sequence[Goal] = ()
@@ -122,11 +122,11 @@ class BenchmarkReport:
 
     @property
     def holds(self) -> bool:
-        """Whether every goal does."""
+        """Whether all goals hold."""
         return all(goal.holds for goal in self.goals)
 
     def to_json(self) -> dict[str, Any]:
-        """`{"machine": ..., "rows": [...], "goals": [...]}`."""
+        """Return `{"machine": ..., "rows": [...], "goals": [...]}`."""
         return {
             "machine": dict(self.machine),
             "rows": [dict(row) for row in self.rows],
@@ -134,7 +134,7 @@ class BenchmarkReport:
         }
 
     def show(self, console: Console) -> None:
-        """Print the tables."""
+        """Print the machine, the rows and the goals."""
         from rich.measure import Measurement
         from rich.table import Table
 
@@ -146,7 +146,7 @@ class BenchmarkReport:
         for row in self.rows:
             rows.add_row(*map(_text, row.values()))
         wide = console.options.update(max_width=sys.maxsize)
-        columns = Table.grid(padding=(0, 2))  # the same with a figure to a line
+        columns = Table.grid(padding=(0, 2))  # the same, transposed: for narrow terminals
         for name in names:
             columns.add_row(name, *(_text(row[name]) for row in self.rows))
         width, other = (Measurement.get(console, wide, t).maximum for t in (rows, columns))
@@ -162,15 +162,15 @@ class BenchmarkReport:
 
 
 def paired(a: Callable[[], float], b: Callable[[], float], *, rounds: int = MIN_ROUNDS) -> Estimate:
-    """The ratio of two measurements, `a() / b()`, taken by turns on one core."""
+    """Estimate the ratio `a() / b()` of two measurements, interleaved on one core."""
     return Estimate.of([x / y for x, y in interleaved(a, b, rounds=rounds)])
 
 
 def interleaved(*measure: Callable[[], float], rounds: int = MIN_ROUNDS) -> list[tuple[float, ...]]:
-    """Take each measurement once per round, on one core, after one round that does not count.
+    """Take each measurement once per round, on one core, after a discarded warm-up round.
 
-    Every second round goes backwards, so that a machine which grows slower, or a measurement that
-    disturbs the next, favours none of them.
+    Every second round runs in reverse order, so that no measurement gains from a machine that
+    slows down, or from a measurement that disturbs the next one.
 
     Returns:
         One tuple per round, in the order of `measure`.
@@ -187,7 +187,7 @@ def interleaved(*measure: Callable[[], float], rounds: int = MIN_ROUNDS) -> list
 
 @contextlib.contextmanager
 def pinned() -> Iterator[None]:
-    """Hold this thread, and the children it starts, on one core, where the system allows it."""
+    """Pin this thread, and the children it starts, to one core, if the system supports it."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -200,7 +200,7 @@ def pinned() -> Iterator[None]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on: processor, memory, system, versions; no names, no paths."""
+    """Describe this machine, without names and paths: processor, memory, system, versions."""
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     gpus = _gpu_models()
     return {
@@ -215,7 +215,7 @@ def machine() -> dict[str, Any]:
 
 
 def _usable_cores() -> int:
-    """Cores that this process may use, where the system says so."""
+    """Count the cores that this process may use; all cores if the system does not tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -229,7 +229,7 @@ def _cpu_model() -> str:
 
 
 def _gpu_models() -> list[str]:
-    """NVIDIA's GPUs, as their driver calls them."""
+    """Return the models of NVIDIA GPUs, as named by the driver."""
     said = [line for path in sorted(_GPUS.glob("*/information")) for line in _lines(path)]
     return [line.partition(":")[2].strip() for line in said if line.startswith("Model:")]
 

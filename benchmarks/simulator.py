@@ -24,8 +24,8 @@ SMALL: Final = Scenario(
     students=(StudentGroup("student", t_s_s=0.005, count=8, jitter=0.05),),
     teachers=(TeacherGroup("teacher", t_t_s=0.032, count=56, jitter=0.1),),
 )
-#: A thousand students, ten thousand teachers, 1 % of which leave per minute, ten minutes: as
-#: examples/scenarios/large-mesh.yaml has it; nobody comes in the place of those that leave.
+#: 1,000 students and 10,000 teachers for ten minutes; 1 % of the teachers leave per minute and are
+#: not replaced. The same as examples/scenarios/large-mesh.yaml.
 LARGE: Final = Scenario(
     name="1,000 x 10,000",
     seed=1,
@@ -49,11 +49,11 @@ LARGE: Final = Scenario(
 
 @dataclass(frozen=True, slots=True)
 class TimedRun:
-    """A run, and what it took.
+    """A simulation and its cost.
 
     Attributes:
-        result: what came of it.
-        cpu_s: of this process, which has one thread at work.
+        result: result of the simulation.
+        cpu_s: CPU seconds of this process, which computes in one thread.
     """
 
     result: SimulationResult
@@ -61,7 +61,11 @@ class TimedRun:
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """Both speeds, and that a seed gives the same run again."""
+    """Measure both scenarios, and check that a seed gives the same run again.
+
+    Args:
+        quick: use a tenth of the batches, students and teachers, and two minutes.
+    """
     small, large = SMALL, LARGE
     if quick:
         small = replace(small, name="8 x 56 x 200", batches=200)
@@ -104,13 +108,13 @@ def _played(scenario: Scenario, rows: list[Row]) -> TimedRun:
 
 
 def play(scenario: Scenario) -> TimedRun:
-    """One run."""
+    """Simulate a scenario once and measure the CPU time."""
     began = time.process_time()
     result = simulate(scenario, random.Random)
     return TimedRun(result, time.process_time() - began)
 
 
 def _starved(result: SimulationResult) -> float:
-    """Share of the students' time."""
+    """Return the share of the students' time in which they starved."""
     there_s = sum(student.ended_s - student.began_s for student in result.students)
     return sum(student.starved_s for student in result.students) / there_s

@@ -1,9 +1,9 @@
 """A label store: the key of a sample, its label in and out, beside what else could have done it.
 
-All figures are CPU time of one core for one sample, and bytes of the file for one row. Keys are of
-an image of 3x224x224 uint8, by the store's own function and by other hashes of the same bytes. Rows
-go in as batches of 256 and come out as batches of 32 in random order, through `LabelDatabase` as a
-reader uses it, through SQLite alone with the same page size, and through LMDB.
+The figures are CPU microseconds of one core per sample, and bytes of the file per row. Keys are
+computed for images of 3x224x224 uint8, with the store's function and with other hashes of the same
+bytes. Rows are written in batches of 256 and read in batches of 32, in random order: with
+`LabelDatabase` as a reader uses it, with SQLite alone with the same page size, and with LMDB.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ READ = 32
 WRITTEN = 256
 FORMS = ("float32", "bfloat16", "topk:20")
 CONTENT = Content("content")
-#: A sample that lies in the store must cost less than this of the engine's core.
+#: Most CPU microseconds of the engine for a sample with a stored label: key and lookup.
 MOST_US = 200.0
 
 
 class RowStore(Protocol):
-    """Something that rows are put into and taken out of."""
+    """A store of rows by key; `get` asserts that all keys are present."""
 
     def put(self, keys: Sequence[bytes], rows: Sequence[LabelRow]) -> None: ...
 
@@ -47,7 +47,7 @@ class RowStore(Protocol):
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """One row for each hash, and for each store and form of labels."""
+    """Return a row for each hash, and for each store with each form of labels."""
     rows: list[Row] = _hashes(4 if quick else 20)
     key_us = float(rows[0]["read_us"])
     goals = []
@@ -131,7 +131,7 @@ def _cpu_us(work: Callable[[], object], samples: int, repeats: int) -> float:
 
 
 class _Ours:
-    """As a reader's engine has it: checksums, layouts, hits counted, uses noted."""
+    """The store of a reader's engine: with checksums, layouts, counted hits and noted uses."""
 
     def __init__(self, path: Path, closes: ExitStack) -> None:
         self._store = closes.enter_context(LabelDatabase(LabelStore(path, 1 << 30)))
@@ -144,7 +144,7 @@ class _Ours:
 
 
 class _Sqlite:
-    """The least that could do: one table, no checksums, nothing counted."""
+    """A minimal store in SQLite: one table, no checksums, no counters."""
 
     def __init__(self, path: Path, closes: ExitStack) -> None:
         self._db = sqlite3.connect(path, isolation_level=None)
@@ -167,7 +167,7 @@ class _Sqlite:
 
 
 class _Lmdb:
-    """The same of LMDB, with its pages synchronised as rarely."""
+    """A minimal store in LMDB, which does not sync at commits, as SQLite here."""
 
     def __init__(self, path: Path, closes: ExitStack) -> None:
         import lmdb

@@ -1,9 +1,9 @@
 """Three student ranks, one of them three times slower: rows by speed beside equal rows.
 
-Two worlds of three ranks train the same job at the same time, one by shards and shares in
-proportion to speed, one by equal parts. A row takes 2 ms of sleep, on the slow rank 6 ms, so six
-ranks do not take each other's cores. Rates are of whole windows of steps, once shares were found;
-the n-th window of one world is paired with the n-th of the other.
+Two worlds of three ranks train the same job at the same time: one with shards and rows in
+proportion to the speed of each rank, one with equal rows. A row takes 2 ms of sleep, 6 ms on the
+slow rank; with sleeps, six ranks do not compete for cores. Rates are those of whole windows of
+steps after the shares settled; the n-th window of one world is paired with the n-th of the other.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 RANKS: Final = 3
 LIMIT: Final = 1.5
-#: Steps until shares are found; steps of a window.
+#: Steps until the shares have settled.
 FIRST_STEPS: Final = 24
 _DEADLINE_S: Final = 180.0
 _DEALS: Final[tuple[Deal, Deal]] = ("dynamic", "static")
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """A row for each way of sharing, and the gain as the median over paired windows."""
+    """Return a row for each way of sharing; the gain is the median over paired windows."""
     window = 2 if quick else 10
     steps = FIRST_STEPS + MIN_ROUNDS * window
     with tempfile.TemporaryDirectory(prefix="edl-bench-") as folder:
@@ -61,7 +61,7 @@ def run(quick: bool) -> BenchmarkReport:
 
 
 def _train(folder: Path, steps: int) -> None:
-    """Both worlds, until all of their ranks have ended."""
+    """Train both worlds until all ranks end; raise ProcessFailed if one fails or is late."""
     with ExitStack() as stack:
         crews = [_world(stack, folder, deal, steps) for deal in _DEALS]
         deadline = time.monotonic() + _DEADLINE_S
@@ -97,7 +97,7 @@ def _world(stack: ExitStack, folder: Path, deal: Deal, steps: int) -> WorkerGrou
 
 
 def _rates(folder: Path, window: int) -> list[float]:
-    """Rows per second of all ranks, in window after window."""
+    """Return the rows per second of all ranks in each window."""
     steps = [json.loads(line) for line in (folder / "rank-0.jsonl").read_text().splitlines()]
     ends = steps[FIRST_STEPS - 1 :: window]
     return [
@@ -108,7 +108,7 @@ def _rates(folder: Path, window: int) -> list[float]:
 
 
 def _last_shares(folder: Path, step: int) -> list[int]:
-    """Rows of each rank in a step."""
+    """Return the rows of each rank in a step."""
     return [
         next(
             one["rows"]

@@ -1,10 +1,10 @@
 """What of its device's speed a teacher delivers to a reader, and whether it answers meanwhile.
 
-Three questions, each with real processes. An emulated device of a stated rate: how much of that
-rate comes out of a reader that takes each batch at once. A ResNet with Paddle: how much of what the
-bare model does alone, by turns on the same core. And while that model runs: how much later than an
-idle process on the same core the socket side answers `ServerLive`, and beats. With `--device`, in
-place of these: what a teacher delivers of the speed of a bare loop of PyTorch or onnxruntime there.
+All parts use real processes. With an emulated device of a stated rate: the part of that rate that a
+reader gets if it takes each batch at once. With a ResNet in Paddle: the part of the speed of the
+bare model, interleaved on the same core. While that model runs: how much later than an idle process
+on the same core the socket side answers `ServerLive` and sends heartbeats. With `--device`, only:
+the part of the speed of a bare loop in PyTorch or onnxruntime on that device.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ SERVICE: Final = "bench"
 TEACHER: Final = "teacher"
 ROWS: Final = 8
 TTL_S: Final = 2.0
-#: Seconds of a batch on the emulated device -> the least part of its rate that is delivered.
+#: Seconds of a batch on the emulated device -> least part of its rate that is delivered.
 PACES: Final = {0.02: 0.98, 0.1: 0.995}
-#: The least part of the bare model's speed.
+#: Least speed of a teacher relative to the bare model.
 DELIVERED: Final = 0.95
-#: How much later than an idle process the socket side may be, in seconds.
+#: Greatest lateness of the socket side beyond an idle process, in seconds (p99).
 LATER_S: Final = 0.02
 _WINDOWS: Final = 15
 _WINDOW_S: Final = 1.5
@@ -52,11 +52,11 @@ _READY_S: Final = 120.0
 
 
 def run(quick: bool, device: str | None = None) -> BenchmarkReport:
-    """The emulated devices, then the ResNet; or networks of PyTorch and ONNX on one device.
+    """Measure emulated devices, then a ResNet; or networks of PyTorch and ONNX on one device.
 
     Args:
-        quick: shorter windows, and ResNet18 in place of ResNet50.
-        device: "cpu" or "cuda": only what a teacher delivers of it.
+        quick: shorter windows, and ResNet18 instead of ResNet50.
+        device: "cpu" or "cuda": only compare teachers with bare loops on it; None: the former.
     """
     if device is not None:
         return on_device.compare(device, quick)
@@ -81,7 +81,12 @@ def run(quick: bool, device: str | None = None) -> BenchmarkReport:
 
 
 def paced(batch_s: float, window_s: float) -> Estimate:
-    """The part of an emulated device's rate that a reader gets, over windows of so many seconds."""
+    """Return the part of an emulated device's rate that a reader gets.
+
+    Args:
+        batch_s: seconds of a batch on the device.
+        window_s: length of each window in seconds.
+    """
     per_window = max(math.ceil(window_s / batch_s), 5)
     batch = np.zeros((ROWS, FEATURES), np.float32)
     with ExitStack() as ending:
@@ -96,14 +101,14 @@ def paced(batch_s: float, window_s: float) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What a model does alone and in a teacher, by turns.
+    """Measurements of a model alone and in a teacher, interleaved.
 
     Attributes:
-        part: the teacher's speed as a part of the bare model's.
+        part: speed in the teacher relative to the bare model.
         bare_per_s: samples per second of the bare model.
-        live_s: how long each ServerLive took while the teacher worked.
-        beat_s: how late each beat was.
-        control_s: how late an idle process woke up on the same core.
+        live_s: seconds of each `ServerLive` call while the teacher worked.
+        beat_s: lateness of each heartbeat, in seconds.
+        control_s: lateness in seconds of each wake-up of an idle process on the same core.
     """
 
     part: Estimate
@@ -114,7 +119,12 @@ class Shared:
 
 
 def resnet(layers: int, batches: int) -> Shared:
-    """Turns of so many batches each."""
+    """Measure a ResNet with random weights, bare and in a teacher.
+
+    Args:
+        layers: 18 or 50.
+        batches: batches of each turn.
+    """
     near, far = two_cores()
     batch = np.zeros((ROWS, 3, 224, 224), np.float32)
     with ExitStack() as ending:
@@ -161,7 +171,7 @@ def resnet(layers: int, batches: int) -> Shared:
 def _teacher(
     ending: ExitStack, model: str, options: Sequence[str], socket_core: int = ANY_CORE
 ) -> str:
-    """Start one; returns its address."""
+    """Start a teacher; return its address."""
     words = ("--service", SERVICE, "--teacher-id", TEACHER, "--micro-batch", ROWS, "--model", model)
     process = start(python_command("teacher", "edl", "teacher", "serve", *words, *options))
     ending.callback(process.stop)
@@ -171,7 +181,7 @@ def _teacher(
 
 
 def _reader(batch: Array, count: int, address: str) -> DistilReader:
-    """A reader that takes `count` batches in each epoch, from one teacher."""
+    """Return a reader with one teacher and `count` equal batches in each epoch."""
 
     class Source:
         def __iter__(self) -> Iterator[tuple[Array]]:

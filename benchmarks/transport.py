@@ -1,7 +1,7 @@
 """How long a batch takes to a teacher and back, by each lane, beside bytes over a plain socket.
 
-The lanes run by turns in one run, each with a client and a server process on cores of their own and
-two requests on their way; the server looks at each page of a batch and answers 128 KB at once.
+The lanes are interleaved. Each has a client and a server process, pinned to a core each, and two
+requests in flight; the server reads each page of a batch and immediately answers 128 KB.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class LaneRow:
     """A lane of the table.
 
     Attributes:
-        module: of `transports`.
-        title: for the table.
-        tls: whether it is encrypted.
+        module: name of a module in `transports`.
+        title: title in the table.
+        tls: whether the lane uses TLS.
     """
 
     module: str
@@ -50,18 +50,18 @@ LANES: Final = {
 }
 #: Bytes of a request.
 SIZES: Final = (32 * 224 * 224 * 3, 32 * 224 * 224 * 3 * 4)
-#: The most that a batch may take by our transport, and that one may take which stays where it is,
-#: in times of raw TCP; both by the clock, and the first in CPU time of both sides too.
+#: Greatest time of a request, relative to raw TCP: by our transport (in wall time, and in CPU time
+#: of both sides), and by shared memory (in wall time).
 OWN: Final = 1.15
 SHARED: Final = 0.15
-#: By our transport with TLS, in times of a socket of `ssl`.
+#: Greatest wall time by our transport with TLS, relative to a socket of `ssl`.
 OWN_TLS: Final = 1.3
 _BYTES_PER_TURN: Final = 300e6
 _QUICK_BYTES_PER_TURN: Final = 60e6
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """Requests of 32 images, in uint8 (4.8 MB) and in float32 (19.3 MB).
+    """Measure requests of 32 images, in uint8 (4.8 MB) and in float32 (19.3 MB).
 
     Args:
         quick: fewer requests in each turn, and the small size only.
@@ -93,10 +93,14 @@ def run(quick: bool) -> BenchmarkReport:
 
 
 def measure(size: int, requests: int) -> dict[str, RequestTimes]:
-    """Let every lane carry `requests` of `size` bytes in each of several rounds.
+    """Measure all lanes, interleaved; without openssl, lanes with TLS are left out.
+
+    Args:
+        size: bytes of a request.
+        requests: requests of each turn.
 
     Raises:
-        ProcessFailed: a side did not start, or ended by itself.
+        ProcessFailed: a side did not start, or ended unexpectedly.
     """
     with ExitStack() as ending:
         folder = Path(ending.enter_context(TemporaryDirectory(prefix="edl-bench-")))
@@ -127,10 +131,10 @@ def _rows(mb: str, size: int, turns: dict[str, RequestTimes]) -> Iterator[Row]:
 
 
 def _cpu_s(turns: RequestTimes) -> list[float]:
-    """Of both sides."""
+    """Return the CPU seconds per request of both sides together, for each turn."""
     return [sum(both) for both in zip(turns.client_cpu_s, turns.server_cpu_s, strict=True)]
 
 
 def _ratio(these: list[float], those: list[float]) -> Estimate:
-    """Of the turns of one round each."""
+    """Estimate the ratio of `these` to `those` from paired turns, without the warm-up turns."""
     return Estimate.of([one / other for one, other in zip(these[1:], those[1:], strict=True)])
