@@ -1,14 +1,15 @@
-"""The experiments of the source papers, run again: simulated with their devices, or measured here.
+"""Experiments of the source papers: simulated with the papers' devices, or measured here.
 
 Each experiment is a module of this folder with
 
-- `EXPERIMENT`, an `Experiment` (`claims.py`): what the paper prints or states, cell by cell, which
-  cells calibrate and which are free, and where the paper contradicts itself;
+- `EXPERIMENT`, an `Experiment` (`claims.py`): the published figures, which of them calibrate the
+  model and which are free, and where the paper contradicts itself;
 - `simulate(quick: bool) -> Outcome` (`claims.py`): our figures for these cells, from a simulation;
-- `measure(quick: bool) -> Report`, optional: the same on this machine;
-- `draw(document, path)`, optional: its picture, where `picture.draw` is not the right one.
+- `measure(quick: bool) -> BenchmarkReport`, optional: the same on this machine;
+- `draw(document, path)`, optional: its picture, if `picture.draw` does not fit;
+- `files(document) -> dict[str, str]`, optional: more result files, name ending -> text.
 
-The first line of its docstring is what `edl bench` says of it. `edl bench paper.NAME --simulate`
-prints the paper's figures beside ours (`tables.py`); `make tables` runs them all (`__main__.py`),
-keeps them in `benchmarks/results` and writes `docs/benchmarks.md` from there (`page.py`).
+The first line of its docstring is its text in `edl bench`. `edl bench paper.NAME --simulate` prints
+the paper's figures beside ours (`tables.py`). `make tables` runs all experiments (`__main__.py`),
+stores the results in `benchmarks/results`, and writes `docs/benchmarks.md` from them (`page.py`).
 """

@@ -1,4 +1,4 @@
-"""`make tables`: simulates the experiments, keeps the results, writes docs/benchmarks.md."""
+"""The command of `make tables`: simulate experiments, store results, write docs/benchmarks.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a paper says, cell by cell, and what we have for it: the words of all reproductions."""
+"""Types of reproductions: a paper's published figures and statements, and our figures."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-#: What a cell is to us. "calibrates": the model was fitted to it, so that it agrees says nothing.
-#: "free": judged and counted. "derived": printed, follows from other cells; judged, not counted.
-#: "contested": excluded by another statement of the same paper (`Contradiction`); shown only.
+#: The use of a cell. "calibrates": the model was fitted to it, so its agreement proves nothing.
+#: "free": judged and counted. "derived": follows from other cells; judged but not counted.
+#: "contested": excluded by another statement of the same paper (`Contradiction`); only shown.
 Use = Literal["calibrates", "free", "derived", "contested"]
 #: Row and column of a cell.
 Key = tuple[str, str]
@@ -19,13 +19,13 @@ class Cell:
     """One published figure.
 
     Attributes:
-        row: what was varied, as "8 cores"; rows stand in the order of their first cell.
-        column: what was measured, as "EDL-Dist".
-        value: the figure, above 0. Gains and savings are turned into ratios (+23.5 % is 1.235): the
-            relative error of a difference near 0 says nothing.
-        unit: as "img/s", "s", "x" for ratios.
-        use: what it is to us.
-        source: where it is printed; for a figure that the text states, how it follows from it.
+        row: the varied condition, as "8 cores"; rows have the order of their first cells.
+        column: the measured quantity, as "EDL-Dist".
+        value: the figure, above 0. Gains and savings are converted to ratios (+23.5 % is 1.235), as
+            the relative error of a difference near 0 says nothing.
+        unit: as "img/s", "s", or "x" for ratios.
+        use: use of the cell.
+        source: where it is printed; for a figure from the text, also how it follows.
     """
 
     row: str
@@ -47,11 +47,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedOrder:
-    """What a paper states of more and less, beyond what its cells show.
+    """An order of figures that a paper states, beyond the order of its cells.
 
     Attributes:
-        falling: keys of ours, each figure more than the next.
-        source: where it is said.
+        falling: keys of our figures in falling order.
+        source: where the paper states it.
     """
 
     falling: tuple[Key, ...]
@@ -60,13 +60,13 @@ class ExpectedOrder:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Two statements of a paper that cannot both be so.
+    """Two statements of a paper that cannot both be true.
 
     Attributes:
-        one: the first, with its place.
-        other: the second, with its place.
-        because: why not both, with the arithmetic.
-        chosen: what the reproduction does about it.
+        one: the first statement, with its section.
+        other: the second statement, with its section.
+        because: the reason, with the arithmetic.
+        chosen: how the reproduction deals with it.
     """
 
     one: str
@@ -77,22 +77,23 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A table, figure or statement that is reproduced.
+    """A table, figure or statement to reproduce.
 
     Attributes:
-        name: of the module, as "table1".
-        title: in a line.
-        source: which paper, where in it.
-        setting: what ran on what, as published.
-        calibration: what was fitted to which cells, and what was taken from elsewhere, in words.
+        name: name of the module, as "table1".
+        title: title in one line.
+        source: the paper, and the place in it.
+        setting: the published models, devices and sizes.
+        calibration: description of the fitted parameters and the cells they are fitted to, and of
+            values from elsewhere.
         cells: the published figures.
-        ranked: columns with one unit, compared with each other in each row, and row with row; in
-            the paper's order wherever its figures differ by more than `tie`.
-        orders: statements of more and less besides.
-        contradictions: where the paper contradicts itself.
-        least_free: so many free cells are owed.
-        tie: figures that differ by less (relative) count as equal in the paper.
-        within: most that a free cell may be off, relative.
+        ranked: columns with one unit. Their order within each row, and the order of rows in each of
+            them, must be the paper's wherever its figures differ by more than `tie`.
+        orders: further statements of order.
+        contradictions: contradictions within the paper.
+        least_free: least number of free cells.
+        tie: figures of the paper with a smaller relative difference count as equal.
+        within: greatest relative error of a judged cell.
     """
 
     name: str
@@ -126,10 +127,10 @@ class Experiment:
         return list(dict.fromkeys(cell.column for cell in self.cells))
 
     def value(self, row: str, column: str) -> float:
-        """The paper's figure.
+        """Return the paper's figure.
 
         Raises:
-            KeyError: it has none there.
+            KeyError: there is no such cell.
         """
         for cell in self.cells:
             if cell.key == (row, column):
@@ -139,14 +140,14 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a reproduction found.
+    """The result of a reproduction.
 
     Attributes:
         values: our figure for each cell of the experiment, in its unit, and for each key of its
-            orders; others may be there too.
-        model: what devices were taken for, name to figure or words; shown, and kept in the JSON.
-        series: curves for a picture or a table besides: name -> figures; all of JSON's types.
-        notes: what a reader has to know, a sentence each.
+            orders; there may be others.
+        model: assumptions about devices: name -> figure or text; shown, and stored in the JSON.
+        series: curves for a picture or another table: name -> figures, of JSON types.
+        notes: remarks for the reader, one sentence each.
     """
 
     values: Mapping[Key, float]

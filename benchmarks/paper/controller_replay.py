@@ -1,7 +1,7 @@
-"""The 20 jobs of EDL's controller again, live on this machine, ten times as fast.
+"""The experiment of EDL's controller with 20 live jobs on this machine, ten times as fast.
 
-A node sleeps instead of computing, so that a small machine has room for as many as it takes: what
-is measured is how long a job waits for its first node, and how many of the slots are taken.
+Nodes sleep instead of computing, so that a small machine can run all of them. The measurement is
+how long a job waits for its first node, and how many of the slots are taken.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...runtime.supervise import python_command, start
 from ..report import BenchmarkReport, Goal
 
 MOST: Final = 4
-#: As in the experiment six jobs with all of their nodes fill what there is, and 20 with one fit in.
+#: As in the experiment, six jobs with all their nodes fill the slots, and 20 jobs with one fit in.
 SLOTS: Final = 6 * MOST
 SUBMITTED_EVERY_S: Final = 1.0
 AFTER_ALL_S: Final = 30.0
@@ -37,11 +37,11 @@ Mode = Literal["elastic", "gang"]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How one pass went.
+    """The result of one pass.
 
     Attributes:
-        pending_s: mean over the jobs, from the submission to the first node or to the end.
-        load: share of the slots that were taken, over time.
+        pending_s: mean seconds from the submission of a job to its first node or to the end.
+        load: mean share of the slots that were taken, weighted by time.
         trained: jobs that had a node.
     """
 
@@ -51,7 +51,11 @@ class Replayed:
 
 
 def measure(quick: bool) -> BenchmarkReport:
-    """Both ways of sharing, one after the other; `quick`: ten jobs, and less time."""
+    """Measure gang and elastic scheduling, one after the other.
+
+    Args:
+        quick: ten jobs, and less time.
+    """
     jobs, after_s = (10, 8.0) if quick else (20, AFTER_ALL_S)
     every_s = SUBMITTED_EVERY_S / (2 if quick else 1)
     passes = {mode: replay(mode, jobs, every_s, after_s) for mode in ("gang", "elastic")}
@@ -78,16 +82,16 @@ def measure(quick: bool) -> BenchmarkReport:
 
 
 def replay(mode: Mode, jobs: int, every_s: float, after_s: float) -> Replayed:
-    """One pass on a fleet of its own.
+    """Run one pass on its own fleet.
 
     Args:
-        mode: how jobs share.
-        jobs: how many come.
-        every_s: seconds between two.
-        after_s: seconds after the last one; then all are stopped.
+        mode: mode of the fleet.
+        jobs: number of jobs.
+        every_s: seconds between two submissions.
+        after_s: seconds from the last submission until all jobs are stopped.
 
     Raises:
-        ProcessFailed: a process could not be started, or a job ended by itself.
+        ProcessFailed: a process could not be started, or a job ended unexpectedly.
     """
     with _fleet(mode) as queue:
         began_s = time.monotonic()
@@ -120,7 +124,7 @@ def _submit(queue: QueueBoard, number: int) -> None:
 
 @contextmanager
 def _fleet(mode: Mode) -> Iterator[QueueBoard]:
-    """A Redis, and a runner of jobs; at its end nothing is left."""
+    """Run a Redis and a fleet while the body runs; stopping the fleet stops its nodes."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edl-bench-")))
         port = _free_port()

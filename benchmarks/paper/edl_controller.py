@@ -25,25 +25,28 @@ JOBS: Final = 20
 #: CPUs of a trainer, of ten parameter servers, of the master: run.sh, trainingjob.yaml.tmpl.
 TRAINER_CPUS: Final = 5
 BASE_CPUS: Final = 10 * 4 + 1
-#: 60 trainers are 12.78 % of all in the published series; what is there before the first job, 2.15.
+#: CPUs of the cluster, and CPUs in use before the first job. In the published series, 60 trainers
+#: are 12.78 % of the cluster, and the load before the first job is 2.15 %.
 CPUS: Final = 2348
 SYSTEM_CPUS: Final = 50
-#: So many jobs of 60 trainers run when the cluster is full, says the text; that gives how much of
-#: it can be used before it is too fragmented for another job.
+#: Jobs of 60 trainers that fill the cluster, according to the text. `USABLE` follows: the share of
+#: the CPUs that can be used before the cluster is too fragmented for another job.
 FULL_WITH: Final = 6
 USABLE: Final = (SYSTEM_CPUS + FULL_WITH * (BASE_CPUS + 60 * TRAINER_CPUS)) / CPUS
-#: case1.sh: 5 s, the jobs with 10 s after each, 300 s, then the jobs are killed, 3 s for each.
+#: Pauses in case1.sh, in seconds: before the first job, after each job, after all jobs, and after
+#: killing each job.
 FIRST_S: Final = 5.0
 AFTER_EACH_S: Final = 10.0
 AFTER_ALL_S: Final = 300.0
 KILL_S: Final = 3.0
-#: Of the published series: from a job's pods to its first trainers; the two passes with autoscaling
-#: whose series are kept (1 and 5): from the seventh job's pods to its first trainer.
+#: From the published series: seconds from a job's pods to its first trainers; seconds from the
+#: seventh job's pods to its first trainer, in the two passes with autoscaling whose series are
+#: stored (1 and 5).
 START_S: Final = 2.0
 SEVENTH_S: Final = (67.0, 64.0)
-#: The published averages of load are of what was sampled up to here (preprocess.sh).
+#: The published averages of load are means of the samples up to this time (preprocess.sh).
 SAMPLED_S: Final = 550.0
-#: Of the series of pass 5 without autoscaling, weighted by time.
+#: Load in % in the series of pass 5 without autoscaling, weighted by time.
 LOAD_OFF_PASS5: Final = 82.39
 
 _OFF, _ON, _BOTH = "without autoscaling", "with autoscaling", "with / without"
@@ -120,7 +123,12 @@ EXPERIMENT: Final = Experiment(
 
 
 def run(autoscaling: bool, submission_s: float) -> Simulation:
-    """One pass; `submission_s`: what a submission takes beyond the 10 s after it."""
+    """Simulate one pass.
+
+    Args:
+        autoscaling: elastic or gang scheduling.
+        submission_s: seconds of a submission, without the 10 s pause after it.
+    """
     each_s = AFTER_EACH_S + submission_s
     killed_s = FIRST_S + JOBS * each_s + AFTER_ALL_S
     start_s = START_S
@@ -128,7 +136,7 @@ def run(autoscaling: bool, submission_s: float) -> Simulation:
     jobs = [
         SimulatedJob(
             f"job{index:02d}",
-            1e9,  # none is done before it is killed
+            1e9,  # no job finishes before it is killed
             min_nodes=2,
             max_nodes=60,
             needs={"cpu": TRAINER_CPUS},
@@ -141,7 +149,7 @@ def run(autoscaling: bool, submission_s: float) -> Simulation:
         )
         for index in range(JOBS)
     ]
-    # As there: no freeze, and nodes do not move between running jobs for an equal share.
+    # As in the experiment: no freeze, and no nodes move between running jobs for equal shares.
     config = ElasticConfig(
         mode="elastic" if autoscaling else "gang", max_load=USABLE, freeze_s=0, rebalance_gap=1
     )
@@ -151,7 +159,10 @@ def run(autoscaling: bool, submission_s: float) -> Simulation:
 
 
 def submission_s() -> float:
-    """What a submission takes (s), so that the pending time without autoscaling is as published."""
+    """Return the seconds of a submission that give the published pending time without autoscaling.
+
+    It is found by bisection.
+    """
     low, high = 0.0, 10.0
     for _ in range(12):
         middle = (low + high) / 2
@@ -163,7 +174,7 @@ def submission_s() -> float:
 
 
 def _loads(found: Simulation, submission: float) -> tuple[float, float]:
-    """Load in % when the cluster is full and all jobs have come, and until 550 s."""
+    """Return the load in % after all jobs have come and settled, and the load until 550 s."""
     came_s = FIRST_S + JOBS * (AFTER_EACH_S + submission)
     settled = found.load("cpu", came_s + max(SEVENTH_S), came_s + AFTER_ALL_S)
     return 100 * settled, 100 * found.load("cpu", 0.0, SAMPLED_S)
@@ -178,7 +189,7 @@ def _waiting(moment: Moment) -> float:
 
 
 def simulate(quick: bool) -> Outcome:
-    """Both passes, after the calibration; all of it takes seconds, so `quick` changes nothing."""
+    """Calibrate, and simulate both passes; this takes seconds, so `quick` has no effect."""
     del quick
     submission = submission_s()
     values: dict[Key, float] = {}
@@ -223,17 +234,17 @@ def simulate(quick: bool) -> Outcome:
 
 
 def measure(quick: bool) -> BenchmarkReport:
-    """The same on this machine: `controller_replay.py`."""
+    """Run live jobs on this machine; see `controller_replay.py`."""
     return controller_replay.measure(quick)
 
 
 def files(document: Mapping[str, Any]) -> dict[str, str]:
-    """Pending jobs and CPU load over time as CSV."""
+    """Return the curves of waiting jobs and CPU load as CSV: ending of the file name -> text."""
     return {"pending-and-load.csv": csv_text(document["series"])}
 
 
 def draw(document: Mapping[str, Any], path: Path) -> None:
-    """Jobs that wait, and the CPU load, over time."""
+    """Draw the waiting jobs and the CPU load over time."""
     series = document["series"]
     waiting = {row: series[f"jobs waiting {row}"] for row in (_OFF, _ON)}
     loads = {row: series[f"CPU load {row}, %"] for row in (_OFF, _ON)}

@@ -11,7 +11,7 @@ from .meshes import Mesh, alone, labelling_rate, taught
 BATCH: Final = 32
 STUDENTS: Final = 8
 TEACHERS: Final = 40
-#: img/s of all eight, as printed.
+#: img/s of all eight V100, as printed.
 PURE_TRAIN: Final = 1828.0
 SAME_GPUS: Final = 656.0
 EDL_SERVICE: Final = 1514.0
@@ -64,7 +64,7 @@ EXPERIMENT: Final = Experiment(
 
 
 def simulate(quick: bool) -> Outcome:
-    """The three modes; `quick`: fewer batches."""
+    """Simulate the three modes; `quick`: fewer batches."""
     batches = 45 if quick else 150
     t_s_s = STUDENTS / PURE_TRAIN
     pure, same = (

@@ -1,4 +1,4 @@
-"""Curves of simulated elastic jobs: figures at given times, as CSV, drawn one below the other."""
+"""Curves of simulated elastic jobs: sampled, written as CSV, and drawn in panels."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .picture import COLOURS, save
 def steps(
     simulation: Simulation, times_s: Sequence[float], figure: Callable[[Moment], float]
 ) -> list[float]:
-    """A figure of the moment that holds at each time; 0 after the simulation's end.
+    """Sample a figure of a simulation at given times; 0 after its end.
 
     Args:
-        simulation: whose moments.
-        times_s: rising.
-        figure: what of a moment.
+        simulation: the simulation.
+        times_s: rising virtual times.
+        figure: returns the figure of a moment.
     """
     found: list[float] = []
     index = 0
@@ -33,7 +33,7 @@ def steps(
 
 
 def csv_text(columns: Mapping[str, Sequence[object]]) -> str:
-    """Columns of one length as CSV, their names first."""
+    """Format columns of equal length as CSV, with a header of their names."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -43,14 +43,14 @@ def csv_text(columns: Mapping[str, Sequence[object]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves over one axis of time.
+    """Curves with a common time axis.
 
     Attributes:
-        title: what is shown.
-        label: of the vertical axis.
-        times_s: where the curves have figures.
+        title: title of the panel.
+        label: label of the vertical axis.
+        times_s: times of the figures.
         curves: name -> figures.
-        stacked: whether they add up.
+        stacked: whether the curves are stacked.
     """
 
     title: str
@@ -63,8 +63,13 @@ class Panel:
 def draw_panels(panels: Sequence[Panel], document: Mapping[str, Any], path: Path) -> None:
     """Draw panels one below the other as PNG.
 
+    Args:
+        panels: the panels, from top to bottom.
+        document: result of the experiment, for the title.
+        path: path of the PNG file.
+
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

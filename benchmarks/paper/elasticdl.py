@@ -26,8 +26,8 @@ _CPU: Final = "report_cn.md of ElasticDL, experiment 1"
 _GPU: Final = "report of ElasticDL with Horovod, experiment 1"
 _MIX: Final = "report_cn.md of ElasticDL, experiment 2"
 
-#: Of the published series of experiment 1: a worker holds 5 CPUs, master and servers 3 more; the
-#: first workers are there after 9 s.
+#: From the published series of experiment 1: CPUs of a worker, CPUs of master and servers, and
+#: seconds until the first workers run.
 WORKER_CPUS: Final = 5
 OTHER_CPUS: Final = 3
 CPU_START_S: Final = 9.0
@@ -40,17 +40,18 @@ GPU_SECOND_S: Final = 518.0
 GPU_TOTAL_S: Final = 968.0
 GPU_SUBMITTED_S: Final = 120.0
 
-#: The CPUs that nginx wants, and from when on (s), read off the series of experiment 2; the largest
-#: total in it; a worker's CPUs; when the cluster is full for the first time, and the series' end.
+#: From the series of experiment 2: times (s) from which nginx wants so many CPUs; the largest total
+#: of CPUs; CPUs of a worker, and of master and servers; the time when the cluster is full for the
+#: first time; the end of the series.
 NGINX: Final = ((160, 60), (664, 126), (1171, 190), (1427, 200), (1661, 130), (2162, 60))
 MIX_CPUS: Final = 302
 MIX_WORKER_CPUS: Final = 2
 MIX_OTHER_CPUS: Final = 6
 MIX_FULL_S: Final = 58.0
 MIX_END_S: Final = 2657.0
-#: From one worker to all of them the series takes from 28 to 62 s.
+#: In the series, the number of workers grows from one to all between 28 and 62 s.
 MIX_START_S: Final = 34.0
-#: Of the same series: its mean between these two moments.
+#: Mean load in % of the same series between `MIX_FULL_S` and `MIX_END_S`.
 MIX_MEAN: Final = 98.67
 
 _GANG_CPU, _ELASTIC_CPU = "24 CPUs, gang", "24 CPUs, elastic"
@@ -114,7 +115,11 @@ EXPERIMENT: Final = Experiment(
 
 
 def cpu_jobs(mode: str) -> tuple[SimulatedJob, SimulatedJob]:
-    """The two jobs on 24 CPUs; gang scheduling's second waits for its master besides."""
+    """Return the two jobs on 24 CPUs; under gang scheduling the second also waits for its master.
+
+    Args:
+        mode: "gang" or "elastic".
+    """
     waits_s = CPU_TOTAL_S - 2 * CPU_FIRST_S if mode == "gang" else 0.0
     first = SimulatedJob(
         "first",
@@ -132,7 +137,11 @@ def cpu_jobs(mode: str) -> tuple[SimulatedJob, SimulatedJob]:
 
 
 def gpu_jobs(mode: str) -> tuple[SimulatedJob, SimulatedJob]:
-    """The two jobs on 6 GPUs; gang scheduling's second waits for its master besides."""
+    """Return the two jobs on 6 GPUs; under gang scheduling the second also waits for its master.
+
+    Args:
+        mode: "gang" or "elastic".
+    """
     works_s = GPU_TOTAL_S - GPU_SECOND_S
     start_s = GPU_FIRST_S - works_s
     first = SimulatedJob(
@@ -143,7 +152,7 @@ def gpu_jobs(mode: str) -> tuple[SimulatedJob, SimulatedJob]:
 
 
 def beside_nginx() -> Simulation:
-    """One job that takes what nginx leaves, until the end of the published series."""
+    """Simulate one job that uses the CPUs nginx leaves, until the end of the published series."""
     job = SimulatedJob(
         "training",
         1e9,
@@ -160,9 +169,14 @@ def beside_nginx() -> Simulation:
 
 
 def overlap(mode: str, kind: str) -> Simulation:
-    """Two jobs on 24 CPUs or 6 GPUs; `mode`: "gang" or "elastic"."""
+    """Simulate two overlapping jobs on 24 CPUs or 6 GPUs.
+
+    Args:
+        mode: "gang" or "elastic".
+        kind: "cpu" or "gpu".
+    """
     jobs = cpu_jobs(mode) if kind == "cpu" else gpu_jobs(mode)
-    # As there: who runs keeps what it has, and nobody moves nodes for an equal share.
+    # As in the experiment: running jobs keep their nodes; none move for equal shares.
     config = ElasticConfig(mode="gang" if mode == "gang" else "elastic", rebalance_gap=1)
     capacity = {kind: 24 if kind == "cpu" else 6}
     return virtual.simulate(SimulatedPool(capacity, config=config, decide_every_s=60), jobs)
@@ -177,13 +191,13 @@ def _nginx(moment: Moment) -> float:
 
 
 def _used(moment: Moment) -> float:
-    """CPUs in use as the series counts them: of pods that run, nginx's included."""
+    """Return the CPUs in use as the series counts them: those of running pods, including nginx."""
     workers = moment.working.get("training", 0)
     return _nginx(moment) + (MIX_OTHER_CPUS + MIX_WORKER_CPUS * workers if workers else 0)
 
 
 def simulate(quick: bool) -> Outcome:
-    """All five runs; they take a second, so `quick` changes nothing."""
+    """Simulate all five runs; they take a second, so `quick` has no effect."""
     del quick
     values: dict[Key, float] = {(_WITH_NGINX, "stated at least"): 90.0}
     series: dict[str, list[float]] = {"seconds": [float(t) for t in range(0, 1000, 5)]}
@@ -240,12 +254,12 @@ def simulate(quick: bool) -> Outcome:
 
 
 def measure(quick: bool) -> BenchmarkReport:
-    """Two overlapping trainings and an online service on this machine: `edl bench elastic`."""
+    """Run two overlapping trainings and an online service on this machine: `edl bench elastic`."""
     return overlapping.run(quick)
 
 
 def files(document: Mapping[str, Any]) -> dict[str, str]:
-    """The curves as CSV."""
+    """Return the curves as CSV: ending of the file name -> text."""
     series = document["series"]
     with_nginx = ("seconds beside nginx", "nginx", "training")
     return {
@@ -255,7 +269,7 @@ def files(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def draw(document: Mapping[str, Any], path: Path) -> None:
-    """What is in use over time, one below the other."""
+    """Draw the resources in use over time."""
     series = document["series"]
     panels = [
         Panel(f"two jobs on {kind}", "in use", series["seconds"], {

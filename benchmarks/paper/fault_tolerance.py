@@ -11,11 +11,11 @@ from ..elastic_simulation import Failure, SimulatedJob, SimulatedJobRun
 from .claims import Cell, Experiment, Key, Outcome
 
 _ABSTRACT: Final = "End-to-end Adaptive Distributed Training on PaddlePaddle, abstract"
-#: By how much fail-over and elasticity lowered the number of failed long jobs, in the paper.
+#: Published reduction of the number of failed long jobs by fail-over and elasticity.
 REDUCTION: Final = 0.3449
 
-#: What is assumed, as the paper says nothing of its jobs: 8 nodes for 5 days, a node that breaks
-#: every 200 days; an hour between checkpoints, 2 minutes until another node is there, 1 to go on.
+#: Assumptions, as the paper does not describe its jobs: 8 nodes for 5 days; each node fails every
+#: 200 days; an hour between checkpoints; 2 minutes until a new node is ready, 1 minute to continue.
 NODES: Final = 8
 DAY_S: Final = 86400.0
 WORKS_S: Final = 5 * DAY_S
@@ -52,23 +52,23 @@ EXPERIMENT: Final = Experiment(
 
 
 def recoverable(failures: float, reduction: float) -> float:
-    """The share of failures that must be recoverable for a reduction of failed jobs.
+    """Return the share of failures that must be recoverable for a reduction of failed jobs.
 
     Args:
-        failures: expected in a job that is not stopped by them (> 0).
-        reduction: of the number of failed jobs, 0..1.
+        failures: expected failures in a job that survives them (> 0).
+        reduction: reduction of the number of failed jobs, 0..1.
     """
     fails = (1 - reduction) * (1 - exp(-failures))
     return 1 + log(1 - fails) / failures
 
 
 def reduction(failures: float, share: float) -> float:
-    """By how much fail-over lowers the number of failed jobs: the reverse of `recoverable`."""
+    """Return the reduction of failed jobs by fail-over, 0..1: the inverse of `recoverable`."""
     return 1 - (1 - exp(-failures * (1 - share))) / (1 - exp(-failures))
 
 
 def run(failures: tuple[Failure, ...], fail_over: bool) -> SimulatedJobRun:
-    """One job with these failures, on nodes of its own."""
+    """Simulate one job with these failures, alone in its pool."""
     job = SimulatedJob(
         "job",
         NODES * WORKS_S,
@@ -85,7 +85,7 @@ def run(failures: tuple[Failure, ...], fail_over: bool) -> SimulatedJobRun:
 
 
 def broken(rng: random.Random, share: float) -> tuple[Failure, ...]:
-    """What breaks in a job's time and as long again: restarts make it longer."""
+    """Draw the failures of a job, for twice its length: restarts make the job longer."""
     found = []
     at_s = rng.expovariate(NODES / NODE_BREAKS_EVERY_S)
     while at_s < 2 * WORKS_S:
@@ -95,7 +95,11 @@ def broken(rng: random.Random, share: float) -> tuple[Failure, ...]:
 
 
 def simulate(quick: bool) -> Outcome:
-    """Thousands of jobs, each with the same failures with fail-over and without."""
+    """Simulate thousands of jobs, each with the same failures with fail-over and without.
+
+    Args:
+        quick: a fifth of the jobs.
+    """
     jobs = 1000 if quick else 5000
     share = recoverable(FAILURES, REDUCTION)
     rng = random.Random(SEED)
@@ -134,7 +138,7 @@ def simulate(quick: bool) -> Outcome:
 
 
 def _costs(without: list[SimulatedJobRun], with_it: list[SimulatedJobRun]) -> str:
-    """What failures cost in nodes' time, in a sentence."""
+    """Describe the cost of failures in node days, in a sentence."""
     thrown = sum((run.ended_s or 0.0) * NODES for run in without if run.state == "failed")
     late = sum((run.ended_s or 0.0) * NODES for run in with_it if run.state == "failed")
     again = sum(run.lost_node_s for run in with_it)

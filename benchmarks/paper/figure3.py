@@ -10,17 +10,17 @@ from .meshes import Mesh, alone, labelling_rate, taught, wanted
 
 BATCH: Final = 32
 TEACHERS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
-#: "The fine-tuned number is 5": so many P4 label what one V100 trains.
+#: "The fine-tuned number is 5": number of P4 that label as fast as one V100 trains.
 BEST: Final = 5
-#: How much faster than Online EDL-Dist is at best, and how much longer Online's training takes.
+#: Speed gain of EDL-Dist over Online at best.
 FASTER_THAN_ONLINE: Final = 0.930
-#: Pictures of an epoch.
+#: Images of an epoch.
 IMAGENET: Final = 1_281_167
 ONLINE_LONGER: Final = 0.929
 
-#: img/s of EDL-Dist with 5 teachers, by the step and what 5 connections cost it.
+#: img/s of EDL-Dist with 5 teachers, from the step and the cost of 5 connections.
 V100_TAUGHT: Final = BATCH / (BATCH / V100_TRAINS + BEST * CONNECTION_S)
-#: img/s of ResNet101 on a V100 and on a P4.
+#: img/s of labelling with ResNet101 on a V100 and on a P4.
 V100_LABELS: Final = labelling_rate(V100_TAUGHT / (1 + FASTER_THAN_ONLINE), V100_TRAINS)
 P4_LABELS: Final = V100_TRAINS / BEST
 
@@ -106,7 +106,7 @@ def _mesh(teachers: int) -> Mesh:
 def _curves(
     taught_by: dict[int, float], n_training: float, online: float
 ) -> dict[str, list[float]]:
-    """Figures 3a and 3b: throughput, and the hours of an epoch of ImageNet."""
+    """Return the curves of figures 3a and 3b: throughput, and the hours of an epoch of ImageNet."""
     rates = {
         "EDL-Dist": list(taught_by.values()),
         "N-training": [n_training] * len(taught_by),
@@ -121,7 +121,11 @@ def _curves(
 
 
 def simulate(quick: bool) -> Outcome:
-    """N-training, Online and EDL-Dist with each number of teachers; `quick`: fewer batches."""
+    """Simulate N-training, Online, and EDL-Dist with each number of teachers.
+
+    Args:
+        quick: fewer batches.
+    """
     batches = 90 if quick else 300
     t_s_s = 1 / V100_TRAINS
     n_training = alone(t_s_s, batch=BATCH, batches=batches)

@@ -10,21 +10,21 @@ from .meshes import Mesh, alone, labelling_rate, taught, wanted
 BATCH: Final = 32
 STUDENTS: Final = 8
 TEACHERS: Final = (40, 48, 56)
-#: What the text states of EDL-Dist with 48 teachers.
+#: Statements of the text about EDL-Dist with 48 teachers.
 FASTER_THAN_ONLINE: Final = 0.235
 SHORTER_THAN_ONLINE: Final = 0.194
 LONGER_THAN_N: Final = 0.128
-#: "48 is the appropriate number": so many P4 label what one V100 trains.
+#: "48 is the appropriate number": number of P4 that label as fast as one V100 trains.
 RATIO: Final = 48 / STUDENTS
 
-#: img/s of ResNet50's training on one V100, after the README of EDL: 1828 with eight. The figure's
-#: own scale is lost; all its cells are ratios, on which this has no bearing.
+#: img/s of training ResNet50 on one V100, from the README of EDL: 1828 with eight. The scale of the
+#: figure is lost, but it does not matter: all cells are ratios.
 V100_TRAINS: Final = 1828 / STUDENTS
 #: Seconds that each connected teacher costs each step of a server: 12.8 % of a step for all 48.
 CONNECTION_S: Final = LONGER_THAN_N * BATCH / V100_TRAINS / 48
-#: img/s of one V100, Online: EDL-Dist's, which is N-training's / 1.128, is 23.5 % more.
+#: img/s of Online on one V100. EDL-Dist is 23.5 % faster; it has N-training's rate / 1.128.
 V100_ONLINE: Final = V100_TRAINS / (1 + LONGER_THAN_N) / (1 + FASTER_THAN_ONLINE)
-#: img/s of ResNet101 on a V100 and on a P4.
+#: img/s of labelling with ResNet101 on a V100 and on a P4.
 V100_LABELS: Final = labelling_rate(V100_ONLINE, V100_TRAINS)
 P4_LABELS: Final = V100_TRAINS / RATIO
 
@@ -123,7 +123,11 @@ def _mesh(teachers: int) -> Mesh:
 
 
 def simulate(quick: bool) -> Outcome:
-    """N-training, Online and EDL-Dist with each number of teachers; `quick`: fewer batches."""
+    """Simulate N-training, Online, and EDL-Dist with each number of teachers.
+
+    Args:
+        quick: fewer batches.
+    """
     batches = 90 if quick else 240
     t_s_s, on_card_s = 1 / V100_TRAINS, 1 / V100_LABELS
     rates = {

@@ -1,9 +1,9 @@
-"""Runs of the simulator that the reproductions of the paper's section 4 share.
+"""Simulations that the reproductions of the paper's section 4 share.
 
-It is the exact data plane: the modules that decide in a live mesh, in virtual time. Devices do not
-jitter, as the paper gives no variance; machines are linked by 10 Gbit/s, and a picture travels as
-150,528 bytes (224 x 224 x 3), its soft labels as 4,000. The paper leaves `ut` and `lt` to the user;
-they are what `edl plan` would say: `lt` lasts until a batch is labelled that is pulled at `lt`.
+The simulator drives the same modules as a live mesh, in virtual time. Devices have no jitter, as
+the paper gives no variance; machines are linked by 10 Gbit/s; an image has 150,528 bytes (224 x 224
+x 3), its soft labels 4,000. The paper leaves `ut` and `lt` to the user; they are those that
+`edl plan` advises: the volume `lt` lasts until a batch that is pulled at `lt` is labelled.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ WINDOW: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Students and teachers that are alike.
+    """A mesh of equal students and equal teachers.
 
     Attributes:
         t_s_s: seconds per sample of a student.
         t_t_s: seconds per sample of a teacher.
-        teachers: of all students together.
+        teachers: number of teachers of all students together.
         batch: samples of a batch.
-        students: ranks of one job, in one server.
-        connection_s: what each teacher costs each step of the server that it is connected to.
+        students: number of students: ranks of one job, in one server.
+        connection_s: seconds that each connected teacher adds to each step of the server.
     """
 
     t_s_s: float
@@ -44,12 +44,12 @@ class Mesh:
 
 
 def alone(t_s_s: float, *, batch: int, batches: int, students: int = 1) -> float:
-    """Samples per second of students that ask nobody for labels (N-training; Online).
+    """Simulate students without remote teachers (N-training, Online); return samples per second.
 
     Args:
-        t_s_s: seconds per sample; Online, of student and teacher together.
+        t_s_s: seconds per sample; for Online, of student and teacher together.
         batch: samples of a batch.
-        batches: that each trains.
+        batches: batches of each student.
         students: ranks of one job.
     """
     group = StudentGroup(
@@ -64,13 +64,16 @@ def alone(t_s_s: float, *, batch: int, batches: int, students: int = 1) -> float
 
 
 def taught(mesh: Mesh, *, batches: int) -> float:
-    """Samples per second of students that have all teachers of the mesh (EDL-Dist).
+    """Simulate students that have all teachers of the mesh (EDL-Dist); return samples per second.
 
-    The rate is that of the end, as `_rate` says.
+    The rate is that of the last third, see `_rate`.
 
     Args:
-        mesh: each student has the same number of its teachers.
-        batches: that each student trains.
+        mesh: the mesh; its students share the teachers equally.
+        batches: batches of each student.
+
+    Raises:
+        ValueError: the teachers cannot be shared equally.
     """
     share = mesh.teachers // mesh.students
     if share * mesh.students != mesh.teachers:
@@ -81,19 +84,19 @@ def taught(mesh: Mesh, *, batches: int) -> float:
 
 
 def wanted(mesh: Mesh, *, batches: int) -> int:
-    """How many teachers the students want in the end, when Algorithm 1 decides.
+    """Return how many teachers the students want in the end, as decided by Algorithm 1.
 
     Args:
-        mesh: teachers that are there to be had.
-        batches: that each student trains.
+        mesh: the mesh; each student may get any number of its teachers.
+        batches: batches of each student.
     """
     result = simulate(_scenario(mesh, batches, (1, mesh.teachers)), random.Random)
     return sum(student.want for student in result.students)
 
 
 def _scenario(mesh: Mesh, batches: int, bounds: tuple[int, int]) -> Scenario:
-    """What is simulated, with least and most teachers of a student."""
-    # Thresholds for all the teachers that it may have, as those it will have are not known yet.
+    """Return the scenario of a mesh; `bounds`: least and most teachers of a student."""
+    # Thresholds for all teachers of a student: how many it will get is not known yet.
     windows = WINDOW * mesh.teachers / mesh.students
     room = thresholds(1 / (mesh.batch * mesh.t_s_s), mesh.batch * mesh.t_t_s, 0.0, windows, 0, inf)
     learners = StudentGroup(
@@ -106,7 +109,7 @@ def _scenario(mesh: Mesh, batches: int, bounds: tuple[int, int]) -> Scenario:
         teachers_max=bounds[1],
         upper=room.upper,
         lower=room.lower,
-        # Its server also has the connections of the other ranks' teachers.
+        # The server also has the connections of the other ranks' teachers.
         connection_s=mesh.connection_s * mesh.students,
     )
     labellers = TeacherGroup("teacher", mesh.t_t_s, count=mesh.teachers)
@@ -114,11 +117,11 @@ def _scenario(mesh: Mesh, batches: int, bounds: tuple[int, int]) -> Scenario:
 
 
 def _rate(scenario: Scenario, period: int = 1) -> float:
-    """Samples per second of all students, over about the last third of their batches.
+    """Return the samples per second of all students, over about the last third of their batches.
 
-    What the first windows bring at once has to be used up before a rate is the lasting one. It is
-    taken from the end of one step to that of another, a multiple of `period` steps later: teachers
-    that began together also answer together, in bursts of as many batches as there are teachers.
+    By then, the batches that the first windows delivered at once are used up. The rate is taken
+    over a multiple of `period` steps: teachers that start together answer together, in bursts of as
+    many batches as there are teachers.
     """
     result = simulate(scenario, random.Random, keep_batches=True)
     (group,) = scenario.students
@@ -137,8 +140,8 @@ class Scaling:
     """Amdahl's law: seconds per sample on c cores are `fixed_s + shared_s / c`.
 
     Attributes:
-        fixed_s: what more cores do not shorten.
-        shared_s: what they do.
+        fixed_s: time that does not depend on the cores.
+        shared_s: time that the cores share.
     """
 
     fixed_s: float
@@ -146,15 +149,15 @@ class Scaling:
 
     @classmethod
     def through(cls, first: tuple[int, float], second: tuple[int, float]) -> Scaling:
-        """The law through two measured cells.
+        """Fit the law to two measured rates.
 
         Args:
-            first: cores, and samples per second on them.
+            first: number of cores, and samples per second on them.
             second: the same for another number of cores.
 
         Raises:
-            ValueError: the numbers of cores are equal or a rate is not positive; or more cores are
-                slower, or faster than in proportion, of which no such law tells.
+            ValueError: the numbers of cores are equal, a rate is not positive, or more cores are
+                slower or more than proportionally faster, which the law cannot describe.
         """
         (c1, r1), (c2, r2) = sorted((first, second))
         if c1 < 1 or c1 == c2 or not (0 < r1 < inf and 0 < r2 < inf):
@@ -167,18 +170,18 @@ class Scaling:
         return cls(max(fixed_s, 0.0), shared_s)
 
     def seconds(self, cores: int) -> float:
-        """Seconds per sample."""
+        """Return the seconds per sample."""
         return self.fixed_s + self.shared_s / cores
 
     def rate(self, cores: int) -> float:
-        """Samples per second."""
+        """Return the samples per second."""
         return 1 / self.seconds(cores)
 
 
 def labelling_rate(online: float, alone: float) -> float:
-    """Samples per second that a device labels, from two rates of training on it.
+    """Return the samples per second that a device labels, from two rates of training on it.
 
-    Both models take turns there: 1 / online = 1 / alone + 1 / labelling (paper, section 2).
+    Online, both models share the device: 1 / online = 1 / alone + 1 / labelling (paper, section 2).
 
     Args:
         online: samples per second with the teacher on the same device.

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md, made of the results that `make tables` and measurements have left."""
+"""The page docs/benchmarks.md, from the stored results of `make tables` and of measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .tables import is_dense
 ROOT: Final = Path(__file__).resolve().parents[2]
 RESULTS: Final = ROOT / "benchmarks" / "results"
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
-#: In which order experiments stand on the page; others come after them.
+#: The first experiments on the page, in this order; others follow.
 FIRST: Final = ("table1", "table2", "figure3", "figure4", "edl_readme")
 MARKS: Final = {"calibrates": " \\*", "derived": " =", "contested": " !", "free": ""}
 
@@ -41,7 +41,10 @@ What `--measure --json benchmarks/results/paper-NAME-measured.json` has written 
 
 
 def documents(folder: Path = RESULTS) -> list[dict[str, Any]]:
-    """The results in a folder, in the order of the page; `path` is added to each."""
+    """Read the results in a folder, in the order of the page.
+
+    The key `path` is added to each: the name of its file without the suffix.
+    """
     found = []
     for path in sorted(folder.glob("paper-*.json")):
         one: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -51,7 +54,11 @@ def documents(folder: Path = RESULTS) -> list[dict[str, Any]]:
 
 
 def markdown(found: Sequence[Mapping[str, Any]]) -> str:
-    """The whole page."""
+    """Return the whole page.
+
+    Args:
+        found: results, as returned by `documents`.
+    """
     simulated = [one for one in found if one.get("how") == "simulated"]
     measured = [one for one in found if one.get("how") != "simulated"]
     parts = [HEAD, "## In short\n", _summary(simulated)]
@@ -134,7 +141,7 @@ def _cell(row: Mapping[str, Any] | None) -> str:
 
 
 def _measured(one: Mapping[str, Any]) -> str:
-    """A report without the paper's cells: its rows and goals, and on what it was taken."""
+    """Format a measured report, without the paper's cells: its machine, rows and goals."""
     machine = one.get("machine", {})
     title = one.get("title") or one["path"].removeprefix("paper-")
     lines = [f"### {title}", ""]
@@ -175,7 +182,7 @@ def _word(unit: str) -> str:
 
 
 def _anchor(title: str) -> str:
-    """As repository pages make it from a heading."""
+    """Return the anchor that Git hosts make from a heading."""
     kept = (c for c in title.lower() if c.isalnum() or c in "-_ ")
     return "".join(kept).replace(" ", "-")
 

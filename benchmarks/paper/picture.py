@@ -1,4 +1,4 @@
-"""The picture of an experiment: its curves, the paper's beside ours, and the error of each cell."""
+"""The picture of an experiment: the paper's curves and ours, and the error of each cell."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ USES: Final = {
 
 
 def draw(document: Mapping[str, Any], path: Path) -> None:
-    """Draw it as PNG.
+    """Draw an experiment as PNG.
 
-    First the ranked columns over the rows, the paper's as circles; where there are none, the series
-    over the first of them, those of a unit in one panel ("name, unit"). Last, how far off each cell
-    is.
+    The first panel has the ranked columns over the rows, the paper's figures as circles. Without
+    ranked columns there is a panel for each unit instead, with the series of this unit ("name,
+    unit") over the first series. The last panel has the error of each cell.
 
     Args:
-        document: as `Reproduced.to_json` gives it.
-        path: of the PNG.
+        document: a result of `Reproduced.to_json`.
+        path: path of the PNG file.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -54,7 +54,7 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure as PNG; UsageError where that cannot be."""
+    """Write a figure as PNG; raise UsageError if the file cannot be written."""
     try:
         figure.savefig(path, format="png", dpi=100, metadata={"Software": None})
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Finds an experiment by its name and runs it, simulated or measured."""
+"""Finding and running experiments, simulated or measured."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ def run(
     """Run the experiment of the module `name`.
 
     Args:
-        name: as "table1".
-        simulate: with the paper's devices, in virtual time.
-        measure: on this machine; exactly one of the two.
-        quick: less of it, coarser figures.
-        device: "cuda" or "cpu", of a teacher that is measured; None: what the experiment chooses.
+        name: name of the module, as "table1".
+        simulate: run it with the paper's devices, in virtual time.
+        measure: run it on this machine. Exactly one of `simulate` and `measure` must be true.
+        quick: less work, coarser figures.
+        device: "cuda" or "cpu", for a measured teacher; None: the experiment's default.
 
     Raises:
-        UsageError: not exactly one of the two is asked for, or it cannot be measured.
+        UsageError: both or none of `simulate` and `measure` are true, or the experiment cannot be
+            measured, or not with `device`.
     """
     if simulate == measure:
         raise UsageError(
@@ -47,7 +48,7 @@ def run(
 
 
 def experiments() -> list[str]:
-    """The names of all: the modules of this folder that define `simulate`."""
+    """Return the names of all experiments: the modules of this folder that define `simulate`."""
     folder = Path(__file__).parent
     return sorted(
         path.stem for path in folder.glob("*.py") if "\ndef simulate(" in path.read_text("utf-8")
@@ -55,5 +56,5 @@ def experiments() -> list[str]:
 
 
 def simulated(module: ModuleType, *, quick: bool) -> Reproduced:
-    """The simulation of an experiment's module, compared with its paper."""
+    """Simulate the experiment of a module and compare it with its paper."""
     return compare(module.EXPERIMENT, module.simulate(quick=quick))

@@ -16,10 +16,10 @@ CORES: Final = (1, 2, 4, 8, 16)
 N_TRAINING: Final = (14.16, 28.44, 55.17, 101.59, 168.42)
 ONLINE: Final = (5.92, 11.51, 21.76, 37.87, 59.94)
 EDL_DIST: Final = (14.34, 28.07, 54.92, 102.40, 168.42)
-#: Printed in a last column without a heading: percent that EDL-Dist is faster than Online.
+#: From the last column, which has no heading: percent by which EDL-Dist is faster than Online.
 GAIN_PERCENT: Final = (142.23, 143.87, 152.39, 170.40, 180.98)
 
-#: img/s of cores that train MobileNetV3-small, and that label with ResNet50.
+#: Scaling of cores that train MobileNetV3-small, and of cores that label with ResNet50.
 TRAINING: Final = Scaling.through((CORES[0], N_TRAINING[0]), (CORES[-1], N_TRAINING[-1]))
 LABELLING: Final = Scaling.through(
     (CORES[0], labelling_rate(ONLINE[0], N_TRAINING[0])),
@@ -87,7 +87,7 @@ EXPERIMENT: Final = Experiment(
 
 
 def simulate(quick: bool) -> Outcome:
-    """The three ways with each number of cores; `quick`: fewer batches."""
+    """Simulate the three ways with each number of cores; `quick`: fewer batches."""
     batches = 40 if quick else 120
     values: dict[tuple[str, str], float] = {}
     for cores in CORES:
@@ -117,5 +117,10 @@ def simulate(quick: bool) -> Outcome:
 
 
 def measure(quick: bool, device: str = "cpu") -> BenchmarkReport:
-    """The three ways on this machine; `quick`: smaller batches. See `measured.measure`."""
+    """Measure the three ways on this machine; see `measured.measure`.
+
+    Args:
+        quick: smaller batches.
+        device: "cuda": the teacher runs on a GPU; "cpu": it is emulated at a P4's rate.
+    """
     return measured.measure(quick, P4_LABELS, on_gpu=device == "cuda")

@@ -13,12 +13,12 @@ CORES: Final = (8, 12, 16)
 N_TRAINING: Final = (57.14, 57.14, 55.17)
 ONLINE: Final = (46.04, 46.04, 46.04)
 EDL_DIST: Final = (35.68, 52.46, 57.65)
-#: Printed in a last column without a heading: percent that EDL-Dist is faster than Online.
+#: From the last column, which has no heading: percent by which EDL-Dist is faster than Online.
 GAIN_PERCENT: Final = (-22.50, 13.94, 25.22)
 
-#: img/s of ResNet50 on a P4, from its N-training and Online at 8 cores.
+#: img/s of labelling with ResNet50 on a P4, from its N-training and Online at 8 cores.
 P4_LABELS: Final = labelling_rate(ONLINE[0], N_TRAINING[0])
-#: img/s of ResNet50 on one core, if 8 cores keep up with 35.68 img/s.
+#: img/s of labelling with ResNet50 on one core, as 8 cores label 35.68 img/s.
 CORE_LABELS: Final = EDL_DIST[0] / CORES[0]
 
 
@@ -91,7 +91,11 @@ EXPERIMENT: Final = Experiment(
 
 
 def simulate(quick: bool) -> Outcome:
-    """N-training, Online and EDL-Dist with each number of cores; `quick`: fewer batches."""
+    """Simulate N-training, Online, and EDL-Dist with each number of cores.
+
+    Args:
+        quick: fewer batches.
+    """
     batches = 300 if quick else 600
     t_s_s, on_card_s = 1 / N_TRAINING[0], 1 / P4_LABELS
     n_training = alone(t_s_s, batch=BATCH, batches=batches)

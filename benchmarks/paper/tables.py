@@ -1,4 +1,4 @@
-"""A paper's figures beside ours: the error of each cell, the order of all, where lines cross."""
+"""Comparison of a paper's figures with ours: errors of cells, their order, crossing lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 How = Literal["simulated", "measured"]
-#: A crossing: the column that comes to lead, the one that led, between which two rows.
+#: A crossing: the column that leads afterwards, the one that led before, and the two rows.
 Crossing = tuple[str, str, str, str]
 LEGEND: Final = (
     "In a cell: the paper's figure, ours, the error. * the model is calibrated on it; = follows"
@@ -29,8 +29,12 @@ LEGEND: Final = (
 class Reproduced(BenchmarkReport):
     """A report whose rows are the cells of an experiment.
 
-    A simulated one holds for no machine in particular, so its JSON names none, and is the same
-    wherever it is made.
+    The JSON of a simulated report does not describe a machine and is equal on all machines.
+
+    Attributes:
+        experiment: the experiment; always set.
+        outcome: our figures.
+        how: simulated or measured.
     """
 
     experiment: Experiment | None = None
@@ -38,7 +42,7 @@ class Reproduced(BenchmarkReport):
     how: How = "simulated"
 
     def to_json(self) -> dict[str, Any]:
-        """The report's keys, less the machine of a simulation, and all that the page is made of."""
+        """Return the keys of a report, without the machine if simulated, and those of the page."""
         assert self.experiment is not None
         about = self.experiment
         found: dict[str, Any] = {
@@ -63,7 +67,7 @@ class Reproduced(BenchmarkReport):
         return found if self.how == "simulated" else {"machine": dict(self.machine), **found}
 
     def show(self, console: Console) -> None:
-        """Print the table, what it stands on, and what the paper says twice."""
+        """Print the table, setting, calibration, notes, contradictions and goals."""
         from rich.markup import escape
         from rich.table import Table
 
@@ -95,7 +99,7 @@ class Reproduced(BenchmarkReport):
         console.print(goals)
 
     def _table(self, console: Console) -> Table:
-        """A row for each row; or, where that has many gaps or is too wide, one for each cell."""
+        """Return a table like the paper's; one row per cell if it has many gaps or is too wide."""
         from rich.measure import Measurement
         from rich.table import Table
 
@@ -116,16 +120,16 @@ class Reproduced(BenchmarkReport):
 
 
 def is_dense(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a table of these cells would have clearly more of them than gaps."""
+    """Whether a table of rows and columns would be filled by more than 60 %."""
     places = len({row["row"] for row in rows}) * len({row["column"] for row in rows})
     return len(rows) > 0.6 * places
 
 
 def compare(experiment: Experiment, outcome: Outcome, how: How = "simulated") -> Reproduced:
-    """Our figures against the paper's: a row for each cell, and the goals that follow.
+    """Compare our figures with the paper's: a row for each cell, and the goals.
 
     Raises:
-        ValueError: a figure is missing, or is not finite.
+        ValueError: a figure of ours is missing or not finite.
     """
     ours = outcome.values
     needed = {cell.key for cell in experiment.cells}
@@ -138,20 +142,23 @@ def compare(experiment: Experiment, outcome: Outcome, how: How = "simulated") ->
 
 
 def error(cell: Cell, ours: float) -> float:
-    """How far we are off, relative to the paper: 0.05 is 5 % more."""
+    """Return our relative error: 0.05 is 5 % above the paper's figure."""
     return ours / cell.value - 1
 
 
 def published(experiment: Experiment) -> dict[Key, float]:
-    """The paper's figures by their place, less those that it contradicts itself."""
+    """Return the paper's figures by key, without contested ones."""
     return {cell.key: cell.value for cell in experiment.cells if cell.use != "contested"}
 
 
 def misplaced(experiment: Experiment, ours: Mapping[Key, float]) -> tuple[list[str], int]:
-    """What stands in another order than in the paper, in words, and how many pairs were compared.
+    """Compare the order of our figures with the paper's.
 
-    Compared are any two ranked columns of a row, any two rows of a ranked column (where the paper's
-    figures differ by more than its `tie`), and each statement of order.
+    The pairs are two ranked columns of a row, two rows of a ranked column (if the paper's figures
+    differ by more than `tie`), and neighbours in each stated order.
+
+    Returns:
+        A description of each pair in another order than in the paper, and the number of pairs.
     """
     paper = published(experiment)
     ranked = [key for key in paper if key[1] in experiment.ranked]
@@ -170,9 +177,9 @@ def misplaced(experiment: Experiment, ours: Mapping[Key, float]) -> tuple[list[s
 
 
 def crossings(experiment: Experiment, values: Mapping[Key, float]) -> list[Crossing]:
-    """Where one ranked column passes another, from row to row.
+    """Find where one ranked column passes another, from row to row.
 
-    Rows in which the paper has the two tied take no part, nor do those in which one is missing.
+    Rows are ignored if the paper has a tie or no figure for one of the columns.
     """
     paper = published(experiment)
     found: list[Crossing] = []
@@ -245,7 +252,7 @@ def _shown(row: Row | None) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """To 6 digits: what more there is depends on the processor."""
+    """Round to 6 digits: further digits depend on the processor."""
     if isinstance(value, float) and math.isfinite(value):
         return float(f"{value:.6g}")
     return value

@@ -1,1 +1,1 @@
-"""What experiments of the paper run on this machine, beside their simulations."""
+"""Parts of the paper's experiments that run on this machine."""

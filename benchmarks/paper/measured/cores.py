@@ -1,4 +1,4 @@
-"""Which cores of this machine are the student's, and which do everything else."""
+"""Division of this machine's cores between the student and everything else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from ....mesh.cores import available_cores
 
 
 def divided(students: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """So many cores for the student, and the others; all for both where there are too few."""
+    """Return `students` cores for the student, and the others.
+
+    If that leaves no others, both are all cores.
+    """
     cores = tuple(sorted(available_cores()))
     if students >= len(cores):
         return cores, cores

@@ -1,4 +1,4 @@
-"""A small student and a big teacher in one process, by whichever framework there is."""
+"""A small student and a large teacher in one process, in the installed framework."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ....proto.arena import Array
 from ....runtime.errors import UsageError
 
 CLASSES: Final = 1000
-#: Weights of the hard and of the soft loss, and its temperature.
+#: Weights of the hard and of the soft loss, and the temperature of the soft loss.
 ALPHA: Final = 0.5
 BETA: Final = 0.5
 TEMPERATURE: Final = 2.0
 LEARNING_RATE: Final = 1e-3
-#: Rows that the teacher takes at once on CPUs, where more are no faster.
+#: Micro-batch of the teacher on CPUs, where larger ones are no faster.
 MICRO_BATCH: Final = 8
 
 
 class Models(Protocol):
-    """MobileNetV3-small to train and a ResNet to ask, both with random weights."""
+    """MobileNetV3-small as the student and a ResNet as the teacher, both with random weights."""
 
     def train(self, image: Array, label: Array, soft: Array | None) -> float:
-        """One step of the student; the loss, so that all of the step is done.
+        """Train one step; return the loss as a number, so that the step is finished.
 
         Args:
             image: float32 [rows, 3, 224, 224].
@@ -32,15 +32,19 @@ class Models(Protocol):
         ...
 
     def label(self, image: Array) -> Array:
-        """The teacher's logits, float32 [rows, 1000]."""
+        """Return the teacher's logits, float32 [rows, 1000].
+
+        Args:
+            image: float32 [rows, 3, 224, 224].
+        """
         ...
 
 
 def framework() -> str:
-    """The one to train with: "paddle" where it is installed, else "torch".
+    """Return the framework to train with: "paddle" if it is installed, else "torch".
 
     Raises:
-        UsageError: neither is, or torch without the models.
+        UsageError: neither is installed, or torch without timm.
     """
     if importlib.util.find_spec("paddle") is not None:
         return "paddle"
@@ -50,14 +54,14 @@ def framework() -> str:
 
 
 def load(name: str, threads: int, layers: int) -> Models:
-    """The two models under a framework of that name, with so many threads.
+    """Load both models.
 
-    It has to be called before the framework is imported: some read the number once.
+    Call it before the framework is imported: some read the number of threads only once.
 
     Args:
-        name: as of `framework`.
-        threads: of both models.
-        layers: of the teacher: 18 or 50.
+        name: "paddle" or "torch".
+        threads: threads of each model.
+        layers: layers of the teacher: 18 or 50.
     """
     if name == "paddle":
         from .paddle_models import PaddleModels

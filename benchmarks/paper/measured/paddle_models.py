@@ -1,4 +1,4 @@
-"""The student and the teacher under Paddle."""
+"""The student and the teacher in Paddle."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .models import ALPHA, BETA, CLASSES, LEARNING_RATE, MICRO_BATCH, TEMPERATUR
 
 
 class PaddleModels:
-    """`Models` under Paddle; the teacher runs as a served one does.
+    """`Models` in Paddle; the teacher uses the backend of served teachers.
 
     Args:
-        threads: of both.
-        layers: of the teacher.
+        threads: threads of each model.
+        layers: layers of the teacher.
     """
 
     def __init__(self, threads: int, layers: int) -> None:

@@ -1,10 +1,10 @@
-r"""A real student on cores of its own, in each of its ways: `python -m` this.
+r"""The process of a real student, on its own cores, that trains in any of several ways.
 
     python -m edl.benchmarks.paper.measured.student \
         CHANNEL FRAMEWORK LAYERS ROWS CORES OTHERS ADDRESS
 
-Told "run" with a way and a number of steps, it answers how many seconds these took. The reader's
-engine works on the cores OTHERS.
+The message "run" has a way and a number of steps; the answer has the wall seconds of these steps.
+The reader's engine runs on the cores OTHERS.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from ....runtime.supervise import end_with_parent
 from ...paced import FOR_EVER, SERVICE, Repeated
 from .models import CLASSES, load
 
-#: N-training: no teacher. Online: the teacher in the same process, on the same cores. EDL-Dist: by
-#: a reader. Besides, each model by itself: a step whose labels are there, and labelling alone.
+#: Ways. N-training: no teacher. Online: the teacher in the same process, on the same cores.
+#: EDL-Dist: with a reader. Also each model alone: a step with given labels, and labelling.
 N_TRAINING: Final = "N-training"
 ONLINE: Final = "Online"
 EDL_DIST: Final = "EDL-Dist"
 STEP_ALONE: Final = "student's step alone"
 LABELLING_ALONE: Final = "teacher's step alone"
-#: Labelled batches that its reader keeps; and steps after which none is left of those that its
-#: teacher has made while there were none.
+#: Batches in the reader's buffer; and steps that use up the batches labelled during other ways.
 AHEAD: Final = 4
 SETTLING: Final = 6
 WAYS: Final = (N_TRAINING, ONLINE, EDL_DIST, STEP_ALONE, LABELLING_ALONE)
@@ -47,7 +46,7 @@ def main(
     others: tuple[int, ...],
     address: str,
 ) -> None:
-    """Train when told to, until the channel ends."""
+    """Train on request, until the channel ends."""
     end_with_parent(at_once=True)
     channel = Channel.attach(channel_fd)
     rng = np.random.default_rng(0)
@@ -66,7 +65,7 @@ def main(
         )
     with reader:
         pin_process(cores)
-        # One epoch without an end: that each has to be begun is no matter of a step.
+        # One endless epoch: starting an epoch is not part of a step.
         labelled = (models.train(*batch) for batch in reader)
         step: dict[str, Callable[[], object]] = {
             N_TRAINING: lambda: models.train(image, label, None),
@@ -84,7 +83,7 @@ def main(
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Of "0,1"."""
+    """Parse numbers such as "0,1"."""
     return tuple(map(int, text.split(",")))
 
 

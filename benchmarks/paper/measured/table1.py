@@ -1,4 +1,4 @@
-"""Table 1 on this machine: a real student on some cores, a teacher on a GPU or of a P4's rate."""
+"""Table 1 on this machine: a real student on cores, a teacher on a GPU or emulated as a P4."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .student import EDL_DIST, LABELLING_ALONE, N_TRAINING, ONLINE, SETTLING, ST
 
 log = logging.getLogger(__name__)
 
-#: Seconds of each step, round by round, of each way.
+#: Way -> seconds of a step in each round.
 Seconds = Mapping[str, Sequence[float]]
 
-#: The least part of N-training's rate that EDL-Dist has.
+#: Least rate of EDL-Dist relative to N-training.
 OF_N_TRAINING: Final = 0.97
-#: How near EDL-Dist / Online has to be to t_online / t_s.
+#: Greatest relative deviation of EDL-Dist / Online from t_online / t_s.
 NEAR: Final = 0.10
-#: Of the teacher.
+#: Layers of the teacher.
 _LAYERS: Final = 50
 _ROWS: Final = 64
 _QUICK_ROWS: Final = 8
@@ -35,15 +35,18 @@ _CUDA_TEACHER: Final = "edl.benchmarks.paper.measured.torch_models:resnet50"
 
 
 def measure(quick: bool, p4_rate: float, *, on_gpu: bool) -> BenchmarkReport:
-    """The three ways by turns, and each model alone.
+    """Measure the three ways and each model alone, interleaved.
 
-    On a GPU the teacher is a real one, with PyTorch, and the student has 1 to 16 cores. Else the
-    teacher is emulated, at the rate of a P4, and the student has one core.
+    With a GPU the teacher is a real one in PyTorch, and the student has 1 to 16 cores. Otherwise
+    the teacher is emulated at the rate of a P4, and the student has one core.
 
     Args:
         quick: batches of 8 instead of 64.
         p4_rate: images per second that a P4 labels with ResNet50.
         on_gpu: whether the teacher runs on this machine's first GPU.
+
+    Raises:
+        UsageError: no framework for the student is installed.
     """
     rows_of_batch = _QUICK_ROWS if quick else _ROWS
     if on_gpu:
@@ -75,7 +78,7 @@ def _by_turns(count: int, rows: int, options: tuple[str, ...], model: str) -> Se
         student.hear()
 
         def step_s(way: str) -> float:
-            if way == EDL_DIST:  # while other ways have their turns the teacher works ahead
+            if way == EDL_DIST:  # use up batches that were labelled during the turns of other ways
                 student.ask("run", way=way, steps=SETTLING)
             return float(student.ask("run", way=way, steps=1)["wall_s"])
 

@@ -1,4 +1,4 @@
-"""The student and the teacher under PyTorch: for machines with its GPU and without Paddle."""
+"""The student and the teacher in PyTorch, for machines without Paddle."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ STUDENT = "mobilenetv3_small_100"
 
 
 def resnet50() -> tuple[Any, list[str]]:
-    """The teacher, as a factory of `edl teacher serve --model`."""
+    """Return the teacher, as a factory for `edl teacher serve --model`."""
     return _network("resnet50"), ["x:FP32:-1,3,224,224"]
 
 
 class TorchModels:
-    """`Models` under PyTorch, both on CPUs.
+    """`Models` in PyTorch, both on CPUs.
 
     Args:
-        threads: of both.
-        layers: of the teacher.
+        threads: threads of each model.
+        layers: layers of the teacher.
     """
 
     def __init__(self, threads: int, layers: int) -> None:
@@ -56,7 +56,7 @@ class TorchModels:
         return t * t * f.kl_div(ours, theirs, reduction="batchmean")
 
     def _tensor(self, array: Array) -> Any:
-        # What a reader hands out may be read-only, of which torch has no notion.
+        # Arrays of a reader may be read-only, which torch does not support.
         return self._torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
