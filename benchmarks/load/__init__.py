@@ -1,1 +1,1 @@
-"""Simulated members of a mesh, many in one process, over the real protocols."""
+"""Simulated members of a mesh, many in one process, with the real protocols."""

@@ -1,4 +1,4 @@
-"""What a simulated teacher says to Redis: the scripts and commands of a real one."""
+"""Registrations and heartbeats of simulated teachers, with the Redis commands of real ones."""
 
 from __future__ import annotations
 
@@ -21,16 +21,24 @@ from ...runtime.errors import EdlError, RegistryUnavailable
 from .probed import INCARNATION, KEY
 from .resp import OnReply, RespConnection, command, integers, text
 
-#: Samples per second of the kinds of teachers in the crowd; a new one for each name, by its hash.
+#: Samples per second of the kinds of teachers in the crowd; each teacher draws one at random.
 SPEEDS: Final = (20.0, 20.0, 80.0)
 _SLOTS: Final = 4
 
 
 class Wire:
-    """Registers and beats for any name, over whichever connection is next.
+    """Registers teachers and sends their heartbeats, over several connections in turn.
+
+    For one event loop.
+
+    Args:
+        connections: open connections to Redis.
+        service: service of the teachers.
+        ttl_s: TTL of their leases in seconds.
+        address: address of all teachers.
 
     Attributes:
-        error: the first that a beat has met; None: every lease stands.
+        error: first error of a heartbeat; None: all leases are valid.
     """
 
     def __init__(
@@ -41,7 +49,8 @@ class Wire:
         self._service = service
         self._leases = lease_set("teachers", service)
         self._ttl_ms = round(ttl_s * 1000)
-        self._whole: dict[str, tuple[float, int]] = {}  # name -> our clock and Redis's, then
+        # name -> our clock in seconds and that of Redis in ms, at its latest whole heartbeat
+        self._whole: dict[str, tuple[float, int]] = {}
         self._address = address
         self._turn = 0
         self._rng = random.Random(0)
@@ -50,14 +59,18 @@ class Wire:
     async def open(
         cls, connections: list[RespConnection], service: str, ttl_s: float, address: str
     ) -> Self:
-        """Make the scripts known to Redis, and the service."""
+        """Load the scripts into Redis, add the service, and return a `Wire` with the arguments."""
         for name in ("register", "beat"):
             text(await connections[0].ask(command("SCRIPT", "LOAD", script(name)[0])))
         integers(await connections[0].ask(command("ZADD", keys.SERVICES, 1, service)))
         return cls(connections, service, ttl_s, address)
 
     async def register(self, name: str) -> None:
-        """Begin the lease of a teacher, with the facts of a real one."""
+        """Register a teacher with the facts of a real one.
+
+        Raises:
+            RegistryUnavailable: Redis refused the lease or does not answer.
+        """
         t_t_s = 1 / self._rng.choice(SPEEDS)
         facts = {
             "incarnation": str(INCARNATION),
@@ -83,9 +96,9 @@ class Wire:
             raise RegistryUnavailable(f"{name} was not registered")
 
     def beat(self, name: str) -> None:
-        """Prolong it, as `RedisLeases` does; replies are looked at when they come.
+        """Renew the lease of a teacher as `RedisLeases` does, without waiting for the reply.
 
-        With each whole beat a teacher at work tells how much it works.
+        Whole heartbeats carry changed facts, as those of a working teacher do.
         """
         at_s, redis_ms = self._whole.get(name, (0.0, 0))
         if not redis_ms:
@@ -144,7 +157,7 @@ class Wire:
             self._fail(reply)
 
     def _numbers(self, reply: bytes | RegistryUnavailable, count: int) -> list[int]:
-        """What Redis answered; ones when it did not, which `error` says."""
+        """Return the integers of a reply; on an error set `error` and return `count` ones."""
         try:
             if isinstance(reply, RegistryUnavailable):
                 raise reply

@@ -1,4 +1,4 @@
-"""Answers the probes of service managers for every teacher of a crowd, at one address."""
+"""A server that answers the probes of service managers for all teachers of a crowd."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ...proto import inference_pb2 as pb
 from ...proto.security import instance
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
-#: All simulated teachers start once, at this incarnation, and share one key.
+#: Incarnation and instance key of all simulated teachers: each starts only once.
 INCARNATION: Final = 1
 KEY: Final = instance.new_key()
 
 
 class ProbedServer:
-    """A server that proves to be whichever teacher a probe asks for."""
+    """A gRPC server at one address that proves the identity of any teacher that a probe names."""
 
     def __init__(self) -> None:
         self._server = grpc.aio.server()
@@ -26,7 +26,7 @@ class ProbedServer:
         self._server.add_generic_rpc_handlers((handler,))
 
     async def start(self) -> str:
-        """Listen on loopback; returns the address."""
+        """Listen on loopback; return the address."""
         port = self._server.add_insecure_port("127.0.0.1:0")
         await self._server.start()
         return f"127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""Redis's protocol as cheaply as asyncio can: a crowd must not cost more than Redis itself."""
+"""A minimal asyncio client of the Redis protocol: a crowd must not cost more than Redis itself."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Self
 
 from ...runtime.errors import RegistryUnavailable
 
-#: Takes a reply as it is on the wire, or why there is none.
+#: Called with a reply as it is on the wire, or with the error if there is none.
 OnReply = Callable[[bytes | RegistryUnavailable], None]
 
 
 class RespConnection(asyncio.Protocol):
-    """One connection to Redis; requests may overlap, replies come in their order."""
+    """A connection to Redis. Requests may overlap; replies come in the order of the requests."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -23,7 +23,7 @@ class RespConnection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, host: str, port: int) -> Self:
-        """Connect, or raise OSError."""
+        """Connect; raise OSError if that fails."""
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(cls, host, port)
         return connection
@@ -43,14 +43,26 @@ class RespConnection(asyncio.Protocol):
             self._waiting.popleft()(RegistryUnavailable(f"Redis has gone ({error})"))
 
     def post(self, packet: bytes, *on_replies: OnReply) -> None:
-        """Send a packet of commands now, and nothing else with it; each command has one reply."""
+        """Send commands in their own packet, without waiting.
+
+        Args:
+            packet: encoded commands.
+            on_replies: a callback for the reply of each command.
+
+        Raises:
+            RegistryUnavailable: the connection is closed.
+        """
         if self._transport is None or self._transport.is_closing():
             raise RegistryUnavailable("the connection to Redis is closed")
         self._waiting.extend(on_replies)
         self._transport.write(packet)
 
     async def ask(self, command: bytes) -> bytes:
-        """Send one command, and wait for its reply as it is on the wire."""
+        """Send one encoded command; return its reply as it is on the wire.
+
+        Raises:
+            RegistryUnavailable: the connection is closed.
+        """
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         def settle(reply: bytes | RegistryUnavailable) -> None:
@@ -70,17 +82,17 @@ class RespConnection(asyncio.Protocol):
 
 
 def command(*words: object) -> bytes:
-    """A command as Redis reads it."""
+    """Encode a command."""
     parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     body = b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
     return b"*%d\r\n%b" % (len(parts), body)
 
 
 def integers(reply: bytes) -> list[int]:
-    """The number, or the array of numbers, in a reply.
+    """Decode an integer, or an array of integers.
 
     Raises:
-        RegistryUnavailable: it is something else, such as an error; its words are in the message.
+        RegistryUnavailable: the reply is something else, such as an error; the message quotes it.
     """
     lines = reply.split(b"\r\n")[:-1]
     numbers = lines[1:] if reply.startswith(b"*") else lines
@@ -90,14 +102,14 @@ def integers(reply: bytes) -> list[int]:
 
 
 def text(reply: bytes) -> str:
-    """The string in a reply; raises RegistryUnavailable with Redis's words when it is none."""
+    """Decode a string; raise RegistryUnavailable, quoting the reply, if it is something else."""
     if reply.startswith(b"$"):
         return reply.split(b"\r\n", 1)[1][:-2].decode()
     raise RegistryUnavailable(f"Redis answers {reply[:200]!r}")
 
 
 def _end_of_reply(data: bytes, start: int = 0) -> int | None:
-    """Where the reply that begins at `start` ends; None while it has not come whole."""
+    """Return the end of the reply that begins at `start`; None if it is incomplete."""
     line = data.find(b"\r\n", start)
     if line < 0:
         return None
@@ -108,6 +120,6 @@ def _end_of_reply(data: bytes, start: int = 0) -> int | None:
             if part is None:
                 return None
             end = part
-    elif kind == b"$" and data[start + 1 : line] != b"-1":  # -1: the string that there is not
+    elif kind == b"$" and data[start + 1 : line] != b"-1":  # $-1: null, without a body
         end += int(data[start + 1 : line]) + 2
     return end if len(data) >= end else None

@@ -1,4 +1,4 @@
-"""What a crowd is told to do, in three phases; SIGUSR1 begins the next one."""
+"""Phases of a crowd's process: SIGUSR1 starts the next one; lines on stdout report progress."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: The line by which a crowd says that everybody is there.
+#: Line printed when all members are present.
 READY = "crowd ready"
-#: The line by which a crowd says that its figures are written.
+#: Line printed when the figures are written.
 TOLD = "crowd told"
 
 
 class Phases:
-    """Counts the signals to this process."""
+    """Counts SIGUSR1 signals. Create it in the event loop of the main thread."""
 
     def __init__(self) -> None:
         self._begun = 0
@@ -32,18 +32,18 @@ class Phases:
         self._changed.set()
 
     async def reach(self, number: int) -> None:
-        """Until so many phases have begun."""
+        """Wait until `number` signals have come."""
         while self._begun < number:
             await self._changed.wait()
             self._changed.clear()
 
 
 def ready() -> None:
-    """Say that all members are there."""
+    """Print that all members are present."""
     print(READY, flush=True)
 
 
 def tell(file: str, figures: Mapping[str, Any]) -> None:
-    """Write what was measured, as JSON, and say so: the last word of a crowd."""
+    """Write the figures to `file` as JSON, and print that they are written."""
     Path(file).write_text(json.dumps(figures))
     print(TOLD, flush=True)

@@ -1,10 +1,10 @@
-"""A thousand students that subscribe, report each second and note what they are given.
+"""Simulated students that subscribe, report every second, and note their assignments.
 
     python -m edl.benchmarks.load.students URL SERVICE FILE COUNT WANT MORE
 
-They spread over the live managers as readers do. SIGUSR1 begins the second phase, in which all go
-on as they are; again, the third, in which each starves and wants MORE teachers than before; again,
-the end: what was measured is written to FILE.
+They spread over the live managers as readers do. The first SIGUSR1 starts the second phase, in
+which they go on unchanged; the second SIGUSR1 starts the third phase, in which each is starved and
+wants MORE additional teachers; the third one ends the process, which writes its figures to FILE.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from ...proto.protocols import PROTOCOL_VERSION
 from ...runtime.supervise import end_with_parent
 from . import schedule
 
-#: Streams share connections: what a manager spends on one does not depend on it.
+#: Connections that the streams share; the manager's cost of a stream does not depend on them.
 CHANNELS: Final = 20
-#: As the reader's engine.
+#: Period of reports, as in the reader's engine.
 REPORT_EVERY_S: Final = 1.0
-#: The crowd comes over this time.
+#: Seconds in which all students subscribe, one after another.
 _GATHER_S: Final = 5.0
 _SUBSCRIBE: Final = "/edl.coordinator.v1.Coordinator/Subscribe"
 
 
 @dataclass
 class StudentLoadStats:
-    """What happened when, in monotonic seconds, and how much of it."""
+    """Times of events, in monotonic seconds, and counts."""
 
-    gained: dict[str, float] = field(default_factory=dict)  # teacher -> first assigned to anybody
-    lost: dict[str, float] = field(default_factory=dict)  # teacher -> first told as lost
+    gained: dict[str, float] = field(default_factory=dict)  # teacher -> first assignment
+    lost: dict[str, float] = field(default_factory=dict)  # teacher -> first report of its loss
     freed: dict[str, float] = field(
         default_factory=dict
-    )  # teacher -> given back, and nobody's since
-    first_s: list[float] = field(default_factory=list)  # from subscribing to the first teachers
+    )  # teacher -> released, and not assigned since
+    first_s: list[float] = field(default_factory=list)  # seconds until the first teachers
     reports: int = 0
     assignments: int = 0
 
@@ -71,12 +71,12 @@ class Student:
         )
 
     def starve(self, more: int) -> None:
-        """Want so many teachers more, and say so and why with the next report."""
+        """Want `more` additional teachers, and report it with the state "starved" from now on."""
         self.want += more
         self._report.state = "starved"
 
     async def live(self, channel: grpc.aio.Channel) -> None:
-        """Subscribe, and follow what comes until cancelled."""
+        """Subscribe, and follow the assignments until cancelled."""
         call = channel.stream_stream(
             _SUBSCRIBE, pb.StudentReport.SerializeToString, pb.Assignment.FromString
         )(self._reports())
@@ -91,7 +91,7 @@ class Student:
             await asyncio.sleep(REPORT_EVERY_S)
 
     def _next_report(self) -> pb.StudentReport:
-        """All figures move, as those of a student at work do."""
+        """Return a report with changed figures, as those of a training student."""
         report = self._report
         report.want = self.want
         report.volume_bytes = self._rng.randrange(128 << 20, 256 << 20)
@@ -121,7 +121,7 @@ class Student:
 
 
 async def main(url: str, service: str, file: str, count: int, want: int, more: int) -> None:
-    """Gather, and follow the schedule."""
+    """Subscribe all students, and follow the phases."""
     phases, figures = schedule.Phases(), StudentLoadStats()
     registry = connect(url)
     managers = live_managers(registry)
@@ -163,7 +163,7 @@ async def main(url: str, service: str, file: str, count: int, want: int, more: i
 
 
 def _raise_from(lives: list[asyncio.Task[None]]) -> None:
-    """Nobody may fall out of the crowd unseen."""
+    """Raise if a subscription has ended: figures of an incomplete crowd would be wrong."""
     for life in lives:
         if life.done():
             life.result()

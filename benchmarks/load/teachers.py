@@ -1,13 +1,14 @@
-"""Thousands of teachers that register, beat, answer probes, die and join: `python -m` this.
-
-Each beat is one packet, as it would be from a machine of its own. They lie evenly over the beat's
-time, and go over some hundred connections.
+"""Thousands of simulated teachers that register, send heartbeats, answer probes, die and join.
 
     python -m edl.benchmarks.load.teachers URL SERVICE FILE COUNT TTL_S CHANGES SPAN_S
 
-SIGUSR1 begins the second phase, in which CHANGES of them die at random moments of SPAN_S seconds;
-again, the third, in which as many new ones join; again, the end: what was measured is written to
-FILE. Times are of the monotonic clock, which all processes of a machine share.
+Each heartbeat is sent in its own packet, as if from its own machine. Heartbeats are spread over
+their period and over a hundred connections.
+
+The first SIGUSR1 starts the second phase, in which CHANGES teachers die at random times within
+SPAN_S seconds; the second SIGUSR1 starts the third phase, in which as many new teachers join; the
+third one ends the process, which writes its figures to FILE. Times are those of the monotonic
+clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ from .probed import ProbedServer
 from .resp import RespConnection
 
 CONNECTIONS: Final = 100
-#: Registrations at once, while the crowd gathers.
+#: Concurrent registrations at the start.
 _GATHERING: Final = 64
 _TICK_S: Final = 0.001
 
 
 @dataclass
 class TeacherLoadStats:
-    """What happened when, in monotonic seconds."""
+    """Times of events, in monotonic seconds, and figures of heartbeats."""
 
-    died: dict[str, float] = field(default_factory=dict)  # teacher -> its last beat
+    died: dict[str, float] = field(default_factory=dict)  # teacher -> its last heartbeat
     joined: dict[str, float] = field(default_factory=dict)  # teacher -> its registration
     beats: int = 0
-    late_s: float = 0.0  # the latest beat, behind its time
+    late_s: float = 0.0  # greatest delay of a heartbeat
 
 
 class SimulatedTeachers:
     """All teachers of one process.
 
-    One task beats for all: a task for each would cost more than Redis spends on them.
+    One task sends all heartbeats: a task for each teacher would cost more than Redis itself.
     """
 
     def __init__(self, wire: Wire, ttl_s: float, rng: random.Random) -> None:
@@ -55,27 +56,31 @@ class SimulatedTeachers:
         self._wire = wire
         self._beat_s = ttl_s / BEATS_PER_TTL
         self._rng = rng
-        self._last_beat: dict[str, float] = {}  # of those that live
+        self._last_beat: dict[str, float] = {}  # of live teachers
         self._due: list[tuple[float, str]] = []  # a heap
 
     async def gather(self, names: list[str]) -> None:
-        """Register all, and let each beat from then on."""
+        """Register all teachers; their heartbeats start."""
         for start in range(0, len(names), _GATHERING):
             await asyncio.gather(*map(self.join, names[start : start + _GATHERING]))
 
     async def join(self, name: str) -> None:
-        """One registers and begins to beat."""
+        """Register one teacher; its heartbeats start at a random time of the first period."""
         now = self.figures.joined[name] = time.monotonic()
         await self._wire.register(name)
         self._last_beat[name] = now
         heappush(self._due, (now + self._beat_s * self._rng.random(), name))
 
     def kill(self, name: str) -> None:
-        """One says nothing any more."""
+        """Stop the heartbeats of a teacher."""
         self.figures.died[name] = self._last_beat.pop(name)
 
     async def live(self) -> None:
-        """Beat for all that live, each at its time."""
+        """Send the heartbeats of live teachers when they are due, until cancelled.
+
+        Raises:
+            EdlError: a heartbeat failed.
+        """
         figures, due = self.figures, self._due
         while True:
             now = time.monotonic()
@@ -93,14 +98,14 @@ class SimulatedTeachers:
             await asyncio.sleep(_TICK_S)
 
     async def kill_some(self, count: int, span_s: float) -> None:
-        """So many die, at random moments of `span_s` seconds."""
+        """Kill `count` teachers at random times within `span_s` seconds."""
         victims = self._rng.sample(sorted(self._last_beat), count)
         for name, pause_s in zip(victims, _pauses(count, span_s, self._rng), strict=True):
             await asyncio.sleep(pause_s)
             self.kill(name)
 
     async def join_some(self, count: int, span_s: float) -> None:
-        """So many come, at random moments of `span_s` seconds."""
+        """Register `count` new teachers at random times within `span_s` seconds."""
         for number, pause_s in enumerate(_pauses(count, span_s, self._rng)):
             await asyncio.sleep(pause_s)
             await self.join(f"new-{number}")
@@ -109,7 +114,7 @@ class SimulatedTeachers:
 async def main(
     url: str, service: str, file: str, count: int, ttl_s: float, changes: int, span_s: float
 ) -> None:
-    """Gather, and follow the schedule."""
+    """Register all teachers, and follow the phases."""
     phases, rng = schedule.Phases(), random.Random(1)
     where = urlsplit(url)
     connections = [
@@ -148,13 +153,13 @@ async def main(
 
 
 def _fail(life: asyncio.Task[None]) -> None:
-    """Who cannot beat any more is no crowd any more."""
+    """End the process if heartbeats failed: figures of an incomplete crowd would be wrong."""
     if not life.cancelled() and (error := life.exception()) is not None:
         sys.exit(f"{error}")
 
 
 def _pauses(count: int, span_s: float, rng: random.Random) -> list[float]:
-    """Between events at random moments of a span."""
+    """Return the pauses in seconds before each of `count` events at random times of a span."""
     moments = sorted(rng.uniform(0, span_s) for _ in range(count))
     return [later - earlier for earlier, later in zip([0.0, *moments], moments, strict=False)]
 
