@@ -1,4 +1,4 @@
-"""What `edl bench mesh` runs: teachers and students at stated rates, and a real training step."""
+"""Parts of `edl bench mesh`: teachers and students of stated rates, and a real training step."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from ...proto.arena import Array
 from ..teachers.models import FEATURES
 
 SERVICE: Final = "bench"
-#: Samples of a batch of the emulated devices.
+#: Samples of a batch for the emulated devices.
 ROWS: Final = 8
-#: Batches of a source that does not end.
+#: Number of batches of a source that practically never ends.
 FOR_EVER: Final = 1 << 40
 
 
 def batch() -> Array:
-    """What the emulated devices are fed."""
+    """Return a batch for the emulated devices, float32 [ROWS, FEATURES]."""
     return np.zeros((ROWS, FEATURES), np.float32)
 
 
 class Repeated:
-    """A source that yields the same batch again and again.
+    """A source that yields one batch repeatedly.
 
     Args:
-        fields: of the batch.
+        fields: fields of the batch.
         count: batches of an epoch; may be changed between epochs.
     """
 

@@ -1,4 +1,4 @@
-"""What a student notices when a teacher is suspended, and when those come that it lacks."""
+"""Effects on a student when a teacher is suspended, and when teachers that it lacked join."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from .streams import Share, windows_s
 from .student import PacedStudent
 from .teachers import CHEAP, paced, start_teachers
 
-#: Until a student has the teachers that it needs.
+#: Longest time until a student has the teachers that it needs.
 _ENOUGH_WITHIN_S: Final = 90.0
-#: From then until it is measured.
+#: Time from then until the measurement starts.
 _SETTLED_S: Final = 3.0
 
 
 def suspended(
     batch_s: float, teachers: int, step_s: float, volume_s: float, stop_s: float, times: int
 ) -> float:
-    """The longest that a student waits for a batch when a teacher is suspended, in seconds.
+    """Return the longest wait of a student for a batch while teachers are suspended, in seconds.
 
     Args:
-        batch_s: of each teacher.
-        teachers: how many.
-        step_s: of the student.
-        volume_s: what the buffer holds at that moment, in seconds of the student.
-        stop_s: for how long.
-        times: so often, one teacher after another.
+        batch_s: seconds of a batch at each teacher.
+        teachers: number of teachers.
+        step_s: seconds of a batch at the student.
+        volume_s: content of the buffer when a teacher is suspended, in seconds of the student.
+        stop_s: duration of a suspension in seconds.
+        times: number of suspensions, one teacher after another.
 
     Raises:
         ProcessFailed: a teacher does not start.
@@ -58,7 +58,7 @@ def suspended(
         )
 
         def provoked() -> Iterator[object]:
-            """The reader's batches; a teacher is suspended whenever the buffer is full."""
+            """Yield the reader's batches; suspend a teacher whenever the buffer is full."""
             again_s = 0.0
             for taken in reader:
                 yield taken
@@ -79,20 +79,23 @@ def suspended(
 
 
 def n_training(batch_s: float, needed: int, spares: int, window_s: float) -> Share:
-    """What a student does once it has all teachers that it needs, having begun with two fewer.
+    """Measure a student that begins with two teachers fewer than it needs, once it has all.
 
-    The others, and spares, join a mesh with a coordinator while it trains.
+    The other teachers, and spares, join a mesh with a coordinator while it trains.
 
     Args:
-        batch_s: of each teacher.
-        needed: n.
-        spares: how many there are beyond n.
-        window_s: length of each measurement.
+        batch_s: seconds of a batch at each teacher.
+        needed: n, the number of teachers that the student needs.
+        spares: number of teachers beyond n.
+        window_s: length of each window in seconds.
+
+    Returns:
+        The throughput as a part of that of the student alone.
 
     Raises:
         ProcessFailed: a teacher does not start, or the student does not get enough of them.
     """
-    step_s = batch_s / (needed - 0.2)  # so that n is plain
+    step_s = batch_s / (needed - 0.2)  # well away from a rounding boundary of n
     per_window, skipped = max(round(window_s / step_s), 5), math.ceil(_SETTLED_S / step_s)
     measured = MIN_ROUNDS * per_window
     alone, student = PacedStudent(step_s), PacedStudent(step_s)
@@ -108,7 +111,11 @@ def n_training(batch_s: float, needed: int, spares: int, window_s: float) -> Sha
             late_s = time.monotonic() + _ENOUGH_WITHIN_S
 
             def followed() -> Iterator[object]:
-                """The reader's batches, until there are as many as are to be measured."""
+                """Yield the reader's batches until enough are measured; start the other teachers.
+
+                Raises:
+                    ProcessFailed: the student does not get enough teachers in time.
+                """
                 for taken in reader:
                     yield taken
                     count = len(student.took_s)

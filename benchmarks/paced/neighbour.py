@@ -1,8 +1,8 @@
-"""A process that keeps a core busy with the demo's teacher while it is told to: `python -m` this.
+"""A process that keeps cores busy with the demo's teacher model, on request.
 
-    python -m edl.benchmarks.paced.neighbour CHANNEL CORE MODEL
+    python -m edl.benchmarks.paced.neighbour CHANNEL CORE[,CORE...] MODEL
 
-Told "work", it answers at once; told "rest", when its last batch has ended.
+It answers "work" at once, and "rest" when its last batch has ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..children import stay_on
 
 
 def main(channel_fd: int, core: str, model: str) -> None:
-    """Label one batch over and over between "work" and "rest", until the channel ends."""
+    """Label one batch repeatedly between "work" and "rest", until the channel ends."""
     end_with_parent(at_once=True)
     stay_on(core)
     settings = DemoSettings()

@@ -1,10 +1,10 @@
-"""A real training step on a core of its own, with a reader and without: `python -m` this.
+"""A process with a real training step, pinned to a core, with and without a reader.
 
     python -m edl.benchmarks.paced.step CHANNEL CORE OTHERS ROWS ADDRESS
 
-Paddle's MobileNetV3-small on pictures of 3 x 224 x 224. Told "run" with a number of batches and
-whether their soft labels come from a reader, it answers the processor time that this process used.
-The reader's engine works on the core OTHERS.
+It trains Paddle's MobileNetV3-small on images of 3 x 224 x 224. The message "run" has a number of
+batches, and whether a reader provides the soft labels; the answer has the CPU time of this process.
+The reader's engine runs on the core OTHERS.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _SIDE: Final = 224
 
 
 def main(channel_fd: int, core: int, others: int, rows: int, address: str) -> None:
-    """Train when told to, until the channel ends."""
+    """Train on request, until the channel ends."""
     end_with_parent(at_once=True)
     os.environ.update({"OMP_NUM_THREADS": "1", "GLOG_minloglevel": "2"})
     if others != ANY_CORE:
-        os.sched_setaffinity(0, {others})  # which the engine inherits
+        os.sched_setaffinity(0, {others})  # the engine inherits it
     channel, trainer = Channel.attach(channel_fd), _trainer()
     image = np.random.default_rng(0).standard_normal((rows, 3, _SIDE, _SIDE), np.float32)
     label = np.zeros((rows, 1), np.int64)

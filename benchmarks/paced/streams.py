@@ -1,11 +1,11 @@
-"""What a stream from paced teachers to a paced student does of what is possible, once it runs.
+"""Throughput of a stream from paced teachers to a paced student, as a part of the possible one.
 
-Each measurement is of one stream, in windows one after another. The first steps of a training are
-long (it compiles, it allocates), and so is the first of these students: meanwhile some batches are
-labelled, as many as each teacher does in `_FIRST_STEP` of its own. Where teachers are the slower
-side they are used up again before the first window begins; where they are not, they are what keeps
-the student from waiting whenever an answer is some milliseconds late. What is taken out of that
-reserve during the windows, and not labelled meanwhile, does not count.
+Each measurement takes consecutive windows of one stream. The first steps of a training are long
+(compiling, allocating), so the student's first step is long, too: `_FIRST_STEP` batches of a
+teacher. Meanwhile the teachers label a reserve of batches. If the teachers are the slower side, the
+reserve is used up before the first window begins; otherwise it keeps the student from waiting when
+an answer is some milliseconds late. Batches that the windows take from the reserve, beyond those
+that are labelled meanwhile, do not count.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from . import FOR_EVER, ROWS, SERVICE, Repeated, batch
 from .student import PacedStudent
 from .teachers import paced, start_teachers
 
-#: The first step of a student, in batches of each teacher.
+#: Length of the student's first step, in batches of a teacher.
 _FIRST_STEP: Final = 4
-#: Batches of each teacher that are not measured: by then, the reserve is gone if it has to go.
+#: Batches of each teacher before the first window: enough to use up the reserve of slow teachers.
 _SKIPPED: Final = 12
-#: Batches come in order, so in bursts, with each of a teacher that is far slower than the others:
-#: so many of its batches make a measurement.
+#: Batches of the slow teacher in a window. Batches are delivered in order, so they come in bursts,
+#: one for each batch of a teacher that is far slower than the others.
 _PERIODS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a stream does of what is possible.
+    """Throughput of a stream relative to the possible throughput.
 
     Attributes:
-        possible_per_s: samples per second.
-        part: of these.
-        waited_s: the longest that the student waited for a batch once the stream was running.
+        possible_per_s: possible samples per second.
+        part: part of these that was delivered.
+        waited_s: longest wait of the student for a batch in the measured windows.
     """
 
     possible_per_s: float
@@ -48,27 +48,30 @@ class Share:
 
 
 def share(addresses: Sequence[str], teacher_s: float, step_s: float, window_s: float) -> Share:
-    """The throughput, as a part of min(the student alone, the sum of the teachers).
+    """Measure the throughput, as a part of min(the student alone, the sum of the teachers).
 
     Args:
-        addresses: of the teachers.
-        teacher_s: seconds of a batch on each.
+        addresses: addresses of the teachers.
+        teacher_s: seconds of a batch at each teacher.
         step_s: seconds of a batch at the student.
-        window_s: length of each of the measurements.
+        window_s: length of each window in seconds.
     """
     teachers = len(addresses)
     pool_s, skipped = teacher_s / teachers, _SKIPPED * teachers
-    # A multiple of the teachers, as they are done together.
+    # A multiple of the number of teachers, as they finish batches at the same time.
     per_window = teachers * max(round(window_s / max(pool_s, step_s) / teachers), 1)
     best_s = [max(pool_s, alone_s) for alone_s in _alone_s(step_s, max(per_window // 2, 2))]
     student = PacedStudent(step_s)
     until = skipped + MIN_ROUNDS * per_window
-    source = Repeated(batch(), count=FOR_EVER)  # at its end, the reserve would be used up
+    source = Repeated(batch(), count=FOR_EVER)  # the end of a source would use up the reserve
     with DistilReader(source, service=SERVICE, teachers=addresses) as reader:
         ready: list[int] = []
 
         def warmed_up() -> Iterator[object]:
-            """The reader's batches, with a long first step; what is ready is noted in the end."""
+            """Yield the reader's batches, with a long first step.
+
+            Append the ready batches to `ready` before the first window and after the last one.
+            """
             for number, taken in enumerate(reader):
                 if number == 1:
                     time.sleep(_FIRST_STEP * teacher_s)
@@ -87,19 +90,22 @@ def share(addresses: Sequence[str], teacher_s: float, step_s: float, window_s: f
 
 
 def _alone_s(step_s: float, per_window: int) -> Iterator[float]:
-    """Seconds of a batch at a student whose source has them all ready, window by window."""
+    """Return the seconds of a batch in each window, for a student that never waits."""
     student = PacedStudent(step_s)
     student.train(Repeated(batch(), count=MIN_ROUNDS * per_window + 1))
     return (seconds / per_window for seconds in windows_s(student, 0, per_window))
 
 
 def straggler(batch_s: float, others: int, times_slower: int) -> Share:
-    """One teacher so many times slower than the others, and a student that takes at once.
+    """Measure the throughput with one slow teacher, and a student that takes batches at once.
 
     Args:
-        batch_s: of each of the others.
-        others: how many.
-        times_slower: the one is.
+        batch_s: seconds of a batch at each other teacher.
+        others: number of other teachers.
+        times_slower: how many times slower the slow teacher is.
+
+    Returns:
+        The throughput as a part of the sum of the rates.
 
     Raises:
         ProcessFailed: a teacher does not start.
@@ -122,6 +128,6 @@ def straggler(batch_s: float, others: int, times_slower: int) -> Share:
 
 
 def windows_s(student: PacedStudent, skipped: int, per_window: int) -> Iterator[float]:
-    """How long each run of `per_window` batches took, behind the first `skipped`."""
+    """Return the seconds of each window of `per_window` batches after the first `skipped`."""
     marks = student.took_s[skipped::per_window]
     return (later_s - earlier_s for earlier_s, later_s in pairwise(marks))

@@ -1,4 +1,4 @@
-"""A student of a stated pace: it takes a batch, works for so long, and takes the next."""
+"""An emulated student of a stated pace: it takes a batch and works for a fixed time on it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, Final
 from ...teacher.backends.paced import Schedule
 from . import ROWS
 
-#: A sleeper wakes late; the rest of the way to the moment is spent awake.
+#: Sleeping threads wake up late, so the last part of a wait is a busy loop of this length.
 _AWAKE_S: Final = 0.0005
 
 
 @dataclass
 class PacedStudent:
-    """Emulated: time in which it had no batch is not made up.
+    """An emulated student. It does not make up for time in which it had no batch.
 
     Args:
-        step_s: seconds of a batch; 0: it takes each at once.
+        step_s: seconds of a batch; 0: it takes each batch at once.
 
     Attributes:
-        took_s: when it took each batch, on the monotonic clock.
-        waited_s: how long it had waited for that.
+        took_s: monotonic time at which it took each batch.
+        waited_s: seconds for which it waited for each batch.
     """
 
     step_s: float
@@ -44,7 +44,7 @@ class PacedStudent:
             asked_s = time.monotonic()
 
     def batch_s(self, skipped: int) -> float:
-        """Seconds of a batch on average, from the one behind the first `skipped` to the last."""
+        """Return the mean seconds of a batch, without the first `skipped` batches."""
         return (self.took_s[-1] - self.took_s[skipped]) / (len(self.took_s) - 1 - skipped)
 
 

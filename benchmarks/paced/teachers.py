@@ -1,4 +1,4 @@
-"""Teachers whose devices are emulated, each with the rate that it is given."""
+"""Processes of teachers, with emulated devices of stated rates or with other options."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from ...mesh.local import TEACHER_READY
 from ...runtime.supervise import Process, python_command, start
 from . import ROWS, SERVICE
 
-#: Takes 64 numbers of a sample.
+#: Factory of a model that takes 64 numbers per sample.
 CHEAP: Final = "edl.benchmarks.teachers.models:cheap"
-#: Takes pictures of 3 x 224 x 224.
+#: Factory of a model that takes images of 3 x 224 x 224.
 PICTURES: Final = "edl.benchmarks.teachers.models:pictures"
 _READY_S: Final = 120.0
 
 
 def paced(batch_s: float, rows: int = ROWS) -> tuple[str, ...]:
-    """Options of a teacher that takes `batch_s` seconds for each batch of `rows`."""
+    """Return the options of a teacher that takes `batch_s` seconds for each batch of `rows`."""
     return ("--backend", "paced", "--rate", f"{rows / batch_s:.10g}")
 
 
 def start_teachers(
     ending: ExitStack, options: Sequence[tuple[str, ...]], model: str = CHEAP
 ) -> list[tuple[str, Process]]:
-    """One for each of `options`, all at once, no coordinator.
+    """Start teachers at the same time, without a coordinator, and wait until they are ready.
 
     Args:
-        ending: stops them.
-        options: of `edl teacher serve`.
-        model: a factory.
+        ending: stops the teachers when it is closed.
+        options: further options of `edl teacher serve`, for each teacher.
+        model: factory or path of the model.
 
     Returns:
-        The address and the process of each.
+        The address and the process of each teacher.
 
     Raises:
-        ProcessFailed: one does not start.
+        ProcessFailed: a teacher does not start.
     """
     words = ("teacher", "serve", "--service", SERVICE, "--model", model, "--micro-batch", ROWS)
     started = []

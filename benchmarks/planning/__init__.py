@@ -1,1 +1,1 @@
-"""What `edl bench plan` runs: meshes that were predicted, by stated and by real devices."""
+"""Parts of `edl bench plan`: predicted meshes with stated rates, and with real models."""

@@ -1,4 +1,4 @@
-"""How far a prediction is from what came: one figure with its interval."""
+"""The error of a prediction, with its interval."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from ..report import Estimate
 
 
 def error_of(ratios: Estimate) -> Estimate:
-    """Percent that it is off, from what came in times of what was predicted: 0 is exact.
+    """Return the error of a prediction in percent; 0 is exact.
 
     Args:
-        ratios: over the windows of one measurement.
+        ratios: measured rate / predicted rate, estimated over the windows of one measurement.
     """
     ends = (abs(ratios.low - 1), abs(ratios.high - 1))
     least = 0.0 if ratios.low <= 1 <= ratios.high else min(ends)

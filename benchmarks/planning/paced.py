@@ -1,4 +1,4 @@
-"""Meshes of devices whose rates are stated: what is predicted of them, and what they then do."""
+"""Meshes of devices with stated rates: predicted and measured throughput."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..teachers.models import FEATURES
 
 _FLOAT_BYTES: Final = 4
 _CLASSES: Final = 10
-#: Batches of each teacher until a stream has settled.
+#: Batches of each teacher before the first window.
 _SETTLING: Final = 12
 _SIMULATED_BATCHES: Final = 600
 _STUDENT: Final = "student"
@@ -31,13 +31,13 @@ _STUDENT: Final = "student"
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A mesh of stated rates, in which students have teachers of their own.
+    """A mesh of stated rates, in which each student has its own teachers.
 
     Attributes:
-        name: of it.
+        name: name of the mesh.
         step_s: seconds of a batch at each student.
         teachers: seconds of a batch at each teacher of one student.
-        students: how many there are.
+        students: number of students.
     """
 
     name: str
@@ -47,13 +47,13 @@ class Configuration:
 
     @property
     def kinds(self) -> dict[str, tuple[float, int]]:
-        """The kinds of teachers: seconds of a batch, and how many there are in all."""
+        """Name of each kind of teacher -> seconds of a batch, number in the whole mesh."""
         counts = Counter(self.teachers * self.students)
         return {f"{1e3 * batch_s:g} ms": (batch_s, count) for batch_s, count in counts.items()}
 
 
-#: In short: half as fast as the student; faster than it, together; one fewer than needed; two, of
-#: which one takes three times as long; two students with two teachers each.
+#: Teachers that are: half as fast as the student; together faster; one fewer than needed; unequal,
+#: one three times as slow as the other; two for each of two students.
 CONFIGURATIONS: Final = (
     Configuration("1 slow teacher", 0.020, (0.040,)),
     Configuration("2 fast teachers", 0.030, (0.040, 0.040)),
@@ -64,7 +64,7 @@ CONFIGURATIONS: Final = (
 
 
 def planned(asked: Configuration) -> float:
-    """Samples per second of all students, as the planner has it."""
+    """Return the samples per second of all students that the planner predicts."""
     kinds = asked.kinds
     devices = [DeviceKind(name, count) for name, (_, count) in kinds.items()]
     job = Distillation(
@@ -87,7 +87,7 @@ def planned(asked: Configuration) -> float:
 
 
 def simulated(asked: Configuration) -> float:
-    """Samples per second of all students, as the simulator has it."""
+    """Return the samples per second of all students in a simulation."""
     services = [f"service-{number}" for number in range(asked.students)]
     held = len(asked.teachers)
     students = tuple(
@@ -115,11 +115,14 @@ def simulated(asked: Configuration) -> float:
 
 
 def ran(asked: Configuration, window_s: float) -> list[float]:
-    """Samples per second of all students, in windows one after another.
+    """Run the mesh with processes of teachers and real readers; return the rate in each window.
 
     Args:
-        asked: the mesh; its teachers are processes, its readers real ones.
-        window_s: length of each window.
+        asked: the mesh.
+        window_s: length of each window in seconds.
+
+    Returns:
+        Samples per second of all students, in consecutive windows.
 
     Raises:
         ProcessFailed: a teacher does not start.
@@ -127,7 +130,7 @@ def ran(asked: Configuration, window_s: float) -> list[float]:
     held = len(asked.teachers)
     pool_s = 1 / sum(1 / batch_s for batch_s in asked.teachers)
     best_s = max(pool_s, asked.step_s)
-    # A multiple of what teachers do together: their labels come in bursts.
+    # A multiple of the number of teachers: their labels come in bursts.
     per_window = held * max(round(window_s / best_s / held), 1)
     skipped = _SETTLING * held
     with ExitStack() as ending:

@@ -1,4 +1,4 @@
-"""Trainings with real models: each model is measured alone, what they do together is predicted."""
+"""Trainings with real models: throughput predicted from each model alone, and measured."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ..teachers.models import export_resnet
 
 log = logging.getLogger(__name__)
 
-#: The teachers, by their layers: one slower than the student's step, and one faster.
+#: Layers of the teachers' ResNets: one slower than the student's step, one faster.
 TEACHERS: Final = (50, 18)
 _ROWS: Final = 8
 _QUICK_ROWS: Final = 2
@@ -39,12 +39,12 @@ _CORE: Final = "core"
 _PICTURE_BYTES: Final = 3 * 224 * 224 * 4
 _LABEL_BYTES: Final = CLASSES * 4
 
-#: A name, the samples per second that were predicted, and those that came, window by window.
+#: Name, predicted samples per second, and measured samples per second of each window.
 Found = tuple[str, float, list[float]]
 
 
 def trainings(quick: bool) -> Iterator[Found]:
-    """MobileNetV3-small alone, and with each teacher on its own core, and on another.
+    """Train MobileNetV3-small alone, and with each teacher in its process and through a mesh.
 
     Args:
         quick: smaller batches.
@@ -76,7 +76,7 @@ def _with_teacher(layers: int, rows: int) -> list[Found]:
         ways = (STEP_ALONE, LABELLING_ALONE, N_TRAINING, ONLINE)
         taken = interleaved(*[partial(batch_s, way) for way in ways])
         step, labelling, n_training, online = zip(*taken, strict=True)
-        # One after the other: a teacher that is left alone works ahead.
+        # Not interleaved: between turns, the teacher would label ahead.
         batch_s(EDL_DIST, SETTLING)
         taught = [batch_s(EDL_DIST) for _ in range(MIN_ROUNDS)]
     job = _job(rows, statistics.median(step), statistics.median(labelling))
@@ -90,7 +90,7 @@ def _with_teacher(layers: int, rows: int) -> list[Found]:
 
 
 def _job(rows: int, student_s: float, teacher_s: float) -> Distillation:
-    """What a profile says: seconds of a batch of each model alone."""
+    """Return the job as a profile describes it: seconds of a batch of each model alone."""
     return Distillation(
         name="real",
         samples=rows * MIN_ROUNDS,
