@@ -1,1 +1,1 @@
-"""What `edl bench accuracy` is made of: tasks, ways to train their students, statistics."""
+"""Parts of `edl bench accuracy`: tasks, ways to train their students, statistics."""

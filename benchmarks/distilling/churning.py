@@ -1,4 +1,4 @@
-"""Teachers that are killed and replaced all through a run, one after another."""
+"""Repeated teacher churn: throughout a run, one teacher after another is killed and replaced."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ...mesh.local import LocalMesh, TeacherSpec
 
 
 class Churning:
-    """One round of `TeacherChurn` after another: a teacher is killed, and a new one joins.
+    """Runs rounds of `TeacherChurn`: in each, a teacher is killed and a new one joins.
 
-    A round lasts for as many batches as a student trains, or until the new teacher has joined, if
-    that is later; so never more than one teacher is missing.
+    A round lasts for `steps` batches, or until the new teacher has joined, if that is later. So at
+    most one teacher is missing at any time.
 
     Args:
-        mesh: whose teachers they are.
-        spec: what new ones are started with.
+        mesh: mesh with the teachers.
+        spec: specification of new teachers.
         steps: batches of a round.
-        batches: of the run; in the last round nothing is begun that it would not see the end of.
-        say: told of each event.
+        batches: batches of the run; a round starts only if the run has enough batches left.
+        say: called with a line of text for each event.
         clock: seconds.
     """
 
@@ -46,7 +46,12 @@ class Churning:
         self._begin(0)
 
     def look(self, batch: int, stats: ReaderStats) -> None:
-        """Do what is due after so many batches."""
+        """Take the steps that are due; start the next round if the current one is over.
+
+        Args:
+            batch: batches trained so far.
+            stats: statistics of the reader.
+        """
         over = self._count("join") == len(self._rounds) and batch >= self._began + self._steps
         if over and batch + self._steps <= self._batches:
             self._begin(batch)
@@ -64,7 +69,7 @@ class Churning:
 
     @property
     def awaits_newcomer(self) -> bool:
-        """Whether a new teacher was started and has not joined yet."""
+        """Whether a new teacher was started but has not joined yet."""
         return self._rounds[-1].replacement_pending
 
     def _begin(self, batch: int) -> None:

@@ -1,4 +1,4 @@
-"""Two ways of training, compared seed by seed."""
+"""Statistics of paired figures: two ways of training, compared seed by seed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """The differences of pairs.
+    """Statistics of the differences of pairs.
 
     Attributes:
-        mean: of the differences.
+        mean: mean difference.
         low: lower end of the 95 % interval of the mean, by Student's t.
-        high: upper end.
-        p: of the two-sided paired t-test that the mean is 0; 1 when all differences are.
+        high: upper end of the interval.
+        p: p-value of the two-sided paired t-test of mean 0; 1 if all differences are 0.
     """
 
     mean: float
@@ -27,16 +27,16 @@ class Paired:
 
     @classmethod
     def of(cls, a: Sequence[float], b: Sequence[float]) -> Self:
-        """Of a[i] - b[i].
+        """Compare `a[i] - b[i]`.
 
         Raises:
-            ValueError: other than two pairs or more.
+            ValueError: there are fewer than two pairs, or the lengths differ.
         """
         if len(a) != len(b) or len(a) < 2:
             raise ValueError(f"pairs are needed, two or more: {len(a)} and {len(b)} figures")
         differences = [x - y for x, y in zip(a, b, strict=True)]
         mean, spread = statistics.mean(differences), statistics.stdev(differences)
-        if spread == 0:  # where the test divides by 0
+        if spread == 0:  # the test would divide by 0
             return cls(mean, mean, mean, 1.0 if mean == 0 else 0.0)
         from scipy import stats
 

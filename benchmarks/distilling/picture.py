@@ -1,4 +1,4 @@
-"""A picture of accuracies: a panel for each task, a dot for each seed, a line through its ways."""
+"""A chart of accuracies: a panel for each task, a dot for each seed, a line through its ways."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ LABELS: dict[Way, str] = {
 
 @dataclass(frozen=True, slots=True)
 class AccuracyPanel:
-    """What one task has to show.
+    """The panel of one task.
 
     Attributes:
-        title: above it.
-        teacher: its accuracy.
-        outcomes: of each way.
+        title: title above the panel.
+        teacher: accuracy of the teacher, 0 to 1.
+        outcomes: outcome of each way.
     """
 
     title: str
@@ -42,7 +42,7 @@ class AccuracyPanel:
 
 
 def draw(panels: Sequence[AccuracyPanel], path: Path) -> None:
-    """Write the picture to `path`, as PNG; raises UsageError where that cannot be."""
+    """Write the chart to `path` as PNG; raise UsageError if the file cannot be written."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

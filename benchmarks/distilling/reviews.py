@@ -1,4 +1,4 @@
-"""Reviews of two moods: a convolutional network over characters teaches a bag of characters."""
+"""Positive and negative reviews: a convolutional network teaches a bag of characters."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from .task import BASE, Task, find
 if TYPE_CHECKING:
     from paddle.nn import Layer
 
-#: One review to a line.
+#: Positive and negative reviews, one per line.
 FILES = ("pos.txt", "neg.txt")
 HELD_OUT = 3000
-#: Characters of a review that count, and different ones that have a number of their own.
+#: Characters of a review that are used, and the number of most frequent characters with an own
+#: number.
 LENGTH, KNOWN = 96, 3000
-#: What stands behind the end, and for characters that are rare or were left out.
+#: Numbers for padding, and for rare or replaced characters.
 END, OTHER = 0, 1
-#: Part of the characters that the augmentation leaves out.
+#: Share of the characters that the augmentation replaces by `OTHER`.
 LEFT_OUT = 0.1
 
 Texts = Sequence[tuple[str, int]]
 
 
 def reviews(folder: Path, seeds: int, *, quick: bool) -> Task | None:
-    """Reviews in the two files of `folder`, each text once; None: they are not there."""
+    """Return the task of the reviews in `folder`; None if the two files are not in it."""
     paths = find(folder, FILES)
     if paths is None:
         return None
@@ -49,13 +50,13 @@ def reviews(folder: Path, seeds: int, *, quick: bool) -> Task | None:
         f"reviews: the teacher learns all {len(data.train_label):,} labels, each student"
         f" {settings.labelled:,}; {len(data.test_label):,} held out"
     )
-    # Noise is no text: the self-test gives it numbers of which the model knows few.
+    # The self-test uses only the integers 0 and 1 (END and OTHER): nothing like a review.
     serving = ("--no-self-test",)
     return Task("reviews", data, settings, leave_out, _teacher, _student, about, serving)
 
 
 def encode(texts: Texts) -> DigitDataset:
-    """Split `texts` and number their characters: int64 [N, LENGTH], by their frequency."""
+    """Split `texts` and encode their characters as numbers by frequency: int64 [N, LENGTH]."""
     order = np.random.default_rng(SPLIT_SEED).permutation(len(texts))
     held_out = min(HELD_OUT, len(texts) // 4)
     test, train = order[:held_out], order[held_out:]
@@ -66,18 +67,21 @@ def encode(texts: Texts) -> DigitDataset:
         numbers = [number.get(character, OTHER) for character in text[:LENGTH]]
         rows[at, : len(numbers)] = numbers
     label = np.array([mood for _, mood in texts], np.int64)
-    image: Any = rows  # `DigitDataset` says bytes, and nothing in it depends on that
+    image: Any = rows  # `DigitDataset` declares uint8, but nothing depends on that
     return DigitDataset(image[train], label[train], image[test], label[test])
 
 
 def leave_out(rng: np.random.Generator, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same reviews, each character of them replaced by `OTHER` with a small probability."""
+    """Return a copy of `rows` in which `OTHER` replaces random characters."""
     gone = (rng.random(rows.shape) < LEFT_OUT) & (rows != END)
     return np.where(gone, OTHER, rows)
 
 
 def _texts(positive: Path, negative: Path) -> Texts:
-    """Each text once, so that none is in both parts of a split; those of both moods not at all."""
+    """Return each text once, so that none is in both parts of a split.
+
+    Texts that are both positive and negative are left out.
+    """
     moods = [
         {line.strip() for line in path.read_text("utf-8").splitlines()} - {""}
         for path in (negative, positive)
@@ -87,7 +91,7 @@ def _texts(positive: Path, negative: Path) -> Texts:
 
 
 def _teacher() -> Layer:
-    """Convolutions over one to three characters; logits [N, 2] of numbers int64 [N, LENGTH]."""
+    """Return convolutions over one to three characters: int64 [N, LENGTH] -> logits [N, 2]."""
     from paddle import concat, nn
 
     class Convolutions(nn.Layer):  # type: ignore[misc]  # paddle has no types
@@ -97,7 +101,7 @@ def _teacher() -> Layer:
             self.convolutions = nn.LayerList([nn.Conv1D(64, 64, width) for width in (1, 2, 3)])
             self.dropout = nn.Dropout(0.5)
             self.out = nn.Linear(3 * 64, 2)
-            self.highest = nn.AdaptiveMaxPool1D(1)  # the gradient of max() takes longer than all
+            self.highest = nn.AdaptiveMaxPool1D(1)  # the gradient of max() would dominate the time
 
         def forward(self, text: Any) -> Any:
             by_place = self.embedding(text).transpose([0, 2, 1])
@@ -108,7 +112,7 @@ def _teacher() -> Layer:
 
 
 def _student() -> Layer:
-    """The mean of its characters' vectors, and a small hidden layer: order means nothing to it."""
+    """Return a small hidden layer on the mean character vector, which ignores the order."""
     from paddle import nn
 
     class BagOfCharacters(nn.Layer):  # type: ignore[misc]  # paddle has no types

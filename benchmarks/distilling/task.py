@@ -1,4 +1,4 @@
-"""`Task`: data, a teacher and a student, and how the student is trained; the same for every way."""
+"""`Task`: data, teacher, student and training settings, the same for all ways."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ...mesh.demo.settings import DemoSettings
 if TYPE_CHECKING:
     from paddle.nn import Layer
 
-#: What all tasks have in common: the mesh and its buffer.
+#: Settings that all tasks share: those of the mesh and the buffer.
 BASE = DemoSettings(teachers=3, micro_batch=32, upper_batches=144, lower_batches=48)
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Something to learn.
+    """A learning task.
 
     Attributes:
-        name: what the table calls it; also the name of its service.
-        data: rows to train on and held out, of whatever kind.
-        settings: of teacher and students; each student has labels for `labelled` rows only.
-        vary: the augmentation, of teacher and students.
+        name: name in the table, and of the service.
+        data: rows for training and held-out rows, images or other inputs.
+        settings: settings of teacher and students; each student has labels of `labelled` rows only.
+        vary: augmentation for teacher and students.
         teacher: makes the teacher's network.
-        student: makes a student's network, much smaller.
-        about: the data in words: where it is from, how many rows.
-        serving: further arguments of `edl teacher serve`.
+        student: makes a student's network, which is much smaller.
+        about: description of the data: its source and sizes.
+        serving: more arguments of `edl teacher serve`.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Task:
 
     @property
     def batches(self) -> BatchSource:
-        """The batches of all students, the same ones for each way of training."""
+        """The batches of all students; equal for each way of training."""
         return BatchSource(self.data, self.settings, self.vary)
 
 
 def find(folder: Path, names: Sequence[str]) -> list[Path] | None:
-    """The files of these names that lie together in one folder, at any depth; None: nowhere."""
+    """Find a folder at any depth that has all of these files; return their paths, or None."""
     for first in sorted(folder.rglob(names[0])):
         found = [first.parent / name for name in names]
         if all(path.is_file() for path in found):

@@ -1,4 +1,4 @@
-"""The teacher of a task: trained on all labels, exported as a user would."""
+"""Training and export of the teacher of a task."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .task import Task
 
 
 def train_teacher(task: Task, folder: Path) -> TeacherModel:
-    """Train the teacher of `task` and export it into `folder`."""
+    """Train the teacher of `task` on all labels and export it to `folder`."""
     paddle = load_paddle()
     paddle.seed(SEED)
     network: Any = task.teacher()

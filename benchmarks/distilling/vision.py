@@ -1,4 +1,4 @@
-"""Images: scikit-learn's digits of 8x8, and MNIST from its files; a CNN teaches a small CNN."""
+"""Tasks with images: scikit-learn's digits of 8x8, and MNIST; a CNN teaches a smaller CNN."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .task import BASE, Task, find
 if TYPE_CHECKING:
     from paddle.nn import Layer
 
-#: As they are published: images and labels to train on, images and labels held out.
+#: The published files: training images and labels, then held-out images and labels.
 IDX_FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -31,7 +31,12 @@ _UNSIGNED_BYTE = 8
 
 
 def digits(seeds: int, *, quick: bool) -> Task:
-    """Those of the demo at their own size, 8x8: 1200 images to train on, 597 held out."""
+    """Return the task of the demo's digits in their own size, 8x8: 1200 for training, 597 held out.
+
+    Args:
+        seeds: students for each way.
+        quick: fewer steps, epochs and teachers.
+    """
     settings = replace(
         BASE,
         seeds=seeds,
@@ -64,7 +69,7 @@ def digits(seeds: int, *, quick: bool) -> Task:
 
 
 def mnist(folder: Path, seeds: int, *, quick: bool) -> Task | None:
-    """MNIST from its IDX files, plain or gzipped, somewhere in `folder`; None: not there."""
+    """Return the task of MNIST from IDX files in `folder`, plain or gzipped; None if not there."""
     paths = find(folder, IDX_FILES) or find(folder, [f"{name}.gz" for name in IDX_FILES])
     if paths is None:
         return None
@@ -96,10 +101,10 @@ def mnist(folder: Path, seeds: int, *, quick: bool) -> Task | None:
 
 
 def download_mnist() -> Path:
-    """The folder where Paddle's own download has put MNIST, which it does when needed.
+    """Let Paddle download MNIST, unless it has; return the folder.
 
     Raises:
-        UsageError: it cannot be fetched.
+        UsageError: the download failed.
     """
     from ...mesh.demo.models import load_paddle
 
@@ -116,10 +121,10 @@ def download_mnist() -> Path:
 
 
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
-    """The array of an IDX file of unsigned bytes, gzipped if its name ends in .gz.
+    """Read the array of an IDX file of unsigned bytes, gzipped if its name ends in .gz.
 
     Raises:
-        UsageError: it is none, or is cut short.
+        UsageError: the file has another format, or is cut short.
     """
     raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] != _UNSIGNED_BYTE:
@@ -139,7 +144,7 @@ def _about(what: str, data: DigitDataset, settings: DemoSettings) -> str:
 
 
 def _digits_teacher() -> Layer:
-    """Three convolutions and a hidden layer of 128; logits [N, 10] of uint8 images [N, 1, 8, 8]."""
+    """Return three convolutions and a hidden layer of 128: uint8 [N, 1, 8, 8] -> logits [N, 10]."""
     from paddle import nn
 
     return nn.Sequential(
@@ -159,22 +164,29 @@ def _digits_teacher() -> Layer:
 
 
 def _digits_student() -> Layer:
-    """Two small convolutions and a hidden layer of 64."""
+    """Return a CNN with two small convolutions and a hidden layer of 64, for 8x8 images."""
     return _cnn(8, 16, 64, 2)
 
 
 def _mnist_teacher() -> Layer:
-    """Two convolutions and a hidden layer of 128; logits [N, 10] of uint8 images [N, 1, 28, 28]."""
+    """Return a CNN with a hidden layer of 128: uint8 [N, 1, 28, 28] -> logits [N, 10]."""
     return _cnn(32, 64, 128, 7)
 
 
 def _mnist_student() -> Layer:
-    """The same with 8 and 16 channels and a hidden layer of 32."""
+    """Return the same with 8 and 16 channels and a hidden layer of 32."""
     return _cnn(8, 16, 32, 7)
 
 
 def _cnn(first: int, second: int, hidden: int, size: int) -> Any:
-    """Two convolutions, after which an image has `size` rows and columns, and a hidden layer."""
+    """Return two convolutions and a hidden layer: uint8 images -> logits [N, 10].
+
+    Args:
+        first: channels of the first convolution.
+        second: channels of the second convolution.
+        hidden: width of the hidden layer.
+        size: rows and columns of an image after both convolutions.
+    """
     from paddle import nn
 
     return nn.Sequential(

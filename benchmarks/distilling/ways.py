@@ -33,22 +33,22 @@ TITLES: dict[Way, str] = {
     "churn": "EDL-Dist, teachers killed and added",
     "offline": "offline, from the filled store",
 }
-#: A killed teacher is noticed by its connection at once; by its lease after this long.
+#: Seconds until a lease expires; readers notice killed teachers earlier, by their connections.
 TTL_S = 3.0
-#: The store is far smaller; what is beyond its budget it would forget.
+#: Limit far above the size of the store, as it would evict labels at the limit.
 STORE_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class DistillationOutcome:
-    """What came of one way.
+    """The outcome of one way.
 
     Attributes:
-        way: which.
-        result: accuracies by seed, and what the students received.
-        killed: teachers that were killed on the way.
-        joined: new teachers that the student got on the way.
-        from_store: part of the rows whose soft label lay in the store.
+        way: the way of training.
+        result: accuracies by seed, and a summary of the received stream.
+        killed: teachers that were killed during the run.
+        joined: new teachers that the student got during the run.
+        from_store: share of the rows with a soft label from the store.
     """
 
     way: Way
@@ -59,7 +59,7 @@ class DistillationOutcome:
 
     @property
     def accuracy(self) -> tuple[float, ...]:
-        """On the held-out rows, one per seed."""
+        """Accuracy on the held-out rows, 0 to 1, of each seed."""
         return self.result.accuracy
 
 
@@ -67,8 +67,8 @@ def train_all_ways(task: Task, folder: Path) -> tuple[TeacherModel, dict[Way, Di
     """Train the teacher of `task`, then its students in each way.
 
     Args:
-        task: what to learn.
-        folder: for the teacher's model and the label store, empty.
+        task: the task.
+        folder: empty folder for the teacher's model and the label store.
     """
     log.info("%s: the teacher learns", task.name)
     teacher = train_teacher(task, folder)
@@ -116,7 +116,15 @@ def _distil(
     store: LabelStore | None,
     newcomers: TeacherSpec | None = None,
 ) -> DistillationOutcome:
-    """Train through the mesh as it is; where `newcomers` says how, teachers come and go."""
+    """Train through the mesh; with `newcomers`, teachers are killed and replaced meanwhile.
+
+    Args:
+        task: the task.
+        way: the way, for messages and the job's name.
+        mesh: mesh with the teachers.
+        store: label store of the reader; None: none.
+        newcomers: specification of new teachers; None: teachers stay.
+    """
     progress = _Progress()
     with _reader(task, way, mesh, store) as reader, ExitStack() as ending:
         if way != "offline":
@@ -165,7 +173,7 @@ def _train(
     )
     training.run(task.settings.seeds, after_batch)
     result = training.result
-    left = sum(1 for _ in stream)  # an epoch has all its figures only behind its end
+    left = sum(1 for _ in stream)  # the figures of an epoch are complete only after its end
     assert not left, f"{left} batches more than the students had use for"
     hits = stats().store_hits if stats is not None else 0
     return DistillationOutcome(way, result, from_store=hits / result.stream.samples)
@@ -177,7 +185,7 @@ def _reader(
 ) -> Iterator[DistilReader]:
     settings = task.settings
     first = next(iter(task.batches))
-    nbytes = 2 * sum(field.nbytes for field in first)  # soft labels and the buffer's own included
+    nbytes = 2 * sum(field.nbytes for field in first)  # with soft labels and the buffer's overhead
     with DistilReader(
         task.batches,
         service=task.name,
@@ -188,7 +196,7 @@ def _reader(
         job=f"accuracy-{way}",
         profiles=None,
         store=store,
-        # All from the start, as in the demo: runs of seconds must not spend half on finding n.
+        # All teachers from the start, as in the demo: finding n would take half of a short run.
         teachers_min=4 * settings.teachers,
         timeouts=Timeouts(wait_s=2 * TEACHERS_TIMEOUT_S),
     ) as reader:
@@ -197,7 +205,7 @@ def _reader(
 
 @contextmanager
 def _looking(churning: Churning, progress: _Progress, reader: DistilReader) -> Iterator[None]:
-    """While the body runs, teachers come and go as `churning` has it."""
+    """Call `churning.look` periodically, in a thread, while the body runs."""
     periodic = Periodic(
         "edl-bench-churn", POLL_S, lambda: churning.look(progress.batches, reader.stats)
     )
@@ -209,14 +217,17 @@ def _looking(churning: Churning, progress: _Progress, reader: DistilReader) -> I
 
 
 def _await_newcomer(churning: Churning) -> None:
-    """On a slow machine the training may end before the last new teacher has joined."""
+    """Wait until the last new teacher joins: on a slow machine the training may end earlier.
+
+    At most `TEACHERS_TIMEOUT_S` seconds.
+    """
     deadline = time.monotonic() + TEACHERS_TIMEOUT_S
     while churning.awaits_newcomer and time.monotonic() < deadline:
         time.sleep(POLL_S)
 
 
 class _Progress:
-    """How many batches have been trained, for another thread to read."""
+    """Number of trained batches, read by another thread."""
 
     def __init__(self) -> None:
         self.batches = 0
