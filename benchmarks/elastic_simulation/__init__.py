@@ -1,7 +1,7 @@
-"""Elastic jobs on one pool in virtual time, under the very rule that runs live ones.
+"""Simulation of elastic jobs on one pool, in virtual time, with the rule that decides live ones.
 
-What a job does is reduced to its work in seconds of one node, and to what a change costs it: nodes
-take time to come and to go, and the job stands still while it forms a new world.
+A simulated job has an amount of work, in seconds of one node, and costs of changes: nodes take time
+to start and to leave, and the job stands still while it forms a new world.
 """
 
 from __future__ import annotations

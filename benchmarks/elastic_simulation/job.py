@@ -1,4 +1,4 @@
-"""One simulated job: nodes that come, work, break and leave, and what is done meanwhile."""
+"""State of one simulated job: nodes that start, work, fail and leave, and the work done."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from ...scheduler.elastic_values import ElasticJob, held
 from .values import SimulatedJob, SimulatedJobRun, State
 
 _SOON = 1e-9
-#: Work that takes less is done: what is left of it is rounding.
+#: Remaining work of fewer seconds counts as done: it is a rounding error.
 _NO_TIME_S = 1e-6
 
 
 class RunningJob:
-    """A job from its submission on; time only goes forward.
+    """A job during a simulation. Times of calls must not decrease.
 
     Attributes:
-        started_s: when its first nodes worked.
-        working: nodes at work.
+        started_s: virtual time at which its first nodes began to work; None: not yet.
+        working: nodes that work.
     """
 
     def __init__(self, job: SimulatedJob) -> None:
@@ -44,15 +44,15 @@ class RunningJob:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, and all its nodes have gone."""
+        """Whether the job has ended and all its nodes have left."""
         return self._ended_s is not None and not self._leaving
 
     def present(self, now: float) -> bool:
-        """Whether the rule has to know of it."""
+        """Whether the job is submitted and has not ended: only then the rule decides on it."""
         return self._ended_s is None and self._job.submitted_s <= now
 
     def held(self) -> dict[str, float]:
-        """What it holds of each kind of resource."""
+        """Return the amount that the job holds of each kind of resource."""
         view = ElasticJob(
             self.name,
             self._job.min_nodes,
@@ -63,7 +63,7 @@ class RunningJob:
         return held(view, self._ordered + len(self._leaving))
 
     def view(self, now: float) -> ElasticJob:
-        """What the rule sees of it."""
+        """Return the job as input of the rule."""
         job = self._job
         return ElasticJob(
             job.name,
@@ -80,13 +80,13 @@ class RunningJob:
         )
 
     def order(self, nodes: int, now: float) -> None:
-        """Have so many from now on."""
+        """Change the number of nodes to `nodes`."""
         if nodes > self._ordered:
             delay = self._job.start_s if self._ordered == 0 else self._job.join_s
             self._coming += [now + delay] * (nodes - self._ordered)
         elif nodes < self._ordered:
             leaves = self._ordered - nodes
-            # Those that do not work yet are missed least.
+            # Nodes that do not work yet leave first.
             spared = min(leaves, len(self._coming))
             self._coming = self._coming[: len(self._coming) - spared]
             self._change(-(leaves - spared), now)
@@ -95,7 +95,7 @@ class RunningJob:
         self.settle(now)
 
     def next_s(self, now: float) -> float:
-        """When something happens to it next if nobody orders anything."""
+        """Return the virtual time of the job's next event if no order comes; infinite: none."""
         if self._ended_s is not None:
             return min(self._leaving, default=inf)
         times = [self._job.submitted_s] if self._job.submitted_s > now else []
@@ -109,7 +109,7 @@ class RunningJob:
         return min(times)
 
     def advance(self, now: float, to_s: float) -> None:
-        """Work from `now` until `to_s`; nothing else happens in between."""
+        """Work from `now` until `to_s`; there must be no event in between."""
         spent = max(0.0, to_s - max(now, self._still_until_s))
         if self._ended_s is not None or spent == 0 or self._speed() == 0:
             return
@@ -122,7 +122,7 @@ class RunningJob:
         self._done += self._speed() * spent
 
     def settle(self, now: float) -> None:
-        """Whatever is due at `now`: nodes come and go, it breaks, is done or taken away."""
+        """Apply the events due at `now`: nodes start or leave, failures, the end of the job."""
         self._leaving = [at for at in self._leaving if at > now + _SOON]
         broken = [f for f in self._failures if f.at_s <= now + _SOON]
         del self._failures[: len(broken)]
@@ -136,14 +136,13 @@ class RunningJob:
             if self.working:
                 self._break(failure.recoverable, now)
         if self._ended_s is None:
-            no_time_s = max(_NO_TIME_S, 4 * ulp(now))  # late enough the clock has no shorter ones
+            no_time_s = max(_NO_TIME_S, 4 * ulp(now))  # at late times floats resolve no less
             if self.working and self._job.work_node_s - self._done <= self._speed() * no_time_s:
                 self._end("succeeded", now)
             elif now >= self._job.stop_s - _SOON:
                 self._end("stopped", now)
 
     def outcome(self) -> SimulatedJobRun:
-        """How it fared."""
         return SimulatedJobRun(
             self._job,
             self._state,
@@ -155,13 +154,13 @@ class RunningJob:
         )
 
     def _speed(self) -> float:
-        """Seconds of one node's work that it does in a second."""
+        """Return the work per second, in seconds of one node."""
         if self.working < self._job.min_nodes:
             return 0.0
         return float(self.working**self._job.scaling)
 
     def _change(self, by: int, now: float) -> None:
-        """Other nodes work from now on: the world is formed anew, unless it is the first."""
+        """Change the number of working nodes; all but the first change form a new world."""
         if by == 0:
             return
         self.working += by
@@ -173,7 +172,7 @@ class RunningJob:
         self._still_until_s = max(self._still_until_s, now + self._job.reform_s)
 
     def _break(self, recoverable: bool, now: float) -> None:
-        """A node breaks: another takes its place, from the last checkpoint on, or the job fails."""
+        """Fail a node: another one continues from the last checkpoint, or the job fails."""
         if not (recoverable and self._job.fail_over):
             self._end("failed", now)
             return

@@ -1,4 +1,4 @@
-"""The events of a simulation of elastic jobs, from one to the next."""
+"""The event loop of a simulation of elastic jobs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def simulate(
     until_s: float = 1e6,
     on_decision: Callable[[float, Sequence[ElasticJob], Pool], None] | None = None,
 ) -> Simulation:
-    """Run the jobs until all have ended.
+    """Simulate the jobs until all have ended.
 
     Args:
-        pool: what they share, and how.
-        jobs: names are unique.
-        until_s: at the latest then; jobs that cannot run at all would wait for ever.
-        on_decision: told of every view that the rule decides on, for tests.
+        pool: the shared pool and the settings of the rule.
+        jobs: jobs with unique names.
+        until_s: virtual time of the end at the latest: jobs that cannot run would wait for ever.
+        on_decision: called with the input of each decision (time, jobs, pool), for tests.
 
     Returns:
-        How each fared, and how the pool was used. The same arguments give the same result.
+        The run of each job and the use of the pool. The same arguments give the same result.
 
     Raises:
-        ValueError: no job, or two have one name.
+        ValueError: there are no jobs, or two have the same name.
     """
     if not jobs or len({job.name for job in jobs}) < len(jobs):
         raise ValueError("needs jobs with a name of their own each")
@@ -77,7 +77,7 @@ class _Simulation:
         return self._now >= self._until_s or all(job.over for job in self._jobs)
 
     def _next_s(self) -> float:
-        """When something happens next."""
+        """Return the virtual time of the next event."""
         times = [job.next_s(self._now) for job in self._jobs if not job.over]
         times += [r.from_s for r in self._pool.reservations if r.from_s > self._now]
         if any(job.present(self._now) for job in self._jobs):

@@ -1,4 +1,4 @@
-"""What a simulation of elastic jobs is made of, and what it finds."""
+"""Inputs and results of a simulation of elastic jobs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ State = Literal["waiting", "running", "succeeded", "failed", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A node of a job breaks.
+    """A failure of a node of a job.
 
     Attributes:
-        at_s: when, in virtual seconds; without effect while the job has no working node.
-        recoverable: whether another node could go on; False: a fault of the job itself, which
-            comes back wherever it runs.
+        at_s: virtual time; without effect while the job has no working node.
+        recoverable: whether another node can continue; False: a fault of the job itself, which
+            would come back on any node.
     """
 
     at_s: float
@@ -28,27 +28,27 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedJob:
-    """One job.
+    """A job of a simulation. Times are virtual.
 
     Attributes:
-        name: unique.
+        name: unique name.
         work_node_s: its work, in seconds of one node (> 0).
-        min_nodes: fewest nodes that it runs with.
-        max_nodes: most that it has a use for.
-        needs: what a node holds of each kind of resource.
-        base: what the job holds besides as long as it has nodes.
+        min_nodes: fewest nodes with which it runs.
+        max_nodes: most nodes that it can use.
+        needs: amount of each kind of resource that a node holds.
+        base: amount that the job holds in addition while it has nodes.
         priority: higher goes first.
-        submitted_s: when it comes.
-        start_s: from the order to run until its first nodes work.
-        join_s: from the order to grow until further nodes work.
-        leave_s: a node that was told to leave holds its place for so long.
-        reform_s: the whole job stands still for so long whenever its working nodes change.
+        submitted_s: time of the submission.
+        start_s: seconds from the order to run until its first nodes work.
+        join_s: seconds from the order to grow until more nodes work.
+        leave_s: seconds for which a leaving node still holds its resources.
+        reform_s: seconds for which the whole job stands still when its working nodes change.
         scaling: n nodes work n ** scaling times as fast as one (0..1].
-        stop_s: when its owner takes it away, done or not.
-        failures: what breaks; without effect while it has no working node.
-        fail_over: whether it survives what is recoverable; False: the first failure ends it.
-        checkpoint_s: seconds of the job's running time between two checkpoints; what was done
-            since the last one is lost with a node. 0: nothing is lost.
+        stop_s: time at which its owner stops it, done or not.
+        failures: failures of its nodes.
+        fail_over: whether it survives recoverable failures; False: the first failure ends it.
+        checkpoint_s: seconds of running time between two checkpoints; a failure loses the work
+            since the last one. 0: nothing is lost.
     """
 
     name: str
@@ -81,7 +81,7 @@ class SimulatedJob:
 
 @dataclass(frozen=True, slots=True)
 class ResourceReservation:
-    """What online services hold from some moment on, of each kind of resource."""
+    """Amounts of each kind of resource that online services hold from a time on."""
 
     from_s: float
     amounts: Mapping[str, float]
@@ -89,14 +89,14 @@ class ResourceReservation:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPool:
-    """What the jobs run on.
+    """The resources of a simulation, and the settings of the rule.
 
     Attributes:
-        capacity: what there is of each kind.
-        reservations: what online services hold, each until the next; in the order of time.
-        config: the rule's settings.
-        decide_every_s: the rule is asked at every event and so often besides (> 0).
-        prompt: False: it is asked every `decide_every_s` only.
+        capacity: amount of each kind of resource.
+        reservations: amounts that online services hold, each until the next; in the order of time.
+        config: settings of the rule.
+        decide_every_s: seconds between decisions, in addition to those at events (> 0).
+        prompt: whether the rule also decides at every event.
     """
 
     capacity: Mapping[str, float]
@@ -112,16 +112,16 @@ class SimulatedPool:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedJobRun:
-    """How one job fared.
+    """The run of one job.
 
     Attributes:
-        job: what it was.
-        state: at the end.
-        started_s: when its first nodes worked; None: never.
-        ended_s: when it ended or was stopped; None: it had not by the end of the simulation.
-        changes: how often its working nodes changed after the start.
-        restarts: how often it went on after a failure.
-        lost_node_s: work that was done again, in seconds of one node.
+        job: the job.
+        state: state at the end of the simulation.
+        started_s: virtual time at which its first nodes began to work; None: never.
+        ended_s: virtual time at which it ended or was stopped; None: it did not end.
+        changes: changes of its working nodes after the start.
+        restarts: failures after which it continued.
+        lost_node_s: work that was lost by failures, in seconds of one node.
     """
 
     job: SimulatedJob
@@ -133,22 +133,22 @@ class SimulatedJobRun:
     lost_node_s: float
 
     def pending_s(self, until_s: float) -> float:
-        """How long it waited: until it started, was stopped, or until `until_s`."""
+        """Return the seconds from submission until it started, else ended, else `until_s`."""
         ends = [t for t in (self.started_s, self.ended_s, until_s) if t is not None]
         return max(0.0, ends[0] - self.job.submitted_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What held from `at_s` until the next moment.
+    """The state of the pool from `at_s` until the next moment.
 
     Attributes:
         at_s: virtual seconds.
-        working: nodes at work, by job; jobs without are absent.
-        held: what jobs hold of each kind, working or not.
-        reserved: what online services have of each kind: what they want, as far as jobs have let
-            it go.
-        waiting: jobs that were submitted, have not started and have not ended.
+        working: job -> working nodes; jobs without working nodes are absent.
+        held: kind of resource -> amount that jobs hold, working or not.
+        reserved: kind -> amount that online services have: their reservation, less the part that
+            jobs have not released yet.
+        waiting: jobs that are submitted and have neither started nor ended.
     """
 
     at_s: float
@@ -160,13 +160,13 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What a simulation found.
+    """The result of a simulation.
 
     Attributes:
-        runs: one for each job, in the order given.
-        moments: how it went, in the order of time.
-        capacity: of the pool.
-        until_s: when it ended.
+        runs: one for each job, in the given order.
+        moments: states of the pool, in the order of time.
+        capacity: capacity of the pool.
+        until_s: virtual time of the end.
     """
 
     runs: tuple[SimulatedJobRun, ...]
@@ -175,10 +175,10 @@ class Simulation:
     until_s: float
 
     def run(self, name: str) -> SimulatedJobRun:
-        """How the job of this name fared.
+        """Return the run of the job `name`.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such job.
         """
         for run in self.runs:
             if run.job.name == name:
@@ -186,16 +186,21 @@ class Simulation:
         raise KeyError(name)
 
     def makespan_s(self) -> float:
-        """From the first submission until the last job ended."""
+        """Return the seconds from the first submission until the last job ended."""
         ends = [self.until_s if run.ended_s is None else run.ended_s for run in self.runs]
         return max(ends) - min(run.job.submitted_s for run in self.runs)
 
     def mean_pending_s(self) -> float:
-        """The mean over all jobs of how long they waited."""
+        """Return the mean waiting time of all jobs, in seconds."""
         return sum(run.pending_s(self.until_s) for run in self.runs) / len(self.runs)
 
     def load(self, kind: str, from_s: float, to_s: float) -> float:
-        """The mean share of a kind that jobs and services hold in an interval, weighted by time.
+        """Return the mean share of a resource that jobs and services hold, weighted by time.
+
+        Args:
+            kind: kind of resource.
+            from_s: begin of the interval, in virtual seconds.
+            to_s: end of the interval.
 
         Raises:
             ValueError: the interval is empty.
