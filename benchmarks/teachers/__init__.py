@@ -1,1 +1,1 @@
-"""What `edl bench teacher` runs beside a teacher: models, the bare model, and a watcher."""
+"""Parts of `edl bench teacher` beside the teacher: models, bare models, and a watcher."""

@@ -1,9 +1,9 @@
-"""A model alone in a process, with nothing around it: `python -m` this.
+"""The process of a bare model, with a teacher's backend but without a server.
 
     python -m edl.benchmarks.teachers.bare CHANNEL FOLDER LAYERS ROWS CORE
 
-It exports a ResNet to FOLDER and says where it lies. Told "run" with a number of batches, it
-answers how many seconds they took.
+It exports a ResNet to FOLDER; its first message has the path. The message "run" has a number of
+batches; the answer has the seconds that they took.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..children import ANY_CORE
 from .bare_loop import time_runs
 from .models import export_resnet
 
-#: Runs that choose kernels and fill caches.
+#: Warm-up runs, which choose kernels and fill caches.
 _WARM_UP = 3
 
 
 def main(channel_fd: int, folder: str, layers: int, rows: int, core: int) -> None:
-    """Export the model, load it, say so, and run it when told."""
+    """Export the model, load it, and run it on request, until the channel ends."""
     end_with_parent(at_once=True)
     if core != ANY_CORE:
         os.sched_setaffinity(0, {core})

@@ -1,11 +1,12 @@
-"""A network in a loop of its own framework, with nothing of ours around it: `python -m` this.
+"""The process of a bare loop: a network in its framework, without code of a teacher.
 
     python -m edl.benchmarks.teachers.bare_loop CHANNEL FRAMEWORK NETWORK DEVICE ROWS TOP FOLDER
 
 FRAMEWORK is "torch" or "onnx", NETWORK a factory (`module:function`) of a PyTorch module, and
-DEVICE one of torch; for "onnx" the network is exported to FOLDER. The process says which model a
-teacher is to serve. Told "run" with a number of batches, it answers how many seconds they took:
-bytes from the host's memory to the device, the network, and the TOP greatest logits back.
+DEVICE a device of torch; for "onnx" the network is exported to FOLDER. The first message has the
+model that a teacher should serve. The message "run" has a number of batches; the answer has the
+seconds that they took: copying bytes from the host to the device, the network, and copying the TOP
+greatest logits back.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from ...proto.channel import Channel
 from ...runtime.supervise import end_with_parent
 from .networks import picture
 
-#: Batches that choose kernels and grow memory.
+#: Warm-up batches, which choose kernels and allocate memory.
 _WARM_UP = 10
 
-#: Labels one batch.
+#: A function that labels one batch.
 Label = Callable[[], Any]
 
 
 def main(
     channel_fd: int, framework: str, factory: str, device: str, rows: int, top: int, folder: Path
 ) -> None:
-    """Load the network, say so, and run it when told."""
+    """Load the network and run it on request, until the channel ends."""
     end_with_parent(at_once=True)
     channel = Channel.attach(channel_fd)
     if framework == "onnx":
@@ -50,7 +51,7 @@ def main(
 
 
 def time_runs(channel: Channel, label: Label) -> None:
-    """Label as many batches as are asked for, and answer how long that took, until it ends."""
+    """Answer each message with the seconds of labelling its number of batches."""
     for message in channel:
         began_s = time.perf_counter()
         for _ in range(message["batches"]):
@@ -59,7 +60,7 @@ def time_runs(channel: Channel, label: Label) -> None:
 
 
 def torch_loop(factory: str, device: str, rows: int, top: int) -> Label:
-    """The factory's module under PyTorch, in the whole of float32, as a teacher computes."""
+    """Return a loop of the factory's module in PyTorch, without TF32, as in a teacher."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -77,7 +78,7 @@ def torch_loop(factory: str, device: str, rows: int, top: int) -> Label:
 
 
 def onnxruntime_loop(model: str, device: str, rows: int, top: int) -> Label:
-    """The exported file under onnxruntime, without TF32, as a teacher computes."""
+    """Return a loop of an exported file in onnxruntime, without TF32, as in a teacher."""
     import onnxruntime
 
     provider: Any = "CPUExecutionProvider"
@@ -97,7 +98,7 @@ def onnxruntime_loop(model: str, device: str, rows: int, top: int) -> Label:
 
 
 def export(factory: str, folder: Path) -> str:
-    """Export the factory's module to ONNX, for any number of rows; returns the file's path."""
+    """Export the factory's module to ONNX, for any number of rows; return the file's path."""
     import torch
 
     network, [image] = _made(factory)
@@ -105,7 +106,8 @@ def export(factory: str, folder: Path) -> str:
     names = {"input_names": ["image"], "output_names": ["logits"]}
     rows = {"image": {0: "rows"}, "logits": {0: "rows"}}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter without dynamo needs no other package
+        # The exporter without dynamo warns, but needs no further package.
+        warnings.simplefilter("ignore")
         torch.onnx.export(
             network.eval(), (image,), str(file), dynamo=False, dynamic_axes=rows, **names
         )

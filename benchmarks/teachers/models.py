@@ -1,4 +1,4 @@
-"""The models of the benchmark, as factories and files."""
+"""Models of benchmarks: factories for emulated devices, and an exported ResNet."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import numpy as np
 from ...proto.arena import Array
 from ...teacher.backends.paddle import import_paddle
 
-#: Numbers of a sample that the cheap model takes.
+#: Numbers of a sample of the cheap model.
 FEATURES = 64
-#: Every so many pixels the model of pictures looks at one.
+#: Step between the pixels that the model of pictures reads.
 _STRIDE = 56
 
 Factory = tuple[Callable[[Mapping[str, Array]], dict[str, Array]], list[str]]
 
 
 def cheap() -> Factory:
-    """A function that costs nearly nothing, for a device that is emulated."""
+    """Return a very cheap function, for emulated devices: [N, FEATURES] -> logits [N, 10]."""
     weights = np.random.default_rng(0).standard_normal((FEATURES, 10), np.float32)
     return lambda inputs: {"logits": inputs["x"] @ weights}, [f"x:FP32:-1,{FEATURES}"]
 
 
 def pictures() -> Factory:
-    """The same for pictures of 3 x 224 x 224, with logits of 1000 classes."""
+    """Return the same for images: [N, 3, 224, 224] -> logits [N, 1000]."""
     weights = np.random.default_rng(0).standard_normal(
         (3 * (224 // _STRIDE) ** 2, 1000), np.float32
     )
@@ -39,10 +39,10 @@ def pictures() -> Factory:
 
 
 def export_resnet(folder: Path, layers: int) -> str:
-    """Export a ResNet of random weights with Paddle; returns its path.
+    """Export a ResNet with random weights with Paddle; return its path.
 
     Args:
-        folder: where to.
+        folder: folder for the files.
         layers: 18 or 50.
     """
     os.environ.update({"GLOG_minloglevel": "2"})

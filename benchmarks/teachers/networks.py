@@ -1,6 +1,6 @@
-"""Networks of timm that take bytes of pictures, as factories of `edl teacher serve --model`.
+"""Networks of timm that take uint8 images, as factories for `edl teacher serve --model`.
 
-Their weights are random, drawn from one seed: a speed does not depend on them.
+Their weights are random, from a fixed seed: the speed does not depend on them.
 """
 
 from __future__ import annotations
@@ -12,42 +12,46 @@ import numpy as np
 from ...proto.arena import Array
 from ...runtime.errors import UsageError
 
-#: Height, width and classes.
+#: Height and width of an image.
 SIZE: Final = 224
 CLASSES: Final = 1000
-#: Mean and spread of ImageNet's bytes, by colour.
+#: Mean and standard deviation of ImageNet's pixels, of each colour.
 _MEAN: Final = (123.675, 116.28, 103.53)
 _SPREAD: Final = (58.395, 57.12, 57.375)
 
 
 def picture(rows: int) -> Array:
-    """A batch for these networks: random bytes, uint8 [rows, 3, 224, 224]."""
+    """Return a batch for these networks: random bytes, uint8 [rows, 3, 224, 224]."""
     rng = np.random.default_rng(0)
     return rng.integers(0, 256, (rows, 3, SIZE, SIZE), np.uint8)
 
 
 def resnet50() -> Any:
-    """ResNet50 in float32."""
+    """Return ResNet50 in float32."""
     return _taking_bytes("resnet50")
 
 
 def resnet50_bf16() -> Any:
-    """ResNet50 in mixed precision: products in bfloat16."""
+    """Return ResNet50 in mixed precision: products in bfloat16."""
     return _taking_bytes("resnet50", mixed=True)
 
 
 def vit_b() -> Any:
-    """ViT-B/16 in float32."""
+    """Return ViT-B/16 in float32."""
     return _taking_bytes("vit_base_patch16_224")
 
 
 def vit_b_bf16() -> Any:
-    """ViT-B/16 in mixed precision: products in bfloat16."""
+    """Return ViT-B/16 in mixed precision: products in bfloat16."""
     return _taking_bytes("vit_base_patch16_224", mixed=True)
 
 
 def _taking_bytes(name: str, *, mixed: bool = False) -> Any:
-    """The network behind the normalization of its pictures, with an example of its input."""
+    """Return a network that normalizes its images first, and example inputs.
+
+    Raises:
+        UsageError: timm is not installed.
+    """
     import torch
 
     try:

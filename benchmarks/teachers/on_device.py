@@ -1,4 +1,4 @@
-"""What a teacher delivers of its device, by turns with a loop of its framework on that device."""
+"""The speed of a teacher relative to a bare loop of its framework on the same device."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from . import networks
 log = logging.getLogger(__name__)
 
 _OURS: Final = networks.__name__
-#: What `--device` is called in a teacher's `--devices`.
+#: `--device` of `edl bench` -> `--devices` of a teacher.
 DEVICES: Final = {"cpu": "cpu", "cuda": "gpu:0"}
-#: Logits of a row that travel.
+#: Logits of each row that are sent.
 TOP: Final = 20
-#: The least part of the bare loop's speed.
+#: Least speed of a teacher relative to the bare loop.
 DELIVERED: Final = 0.97
-#: A turn of the bare loop takes about so many seconds.
+#: Approximate length of a turn of the bare loop, in seconds.
 _TURN_S: Final = 1.5
 _QUICK_TURN_S: Final = 0.3
 _BATCHES_AT_LEAST: Final = 4
@@ -37,13 +37,13 @@ _TRIAL: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network that is compared.
+    """A network to compare.
 
     Attributes:
-        name: for the table.
+        name: name in the table.
         factory: `module:function` of a PyTorch module.
-        rows: of a batch, and of a run.
-        framework: "torch", or "onnx": the module is exported and runs under onnxruntime.
+        rows: rows of a batch, which is also the micro-batch.
+        framework: "torch", or "onnx": the module is exported and runs in onnxruntime.
     """
 
     name: str
@@ -70,7 +70,7 @@ NETWORKS: Final = {
 
 
 def compare(device: str, quick: bool) -> BenchmarkReport:
-    """Each network in a bare loop and through a teacher and a reader: bytes in, top-k out.
+    """Compare each network in a bare loop and through a teacher and a reader: bytes in, top-k out.
 
     Args:
         device: "cuda" or "cpu".
@@ -102,12 +102,12 @@ def compare(device: str, quick: bool) -> BenchmarkReport:
 def _can_run_onnx(device: str) -> bool:
     try:
         return has_cuda() or device == "cpu"
-    except ModelError:  # it is not installed
+    except ModelError:  # onnxruntime is not installed
         return False
 
 
 def _by_turns(network: Network, device: str, turn_s: float) -> tuple[Estimate, float]:
-    """The teacher's part of the bare loop's speed, and that speed in samples per second."""
+    """Return the teacher's part of the bare loop's speed, and the latter in samples per second."""
     options = ("--devices", DEVICES[device], "--micro-batch", str(network.rows))
     with ExitStack() as ending:
         folder = ending.enter_context(TemporaryDirectory(prefix="edl-bench-"))
@@ -130,7 +130,7 @@ def _by_turns(network: Network, device: str, turn_s: float) -> tuple[Estimate, f
                 pass
             return time.perf_counter() - began_s
 
-        in_teacher()  # which starts the engine
+        in_teacher()  # starts the engine
         source.count = max(_BATCHES_AT_LEAST, round(turn_s * _TRIAL / alone()))
         turns = interleaved(alone, in_teacher)
     bare_s = Estimate.of([alone_s for alone_s, _ in turns]).value

@@ -1,9 +1,9 @@
-"""An idle process on the cores of a teacher's socket side, that asks it whether it lives.
+"""A process that measures how late a teacher answers, on the core of the teacher's socket side.
 
     python -m edl.benchmarks.teachers.watch CHANNEL ADDRESS CORE REDIS LEASES TEACHER TTL_S
 
-Every few milliseconds it wakes, notes how late, and calls ServerLive; and it reads from the
-teacher's lease when the last beat came. Told "count", it tells what it noted since the last time.
+Every few milliseconds it wakes up, notes how late, calls `ServerLive`, and reads the deadline of
+the teacher's lease. It answers each message with the notes since the previous message.
 """
 
 from __future__ import annotations
@@ -24,12 +24,20 @@ from ...proto.channel import Channel
 from ...runtime.supervise import end_with_parent
 from ..children import ANY_CORE
 
-#: Seconds between two calls.
+#: Seconds between two calls of `ServerLive`.
 _EVERY_S: Final = 0.01
 
 
 class Watch:
-    """Notes of what was late, in seconds, by name."""
+    """Measures a teacher and keeps notes, in seconds. `run` and `take` may use different threads.
+
+    Args:
+        address: address of the teacher.
+        redis_url: URL of the registry.
+        key: Redis key of the leases.
+        member: teacher in the leases.
+        ttl_s: TTL of its lease in seconds.
+    """
 
     def __init__(self, address: str, redis_url: str, key: str, member: str, ttl_s: float) -> None:
         import redis
@@ -46,7 +54,7 @@ class Watch:
         self._beat_ms = 0.0
 
     def run(self) -> None:
-        """For ever."""
+        """Measure for ever."""
         due = time.monotonic()
         while True:
             due = max(due + _EVERY_S, time.monotonic())
@@ -60,13 +68,19 @@ class Watch:
                 self.note_lease(self._redis.zscore(self._key, self._member))
 
     def take(self) -> dict[str, list[float]]:
-        """What was noted since the last time."""
+        """Return and forget the notes: "control", "live" and "beat" -> seconds of each event."""
         with self._lock:
             notes, self._notes = self._notes, defaultdict(list)
         return dict(notes)
 
     def note_lease(self, deadline_ms: float | None) -> None:
-        """Note a late beat: the lease's deadline has moved by more than it should."""
+        """Note how late a heartbeat is, by how far it moved the deadline of the lease.
+
+        The caller holds the lock.
+
+        Args:
+            deadline_ms: deadline of the lease in Redis time; None: there is no lease.
+        """
         deadline_ms = deadline_ms or 0.0
         if deadline_ms > self._beat_ms > 0:
             period_s = (deadline_ms - self._beat_ms) / 1000

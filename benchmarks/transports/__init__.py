@@ -1,4 +1,4 @@
-"""Ways for a batch to reach a teacher: each lane with its server and its client, side by side."""
+"""Lanes: ways for a batch to reach a teacher, each a module with a server and a client."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from ...proto.arena import Array
 from ...proto.security import TlsFiles
 
 HOST: Final = "127.0.0.1"
-#: Requests on their way at once.
+#: Requests in flight, each from its own thread.
 IN_FLIGHT: Final = 2
-#: What a teacher answers a batch with: logits of 32 samples.
+#: Shape of a reply: logits of 32 samples.
 REPLY_SHAPE: Final = (32, 1000)
 _PAGE: Final = 4096
 
-#: Sends one request and takes its answer; the argument tells the threads that call it apart.
+#: Sends one request and receives its reply. The argument is the number of the calling thread.
 Ask = Callable[[int], None]
 
 
 class Lane(Protocol):
-    """A module of this package."""
+    """The functions of a module of this package."""
 
     def serve(self, batch: Array, tls: TlsFiles | None = None) -> int:
-        """Answer from now on, on threads of its own; returns the port.
+        """Start a server in its own threads; return the port.
 
         Args:
-            batch: as those that will come.
-            tls: a certificate that signs itself, with its key; None: no TLS.
+            batch: a batch of the dtype and shape of later requests.
+            tls: a self-signed certificate with its key; None: no TLS.
         """
 
     def connect(self, port: int, batch: Array, tls: TlsFiles | None = None) -> Ask:
-        """What sends `batch`."""
+        """Connect to the server; return a function that sends `batch`."""
 
 
 def lane(name: str) -> Lane:
-    """The lane of that name."""
+    """Import the lane `name`."""
     return cast(Lane, importlib.import_module(f".{name}", __package__))
 
 
 def batch_of(size: int) -> Array:
-    """A batch of `size` bytes."""
+    """Return a float32 batch of `size` bytes; `size` must be a multiple of 128."""
     return np.arange(size // 4, dtype=np.float32).reshape(REPLY_SHAPE[0], -1)
 
 
 def reply() -> Array:
-    """The answer to every batch."""
+    """Return the reply to every batch, float32 [32, 1000]."""
     return np.ones(REPLY_SHAPE, np.float32)
 
 
 def look_at(batch: Array) -> None:
-    """Touch each page, as a model would at least; all else of the time is the transport's."""
+    """Read one byte of each page, as any model must; the transport takes all other time."""
     int(batch.reshape(-1).view(np.uint8)[::_PAGE].sum())

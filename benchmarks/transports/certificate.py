@@ -1,4 +1,4 @@
-"""A certificate for this host's loopback that signs itself, made by openssl."""
+"""A self-signed certificate for loopback, made by openssl."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from . import HOST
 
 
 def has_openssl() -> bool:
-    """Whether `make` can be used."""
+    """Whether openssl, which `make` needs, is installed."""
     return shutil.which("openssl") is not None
 
 
 def make(folder: Path) -> None:
-    """Make certificate and key in `folder`, good for a day."""
+    """Make a certificate and its key in `folder`, valid for a day."""
     files = tls_files(folder)
     command = ["openssl", "req", "-x509", "-days", "1", "-noenc", "-subj", f"/CN={HOST}"]
     command += ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
@@ -26,5 +26,5 @@ def make(folder: Path) -> None:
 
 
 def tls_files(folder: Path) -> TlsFiles:
-    """The files that `make` makes there."""
+    """Return the paths of the files that `make` writes to `folder`."""
     return TlsFiles(certificate=folder / "certificate.pem", key=folder / "key.pem")

@@ -1,7 +1,7 @@
-"""The socket side of a teacher as it is, before a model that takes no time; the reader's client.
+"""The lane of gRPC with our codec: a teacher's socket side with an instant model.
 
-The model answers where it is asked, in the event loop: the way to a real one and back, by the
-batcher's threads and another process, is no part of the transport.
+The model answers in the event loop: the way to a real model and back, through the batcher's threads
+and another process, is not part of the transport.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ...teacher.servers.servicer import InferenceServicer
 from . import HOST, IN_FLIGHT, Ask, look_at
 from . import reply as make_reply
 
-#: Its service.
+#: Name of the model and of the service.
 MODEL: Final = "model"
 TIMEOUT_S: Final = 30.0
 
 
 class _Instant:
-    """What labels batches at once."""
+    """A predictor pool that labels batches immediately."""
 
     ready = True
 
@@ -72,7 +72,7 @@ def serve(batch: Array, tls: TlsFiles | None = None) -> int:
 
 
 def client_of(port: int, tls: TlsFiles | None) -> OipGrpcClient:
-    """A reader's client of the server at that port, which has answered."""
+    """Return a reader's client of the server at `port`, after a successful probe."""
     tune_allocator()
     security = None if tls is None else ClientSecurity(tls=TlsFiles(ca=tls.certificate))
     client = OipGrpcClient(f"{HOST}:{port}", MODEL, security)

@@ -1,4 +1,4 @@
-"""Our own transport: frames over TCP, received where the predictor reads them."""
+"""The lane of our own transport: frames over TCP, received where the predictor reads them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,16 @@ def connect(port: int, batch: Array, tls: TlsFiles | None = None) -> Ask:
 
 
 def asking(client: OipGrpcClient, batch: Array, arena: SharedBuffer | None) -> Ask:
-    """What sends `batch`, or in shared memory the place of it; each thread by a connection."""
+    """Return a function that sends `batch`, over one connection for each thread.
+
+    Args:
+        client: client of the server.
+        batch: the batch to send.
+        arena: shared memory for the batch, so that only its location is sent; None: send bytes.
+
+    Raises:
+        ProcessFailed: the server does not offer our transport.
+    """
     locations = {}
     if arena is not None:
         ref = arena.put([batch]).arrays[0]

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol as its generated code speaks it, with the allocator as it comes."""
+"""The lane of the Open Inference Protocol in generated code, with the default allocator."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def serve(batch: Array, tls: TlsFiles | None = None) -> int:
     return int(port)
 
 
-#: A server ends when nobody refers to it any more.
+#: References to running servers: a server stops when it is garbage-collected.
 _KEPT: list[grpc.Server] = []
 
 

@@ -1,4 +1,4 @@
-"""A batch that stays where the reader has it: only its place is sent, by our own transport."""
+"""The lane of shared memory: our own transport sends only the location of a batch."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""One side of one lane, a process of its own: `python -m` this.
+"""The process of one side of a lane: the client if PORT is given, else the server.
 
     python -m edl.benchmarks.transports.side CHANNEL LANE BYTES CORE[,CORE] FOLDER [PORT]
 
-With the port of a server it is the client. FOLDER has certificate and key for TLS, and is "" for
-none. It is told what to do over a channel, and says what it used.
+FOLDER has certificate and key for TLS; empty: no TLS. The first message of the server has its port;
+it answers each message with its CPU time. The client gets a number of requests and answers with
+their wall time and its CPU time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .certificate import tls_files
 def main(
     channel_fd: int, name: str, size: int, cores: str, folder: str, port: int | None = None
 ) -> None:
-    """Serve, or ask, until the channel ends."""
+    """Serve, or send requests, until the channel ends."""
     end_with_parent(at_once=True)
     stay_on(cores)
     channel, batch = Channel.attach(channel_fd), batch_of(size)
@@ -41,7 +42,7 @@ def main(
 
 
 def _run(threads: ThreadPoolExecutor, ask: Ask, each: int) -> Message:
-    """What so many requests of each thread took."""
+    """Send `each` requests in each thread; return the times and the number of all requests."""
 
     def repeat(number: int) -> None:
         for _ in range(each):

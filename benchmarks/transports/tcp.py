@@ -1,4 +1,4 @@
-"""Bytes over a socket of TCP or of `ssl`, and nothing else: the baselines."""
+"""The baseline lanes: bytes over a plain socket, of TCP or of `ssl`."""
 
 from __future__ import annotations
 

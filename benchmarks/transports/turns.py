@@ -1,4 +1,4 @@
-"""The two sides of a lane as processes on two cores, and what they took, turn by turn."""
+"""Both sides of a lane as processes on two cores, and their times in each turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..children import Child, two_cores, two_cores_shared
 
 @dataclass
 class RequestTimes:
-    """What one lane took, turn by turn: seconds per request. The first turn does not count."""
+    """Seconds per request of one lane, for each turn. The first turn is the warm-up."""
 
     wall_s: list[float] = field(default_factory=list)
     client_cpu_s: list[float] = field(default_factory=list)
@@ -19,20 +19,20 @@ class RequestTimes:
 
 
 class RunningLane:
-    """A server and a client, on two cores.
+    """A server and a client of one lane, on two cores.
 
     Args:
-        ending: ends both.
+        ending: ends both processes when it is closed.
         name: a module of this package.
-        size: of a request, in bytes.
+        size: bytes of a request.
         shared: both may run on either core; else the server has the first, the client the second.
         tls: folder of the certificate; None: no TLS.
 
     Raises:
-        ProcessFailed: a side did not start, or ended by itself.
+        ProcessFailed: a side did not start, or ended unexpectedly.
 
     Attributes:
-        turns: those that were taken.
+        turns: times of all turns so far.
     """
 
     def __init__(
@@ -56,7 +56,10 @@ class RunningLane:
         self.turns = RequestTimes()
 
     def turn(self, requests: int) -> float:
-        """Seconds that a request takes on average."""
+        """Send `requests`, append the times to `turns`, and return the wall seconds per request.
+
+        The client rounds the number down to a multiple of `IN_FLIGHT`.
+        """
         before_s = self._server.ask("use")["cpu_s"]
         ran = self._client.ask("run", requests=requests)
         used_s = self._server.ask("use")["cpu_s"] - before_s
