@@ -1,1 +1,1 @@
-"""Clients that mean ill, for `edl bench hostile`."""
+"""Attackers for `edl bench hostile`."""

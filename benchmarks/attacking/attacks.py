@@ -1,7 +1,8 @@
-"""`python -m edl.benchmarks.attacking.attacks FD`: clients that mean ill, at a low priority.
+"""Attackers, at a low priority: `python -m edl.benchmarks.attacking.attacks CHANNEL`.
 
-The first message says where; then they attack until the channel ends. Each kind of attack runs in a
-thread of its own and goes on whatever becomes of a connection.
+The first message has the addresses; then the attacks run until the channel ends. Each further
+message is answered with the number of acts of each kind. Each kind of attack runs in its own thread
+and goes on when connections fail.
 """
 
 from __future__ import annotations
@@ -23,27 +24,27 @@ from ...proto.channel import Channel
 from ...runtime.lifecycle import open_all_descriptors
 from ...runtime.supervise import end_with_parent
 
-#: Behind every other process, so that it is the attack which costs, not the attacker.
+#: Lowest priority, so that the good client is slowed by the attack, not by the attacker's CPU use.
 _NICE: Final = 19
-#: Between two acts of one kind.
+#: Seconds between two acts of one kind.
 _PAUSE_S: Final = 0.02
-#: Connections that are held, of all there are at a port of HTTP, and at one of metrics.
+#: Most connections that are held open at the HTTP port, and at the metrics port.
 _IDLE, _IDLE_METRICS = 2000, 32
 _HUGE: Final = 1 << 40
-#: What begins HTTP/2, as gRPC speaks it.
+#: Preface of an HTTP/2 connection, which gRPC uses.
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 Address = tuple[str, int]
 
 
 class Attacks:
-    """One of each kind a call.
+    """Kinds of attack; each call makes one act. Each kind may run in its own thread.
 
     Args:
         ports: "http", "grpc", "metrics", "page", "manager" -> (host, port).
-        token: that a student has whose machine is in wrong hands.
-        model: its name at the teacher.
-        tls: whether the teacher's ports speak TLS.
+        token: token of a student, as if its machine were compromised.
+        model: name of the teacher's model.
+        tls: whether the teacher's HTTP and gRPC ports use TLS.
     """
 
     def __init__(self, ports: Mapping[str, Address], token: str, model: str, tls: bool) -> None:
@@ -55,7 +56,7 @@ class Attacks:
         self._rng = random.Random(1)
 
     def kinds(self) -> Mapping[str, Callable[[], None]]:
-        """By name."""
+        """Return the function of each kind of attack, by name."""
         return {
             "handshakes that do not go on": self.begin_handshake,
             "idle connections": lambda: self._hold("http", _IDLE),
@@ -69,18 +70,18 @@ class Attacks:
         }
 
     def begin_handshake(self) -> None:
-        """The first bytes of a TLS record, and no more."""
+        """Send only the first bytes of a TLS record, and keep the connection open."""
         connection = self._connect("http")
         connection.sendall(b"\x16\x03\x01\x02\x00")
         self._keep("handshakes", connection, 300)
 
     def send_noise(self) -> None:
-        """To each port by turns."""
+        """Send random bytes to a random port."""
         with self._connect(self._rng.choice(list(self._ports))) as connection:
             connection.sendall(self._rng.randbytes(self._rng.randrange(1, 4096)))
 
     def send_frames(self) -> None:
-        """A connection of HTTP/2 whose frames are of random kinds, streams and lengths."""
+        """Send HTTP/2 frames of random types, streams and lengths."""
         with self._speaking("grpc", ["h2"]) as connection:
             connection.sendall(_PREFACE)
             for _ in range(20):
@@ -90,7 +91,7 @@ class Attacks:
                 connection.sendall(head + body)
 
     def register_memory(self) -> None:
-        """An object of `/dev/shm` that is not the caller's, and a descriptor of process 1."""
+        """Register a foreign object of `/dev/shm`, and a descriptor of process 1."""
         for key in ("/edl-of-somebody", "/edl-fd-1-3"):
             body = b'{"key": "%s", "offset": 0, "byte_size": 4096}' % key.encode()
             path = "/v2/systemsharedmemory/region/r/register"
@@ -122,7 +123,7 @@ class Attacks:
         self._keep(where, self._connect(where), count)
 
     def _keep(self, kind: str, connection: socket.socket, most: int) -> None:
-        """Hold it open; the oldest of too many goes."""
+        """Keep a connection open; close the oldest of its kind if there are more than `most`."""
         held = self._held.setdefault(kind, deque())
         held.append(connection)
         if len(held) > most:
@@ -131,7 +132,7 @@ class Attacks:
 
 def _attack(act: Callable[[], None], counts: dict[str, int], name: str) -> None:
     while True:
-        with contextlib.suppress(OSError):  # it was closed, refused or late
+        with contextlib.suppress(OSError):  # the connection was closed or refused, or timed out
             act()
             counts[name] += 1
         time.sleep(_PAUSE_S)

@@ -1,8 +1,8 @@
-"""What `edl bench reader` runs: teachers whose model takes no time, a trainer that only takes."""
+"""Parts of `edl bench reader`: teachers with a model that takes no time, and an idle trainer."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: A batch.
+#: Shape of a batch.
 SHAPE: Final = (32, 3, 224, 224)

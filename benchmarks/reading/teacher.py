@@ -1,8 +1,8 @@
-"""A teacher whose model takes no time, a process of its own: `python -m` this.
+"""The process of a teacher with a model that takes no time.
 
     python -m edl.benchmarks.reading.teacher CHANNEL DTYPE CORE[,CORE]
 
-It says at which port it serves; whatever it is told, it answers how much processor time it used.
+Its first message has the port. It answers each message with the CPU time that it has used.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A trainer that takes what its reader has and does nothing with it: `python -m` this.
+"""The process of a trainer that takes batches from its reader and ignores them.
 
     python -m edl.benchmarks.reading.trainer CHANNEL DTYPE CORE[,CORE] SHARED_MEMORY ADDRESS...
 
-Told "run" with a number of batches, it answers how long an epoch of so many took, and the processor
-time that this process and the reader's engine used for it.
+SHARED_MEMORY is 0 or 1. The message "run" has a number of batches; the answer has the wall time of
+an epoch of that length, and the CPU time of this process and of the reader's engine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from . import SHAPE
 def main(
     channel_fd: int, dtype: str, cores: str, shared_memory: bool, addresses: list[str]
 ) -> None:
-    """Take batches when told to, until the channel ends."""
+    """Take batches on request, until the channel ends."""
     end_with_parent(at_once=True)
     stay_on(cores)
     channel = Channel.attach(channel_fd)

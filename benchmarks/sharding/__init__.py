@@ -1,1 +1,1 @@
-"""A job whose ranks are of unequal speed."""
+"""The job of `edl bench students`, with ranks of unequal speed."""

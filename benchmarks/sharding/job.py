@@ -1,6 +1,6 @@
-"""The job of `edl bench students`: a row takes a moment to read, on one rank three of them.
+"""The job of `edl bench students`: reading a row takes `ROW_S`, on one rank `SLOWER` times as long.
 
-The moment is slept, so that ranks do not take each other's cores.
+The time is slept, so that ranks do not compete for cores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MANY = 1 << 14  # rows: the benchmark ends by steps
 
 
 class Rows:
-    """Points, and on which side of a line they lie."""
+    """Points, labelled by the side of a line on which they lie."""
 
     def __init__(self) -> None:
         self._points = np.random.default_rng(0).normal(size=(256, 8)).astype(np.float32)
@@ -30,7 +30,7 @@ class Rows:
         return _MANY
 
     def __getitem__(self, number: int) -> tuple[Any, Any]:
-        slow = os.environ.get("PADDLE_TRAINER_ID") == str(SLOW_RANK)  # Paddle's own name of it
+        slow = os.environ.get("PADDLE_TRAINER_ID") == str(SLOW_RANK)  # Paddle's rank variable
         time.sleep(ROW_S * (SLOWER if slow else 1))
         point = self._points[number % len(self._points)]
         return point, np.int64(point[0] > 0)

@@ -1,1 +1,1 @@
-"""What shares the slots in `edl bench elastic`: a training on one core, and an online service."""
+"""Users of the slots in `edl bench elastic`: trainings, and an online service with its load."""

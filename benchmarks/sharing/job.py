@@ -1,6 +1,6 @@
-"""The training of `edl bench elastic`: a small network over pictures, so that a step is computing.
+"""The training of `edl bench elastic`: a small network on images, so that a step computes.
 
-Its batch stays the same whatever the world, so two ranks take half of the time for a step.
+The global batch does not depend on the world size, so with two ranks a step takes half the time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MANY = 1 << 14  # rows: the benchmark ends by steps
 
 
 class Pictures:
-    """Noise, and whether its upper half is the brighter one."""
+    """Noise images, labelled by whether the upper half is brighter."""
 
     def __init__(self) -> None:
         values = np.random.default_rng(0).normal(size=(512, 1, SIDE, SIDE))

@@ -1,7 +1,9 @@
-"""The load of `edl bench elastic`: `load CHANNEL PORT PER_S COUNT` asks steadily, and tells times.
+"""The load of `edl bench elastic`: requests at a steady rate, with the time of each.
 
-A request's time counts from the moment when it was due, so that one which held up the next ones is
-not forgotten.
+    python -m edl.benchmarks.sharing.load CHANNEL PORT PER_S COUNT
+
+The time of a request counts from the time when it was due, so that a slow request also shows in the
+requests that it delays.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ _WARM: Final = 20
 
 
 def ask(port: int, per_s: float, count: int) -> list[float]:
-    """Milliseconds of each of `count` requests."""
+    """Send `count` requests to a port of loopback, one at a time; return the milliseconds of each.
+
+    Some warm-up requests come first.
+
+    Args:
+        port: port of the service.
+        per_s: requests per second.
+        count: number of requests.
+    """
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
     took = []
     began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Says how long a step of `job.py` takes on the cores that it is started on, in seconds."""
+"""A process that prints the seconds of a step of `job.py` on its cores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STEPS: Final = 25
 
 
 def measure() -> float:
-    """Median seconds of a step."""
+    """Return the median seconds of a step."""
     network = job.model()
     optimizer = job.optimizer(network.parameters())
     data = job.Pictures()

@@ -1,4 +1,4 @@
-"""The online service of `edl bench elastic`: answers a request after a few milliseconds of work."""
+"""The online service of `edl bench elastic`: a request takes a few milliseconds of CPU time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _ROUNDS: Final = 8_000
 
 
 class Handler(BaseHTTPRequestHandler):
-    """GET gives a digest that has to be computed."""
+    """Answers GET with a digest that takes a few milliseconds to compute."""
 
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # an answer in one packet: the second one would wait for the first one's receipt
+    wbufsize = -1  # an answer in one packet: a second one would wait for the ACK of the first
 
     def do_GET(self) -> None:
         digest = hashlib.pbkdf2_hmac("sha256", self.path.encode(), b"salt", _ROUNDS)
@@ -28,11 +28,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: its times are taken by who asks."""
+        """Log nothing: the load takes the times."""
 
 
 def main() -> None:
-    """Serve until told to end."""
+    """Serve until a signal stops the process."""
     import threading
 
     end_with_parent()
