@@ -1,10 +1,10 @@
-"""A job for `edl student train`: will it be clicked? A small Wide&Deep learns from a larger one.
+"""A job for `edl student train`: a small Wide&Deep learns to predict clicks from a larger one.
 
-The log has the form of Criteo's: a line per impression, of 40 fields with tabs between them: 1 or 0
-for a click, 13 counts, 26 categories of eight hexadecimal digits; fields may be empty.
+The log has Criteo's format: a line for each impression, with 40 tab-separated fields: 1 or 0 for a
+click, 13 counts, 26 categories of eight hexadecimal digits; fields may be empty.
 
 export CLICKS=DIR                                  # has train.txt and eval.txt
-python examples/ctr.py generate 20000              # writes small ones there, of invented habits
+python examples/ctr.py generate 20000              # writes small synthetic ones there
 python examples/ctr.py teacher ctr-teacher
 edl coordinator serve
 edl-teacher serve --model ctr-teacher --service ctr --redis redis://127.0.0.1:6379
@@ -26,11 +26,11 @@ from paddle import nn
 from edl.student import Distill
 
 COUNTS, CATEGORIES = 13, 26
-BUCKETS = 1 << 16  # rows of an embedding: categories are hashed, as there are too many to number
+BUCKETS = 1 << 16  # rows of an embedding; there are too many categories, so they are hashed
 
 
 class WideDeep(nn.Layer):  # type: ignore[misc]  # paddle has no types
-    """Logits [N, 1] of counts float32 [N, 13] and categories int64 [N, 26]."""
+    """Wide&Deep: counts float32 [N, 13] and categories int64 [N, 26] -> logits [N, 1]."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class WideDeep(nn.Layer):  # type: ignore[misc]  # paddle has no types
 
 
 class Clicks(paddle.io.Dataset):  # type: ignore[misc]
-    """Counts, categories and click of each line; memory holds only where lines begin."""
+    """Counts, categories and click of each line; only the offsets of lines are kept in memory."""
 
     def __init__(self, split: str) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def distill() -> Distill:
 
 
 def generate(folder: Path, lines: int, seed: int = 0) -> None:
-    """Write logs in which clicks depend on some categories and one count, and on chance."""
+    """Write logs in which clicks depend on some categories, one count, and chance."""
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
     liking = rng.normal(0, 1, (CATEGORIES, 50))
@@ -121,7 +121,7 @@ def generate(folder: Path, lines: int, seed: int = 0) -> None:
 
 
 def train_teacher(folder: Path) -> None:
-    """Train a larger network on the same log, and export it."""
+    """Train a larger network on the same log and export it."""
     paddle.seed(7)
     teacher = WideDeep(width=16, hidden=256)
     adam = paddle.optimizer.Adam(1e-3, parameters=teacher.parameters(), lazy_mode=True)

@@ -5,7 +5,7 @@ python examples/digits_teacher.py digits-teacher
 edl-teacher serve --model digits-teacher --service digits --redis redis://127.0.0.1:6379
 edl student train examples/digits.py --redis redis://127.0.0.1:6379 --epochs 40
 
-Needs scikit-learn, which brings the digits.
+Needs scikit-learn, which contains the digits.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from sklearn.datasets import load_digits
 
 from edl.student import Distill
 
-LABELLED = 200  # digits that the student may train on; all others tell its accuracy
+LABELLED = 200  # digits for training; all others measure the accuracy
 
 
 class Student(nn.Layer):  # type: ignore[misc]  # paddle has no types
-    """Logits [N, 10] of uint8 images [N, 1, 8, 8]."""
+    """A CNN: uint8 images [N, 1, 8, 8] -> logits [N, 10]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Student(nn.Layer):  # type: ignore[misc]  # paddle has no types
 
 
 class Digits(paddle.io.Dataset):  # type: ignore[misc]
-    """Pairs of an image, uint8 [1, 8, 8], and its label; shifted at random where `shift` is set."""
+    """Pairs of an image, uint8 [1, 8, 8], and its label; `shift`: images are shifted at random."""
 
     def __init__(self, image: Any, label: Any, shift: bool) -> None:
         super().__init__()

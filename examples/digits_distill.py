@@ -1,11 +1,12 @@
-"""A job to copy: a small student learns digits from a Paddle DataLoader and a mesh of teachers.
+"""A program to copy: a small student learns digits from a Paddle DataLoader and teachers.
 
 edl coordinator serve
 python examples/digits_teacher.py digits-teacher
 edl-teacher serve --model digits-teacher --service digits --redis redis://127.0.0.1:6379
 python examples/digits_distill.py redis://127.0.0.1:6379
 
-Start more teachers with the same line, and end some, while it runs: `edl status --watch` shows it.
+Start and stop teachers while it runs; each starts with the same line. `edl status --watch` shows
+them.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from edl.distill_reader import DistilReader
 from edl.student import DistillLoss, accuracy
 
 EPOCHS = 40
-LABELLED = 200  # digits that the student may train on; all others tell its accuracy
+LABELLED = 200  # digits for training; all others measure the accuracy
 
 
 class DigitsDataset(paddle.io.Dataset):  # type: ignore[misc]  # paddle has no types
-    """Pairs of an image, uint8 [1, 8, 8], and its label; shifted at random, so no two are alike."""
+    """Pairs of an image, uint8 [1, 8, 8], shifted at random, and its label."""
 
     def __init__(self, image: np.ndarray[Any, Any], label: np.ndarray[Any, Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A teacher to try the mesh with: trains a small CNN on handwritten digits and exports it.
+"""A teacher for trying the mesh: trains a small CNN on handwritten digits and exports it.
 
 python examples/digits_teacher.py digits-teacher      # writes digits-teacher/model.*, in seconds
 edl-teacher serve --model digits-teacher --service digits --redis redis://127.0.0.1:6379
@@ -19,7 +19,7 @@ BATCH_SIZE = 64
 
 
 class DigitsTeacher(nn.Layer):  # type: ignore[misc]  # paddle has no types
-    """Logits [N, 10] of uint8 images [N, 1, 8, 8], which travel as bytes and become floats here."""
+    """A CNN: uint8 images [N, 1, 8, 8], so that requests are small -> logits [N, 10]."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,15 +1,15 @@
 # %% [markdown]
 # # A mesh in one notebook
 #
-# A teacher learns to read digits and becomes an ONNX file. Two processes of this machine serve it.
-# A student that has images, and hardly any labels, learns from what they say; one of them is killed
-# while it does. Open this file as a notebook (VS Code, Spyder, Jupyter with jupytext), or run it:
+# A teacher learns digits and is exported to ONNX. Two processes on this machine serve it. A student
+# with images but hardly any labels learns from them; meanwhile one of them is killed. Open this
+# file as a notebook (VS Code, Spyder, Jupyter with jupytext), or run it:
 #
 #     pip install '.[onnx,embedded,bench]' onnx    # in a clone of EDL-Dist
 #     python examples/digits_walkthrough.py
 
 # %%
-"""A walk through distilling: a teacher in ONNX, a mesh on this machine, a student in numpy."""
+"""A walk-through of distillation: a teacher in ONNX, a local mesh, a student in numpy."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from edl.mesh.local import LocalMesh, TeacherSpec
 Array = np.ndarray[Any, Any]
 
 # %% [markdown]
-# ## Who has which digits
+# ## Division of the digits
 #
-# The teacher learns from 900 images with their labels. The student has 600 others, and the labels
-# of 40 of them. The rest tells how good each of them is.
+# The teacher learns from 900 labelled images. The student has 600 others, 40 of them with labels.
+# The rest is held out and measures the accuracy of both.
 
 # %%
 order = np.random.default_rng(0).permutation(1797)
@@ -45,8 +45,8 @@ LABELLED = 40
 # %% [markdown]
 # ## The teacher
 #
-# Any model that a teacher can open will do (docs/how-to/models.md). This one takes images as bytes, as
-# they are, and turns them into floats itself: a quarter of the traffic.
+# Any model that a teacher can open works (docs/how-to/models.md). This one takes images as bytes and
+# converts them to floats itself: that is a quarter of the traffic.
 
 # %%
 network = MLPClassifier((128,), learning_rate_init=0.01, tol=1e-3, random_state=0)
@@ -55,7 +55,7 @@ print(f"teacher: {network.score(image[held_out] / 16.0, label[held_out]):.3f} of
 
 
 def to_onnx(network: MLPClassifier, path: Path) -> None:
-    """Write the network as a graph: uint8 [N, 64] -> float32 [N, 10], logits."""
+    """Write the network as an ONNX graph: uint8 [N, 64] -> logits, float32 [N, 10]."""
     names = ["w1", "w2", "b1", "b2", "scale"]
     arrays = [*network.coefs_, *network.intercepts_, np.array(1 / 16)]
     nodes = [
@@ -85,8 +85,8 @@ to_onnx(network, Path(folder.name) / "digits.onnx")
 # %% [markdown]
 # ## A mesh
 #
-# A coordinator, which brings a Redis of its own, and two teachers: processes of this machine, which
-# end with this one whatever happens. `edl status --redis URL` in a terminal shows them.
+# A coordinator with its own Redis, and two teachers. They are processes on this machine, which end
+# with this one whatever happens. `edl status --redis URL` in a terminal shows them.
 
 # %%
 mesh = LocalMesh()
@@ -98,11 +98,10 @@ for name in ("t1", "t2"):
     print(f"teacher {name} serves at {mesh.wait_ready(name)}")
 
 # %% [markdown]
-# ## What a reader hands out
+# ## Batches of a reader
 #
-# The student's own batches, with what a teacher says of each behind them. Here a batch is
-# `(image,)`: there is no label. `feeds=[0]` would choose what teachers get to see, if there were
-# more.
+# A reader yields the student's own batches, with a teacher's outputs as last fields. Here a batch
+# is `(image,)`, without labels. With more fields, `feeds=[0]` would choose those for teachers.
 
 # %%
 batches = [(image[own][at : at + 50],) for at in range(0, 600, 50)]
@@ -114,9 +113,9 @@ print(f"the teacher reads {logits[:8].argmax(axis=1)}, written was {label[own][:
 # %% [markdown]
 # ## The student
 #
-# Softmax regression: 650 parameters against the teacher's 9,610. Its loss is the cross entropy to
-# what the teacher holds likely at a temperature of 2: not that an image is a 7 alone, but how much
-# it looks like a 1 as well.
+# Softmax regression: 650 parameters; the teacher has 9,610. The loss is the cross entropy with the
+# teacher's probabilities at a temperature of 2, which tell not only that an image is a 7, but also
+# how much it looks like a 1.
 
 
 # %%
@@ -126,7 +125,7 @@ def softmax(logits: Array) -> Array:
 
 
 class Student:
-    """Probabilities [N, 10] of images [N, 64]."""
+    """Softmax regression: images [N, 64] -> probabilities [N, 10]."""
 
     def __init__(self) -> None:
         self.weight = np.zeros((65, 10))
@@ -152,11 +151,11 @@ for _ in range(600):
 print(f"student with {LABELLED} labels: {alone.accuracy():.3f} of held-out digits")
 
 # %% [markdown]
-# ## It learns, and a teacher dies
+# ## Training while a teacher dies
 #
-# In the second epoch the first teacher is killed, as a spot machine may be. What it was asked is
-# asked of the other one: each batch comes, once, in its order. `reader.stats` counts what was sent
-# again.
+# In the second epoch the first teacher is killed, as a spot machine may be. The reader sends its
+# requests to the other teacher, and still yields each batch once, in order. `reader.stats` counts
+# the resends.
 
 # %%
 student = Student()
@@ -174,7 +173,7 @@ print(reader.stats.line())
 # %% [markdown]
 # ## The end
 #
-# Without these lines the processes end with the notebook's kernel.
+# Without these lines, the processes end with the notebook's kernel.
 
 # %%
 reader.close()

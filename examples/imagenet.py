@@ -1,15 +1,15 @@
 r"""A job for `edl student train`: a ResNet50 that learns ImageNet from ResNet101 (the paper).
 
 export IMAGENET=DIR       # has train/<wnid>/*.JPEG and val/<wnid>/*.JPEG,
-                          # or val/*.JPEG with val.txt: lines of a file's name and its class, from 0
-python examples/imagenet.py resnet101 [WEIGHTS.pdparams]     # without: Paddle downloads its own
+                          # or val/*.JPEG with val.txt: lines of file name and class, from 0
+python examples/imagenet.py resnet101 [WEIGHTS.pdparams]     # default: Paddle downloads weights
 edl coordinator serve
 edl-teacher serve --model resnet101 --service resnet101 --redis redis://127.0.0.1:6379
 edl student train examples/imagenet.py --redis redis://127.0.0.1:6379 --nodes 1:8 \
     --ranks-per-node 8 --total-batch 1024 --epochs 90 --checkpoint s3://bucket/resnet50
 
-Images travel as uint8; teachers send the 20 greatest of 1000 classes. The learning rate is that of
-a total batch of 1024. IMAGENET_SIZE (224) is the side of a crop, in pixels.
+Images are sent as uint8; teachers send the 20 greatest of 1000 logits. The learning rate is for a
+total batch of 1024. IMAGENET_SIZE is the side of a crop in pixels (default 224).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MEAN, SD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
 class OfBytes(nn.Layer):  # type: ignore[misc]  # paddle has no types
-    """A network of normalised images, for uint8 images [N, 3, SIZE, SIZE]."""
+    """Normalizes uint8 images [N, 3, SIZE, SIZE] for a network."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def distill() -> Distill:
 
 
 def main(folder: Path, weights: str | None) -> None:
-    """Export the teacher, with weights from a file or those that Paddle downloads."""
+    """Export the teacher, with weights from a file or downloaded by Paddle."""
     network = models.resnet101(pretrained=weights is None, num_classes=CLASSES)
     if weights is not None:
         network.set_state_dict(paddle.load(weights))

@@ -1,4 +1,4 @@
-"""A job for `edl student train`: MNIST, of which the student has 1000 labels and teachers know all.
+"""A job for `edl student train`: MNIST with 1000 labels, and teachers that learned from all.
 
 export MNIST=DIR                          # has the four IDX files: train-images-idx3-ubyte, ...
 python examples/mnist.py mnist-teacher    # trains the teacher and exports it
@@ -20,11 +20,11 @@ from paddle import nn
 
 from edl.student import Distill
 
-LABELLED = 1000  # images that the student may train on
+LABELLED = 1000  # images for training the student
 
 
 class Cnn(nn.Layer):  # type: ignore[misc]  # paddle has no types
-    """Logits [N, 10] of uint8 images [N, 1, 28, 28]."""
+    """A CNN: uint8 images [N, 1, 28, 28] -> logits [N, 10]."""
 
     def __init__(self, first: int, second: int, hidden: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def distill() -> Distill:
 
 
 def main(folder: Path) -> None:
-    """Train a larger network on all labels, and export it."""
+    """Train a larger network on all labels and export it."""
     paddle.seed(7)
     teacher = Cnn(32, 64, 128)
     adam = paddle.optimizer.Adam(1e-3, parameters=teacher.parameters())

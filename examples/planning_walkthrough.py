@@ -1,14 +1,13 @@
 # %% [markdown]
-# # Before it runs: how many teachers, what for, and what if they die
+# # Planning: how many teachers, at which cost, and what if they die
 #
-# Nothing is started here: a plan is computed, and the mesh of the plan is played in virtual time,
-# by the rules that live meshes run. Open this file as a notebook, or run it; it needs `edl-dist`
-# alone:
+# Nothing is started here. A plan is computed, and its mesh is simulated in virtual time, with the
+# rules of live meshes. Open this file as a notebook, or run it; it needs only `edl-dist`:
 #
 #     python examples/planning_walkthrough.py
 
 # %%
-"""A walk through planning: devices and rates, a plan, what if, and the same mesh on a bad day."""
+"""A walk-through of planning: devices, rates, a plan, variants, the same mesh with faults."""
 
 from __future__ import annotations
 
@@ -21,11 +20,11 @@ from edl.scheduler.planner import plan
 from edl.scheduler.simulator import ScenarioFault, simulate
 
 # %% [markdown]
-# ## What there is
+# ## Machines and rates
 #
-# Four machines that train, and spot machines that come and go, so that they may be teachers alone.
-# Rates are measured: `edl profile` does, on the devices that you have. These are those of a
-# ResNet50 on a V100, and of its teacher, a ResNet101, on a P4.
+# There are four machines for training, and spot machines, which come and go and so can only be
+# teachers. `edl profile` measures the rates of your devices. Here they are those of a ResNet50 on a
+# V100, and of its teacher, a ResNet101, on a P4.
 
 # %%
 cluster = Cluster(
@@ -52,8 +51,7 @@ job = Distillation(
 # %% [markdown]
 # ## The plan
 #
-# The paper's ratio n = ceil(t_t / t_s) is the start; the plan knows, besides, what is lost on the
-# way.
+# It starts from the paper's ratio n = ceil(t_t / t_s) and accounts for losses, such as jitter.
 
 # %%
 planned = plan(cluster, job)
@@ -70,10 +68,9 @@ for way in planned.ways:
 print("; ".join(planned.verdict.reasons))
 
 # %% [markdown]
-# ## What if there were fewer?
+# ## Other numbers of teachers
 #
-# Below the ratio the students wait for labels. Where the curve is flat, teachers cost and bring
-# nothing.
+# Below the ratio the students wait for labels. Where the curve is flat, further teachers only cost.
 
 # %%
 for count in (8, 12, 16, 20, 24, 28):
@@ -83,10 +80,10 @@ for count in (8, 12, 16, 20, 24, 28):
     print(f"{count:3} teachers {fewer.prediction.samples_per_s:8,.0f} samples/s {bar}")
 
 # %% [markdown]
-# ## The same mesh, played
+# ## The same mesh, simulated
 #
-# The simulator follows each batch through the reader's own rules: which teacher gets it, when one
-# is late, what is sent again. On a good day it says nearly what the plan said.
+# The simulator applies the reader's rules to each batch: which teacher gets it, when a teacher is
+# late, what is sent again. Without faults its result is close to the plan.
 
 # %%
 good_day = replace(
@@ -100,8 +97,8 @@ print(
 # %% [markdown]
 # ## A bad day
 #
-# After five seconds every third teacher is taken away without a word, and nobody replaces it.
-# Readers ask the others at once; what is left has to do.
+# After five seconds a third of the teachers crash and are not replaced. Readers send their requests
+# to the others at once.
 
 # %%
 third = teachers // 3

@@ -1,15 +1,15 @@
 # %% [markdown]
-# # Trainings that share eight cards
+# # Trainings that share eight slots
 #
-# Three jobs come to a pool of eight slots, then a web service wants some back. First each job waits
-# until all that it asked for is free, as most schedulers have it; then they grow and shrink between
-# a least and a most, as `edl agent jobs` and the operator have it. The rule is theirs, only the
-# time is virtual. Open this file as a notebook, or run it; it needs `edl-dist` alone:
+# Three jobs share a pool of eight slots, then a web service wants some back. First each job waits
+# until all its nodes are free, as with most schedulers; then jobs grow and shrink between a minimum
+# and a maximum, as with `edl agent jobs` and the operator. The rule is the same, only the time is
+# virtual. Open this file as a notebook, or run it; it needs only `edl-dist`:
 #
 #     python examples/sharing_walkthrough.py
 
 # %%
-"""A walk through elastic jobs: one pool, three jobs, with and without elasticity, and a service."""
+"""A walk-through of elastic jobs: one pool, three jobs, gang and elastic, and a service."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from edl.scheduler.elastic_values import SLOTS, ElasticConfig
 # %% [markdown]
 # ## The jobs
 #
-# Work is in seconds that one node would take alone. A node takes five seconds to start, and the job
-# stands still for three while it forms another world: growing is not free.
+# Work is given in seconds of one node. A node takes five seconds to start, and the job stands still
+# for three while it forms a new world: growing is not free.
 
 # %%
 a_job = partial(SimulatedJob, start_s=5.0, join_s=5.0, reform_s=3.0)
@@ -44,7 +44,7 @@ gang = replace(pool, config=ElasticConfig(mode="gang"))
 
 
 def show(title: str, told: Simulation, jobs: Sequence[SimulatedJob], every_s: int = 20) -> None:
-    """A line for each job: how many of its nodes work, each 20 s; when it began and ended."""
+    """Print a line for each job: working nodes every `every_s` seconds, waiting time and end."""
     print(title)
     until_s = max(run.ended_s or 0.0 for run in told.runs)
     for job, run in zip(jobs, told.runs, strict=True):
@@ -60,7 +60,7 @@ def show(title: str, told: Simulation, jobs: Sequence[SimulatedJob], every_s: in
 # %% [markdown]
 # ## All or nothing
 #
-# The large job has all eight slots; the others wait for its end.
+# The large job holds all eight slots; the others wait until it ends.
 
 # %%
 rigid = simulate(gang, jobs)
@@ -69,9 +69,9 @@ show("gang", rigid, jobs)
 # %% [markdown]
 # ## Elastic
 #
-# Who comes begins at once with its fewest nodes, which the large job gives. Who is fulfilled least
-# grows first when nodes are free again. The last end comes no sooner, as all slots were busy
-# before: it is the waiting that goes.
+# A new job starts at once with its least number of nodes, which the large job releases. When nodes
+# are free again, the least fulfilled job grows first. The last job ends no sooner, as all slots
+# were busy before: elasticity saves waiting time.
 
 # %%
 elastic = simulate(pool, jobs)
@@ -85,8 +85,8 @@ print(f"mean waiting time: {waited[0]:.0f} s all or nothing, {waited[1]:.0f} s e
 # %% [markdown]
 # ## A service wants slots back
 #
-# Two minutes after the start it holds four of them for two minutes. Jobs get out of its way, one of
-# them wholly, and come back.
+# Two minutes after the start it reserves four of them for two minutes. The jobs release nodes, one
+# of them all its nodes, and grow again afterwards.
 
 # %%
 service = (ResourceReservation(120.0, {SLOTS: 4}), ResourceReservation(240.0, {SLOTS: 0}))

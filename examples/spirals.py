@@ -1,7 +1,7 @@
-"""A student in numpy alone: few points, a third of them mislabelled, and teachers that know better.
+"""A student in numpy alone: few points with partly wrong labels, and teachers that know better.
 
 python examples/spirals.py redis://127.0.0.1:6379       # with teachers of the service "spirals"
-python examples/spirals.py                              # alone, to compare
+python examples/spirals.py                              # without teachers, for comparison
 
 `edl up examples/mesh.yaml` runs it with its teachers.
 """
@@ -22,14 +22,14 @@ from edl.distill_reader import DistilReader
 
 ARMS = 3
 HIDDEN = 64
-LABELLED = 150  # points that the student has; a third of them with a wrong label
+LABELLED = 150  # points of the student; a third of them get a random label
 ROWS = 64
-STEPS = 100  # of an epoch
+STEPS = 100  # in an epoch
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def spirals(count: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Points [count, 2], float32, and their arms [count], int64."""
+    """Draw points, float32 [count, 2], and their arms, int64 [count]."""
     arm = rng.integers(0, ARMS, count)
     along = np.sqrt(rng.uniform(0.05, 1.0, count))
     angle = 1.75 * 2 * np.pi * along + arm * 2 * np.pi / ARMS + rng.normal(0, 0.15, count)
@@ -38,7 +38,7 @@ def spirals(count: int, rng: np.random.Generator) -> tuple[Array, Array]:
 
 
 class Points:
-    """Batches of (point [ROWS, 2], label [ROWS]): each time a little beside the labelled points."""
+    """Batches of points [ROWS, 2], each near a labelled point, and that point's label [ROWS]."""
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng(1)
@@ -62,7 +62,7 @@ def softmax(logits: Array) -> Array:
 
 
 class Student:
-    """Two hidden layers, and Adam."""
+    """A network with two hidden layers, trained with Adam."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(2)
@@ -76,7 +76,7 @@ class Student:
         self.steps = 0
 
     def forward(self, point: Array) -> list[Array]:
-        """What goes into each layer, with a column of ones, and the logits."""
+        """Return the inputs of each layer, with a column of ones, and the logits."""
         values = [4.0 * point]
         for weight in self.weights:
             values[-1] = np.hstack([values[-1], np.ones((len(point), 1))])
@@ -85,7 +85,7 @@ class Student:
         return values
 
     def step(self, point: Array, target: Array) -> float:
-        """One step towards `target` [N, ARMS], probabilities; returns the loss."""
+        """Train one step towards the probabilities `target` [N, ARMS]; return the loss."""
         *inputs, logits = self.forward(point)
         probability = softmax(logits)
         slope = (probability - target) / len(point)
@@ -103,13 +103,16 @@ class Student:
         return float(-(target * np.log(probability + 1e-9)).sum(axis=1).mean())
 
     def accuracy(self) -> float:
-        """On points that nobody has trained on."""
+        """Return the accuracy on new points."""
         point, arm = spirals(5000, np.random.default_rng(3))
         return float((self.forward(point)[-1].argmax(axis=1) == arm).mean())
 
 
 def batches(coordinator: str | None, undo: ExitStack) -> Iterable[Any]:
-    """The student's own batches; with the teachers' logits behind them where there is a mesh."""
+    """Return the student's batches, with the teachers' logits as a last field if there is a mesh.
+
+    `undo` closes the reader.
+    """
     if coordinator is None:
         return Points()
     return undo.enter_context(DistilReader(Points(), service="spirals", coordinator=coordinator))

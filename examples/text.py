@@ -1,10 +1,10 @@
-r"""A job for `edl student train`: a bag of characters learns the mood of reviews.
+r"""A job for `edl student train`: a bag of characters learns whether reviews are positive.
 
-export REVIEWS=DIR                        # has pos.txt and neg.txt, one review to a line
+export REVIEWS=DIR                        # has pos.txt and neg.txt, one review per line
 python examples/text.py text-teacher      # trains a convolutional teacher and exports it
 edl coordinator serve
 edl-teacher serve --model text-teacher --service reviews --redis redis://127.0.0.1:6379 \
-    --no-self-test                        # which tries noise, and noise is no text
+    --no-self-test                        # its inputs are not like texts
 edl student train examples/text.py --redis redis://127.0.0.1:6379 --epochs 10
 """
 
@@ -21,14 +21,14 @@ from paddle import nn
 
 from edl.student import Distill
 
-LENGTH = 96  # characters of a review that count
-NUMBERS = 4096  # of characters; 0 stands behind the end
-LABELLED = 2000  # reviews that the student may train on
-HELD_OUT = 10  # every tenth review tells the accuracy
+LENGTH = 96  # characters of a review that are used
+NUMBERS = 4096  # numbers of characters; 0 is padding
+LABELLED = 2000  # reviews for training the student
+HELD_OUT = 10  # every tenth review measures the accuracy
 
 
 class Bag(nn.Layer):  # type: ignore[misc]  # paddle has no types
-    """Logits [N, 2] of characters int64 [N, LENGTH], whose order means nothing to it."""
+    """The student: characters int64 [N, LENGTH], in any order -> logits [N, 2]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Bag(nn.Layer):  # type: ignore[misc]  # paddle has no types
 
 
 class Convolutions(nn.Layer):  # type: ignore[misc]
-    """The teacher: logits [N, 2] from what stands together."""
+    """The teacher: convolutions over adjacent characters int64 [N, LENGTH] -> logits [N, 2]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Convolutions(nn.Layer):  # type: ignore[misc]
 
 
 class Reviews(paddle.io.Dataset):  # type: ignore[misc]
-    """Pairs of a review's characters, int64 [LENGTH], and its mood, 1 for a good one."""
+    """Pairs of a review's characters, int64 [LENGTH], and its class, 1 for a positive one."""
 
     def __init__(self, split: str, count: int | None) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Reviews(paddle.io.Dataset):  # type: ignore[misc]
             set((folder / name).read_text("utf-8").splitlines()) for name in ("pos.txt", "neg.txt")
         )
         texts = [(text, 1) for text in good - bad] + [(text, 0) for text in bad - good]
-        texts.sort()  # each once, and in the same order in every process
+        texts.sort()  # the same order in every process
         texts = [texts[at] for at in np.random.default_rng(0).permutation(len(texts))]
         held_out, rest = texts[::HELD_OUT], [t for at, t in enumerate(texts) if at % HELD_OUT]
         self.texts = (rest if split == "train" else held_out)[:count]
@@ -111,7 +111,7 @@ def distill() -> Distill:
 
 
 def main(folder: Path, epochs: int = 3) -> None:
-    """Train the teacher on all labels, and export it."""
+    """Train the teacher on all labels and export it."""
     paddle.seed(7)
     teacher = Convolutions()
     adam = paddle.optimizer.Adam(2e-3, parameters=teacher.parameters())
