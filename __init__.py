@@ -1,6 +1,6 @@
 """EDL-Dist: a knowledge-distillation service mesh. Import what you need from its folders.
 
-This file stays empty of re-exports: `import edl.distill_reader` must not load the teacher's half.
+This file re-exports nothing, so that `import edl.distill_reader` does not import the teacher.
 """
 
 __version__ = "0.1.0"

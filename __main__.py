@@ -1,4 +1,4 @@
-"""`python -m edl` is the `edl` command."""
+"""The `edl` command, as `python -m edl`."""
 
 from .cli import main
 

@@ -195,7 +195,7 @@ def command_line(only: str = "") -> typer.Typer:
 
 
 def overview() -> typer.Typer:
-    """Build what `edl --help` shows, without importing the modules of the commands."""
+    """Build the command line of `edl --help`, without importing the modules of the commands."""
     app = _root()
     for name, (_, line) in (_COMMANDS | _GROUPS).items():
         app.command(name, help=line)(lambda: None)
@@ -251,9 +251,9 @@ def _moved(command: str) -> dict[str, str]:
 
 
 def _edl() -> typer.Typer:
-    # Here, so that an error in one of its imports is one line and not a traceback.
+    # Called within run_cli, which prints an import error as one line instead of a traceback.
     words, completing = sys.argv[1:], "_EDL_COMPLETE" in os.environ
-    if completing:  # what the shell has so far, as typer's scripts tell it
+    if completing:  # the typed words, in variables that typer's completion scripts set
         asked = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
         words = asked.split()[1:]
     known = bool(words) and words[0] in _GROUPS | _COMMANDS
@@ -268,6 +268,6 @@ def _edl() -> typer.Typer:
 
 
 def _teacher() -> typer.Typer:
-    from .teacher.cli import app  # here for the same reason
+    from .teacher.cli import app  # here for the same reason as in _edl
 
     return app
