@@ -1,4 +1,4 @@
-"""Finds arrays in shared memory by their addresses, to compare with what requests say."""
+"""Locations of arrays in shared memory, found by their addresses, to check those in requests."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from edl.proto.shared_buffer import GENERATION_BYTES, BufferLocation, SharedBuff
 
 
 def located(arena: SharedBuffer, value: Array) -> BufferLocation | None:
-    """The location of an array of the arena, or of a run of its rows; None for other memory."""
+    """Return the location of an array in the arena, or of some of its rows; None: other memory."""
     memory, mapped = to_bytes(value), cast(Any, arena.memory(0, 1)).base.obj
-    # numpy makes the array of `Arena.memory` the base of every view that is made of it.
+    # All views share the array of `Arena.memory` as their numpy base.
     array, base = None, cast(Any, memory.obj)
     while isinstance(base, np.ndarray):
         array, base = base, base.base

@@ -3,7 +3,7 @@
     python tests/check_names.py
 
 Names are for readers who know the field but not this project: one term for each concept, and one
-concept for each term. Tests, examples and generated stubs do not count.
+concept for each term. Tests, examples and generated stubs are not checked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a command line says, run in the process of the test; and what a terminal shows."""
+"""Output of command lines that run in the process of the test, and of renderables."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from edl.runtime.errors import UsageError
 
 
 def run(app: typer.Typer, *arguments: object) -> Result:
-    """Run a command; errors that are no exit are raised."""
+    """Run a command; raise its exceptions other than exits."""
     return CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
 
 
 def output_of(app: typer.Typer, *arguments: object) -> str:
-    """Run a command, which has to succeed; returns what it has printed."""
+    """Run a command, check that it succeeds, and return its output."""
     result = run(app, *arguments)
     assert result.exit_code == 0, result.output
     return result.output
 
 
 def json_of(app: typer.Typer, *arguments: object) -> Any:
-    """Run a command, which has to succeed, with `--json`; returns what it has printed."""
+    """Run a command with `--json`, check that it succeeds, and return its parsed stdout."""
     result = run(app, *arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
 
 def refusal_of(app: typer.Typer, *arguments: object) -> str:
-    """The UsageError by which a command ends."""
+    """Run a command, check that it raises UsageError, and return the message."""
     with pytest.raises(UsageError) as raised:
         run(app, *arguments)
     return str(raised.value)
 
 
 def printed(shown: RenderableType, width: int = 160) -> str:
-    """What a console of this width shows."""
+    """Return the text that a console of this width shows."""
     console = Console(file=io.StringIO(), width=width, record=True)
     console.print(shown)
     return console.export_text()

@@ -1,4 +1,4 @@
-"""Rules for every test: it leaves nothing behind, and its random choices can be repeated.
+"""Rules for all tests: they leave nothing behind, and their random choices can be repeated.
 
 Tiers (`tests/run.py`): a test marked `system`, or in one of SYSTEM_FOLDERS, runs in
 `make test-system`; all others run in `make test`.
@@ -20,7 +20,7 @@ from hypothesis import Phase
 
 from edl.tests.leaks import ProcessResources, leaked_since, shared_by_tests, watch_descendants
 
-#: The tier that runs; empty when pytest was started by hand, which runs whatever it is told to.
+#: The tier that runs; empty if pytest was started by hand, which leaves no test out.
 TIER = os.environ.get("EDL_TEST_TIER", "")
 TIERS = ("test", "test-system", "nightly", "interop", "gpu")
 SYSTEM_FOLDERS = ("examples", "gpu", "hostile", "interop", "release", "system")
@@ -46,11 +46,14 @@ hypothesis.settings.load_profile(TIER if TIER in ("test-system", "nightly") else
 
 
 class SessionFixtures:
-    """A plugin, because hooks of a conftest in a subfolder do not see fixtures of the session."""
+    """Marks resources of session fixtures as shared.
+
+    A plugin, because hooks of a conftest in a subfolder do not see fixtures of the session.
+    """
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
-        """What they start is no leak of the test that requests them first."""
+        """Do not count what a session fixture starts as a leak of the test that uses it first."""
         if fixturedef.scope != "session":
             return (yield)
         with shared_by_tests():
@@ -64,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     watch_descendants()
     config.pluginmanager.register(SessionFixtures())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell's background job ignores Ctrl-C, and so would every program that a test starts.
+        # Background jobs of a shell ignore Ctrl-C, and programs that tests start inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = SEED
@@ -86,7 +89,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, N
     for item in items:
         if _in_system_folder(item.path):
             item.add_marker("system")
-        if _shares_a_fixture(item):  # on one worker, so that it is made once
+        if _shares_a_fixture(item):  # on one worker, so that the fixture is made once
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
     yield
     for item in items:
@@ -100,7 +103,7 @@ def _in_system_folder(path: Path) -> bool:
 
 
 def _shares_a_fixture(item: pytest.Item) -> bool:
-    """Whether a test uses a fixture that is made once for its module."""
+    """Whether a test uses a fixture with the scope of its module, package or class."""
     if not isinstance(item, pytest.Function):
         return False
     fixtures = item._fixtureinfo.name2fixturedefs  # noqa: SLF001 - pytest has no public access
@@ -118,14 +121,14 @@ def pytest_report_header() -> str:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: pytest.ExitCode
 ) -> None:
-    """With `-q` there is no header."""
+    """Print the seed after failures if `-q` suppressed the header."""
     if exitstatus == pytest.ExitCode.TESTS_FAILED and terminalreporter.verbosity < 0:
         terminalreporter.write_line(pytest_report_header())
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Report a test by the id that selects it: without the group by which xdist spreads it."""
+    """Report a test by the id that selects it, without the group that xdist appends."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         group = Path(report.nodeid.partition("::")[0]).stem
         report.nodeid = report.nodeid.removesuffix(f"@{group}")
@@ -133,13 +136,13 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
-    """Random choices of one test, which differ from run to run; the header names the seed."""
+    """Random numbers for one test, different in each run; the header has the seed."""
     return random.Random(f"{SEED}/{request.node.path.name}/{request.node.name}")
 
 
 @pytest.fixture(scope="session")
 def valkey_url() -> Iterator[str]:
-    """A Valkey that the tests of one worker share: use unique service names, and never flush it."""
+    """URL of a Valkey that the tests of one worker share: use unique service names, never flush."""
     from edl.coordinator.embedded import start_embedded
 
     process, url = start_embedded()
@@ -149,7 +152,7 @@ def valkey_url() -> Iterator[str]:
 
 @pytest.fixture(autouse=True, scope="module")
 def module_leaves_nothing_behind() -> Iterator[list[ProcessResources]]:
-    """Fails a module whose shared fixtures leave threads, processes or shared memory."""
+    """Fail a module if its shared fixtures leave threads, processes or shared memory behind."""
     known = [ProcessResources.now()]
     yield known
     if leaks := leaked_since(known[-1]):
@@ -160,7 +163,7 @@ def module_leaves_nothing_behind() -> Iterator[list[ProcessResources]]:
 def test_leaves_nothing_behind(
     module_leaves_nothing_behind: list[ProcessResources],
 ) -> Iterator[None]:
-    """Fails a test that leaves threads, processes or shared memory behind."""
+    """Fail a test that leaves threads, processes or shared memory behind."""
     before = ProcessResources.now()
     yield
     if leaks := leaked_since(before):

@@ -14,12 +14,14 @@ _LOOK_S = 0.02
 
 
 class FaultProxy:
-    """Listens on a free port of loopback and hands every byte on to `target`, unless told not to.
+    """Forwards all bytes between a free port of loopback and `target`, unless told otherwise.
+
+    Use it as a context manager: its thread runs within the `with` block.
 
     Args:
         target: `host:port`.
-        on_request: called in the proxy's thread with each chunk that a client sends, before it is
-            handed on; what it does in the meantime delays that chunk.
+        on_request: called in the proxy's thread with each chunk from a client before it is
+            forwarded; the time that it takes delays the chunk.
     """
 
     def __init__(self, target: str, *, on_request: Callable[[bytes], None] | None = None) -> None:
@@ -39,7 +41,7 @@ class FaultProxy:
 
     @property
     def address(self) -> str:
-        """Where clients connect to."""
+        """The address for clients, `host:port`."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -47,30 +49,30 @@ class FaultProxy:
         return int(self._listener.getsockname()[1])
 
     def stall(self) -> None:
-        """From now on nothing passes, and nobody is told, as of a process that is stopped.
+        """Forward nothing from now on, like a stopped process.
 
         Connections stay open and silent, and the system accepts new ones.
         """
         self._flowing.clear()
 
     def partition(self) -> None:
-        """From now on nothing passes, as over a path that is gone: no connection is made either."""
+        """Forward nothing and let no one connect from now on, like a broken network path."""
         self.stall()
         self._stalled.wait()
         self._listener.listen(0)
-        with contextlib.suppress(TimeoutError):  # once the queue of the system is full
+        with contextlib.suppress(TimeoutError):  # raised when the listen backlog is full
             while True:
                 self._fillers.append(socket.create_connection(self._listener.getsockname(), 0.2))
 
     def heal(self) -> None:
-        """Everything that was held back passes, and all that comes."""
+        """Forward what was held back, and all later bytes."""
         self._close_fillers()
         self._listener.listen()
         self._stalled.clear()
         self._flowing.set()
 
     def redirect(self, target: str) -> None:
-        """Break every connection; those that come after go to `target`."""
+        """Close all connections; later ones go to `target`."""
         self._target = _split(target)
         self._breaking.set()
 
@@ -103,7 +105,7 @@ class FaultProxy:
                 assert isinstance(side, socket.socket)
                 if side is self._listener:
                     self._accept()
-                elif side in self._other_ends:  # else its connection was closed a moment ago
+                elif side in self._other_ends:  # otherwise this loop has just closed it
                     self._pass_on(side)
 
     def _accept(self) -> None:
@@ -128,12 +130,12 @@ class FaultProxy:
         if not data:
             self._close(side)
             return
-        # One that takes no more has ended, and what it had sent before is still to be passed on.
+        # If the other end has closed, bytes that it sent before must still be forwarded.
         with contextlib.suppress(OSError):
             self._other_ends[side].sendall(data)
 
     def _close(self, side: socket.socket) -> None:
-        """End the connection that has this end."""
+        """Close both ends of a connection."""
         for end in (side, self._other_ends[side]):
             self._selector.unregister(end)
             del self._other_ends[end]

@@ -3,9 +3,8 @@
     python tests/flakes.py [--runs N] [--tier TIER] [--busy N] [--stall] [--ignore-sigint]
                            [--table FILE] [-- PYTEST ARGUMENTS...]
 
-`--busy` keeps that many loops busy beside the tests. `--stall` stops a random process of the run
-for 0.3-3 s (SIGSTOP, SIGCONT), again and again. Each run gets another seed, and a line with its
-result.
+`--busy` runs that many busy loops beside the tests. `--stall` repeatedly stops a random process of
+the run for 0.3-3 s (SIGSTOP, SIGCONT). Each run has its own seed and prints a line with its result.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ HEADER = "| tier | conditions | seed | seconds | result |\n|---|---|---|---|---|
 
 
 def main(argv: list[str]) -> int:
-    """Run what `argv` asks for; returns 1 if any run failed."""
+    """Run the tier as `argv` says; return 1 if any run failed."""
     parser = argparse.ArgumentParser(prog="tests/flakes.py", description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--tier", choices=run.TIERS, default="test")
@@ -58,7 +57,7 @@ def main(argv: list[str]) -> int:
 
 
 def one_run(options: argparse.Namespace) -> tuple[str, bool]:
-    """Run the tier once; returns its line of the table, and whether it passed."""
+    """Run the tier once; return its line of the table, and whether it passed."""
     conditions = [f"{options.busy} busy loops"] if options.busy else []
     conditions += ["stalls"] if options.stall else []
     conditions += ["SIGINT ignored"] if options.ignore_sigint else []
@@ -90,7 +89,7 @@ def one_run(options: argparse.Namespace) -> tuple[str, bool]:
 
 
 def _summary(log: Path) -> str:
-    """The tests that failed, or where the output is."""
+    """Return the names of failed tests, or of the log file; print the end of the log."""
     lines = log.read_text(errors="replace").splitlines()
     failed = [
         line.partition(" ")[2].partition(" - ")[0]
@@ -102,13 +101,13 @@ def _summary(log: Path) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a run that goes on although this program ends, and all that it has started."""
+    """Kill a run that is still going when this program ends, and all its descendants."""
     if process.poll() is None:
         children = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.wait()
         for child in children:
-            with contextlib.suppress(psutil.Error):  # it has ended by itself
+            with contextlib.suppress(psutil.Error):  # the process has ended
                 child.kill()
 
 
@@ -125,7 +124,7 @@ def _busy_loops(count: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stalls(root: int, rng: random.Random) -> Iterator[None]:
-    """Stop random descendants of the process `root`, one at a time, until the end of the `with`."""
+    """Stop random descendants of the process `root`, one at a time, while the body runs."""
     done = threading.Event()
 
     def inject() -> None:
@@ -142,7 +141,7 @@ def _stalls(root: int, rng: random.Random) -> Iterator[None]:
 
 
 def _stall_one(root: int, rng: random.Random, done: threading.Event) -> None:
-    with contextlib.suppress(psutil.Error):  # it ended
+    with contextlib.suppress(psutil.Error):  # the process has ended
         victims = [
             process
             for process in psutil.Process(root).children(recursive=True)

@@ -1,7 +1,7 @@
-"""Servers of the Open Inference Protocol that know nothing of us.
+"""Servers of the Open Inference Protocol without our extensions.
 
-They are made of generated code and of Python's own HTTP server, not of our codec: no instance, no
-device time, no forms. In the test's own process, or as one that can be killed:
+They use generated code and Python's HTTP server instead of our codec: no instance, no device time,
+no label forms. They run in the process of the test, or in a process that can be killed:
 `python -m edl.tests.foreign_server --kind json --mood FILE`.
 """
 
@@ -35,7 +35,7 @@ Kind = Literal["grpc", "http", "json"]
 Behaviour = Callable[[Array], Array]
 
 
-#: What a file may tell a server in a process of its own to do.
+#: Content of the file `--mood` -> behaviour of a server in its own process.
 MOODS: dict[str, Behaviour] = {
     "": logits_of,
     "nan": lambda x: np.full((len(x), CLASSES), np.nan, np.float32),
@@ -46,17 +46,17 @@ MOODS: dict[str, Behaviour] = {
 
 
 class ForeignServer:
-    """What the kinds have in common."""
+    """Common part of the kinds of servers. Tests may change the attributes at any time."""
 
-    address: str  # as a reader names it
+    address: str  # in the form that a reader takes
     kind: Kind = "grpc"
 
     def __init__(self, behaviour: Behaviour = logits_of) -> None:
         self.behaviour = behaviour
         self.ready = True
-        self.describes = True  # whether its metadata names inputs and outputs
-        self.most_rows: int | None = None  # that it says the model takes
-        self.requests = 0  # how many batches came
+        self.describes = True  # whether its metadata has inputs and outputs
+        self.most_rows: int | None = None  # largest batch in the model configuration; None: none
+        self.requests = 0  # number of received batches
 
     def stop(self) -> None:
         raise NotImplementedError
@@ -67,7 +67,7 @@ class ForeignServer:
 
 
 class ForeignGrpc(ForeignServer, oip.GRPCInferenceServiceServicer):
-    """By generated code alone."""
+    """A gRPC server of generated code."""
 
     def __init__(self, behaviour: Behaviour = logits_of, port: int = 0) -> None:
         super().__init__(behaviour)
@@ -129,7 +129,7 @@ class ForeignGrpc(ForeignServer, oip.GRPCInferenceServiceServicer):
 
 
 class ForeignHttp(ForeignServer):
-    """Over HTTP/1.1; one that is not `binary` answers tensors as bytes with 422."""
+    """An HTTP/1.1 server; without `binary` it refuses binary tensors with 422."""
 
     def __init__(
         self, behaviour: Behaviour = logits_of, *, binary: bool = True, port: int = 0
@@ -137,10 +137,10 @@ class ForeignHttp(ForeignServer):
         super().__init__(behaviour)
         self.binary = binary
         self.kind = "http" if binary else "json"
-        self.status = 200  # of every batch
+        self.status = 200  # of the answers to all batches; others have `headers`
         self.headers: dict[str, str] = {}
-        self.heads: list[str] = []  # the content types that came
-        self.sockets: list[socket.socket] = []  # one for each connection that came
+        self.heads: list[str] = []  # content types of received batches
+        self.sockets: list[socket.socket] = []  # of all accepted connections
         outer = self
 
         class Handler(_Handler):
@@ -171,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server_of.sockets.append(self.connection)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         server = self.server_of
@@ -234,20 +234,20 @@ class _Handler(BaseHTTPRequestHandler):
         if tail:
             self.send_header("Inference-Header-Content-Length", str(len(head)))
         self.send_header("Content-Length", str(len(head) + len(tail)))
-        with suppress(ConnectionError):  # who asked has gone
+        with suppress(ConnectionError):  # the client has disconnected
             self.end_headers()
             self.wfile.write(head + tail)
 
 
 def start(kind: Kind, behaviour: Behaviour = logits_of, port: int = 0) -> ForeignServer:
-    """A server in this process, on a free loopback port or on `port`."""
+    """Start a server in this process, on loopback; `port` 0: any free one."""
     if kind == "grpc":
         return ForeignGrpc(behaviour, port)
     return ForeignHttp(behaviour, binary=kind == "http", port=port)
 
 
 def main() -> None:
-    """Serve in a process of its own; the file `--mood` may change what it does meanwhile."""
+    """Serve as a program; the content of the file `--mood` may change its behaviour meanwhile."""
     end_with_parent(grace_s=0.5)
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", choices=("grpc", "http", "json"), default="grpc")

@@ -1,7 +1,7 @@
 """Find what a test left behind: threads, child processes, named shared memory.
 
-The test process is a subreaper: a process whose parent died becomes its child. So looking at its
-own children finds every process of a test, in less than a millisecond.
+The test process is a subreaper: orphaned descendants become its children. So its list of children
+has all processes of a test, and reading it takes less than a millisecond.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 @dataclass(frozen=True)
 class ProcessResources:
-    """What exists at one moment on behalf of this process."""
+    """Threads, children and shared memory of this process at one moment."""
 
     threads: frozenset[threading.Thread] = field(default_factory=frozenset)
     children: frozenset[int] = field(default_factory=frozenset)
@@ -76,7 +76,7 @@ class ProcessResources:
 
 @contextlib.contextmanager
 def shared_by_tests() -> Iterator[None]:
-    """What starts within belongs to all tests of this process, and is no leak of one of them."""
+    """Treat what starts in the body as shared by all tests of this process: it is no leak."""
     global _shared
     before = ProcessResources.now()
     yield
@@ -112,7 +112,7 @@ def leaked_since(before: ProcessResources, settle_s: float = SETTLE_S) -> list[s
         ]
     for pid in found.children - before.children - _shared.children:
         if _describe(pid):
-            with contextlib.suppress(psutil.Error):  # it ended by itself
+            with contextlib.suppress(psutil.Error):  # the process has ended
                 psutil.Process(pid).kill()
     return leaks
 
@@ -126,8 +126,8 @@ def watch_descendants() -> None:
 def remove_paddle_segments(workers: Iterable[int]) -> None:
     """Remove segments of ended workers of Paddle's loader, which Paddle does not remove itself.
 
-    A batch that is in transit when the loader ends stays in /dev/shm at times; always, when its
-    process is killed.
+    A batch in transit sometimes stays in /dev/shm when the loader ends, and always when its process
+    is killed.
     """
     for pid in workers:
         for segment in SHARED_MEMORY.glob(f"paddle_{pid}_*"):
@@ -135,7 +135,7 @@ def remove_paddle_segments(workers: Iterable[int]) -> None:
 
 
 def _resources_since(before: ProcessResources) -> ProcessResources:
-    """What exists now; of new shared memory only segments that no other program uses."""
+    """Return what exists now, without new shared memory that other programs use."""
     now = ProcessResources.now()
     if not (new := now.segments - before.segments):
         return now
@@ -170,7 +170,7 @@ _forked = _Forked()
 
 
 def _children() -> set[int]:
-    """Children of this process, adopted orphans included; adopted zombies are reaped."""
+    """Return the children of this process, including adopted ones; reap adopted zombies."""
     found: set[int] = set()
     for thread in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # the thread has ended
@@ -213,9 +213,9 @@ def _describe(pid: int) -> str:
 
 
 def _stacks() -> dict[int, str]:
-    """Where each thread is, by its number, as the interpreter itself writes it.
+    """Return the stack of each thread by its identifier, as written by faulthandler.
 
-    Walking the frames of a thread that runs can crash CPython 3.11.
+    Walking the frames of a running thread can crash CPython 3.11.
     """
     with tempfile.TemporaryFile("w+") as file:
         faulthandler.dump_traceback(file, all_threads=True)
@@ -269,12 +269,12 @@ def exclude_foreign_segments(names: frozenset[str]) -> frozenset[str]:
 
 
 def _shared_memory_inodes(pid: int) -> Iterator[int]:
-    """Of what a process has mapped or open; raises OSError if that may not be read."""
+    """Yield inodes of shared memory that a process has mapped or open; may raise OSError."""
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         _, _, _, _, inode, *path = line.split(maxsplit=5)
         if path and path[0].startswith(f"{SHARED_MEMORY}/"):
             yield int(inode)
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):  # it was closed meanwhile
+        with contextlib.suppress(OSError):  # closed meanwhile
             if os.readlink(descriptor).startswith(f"{SHARED_MEMORY}/"):
                 yield descriptor.stat().st_ino

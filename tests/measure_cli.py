@@ -15,7 +15,7 @@ from edl.cli import command_line
 
 
 def leaves(command: Any, path: str) -> Iterator[tuple[str, int]]:
-    """Yield each command that does something by itself, and the number of its options."""
+    """Yield the path of each runnable command, and the number of its options."""
     group = getattr(command, "commands", None)
     if group is None or command.invoke_without_command:
         shown = [one for one in command.params if one.param_type_name == "option"]

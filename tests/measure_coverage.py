@@ -40,7 +40,7 @@ COUNTS = ("covered_lines", "num_statements", "covered_branches", "num_branches")
 
 
 def main(argv: list[str]) -> int:
-    """Run both tiers, then report; returns the exit code of the tests."""
+    """Run both tiers, then report; return the exit code of the tests."""
     parser = argparse.ArgumentParser(prog="tests/measure_coverage.py", description=__doc__)
     parser.add_argument("--data", type=Path, help="folder that keeps the data of all processes")
     options = parser.parse_args(argv)
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
 
 
 def report(data: Path) -> None:
-    """Combine the data of all processes, and print the sums over the files of each top folder."""
+    """Combine the data of all processes, and print sums for each top folder."""
     whole = coverage.Coverage(config_file=str(data / "config"), data_file=str(data / "combined"))
     whole.combine([str(path) for path in data.glob(".coverage.*")], keep=True)
     whole.json_report(outfile=str(data / "report.json"), ignore_errors=True)

@@ -30,14 +30,14 @@ ROOT = Path(__file__).resolve().parents[1]
 ROWS = 32
 WARM_UP = 200  # batches before counting begins
 COUNTED, COUNTED_CPU = 400, 5000
-OFTEN = 0.5  # calls per batch from which on a file counts
+OFTEN = 0.5  # least calls per batch for which a file or function counts
 READY_S = 60.0
-TOLD_S = 10.0  # in which each process that lives has written its counts
-#: In a process's command line -> what the process is called here; the trainer is none of them.
+TOLD_S = 10.0  # most seconds to wait until all live processes have written their counts
+#: Part of a command line -> name of the process; without any of them it is the trainer.
 PROCESSES = {".predictor": "predictor", ".engine": "engine", " teacher ": "teacher"}
 #: (file, function) -> calls per batch.
 Calls = Counter[tuple[str, str]]
-#: What the engine's CPU time is spent on, by the beginning of a file's name: the first that fits.
+#: Beginning of a file's path -> use of the engine's CPU time; the first match applies.
 GROUPS = {
     "proto/clients/transport.py": "sending and receiving: the socket, frames",
     "proto/frames.py": "sending and receiving: the socket, frames",
@@ -50,10 +50,10 @@ GROUPS = {
     "proto/": "arrays: checked, copied",
     "": "the rest of the engine",
 }
-#: Of the counting below: its folder, that of the package, and whether CPU time is measured.
+#: Variables for the program below: its folder, that of the package, whether to measure CPU time.
 FOLDER, PACKAGE, CPU = "EDL_PATH_FOLDER", "EDL_PATH_PACKAGE", "EDL_PATH_CPU"
 
-#: Imported by every Python that starts with the folder on its path.
+#: sitecustomize.py, which each Python process with the folder on its path imports at its start.
 COUNTING = """
 import json, os, signal, sys, threading, time
 from collections import Counter
@@ -152,7 +152,7 @@ def main(argv: list[str]) -> int:
 
 
 def measure(checkout: Path, same_host: bool) -> dict[str, Calls]:
-    """What each process calls per batch, for a reader and a teacher of that checkout."""
+    """Return the calls per batch of each process, for a reader and a teacher of a checkout."""
     calls: dict[str, Calls] = {}
     for process in told_by(checkout, same_host, cpu=False):
         counts = {(file, function): n / COUNTED for file, function, n in process["counts"]}
@@ -161,7 +161,13 @@ def measure(checkout: Path, same_host: bool) -> dict[str, Calls]:
 
 
 def told_by(checkout: Path, same_host: bool, *, cpu: bool) -> list[dict[str, Any]]:
-    """What each process has counted, for a reader and a teacher of that checkout."""
+    """Run a reader and a teacher of a checkout; return the counts of each process.
+
+    Args:
+        checkout: root of a working copy.
+        same_host: let the reader use shared memory.
+        cpu: sample CPU time instead of counting calls.
+    """
     with tempfile.TemporaryDirectory(prefix="edl-path-") as name:
         folder = Path(name)
         (folder / "sitecustomize.py").write_text(COUNTING)
@@ -183,7 +189,7 @@ def told_by(checkout: Path, same_host: bool, *, cpu: bool) -> list[dict[str, Any
 
 
 def drive(same_host: bool) -> None:
-    """The trainer: starts a teacher, and tells all processes when to count."""
+    """Run the trainer: start a teacher, and tell all processes when to count."""
     import numpy as np
 
     from edl.distill_reader import DistilReader
@@ -217,7 +223,7 @@ def drive(same_host: bool) -> None:
 
 
 def _silent(folder: Path) -> list[str]:
-    """Processes that count, live, and have not written what they counted."""
+    """Return ids of live processes that have not written their counts yet."""
     begun = [file.stem for file in folder.glob("*.begun") if Path(f"/proc/{file.stem}").exists()]
     return [pid for pid in begun if not (folder / f"{pid}.json").exists()]
 
@@ -228,7 +234,7 @@ def _name(command: list[str]) -> str:
 
 
 def _cpu_lines(what: str, engine: Mapping[str, Any]) -> list[str]:
-    """A table of what the engine's CPU time per batch is spent on."""
+    """Return the lines of a table of the engine's CPU time per batch, by use."""
     of_groups: Counter[str] = Counter()
     for file, _, samples in engine["counts"]:
         group = next(group for begin, group in GROUPS.items() if file.startswith(begin))

@@ -32,7 +32,7 @@ NO_CODE = {
 
 
 def main(argv: list[str]) -> int:
-    """Print a table: a line for each folder and their sum, two columns for each tree."""
+    """Print a table: a line for each folder and for the sum, two columns for each tree."""
     parser = argparse.ArgumentParser(prog="tests/measure_size.py", description=__doc__)
     parser.add_argument("--folders", default=FOLDERS, help="separated by commas; tests is another")
     parser.add_argument("commits", nargs="*", help="none: this checkout as it is")
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
 
 
 def lines_by_folder(tree: str) -> dict[str, list[int]]:
-    """Folder -> the lines of code of each of its files."""
+    """Return the lines of code of each file, by top folder."""
     found: dict[str, list[int]] = {}
     for path, text in sources(tree):
         if "_pb2" not in path:
@@ -58,7 +58,7 @@ def lines_by_folder(tree: str) -> dict[str, list[int]]:
 
 
 def sources(tree: str) -> Iterator[tuple[str, str]]:
-    """Path and text of each tracked Python file."""
+    """Yield path and text of each tracked Python file of the checkout or of a commit."""
     if tree == "checkout":
         for path in git("ls-files", "*.py").decode().splitlines():
             if (ROOT / path).is_file():
@@ -75,7 +75,7 @@ def git(*words: str) -> bytes:
 
 
 def lines_of_code(text: str) -> int:
-    """Lines with code, without comments, docstrings and blanks."""
+    """Count lines with code, without comments, docstrings and blanks."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in NO_CODE:

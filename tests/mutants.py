@@ -3,8 +3,8 @@
     python tests/mutants.py [--count N] [--seed N] [--root CHECKOUT]
 
 cosmic-ray changes one operator, constant or branch at a time in a copy of the checkout. A mutant is
-killed if the tests of the rules fail. Equal checkouts and seeds give equal mutants, so two versions
-of the tests can be compared (`--root`).
+killed if `TESTS` fail with it. Equal checkouts and seeds give equal mutants, so two versions of the
+tests can be compared (`--root`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from edl.tests.run import ROOT
 
 SUBJECTS = ("scheduler/ledger", "scheduler/flow.py")
-#: Tests of the subjects, quick ones first: a run ends with the first failure.
+#: Tests of the subjects, fast ones first: a run ends with the first failure.
 TESTS = (
     "tests/scheduler/ledger",
     "tests/scheduler/test_flow*.py",
@@ -45,7 +45,7 @@ name = "local"
 
 
 def main(argv: list[str]) -> int:
-    """Run the mutants, and print the share that the tests kill."""
+    """Run the mutants and print the share that the tests kill."""
     parser = argparse.ArgumentParser(prog="tests/mutants.py", description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
 
 
 def _shard(copy: Path, number: int, options: argparse.Namespace) -> list[tuple[str, bool]]:
-    """Run every SHARDS-th of the sampled mutants in a copy of the checkout; which are killed."""
+    """Run every SHARDS-th sampled mutant in a copy; return their names and whether killed."""
     from cosmic_ray.work_db import use_db
 
     subprocess.run(["git", "clone", "-q", str(options.root), str(copy)], check=True)
@@ -105,7 +105,7 @@ def _name(item: Any) -> str:
 
 
 def _changes_behaviour(item: Any) -> bool:
-    """False for operators in annotations, where `|` joins types."""
+    """Return False for mutants of `|`, which joins types in annotations."""
     return "ReplaceBinaryOperator_BitOr" not in item.mutations[0].operator_name
 
 

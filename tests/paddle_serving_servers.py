@@ -1,4 +1,4 @@
-"""Servers that speak Paddle Serving's protocols, made of the generated code, for tests."""
+"""Test servers of Paddle Serving's protocols, made of the generated code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLASSES = 3
 
 
 def labels(x: Array) -> Array:
-    """What every server here makes of a batch [N, F]: [N, 3]."""
+    """Return the labels that all servers here return for a batch [N, F], float32 [N, 3]."""
     total = x.reshape(len(x), -1).sum(axis=1, dtype=np.float32)
     return np.stack([total * factor for factor in range(1, CLASSES + 1)], axis=1)
 
@@ -30,8 +30,8 @@ def labels(x: Array) -> Array:
 class Pipeline(pipeline_pb2_grpc.PipelineServiceServicer):
     """A pipeline server with one operator."""
 
-    answer: Callable[[], pipeline_pb2.Response] | None = None  # instead of labels
-    stranger: int = 3002  # the error number for a service of another name
+    answer: Callable[[], pipeline_pb2.Response] | None = None  # makes answers instead of labels
+    stranger: int = 3002  # error number for another service name
     requests: list[pipeline_pb2.Request] = field(default_factory=list)
 
     def inference(self, request: Any, context: Any) -> pipeline_pb2.Response:
@@ -52,7 +52,7 @@ class Pipeline(pipeline_pb2_grpc.PipelineServiceServicer):
 
 @dataclass
 class GeneralModel(general_model_pb2_grpc.GeneralModelServiceServicer):
-    """A C++ server with one model: input `x` [N, F] of whichever type, output `y` [N, 3]."""
+    """A C++ server with one model: input `x` [N, F] of any type, output `y` [N, 3]."""
 
     requests: list[cpp.Request] = field(default_factory=list)
     err_no: int = 0
@@ -73,7 +73,7 @@ class GeneralModel(general_model_pb2_grpc.GeneralModelServiceServicer):
 
 @contextmanager
 def serving(servicer: Pipeline | GeneralModel) -> Iterator[str]:
-    """Serve it on the loopback; its address."""
+    """Serve on loopback while the body runs; yield the address."""
     server = grpc.server(futures.ThreadPoolExecutor(2))
     if isinstance(servicer, Pipeline):
         pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]

@@ -4,8 +4,8 @@
 
 `test` has fast tests; they may use a shared Valkey and a reader's engine process, and one of them
 starts a short mesh. `test-system` has the others, and repeats the property tests with more
-examples. Tests marked `forks` run in a process that has no threads of other tests. A tier that
-takes longer than its target says so; with CI=true it fails at twice the target.
+examples. Tests marked `forks` run in a process that has no threads of other tests. A tier prints
+whether it took longer than its target; with CI=true it fails above twice the target.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_TESTS = 5  # pytest's exit code for "nothing was selected"
-TIMED_OUT = 124  # as timeout(1) has it
-SLOWEST = 10  # tests that each run names
-CI_FACTOR = 2.0  # times its target: a tier that takes longer fails in CI
-ENVIRONMENTS = "edl.tests.interop.environments"  # the program that makes them
-HANG_FACTOR = 5.0  # times its target: a tier that takes longer hangs, and is ended
+TIMED_OUT = 124  # exit code, as of timeout(1)
+SLOWEST = 10  # number of slowest tests that a run prints
+CI_FACTOR = 2.0  # a tier that takes longer than this multiple of its target fails in CI
+ENVIRONMENTS = "edl.tests.interop.environments"  # module that makes environments
+HANG_FACTOR = 5.0  # a tier that takes longer than this multiple of its target is killed
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Tier:
     """A selection of tests."""
 
     parts: tuple[str, ...]  # pytest's `-m` expressions, run one after another
-    target_s: float  # that it should take on two quiet cores
-    workers: int  # over which tests are spread; 1: pytest runs them itself
-    paths: tuple[str, ...] = ()  # folders to which it is confined; none: all tests
-    environments: tuple[str, ...] = ()  # of third-party programs that are made first
+    target_s: float  # target for its duration on two idle cores
+    workers: int  # number of xdist workers; 1: without xdist
+    paths: tuple[str, ...] = ()  # folders with the tests; empty: all
+    environments: tuple[str, ...] = ()  # environments of third-party programs to make first
 
 
 TIERS = {
@@ -56,7 +56,7 @@ TIERS = {
 
 
 def main(argv: list[str]) -> int:
-    """Run the tier named first in `argv`; returns the exit code."""
+    """Run the tier named first in `argv`; return the exit code."""
     if not argv or argv[0] not in TIERS:
         print(f"usage: python tests/run.py {'|'.join(TIERS)} [PYTEST ARGUMENTS...]")
         return 2
@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
 
 
 def _report_time(name: str, tier: Tier, took_s: float) -> int:
-    """Print the time of a tier; returns 1 if it is too long for CI."""
+    """Print the time of a tier; return 1 if it is too long for CI."""
     limit_s = CI_FACTOR * tier.target_s
     print(f"tier {name}: {took_s:.0f} s (target {tier.target_s:.0f} s)", flush=True)
     if took_s <= tier.target_s:
@@ -88,7 +88,7 @@ def _report_time(name: str, tier: Tier, took_s: float) -> int:
 
 
 def _exit_code(codes: list[int]) -> int:
-    """One exit code for all parts; a part may be empty, but not all."""
+    """Combine the exit codes of all parts; some parts may be without tests, but not all."""
     failed = [code for code in codes if code not in (0, NO_TESTS)]
     return failed[0] if failed else min(codes)
 
@@ -101,10 +101,10 @@ def _pytest(arguments: list[str], tier: str, limit_s: float) -> int:
 def _python(module: str, *arguments: str, limit_s: float | None = None, **variables: str) -> int:
     command = [sys.executable, "-P", "-m", module, *arguments]
     environment = {**os.environ, **variables}
-    # Without compiled modules, each of the many programs that tests start would compile its own.
+    # Without bytecode files, each program that a test starts would compile all modules.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
-        # pytest cannot interrupt every test that hangs.
+        # The limit is here, because pytest cannot interrupt all hanging tests.
         return subprocess.run(
             command, cwd=ROOT, env=environment, check=False, timeout=limit_s
         ).returncode

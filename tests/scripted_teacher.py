@@ -1,7 +1,7 @@
-"""A teacher that does what a test tells it: an OIP server with a numpy function for a model.
+"""A teacher with scripted behaviour: an OIP server with a numpy function as its model.
 
-In the test's own process (`ScriptedTeacher`), where its behaviour can be changed at any moment, or
-as a process that can be killed: `python -m edl.tests.scripted_teacher --seconds 0.05`.
+It runs in the process of the test (`ScriptedTeacher`), where its behaviour can be changed at any
+time, or in a process that can be killed: `python -m edl.tests.scripted_teacher --seconds 0.05`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,21 @@ Behaviour = Callable[[tensors.InferRequest], dict[str, Array]]
 
 
 def logits_of(x: Array) -> Array:
-    """The labels of a batch: for each row its sum, times 1, 2, ... so that no two rows agree."""
+    """Return labels, float32 [N, 10]: the sum of each row times 1, 2, ..., so that rows differ."""
     rows = x.reshape(len(x), -1).astype(np.float64).sum(axis=1)
     return np.outer(rows, np.arange(1, CLASSES + 1)).astype(np.float32)
 
 
 def label(request: tensors.InferRequest) -> dict[str, Array]:
-    """What a teacher does when nothing else is asked of it."""
+    """Label a request; the default behaviour."""
     return {"logits": logits_of(request.inputs["x"])}
 
 
 class ScriptedTeacher:
-    """Serves `behaviour`, which may sleep, raise an EdlError, or answer nonsense, until `stop`."""
+    """Serves `behaviour` until `stop`; it may sleep, raise an EdlError, or return wrong labels.
+
+    Tests may change the attributes at any time.
+    """
 
     def __init__(
         self,
@@ -54,15 +57,15 @@ class ScriptedTeacher:
         security: ServerSecurity | None = None,
     ) -> None:
         self.behaviour = behaviour
-        # What it says of its inputs and its outputs: name -> values in a row; what all of them are.
+        # Its metadata: inputs and their datatype; outputs -> values in a row; kind of all outputs.
         self.inputs: tuple[str, ...] = ("x",)
         self.datatype = "FP32"
         self.outputs = {"logits": CLASSES}
         self.output_kind = ""
         self.is_ready: Callable[[], bool] = lambda: True  # called for each probe; may sleep
-        self.seconds = seconds  # the device time that answers state
+        self.seconds = seconds  # device time in its answers
         self.parameters: dict[str, Any] = {}  # added to each answer
-        self.requests = 0  # how many came
+        self.requests = 0  # number of received requests
         self._server = grpc.server(
             futures.ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", -1)]
         )
@@ -133,7 +136,7 @@ class ScriptedTeacher:
 
 
 def main() -> None:
-    """Serve in a process of its own."""
+    """Serve as a program."""
     end_with_parent(grace_s=0.5)
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=0.0)

@@ -1,4 +1,4 @@
-"""Stores in tests: what a store in memory can suffer, and the fences of leaders named by tests."""
+"""Access to in-memory stores for tests, and fences of leaders that tests name."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from edl.coordinator.store.memory_store import MemoryStore
 
 
 def memory(schema: Registry | JobBoard | QueueBoard) -> MemoryStore:
-    """The store within this process below a schema."""
+    """Return the in-memory store of a schema."""
     assert isinstance(schema.store, MemoryStore)
     return schema.store
 
 
 def fence(store: Store, key: str, holder: str) -> Leads:
-    """A fence of this holder, under the token of the present leader, whoever leads."""
+    """Return a fence of `holder` with the token of the present leader, even if that is another."""
     leader = store.leader(key)
     return Leads(key, holder, 0 if leader is None else leader.token)
 
 
 def of_service(registry: Registry, holder: str, service: str = "s") -> Leads:
-    """The fence of a manager that computes assignments."""
+    """Return the fence of a manager that leads a service."""
     return fence(registry.store, registry_keys.leader(service), holder)
 
 
 def of_job(board: JobBoard, job: str, node: str) -> Leads:
-    """The fence of a node that leads a training."""
+    """Return the fence of a node that leads a job."""
     return fence(board.store, job_keys.of_job(job, "leader"), node)
 
 
 def of_queue(board: QueueBoard, runner: str, queue: str = "main") -> Leads:
-    """The fence of a runner."""
+    """Return the fence of a runner of a queue."""
     return fence(board.store, queue_keys.of_queue(queue, "runner"), runner)

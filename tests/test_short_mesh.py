@@ -1,7 +1,7 @@
 """One short training over a real mesh, in which teachers, Redis and the engine fail.
 
-The only test of `make test` that starts a mesh. Nothing in it depends on time: each step waits for
-its effect, and leases outlast a process that stands still for three seconds.
+This is the only test of `make test` that starts a mesh. It does not depend on time: each step waits
+for its effect, and leases survive processes that stand still for three seconds.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from edl.tests.system.slow_network import MODEL, SECONDS_VARIABLE, write_pace
 from edl.tests.waiting import wait_until
 
 TTL_S = 6.0
-#: For ten processes that start on a busy machine.
+#: Enough for ten processes to start on a busy machine.
 DEADLINE_S = 150.0
-#: About ten batches, so that what happens to teachers soon happens to the stream.
+#: About ten batches, so that faults of teachers soon affect the stream.
 UPPER_BYTES = 10_000
 SPEC = TeacherSpec("short", MODEL, ttl_s=TTL_S)
 
@@ -74,14 +74,14 @@ def test_every_batch_arrives_once_and_in_order_whatever_fails(
                 return set(reader.stats.teachers) == set(teachers)
 
             def is_stuck(teacher: str) -> bool:
-                """Whether it stands still with a request, or did so while a batch was taken."""
+                """Whether the suspended teacher has a request, or was ejected because of one."""
                 stats = reader.stats
                 return dict(stats.in_flight).get(teacher, 0) > 0 or teacher in stats.ejected
 
-            # Before its first answer, "a" would get nothing that anybody waits for.
+            # Before its first answer, "a" would only get requests that nothing waits for.
             go_on_until(lambda: all(dict(reader.stats.served).get(name) for name in "abc"))
 
-            write_pace(pace, 0.05)  # it has work when it is killed, even if something wakes it
+            write_pace(pace, 0.05)  # "a" has work when it is killed, even if something resumes it
             mesh.suspend("a")
             go_on_until(lambda: is_stuck("a"))
             mesh.kill("a")

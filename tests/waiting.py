@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 import psutil
 
-#: Far longer than anything takes on a loaded machine: reaching it means a defect, not a slow run.
+#: Far longer than any wait on a loaded machine: reaching it means a defect, not a slow run.
 DEADLINE_S = 60.0
 
 
 def wait_until(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
-    """Return as soon as `condition` holds; AssertionError if it does not within `deadline_s`.
+    """Wait until `condition` holds; raise AssertionError if it does not within `deadline_s`.
 
-    Then the report has, as captured stderr, the stacks of all threads and the child processes.
+    In that case, print the stacks of all threads and the child processes to stderr.
     """
     deadline = time.monotonic() + deadline_s
     while not condition():
@@ -28,7 +28,7 @@ def wait_until(condition: Callable[[], object], deadline_s: float = DEADLINE_S) 
 
 
 def _show_what_waits() -> None:
-    faulthandler.dump_traceback(2, all_threads=True)  # which pytest captures, unlike sys.stderr
+    faulthandler.dump_traceback(2, all_threads=True)  # pytest captures 2, unlike sys.stderr
     for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it has ended
+        with contextlib.suppress(psutil.Error):  # the process has ended
             print(child.pid, child.status(), child.cmdline(), file=sys.__stderr__)
