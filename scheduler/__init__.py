@@ -1,7 +1,7 @@
-"""Every decision of the mesh, as pure functions and state machines: no I/O, no clock, no threads.
+"""The decisions of the mesh, as pure functions and state machines: no I/O, no clock, no threads.
 
-Events and the time come in as arguments, decisions come out as values; who calls carries them out.
-So the same code runs in the reader, in the coordinator, in property tests and in simulators.
+Events and the time are arguments, decisions are return values, and the caller carries them out. So
+the same code runs in the reader, in the coordinator, in property tests and in simulators.
 
-Each rule is imported from its own module: whoever needs one does not pay for all.
+Import each rule from its own module, so that others are not loaded.
 """

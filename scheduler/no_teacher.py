@@ -1,4 +1,4 @@
-"""What to do without labels: no teacher is usable, or none of one of several services.
+"""Policies for missing teachers: no teacher is usable, or one of several services has none.
 
 A policy decides about a student that waits while no teacher is usable:
 
@@ -8,14 +8,14 @@ A policy decides about a student that waits while no teacher is usable:
   labels, and so is each later one as soon as it is needed. When a teacher is usable again, batches
   wait for labels again. If it leaves without having labelled anything, batches go at once again.
 
-Only waiting counts: a student that evaluates for an hour after the last teacher left still has its
-whole patience when it returns. A teacher that comes, or ends its rest, stops the clock; only labels
-reset it. So a teacher that always fails does not extend the wait.
+Only waiting counts: a student that evaluates for an hour after the last teacher left still gets the
+full wait when it returns. A teacher that comes, or ends its rest, stops the clock; only labels
+reset it. So a teacher that always fails does not restart the wait.
 
 Labels of several services, an *ensemble*, are mixed by normalised weights. A batch is complete when
 every member has labelled it. A member is missing when it has had no usable teacher for a while; a
 slow one is waited for. With "wait" a missing member is waited for too. With "tolerate" the weights
-of the others are scaled to a sum of 1, and each batch tells how much weight it has.
+of the others are scaled to a sum of 1, and each batch states their part of the original weight.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from dataclasses import dataclass, field, replace
 from math import fsum, inf
 from typing import Literal
 
-#: What to do now: nothing; deliver the head of the line without soft labels; raise the error.
+#: "wait": do nothing; "go_unlabelled": deliver the head of the line without soft labels;
+#: "give_up": raise the error.
 Action = Literal["wait", "go_unlabelled", "give_up"]
 
 #: Default wait of `fail` and `hard_only` in seconds.
@@ -38,7 +39,7 @@ class Policy:
 
     Attributes:
         name: see the module.
-        after_s: seconds to wait before acting; None, for "wait" alone: for ever.
+        after_s: seconds to wait before acting; None (only with "wait"): no limit.
 
     Raises:
         ValueError: an unknown name or an impossible wait.
@@ -62,10 +63,10 @@ class NoTeacherWait:
 
     Attributes:
         alone_since: since when the student waits without any teacher; None: there is one.
-        spent_s: earlier such waiting, since the latest label.
-        heard: number of used labels when the waiting began; None: it does not wait.
-        answers: that number when a batch last went unlabelled; None: none did since the last
-            answer.
+        spent_s: seconds of earlier waits of this kind since the latest label.
+        heard: number of used answers when the waiting began; None: it does not wait.
+        answers: number of used answers when a batch last went unlabelled; None: none did since the
+            last answer.
     """
 
     alone_since: float | None = None
@@ -116,7 +117,7 @@ class Ensemble:
 
     Attributes:
         weights: of each service (> 0), as the user gave them.
-        missing: what to do without one: "wait" or "tolerate".
+        missing: what to do if one is missing: "wait" or "tolerate".
         after_s: seconds without a usable teacher after which a service is missing.
         shares: the weights, scaled to a sum of 1.
 
@@ -165,7 +166,8 @@ def mixture(
     Args:
         ensemble: the services.
         labelled: services that have labelled the batch.
-        alone_since: since when each service without a usable teacher has been so.
+        alone_since: since when each service has had no usable teacher; services with one are not
+            in it.
         now: seconds of the same clock.
     """
     there = [name for name in ensemble.shares if name in labelled]

@@ -1,7 +1,7 @@
 """Runs the comparisons of answers that `scheduler.canaries` decides about.
 
-The driver keeps the labels of each request that several teachers label until all of them have
-answered or will not, and says which labels agree. There are never more than windows have room for.
+While several teachers label a request, the driver keeps its labels and says which of them agree,
+until each teacher has answered or will not. The windows bound the number of such requests.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Comparisons:
     Methods that may lead to verdicts return them; carry them out in order.
 
     Args:
-        rule: how much is compared; None: nothing.
+        rule: the settings; None: compare nothing.
         ledger: the ledger of the service, only read here.
         rng: draws the sample.
         emit: takes an instruction for the driver.
 
     Attributes:
-        panel: the teachers' trust.
+        panel: knows which teachers are trusted.
     """
 
     def __init__(
@@ -140,10 +140,10 @@ class Comparisons:
     def answered(
         self, answer: AnswerCame, accepted: tuple[ev.Span, ...]
     ) -> list[ComparisonVerdict]:
-        """Record an answer. If not all of it was accepted, it may be about other samples.
+        """Record an answer, and compare it unless it may be about other samples.
 
-        The memory of a batch is reused once no answer is needed, and a late teacher reads whatever
-        is there then. A copy in memory of its own is not affected.
+        An answer that was not accepted as a whole may be: the memory of a batch is reused once no
+        answer is needed, and a late teacher reads what is there then. Copies have their own memory.
         """
         name, request = answer.teacher, answer.request
         if (case := self._cases.get(request)) is None:

@@ -44,10 +44,10 @@ class CoreConfig:
         service: name of the set of interchangeable teachers.
         flow: thresholds and bounds of Algorithm 1.
         window: bounds of the requests in flight per teacher.
-        request_rows: as of `RequestPacing`.
+        request_rows: see `RequestPacing`.
         ordered: the student takes batches in the order of the source.
         deterministic: use only teachers of one numerics_id.
-        canaries: how much is compared; None: nothing.
+        canaries: settings of comparing teachers' answers; None: compare nothing.
         stored: there is a label store, which is searched before batches are labelled again.
         remembered: number of events that `ReaderCore.story` covers.
     """
@@ -134,7 +134,7 @@ class ReaderCore:
         self.stimulus = 0
         self._starvation = Starvation()
         self._profile: StreamProfile | None = None
-        self._wall_ahead_s = 0.0  # of the driver's clock
+        self._wall_ahead_s = 0.0  # wall clock minus the driver's clock
         self._out: list[Instruction] = []
         self._now = 0.0
         self._load: LedgerLoad | None = None  # None: the inputs of decisions may have changed
@@ -219,7 +219,7 @@ class ReaderCore:
 
     @property
     def content_id(self) -> str:
-        """Content of the model, as reported to the coordinator; empty: unknown."""
+        """Content to report to the coordinator; empty: unknown, or the student may be moved."""
         return self.contents.switch.told
 
     @property
@@ -234,7 +234,7 @@ class ReaderCore:
         return self._links.unavailable
 
     def measured(self, content_id: str) -> Measured:
-        """Return the measurements of the student and of the teachers, which serve this content."""
+        """Return the measurements of the student, and of its teachers, which serve `content_id`."""
         stats = self.stats
         return Measured(stats.t_t_s, stats.answers, stats.t_s_s, stats.steps, content_id)
 

@@ -1,9 +1,9 @@
-"""The order in which batches go to the training loop, how far ahead, and which without labels.
+"""Delivery of batches to the training loop: order, number released ahead, batches without labels.
 
-A batch is complete once every service has labelled it or goes without. Then it is offered to the
-trainer in order, so that its labels survive a restart of the engine. The training loop may take a
-batch once it is released. Only as many are released as the loop may consume before the engine hears
-of it. All others can still be withdrawn, if a teacher turns out to lie or the model is exchanged.
+A batch is complete once each service has labelled it or left it unlabelled. Then it is offered to
+the trainer in order, so that its labels survive a restart of the engine. The training loop may take
+a batch once it is released. Only as many are released as the loop may consume before the engine
+learns of it. All others can be withdrawn if a teacher turns out to lie or the model is exchanged.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Delivery:
             else:
                 mixed = self._whole
                 if without := self._without.get(number):
-                    gone = dict.fromkeys(without, -inf)  # missing since then
+                    gone = dict.fromkeys(without, -inf)  # missing for long enough
                     mixed = mixture(self._ensemble, set(self._services) - without, gone, 0.0)
                 offer = self._offered[number] = do.OfferBatch(number, mixed)
                 out.append(offer)
@@ -277,8 +277,9 @@ class NoTeacherPolicy:
         """Let batches go that should not wait any longer, or give up.
 
         Args:
-            lacking: services that have not labelled a batch, in order; none: it waits for its turn.
-            without: services that a batch goes without.
+            lacking: services that have not labelled each batch, in order of the batches; none: the
+                batch waits for those before it.
+            without: services that each batch goes without.
             now: seconds of a clock that does not go back.
         """
         for service, ledger in self._ledgers.items():

@@ -92,7 +92,7 @@ class Assigned:
     barred: frozenset[str] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
-        """Return it without `lost`: a reader of it never had these teachers."""
+        """Return a JSON value without `lost`: the engine that reads it never had these teachers."""
         return {
             "peers": [asdict(peer) for peer in self.peers],
             "live": self.live,
@@ -128,10 +128,10 @@ class HandoffState:
     """State that a core hands to its successor when the engine restarts.
 
     Attributes:
-        content_id: as reported; empty if it waited to be moved.
+        content_id: as reported to the coordinator; empty if the student waited to be moved.
         bound: the epoch keeps that content.
-        assigned: the teachers that it used, or would have used.
-        numerics_id: what its labels are pinned to; empty: nothing.
+        assigned: the assignment that it followed; while it waited to be moved, the latest one.
+        numerics_id: numerics that its labels are pinned to; empty: none.
         kinds: how its labels are interpreted.
     """
 
@@ -261,7 +261,7 @@ class AnswerCame(NamedTuple):
         numerics_id: identifies the numerics of the labels; empty: unknown.
         draining: the teacher takes no more requests.
         misfit: why these labels cannot be combined with others of the batch; empty: they can.
-        agrees: teachers with kept answers to the request that agree.
+        agrees: teachers with a kept answer to the request that agrees with this one.
     """
 
     teacher: str
@@ -286,7 +286,7 @@ class RequestFailed(NamedTuple):
         request: number of the request.
         failure: how it failed.
         reason: message.
-        room_in_s: as of `ProbeFailed`.
+        room_in_s: see `ProbeFailed`.
         void: a batch of the request is over, so its memory may have been reused.
     """
 
@@ -303,7 +303,7 @@ class PathsTried(NamedTuple):
     """Connections to teachers' machines were tried, as `TryPaths` requested; to all or to some.
 
     Attributes:
-        began_at: as of `TryPaths`.
+        began_at: from `TryPaths`.
         refusals: why each connection failed; empty text: it was accepted.
     """
 
@@ -317,7 +317,7 @@ class Tick(NamedTuple):
     Attributes:
         in_store: batches that wait for a label store, before the ledger has them.
         store_content: the content that the store searches; empty: unknown, or no store.
-        coordinator_answers: a change of the assignment would be heard here.
+        coordinator_answers: the coordinator can be reached, so assignments are up to date.
     """
 
     in_store: int = 0

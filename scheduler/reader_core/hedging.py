@@ -1,4 +1,4 @@
-"""Which requests are late and sent to a second teacher; which teachers are silent, or stragglers.
+"""Hedging: late requests go to a second teacher. Also finds silent teachers and stragglers.
 
 A teacher processes its window in order. So a request begins when it is sent or, with others before
 it, when the latest of them is answered. The time from there to its own answer is its *turnaround*.
@@ -7,15 +7,15 @@ ten times as long. The *stretch* of the pool is a high quantile, over the answer
 of actual over expected time.
 
 A request is late when it takes longer than its teacher's expected time, times the stretch, times a
-patience. Patience is lower for the batch that the student waits for; its limit is also at most what
-an idle teacher would need, because asking an idle teacher costs nothing. So a slow teacher is not
-late for being slow: it keeps its share of the work.
+patience. Patience is lower for the batch that the student waits for, and the expected time is then
+at most that of an idle teacher, because asking an idle teacher costs nothing. So a slow teacher is
+not late for being slow: it keeps its share of the work.
 
 Hedges have a budget: a token bucket, counted in requests, that starts empty. At any time at most
 `SHARE` of the requests sent are hedged. Beyond the budget only requests of a *silent* teacher are
 hedged, all of them. A teacher is silent when it is late twice over while another one is in time. If
-all teachers are late, our own network or machine has stopped, and hedges would not help. Time in
-which nobody looked (a stopped process) counts for nobody.
+all teachers are late, our own network or machine has stopped, and hedges would not help. A long gap
+between two looks (a stopped process) does not count as waiting.
 
 A *straggler* is much slower than the others, or silent. It keeps its work; operators want to know,
 because a throttled or shared device looks like this. A teacher is named once it has been `SLOWER`
@@ -72,7 +72,7 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class BusyTeacher:
-    """A teacher with requests in flight, or without.
+    """A teacher, with or without requests in flight.
 
     Attributes:
         name: its id.
@@ -95,8 +95,8 @@ class Hedging:
     Attributes:
         late: teachers whose oldest request was late at the latest look.
         silent: late teachers that have not answered for long, while another one is in time.
-        charged: requests whose hedge is paid for, and not seen in flight yet.
-        tokens: saved hedges.
+        charged: requests in flight with a hedge that is paid for.
+        tokens: number of hedges that the budget allows now.
         awake_since: earlier times do not count as waiting.
     """
 
@@ -300,7 +300,7 @@ class Lateness:
 
     @property
     def hedged(self) -> frozenset[int]:
-        """Late requests that are sent to another teacher, too."""
+        """Late requests in flight that are sent to another teacher too."""
         return self._hedging.charged
 
     def sent(self, now: float) -> None:

@@ -99,7 +99,7 @@ class Disputed(NamedTuple):
 
 
 class DropCachedLabels(NamedTuple):
-    """Remove everything from the label store that this teacher has labelled."""
+    """Remove all labels of this teacher from the label store."""
 
     teacher: str
 

@@ -1,7 +1,7 @@
-"""The connections to the teachers of one service, and when each is probed.
+"""The connections to the teachers of one service, and the times of their probes.
 
 A teacher gets requests once it has answered a probe. A teacher that does not answer is probed again
-after growing pauses; a full one when it said that it will have room.
+after growing pauses; a full one at the time at which it expects to have room.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LinkState:
     Attributes:
         number: number of the connection; a new connection gets a new one.
         peer: the teacher.
-        leaves: it gets no more requests, and still has requests in flight.
+        leaves: it gets no more requests, but may have requests in flight.
         probe_at: time of the next probe; infinity: none is planned, or it is under way.
         is_probed: a probe is under way.
         attempts: consecutive failed probes.
@@ -120,7 +120,7 @@ class TeacherLinks:
     # --- what is heard
 
     def hear(self, name: str, number: int) -> bool:
-        """Record news over connection `number`; return whether it still counts."""
+        """Record a message over connection `number`; return whether that is the current one."""
         link = self._links.get(name)
         if link is None or link.number != number:
             return False
@@ -185,7 +185,7 @@ class TeacherLinks:
         self.connect(name, now, pause_s)
 
     def pause_no_more(self, name: str, now: float) -> None:
-        """Probe a teacher now that waits for its first probe after a pause."""
+        """End the pause before a teacher's first probe, if it waits for that."""
         link = self._links.get(name)
         if link is not None and not link.leaves and not link.attempts and link.probe_at < inf:
             self._plan(link, min(link.probe_at, now))
@@ -213,7 +213,7 @@ class TeacherLinks:
                 self._emit(Probe(link.number, name))
         self.next_probe_at = min((link.probe_at for link in self._links.values()), default=inf)
 
-    # --- they come and go
+    # --- membership
 
     def update(self, assigned: Assigned, now: float) -> tuple[list[str], list[str]]:
         """Follow an assignment; return the names that it (lost, revoked)."""
@@ -261,7 +261,7 @@ class TeacherLinks:
             self._log("warning", self.last_trouble, name)
 
     def reconnect(self, event: RequestFailed, least_s: float, now: float) -> None:
-        """As `retry`, over a new connection: the old one broke, or its data was wrong."""
+        """Retry over a new connection, because the old one broke or had wrong data; see `retry`."""
         name = event.teacher
         peer = self._links[name].peer
         self._silent.add(name)
@@ -278,9 +278,9 @@ class TeacherLinks:
             self._open(peer, now)
 
     def let_go(self, name: str, now: float) -> bool:
-        """Close the connection of a teacher without requests in flight if it leaves.
+        """Close the connection of a teacher without requests in flight, if it leaves.
 
-        Returns whether it did. If the teacher is still assigned, a new connection is opened.
+        Open a new one if the teacher is assigned again. Returns whether it was leaving.
         """
         link = self._links.get(name)
         if link is None or not link.leaves:

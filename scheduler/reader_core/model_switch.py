@@ -1,18 +1,19 @@
-"""Which model, numerics and output kinds the labels of a stream come from.
+"""The model content, numerics and output kinds of a stream's labels.
 
 A service moves to another content in one of two ways. *At the epoch*: the coordinator announces the
-next content. A student that begins an epoch then sends nothing to the old teachers and waits until
-it is moved, so an epoch has labels of one content. *Now*: the content of the assignment changes.
-Batches that are not delivered are labelled again, so the stream changes over at one batch.
+next content. A student that begins an epoch after that sends nothing to the old teachers and waits
+until it is moved, so an epoch has labels of one content. *Now*: the content of the assignment
+changes. Batches that are not delivered are labelled again, so the stream changes over at one batch.
 Announcements and epochs cross. A student that had begun its epoch before the announcement, or that
 went on because no coordinator answered, is *bound*: it keeps its content until the epoch ends or
-until no teacher of that content is left, because a stream never stops for purity.
+until no teacher of that content is left. In the latter case it changes within the epoch, because a
+stream must go on.
 
 A deterministic stream is *pinned* to one numerics_id, because only its teachers produce equal bits.
 It takes the most frequent one among the first teachers, which leaves the most replacements, and
 keeps it until the service moves to another model. Teachers of other numerics, or of unknown
-numerics, are barred. So are teachers whose numerics_id promises nothing: if requests are merged
-with others', or run on different devices, bits depend on more than the request.
+numerics, are barred. So are teachers with a numerics_id that promises nothing: if requests are
+merged with others', or run on different devices, bits depend on more than the request.
 
 Every reader interprets the numbers of an output as one kind, whichever teachers come and go.
 """
@@ -30,8 +31,8 @@ from .events import Advice, Assigned, HandoffState, Peer, PublishedKind
 #: Seconds without a coordinator after which an epoch begins with the old content.
 AWAY_S = 5.0
 
-#: What to do: use the teachers of the latest advice, at once or after labelling again; use no
-#: teacher; or change nothing.
+#: "follow": use the teachers of the latest assignment; "relabel": the same, and label again what is
+#: not released; "hold": use no teacher; "stay": change nothing.
 SwitchAction = Literal["follow", "relabel", "hold", "stay"]
 
 
@@ -82,7 +83,7 @@ def resume(
     Args:
         state: state of this engine.
         data_epoch: number of epochs that the student has begun.
-        left: state of the previous engine: `told` as its content, its advice, `bound`.
+        left: state of the previous engine: reported content (`told`), advice and `bound`.
         heard: this engine has got advice already; else the previous advice counts.
         now: seconds of the same clock as in `begin`.
     """
@@ -184,10 +185,13 @@ class NumericsPin:
     def __init__(self, matter: bool) -> None:
         self.matter = matter
         self.pinned = ""
-        self._told: dict[str, str] = {}  # by teachers that are not in the registry
+        self._told: dict[str, str] = {}  # numerics_ids in answers
 
     def barred(self, peers: Iterable[Peer]) -> frozenset[str]:
-        """Return the peers that must not label; unknown ones may be asked."""
+        """Return the peers that must not label.
+
+        A peer that is not in the registry may be asked until an answer tells its numerics_id.
+        """
         if not self.matter:
             return frozenset()
         peers = [*peers]
@@ -277,7 +281,7 @@ class ModelSwitch:
         self.handoff_state = HandoffState()
         self._numerics = numerics
         self._log = log
-        self._content_id = ""  # that the numerics are pinned for
+        self._content_id = ""  # the content for which numerics are pinned
         self._latest = self._followed = Assigned(())
         self._away_since: float | None = None
 

@@ -1,4 +1,4 @@
-"""How fast each teacher answers, and how many and how large requests it therefore gets."""
+"""The speed of each teacher's answers, and the number and size of requests that follow from it."""
 
 from __future__ import annotations
 
@@ -131,7 +131,8 @@ class RequestPacing:
 
     Args:
         config: bounds of each window.
-        rows: most rows of a request; None: a request is one batch; "auto": what suits each teacher.
+        rows: most rows of a request; None: a request is one batch; "auto": find the best number for
+            each teacher.
 
     Attributes:
         times: turnarounds, for finding late requests.

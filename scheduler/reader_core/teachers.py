@@ -34,7 +34,7 @@ class TeacherStates:
         ledger: the ledger of the service, only read here.
         pace: windows and request sizes.
         stats: measurements of the stream.
-        canaries: how much is compared; None: nothing.
+        canaries: settings of comparing answers; None: compare nothing.
         rng: jitters probes, and draws the sample that is compared.
         emit: takes an instruction for the driver.
         apply: applies an event to the ledger.
@@ -70,7 +70,7 @@ class TeacherStates:
         self.comparisons = Comparisons(canaries, ledger, rng, emit)
         self._resting: set[str] = set()  # until they answer a probe
         self._reach = _CALM
-        self._paths_at = -inf  # a connection may have to be tried
+        self._paths_at = -inf  # from then on a connection may have to be tried
         self._was_silent = False
 
     # --- time
@@ -216,7 +216,7 @@ class TeacherStates:
         self.let_go(event.teacher, now)
 
     def keep(self, names: Iterable[str]) -> None:
-        """Forget the breakers of all others: other machines may return under their names."""
+        """Forget the breakers of all other teachers: their names may return on other machines."""
         self.breakers.keep({*names})
         self._paths_at = -inf
 

@@ -1,9 +1,9 @@
-"""How many requests a teacher gets at once, and how many rows each of them has.
+"""Window (number of requests in flight) and request size (rows) of each teacher.
 
 Both settings are found by hill climbing on a ladder of values, stable under noise. The current
 setting is measured, then a neighbour, then the current one again, so that a slowdown of the machine
-affects both. A larger setting must be clearly cheaper, as it needs more memory; a smaller one must
-only not be dearer. After a step, the next one in the same direction is tried at once. When neither
+affects both. A larger setting must be clearly cheaper, as it needs more memory; a smaller one may
+cost the same. After a step, the next one in the same direction is tried at once. When neither
 neighbour is better, the search rests; the rest doubles each time, and ends early if the cost
 changes.
 
@@ -84,9 +84,9 @@ class HillClimb(NamedTuple):
         costs: measurements of the setting in force.
         before: cost of `step` before the trial; None: not measured.
         tried: cost of the finished trial, while `step` is measured again.
-        in_vain: directions tried since the last step.
-        since: time since when the setting is in force.
-        rest_until: no trial before.
+        in_vain: number of directions tried since the last step.
+        since: time at which the current setting came into force.
+        rest_until: no trial before this time.
         rest_s: the latest rest.
     """
 
@@ -119,7 +119,7 @@ class HillClimb(NamedTuple):
         return self._replace(trial=None)._turned(now)
 
     def refused(self, now: float) -> HillClimb:
-        """Leave the setting in force, which cannot be had: give up its trial, or take a step down.
+        """Leave a setting that the teacher has no room for: end its trial, or take a step down.
 
         The next larger setting is tried again after a rest.
         """
@@ -132,10 +132,10 @@ class HillClimb(NamedTuple):
         """Record a cost.
 
         Args:
-            used: the measured setting; costs of another than the one in force are ignored.
+            used: the measured setting; unless it is the current one, the cost is ignored.
             cost: the cost to minimise (> 0).
             now: seconds of a clock that does not go back.
-            most: settings above this one are not tried, and are left.
+            most: largest allowed setting; the search leaves larger ones.
         """
         rule = self.rule
         if used != self.setting or cost <= 0:
@@ -206,7 +206,7 @@ class WindowConfig:
     Attributes:
         least: initial and smallest window.
         most: largest window; equal to `least` it is fixed, as determinism requires.
-        rule: a wider window must bring 3 % more.
+        rule: a wider window must bring 3 % more rows per second.
 
     Raises:
         ValueError: not 1 <= least <= most.
@@ -278,7 +278,7 @@ class SizeConfig:
 
     Attributes:
         most_rows: most rows that the model takes; None: unknown.
-        rule: powers of two, and the model's own limit.
+        rule: its ladder has powers of two, and the model's own limit.
 
     Raises:
         ValueError: the model takes no row.
@@ -314,8 +314,8 @@ class RequestSize(NamedTuple):
         """Return the size after an answer.
 
         Args:
-            asked: most rows of a request when this one was sent.
-            used: rows that it had (>= 1).
+            asked: limit of rows when the request was sent.
+            used: rows of the request (>= 1).
             device_s: seconds that the device worked on it; <= 0: unknown.
             now: seconds of a clock that does not go back.
         """
