@@ -14,7 +14,7 @@ class LedgerInvariant(AssertionError):
 
 
 def check(tables: Tables) -> None:
-    """Raise LedgerInvariant if the tables are inconsistent. Takes time for all of their content."""
+    """Raise LedgerInvariant if the tables are inconsistent. Slow: goes through all their rows."""
     for find in (_in_rows, _in_counts, _in_requests, _in_teachers, _in_what_waits):
         for broken in find(tables):
             raise LedgerInvariant(broken)

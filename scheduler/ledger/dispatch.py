@@ -1,4 +1,4 @@
-"""Which teacher gets which rows next, and which batch is to blame for refusals."""
+"""Choice of the teacher for waiting rows, and of the batch to blame for refusals."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ Instruction = (
 
 @dataclass(frozen=True, slots=True)
 class TeacherJoined:
-    """A teacher can get requests. Of a known one: new settings, and its failures are forgotten.
+    """A teacher can get requests. A known one gets new settings, and its failures are forgotten.
 
     Attributes:
         teacher: its id.
@@ -151,7 +151,7 @@ class TeacherJoined:
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """The number of teachers whose first answer is outstanding: they may join at any moment.
+    """The number of teachers that have not answered their first probe: they may join at any moment.
 
     While there are some, a batch cannot count as refused by all teachers.
 
@@ -270,7 +270,7 @@ class Queued(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchRestored:
-    """The student's side has had this batch with its labels since before the engine restarted.
+    """The trainer has this batch with its labels since before the engine restarted.
 
     A poison batch has no labels; the volume counts its inputs until it is taken.
 
@@ -278,7 +278,7 @@ class BatchRestored:
         batch: its id; ids grow.
         nbytes: bytes of its inputs.
         rows: number of rows (>= 1).
-        kind: as of `Queued`.
+        kind: as in `Queued`.
         makers: teachers that made its labels. If one of them is no longer trusted, the whole batch
             is labelled again, because this engine cannot add to labels that lie there.
         row_nbytes: bytes of one row's labels.
@@ -297,7 +297,7 @@ class StoreSearched(NamedTuple):
 
     Attributes:
         batch: its id.
-        missing: rows that need labels, as of `Queued`.
+        missing: rows that need labels, as in `Queued`.
         row_nbytes: bytes of one row's labels, as far as known.
     """
 
@@ -369,10 +369,10 @@ class Cancelled:
 class Hedge:
     """Send the same spans to another teacher too; the first answer counts.
 
-    It is sent before anything that is queued, as soon as a teacher has room that has neither got
-    nor refused the request. It lapses when the request is over or unknown. If some of its batches
-    are over, the other rows are sent as new requests instead. With `teacher` it goes to that
-    teacher alone, which may be resting or on trial: a canary, or a probe.
+    The copy is sent before anything that is queued, as soon as there is room at a teacher that has
+    neither got nor refused the request. It lapses when the request is over or unknown. If some
+    batches of the request are over, the other rows are sent as new requests instead. With `teacher`
+    the copy goes to that teacher alone, which may be resting or on trial: a canary, or a probe.
     """
 
     request: int

@@ -1,4 +1,4 @@
-"""Where every row is: events in, instructions out.
+"""State machine of the rows of a stream: takes events, returns instructions.
 
 A batch is unlabelled, then labelled, released, and gone when the student has taken it. Each row of
 an unlabelled batch waits, or is in flight in one request, or has its label. Whatever teachers do,
@@ -11,7 +11,7 @@ no row is lost, labelled twice, or given the label of another row:
 * Rows go to the teacher that would finish first among those with room in their window.
 * If a teacher is no longer trusted, others label its rows again.
 * After a change of the model, all batches that are not released are labelled again by the new
-  model alone; a label store is asked first.
+  model alone; a label store is searched first.
 * A batch is poison once three teachers that label other batches have refused it, or all teachers if
   there are fewer. Refusals by a teacher that has labelled nothing do not count. A teacher that
   rests, or may join at any moment, may still label the batch, so the ledger waits for it. A batch
@@ -48,7 +48,7 @@ from .view import LedgerView
 
 
 class Ledger(LedgerView):
-    """State machine of one reader's rows, without clock and I/O. Use it from one thread."""
+    """The rows of one reader and one service, without clock and I/O. Use it from one thread."""
 
     def handle(self, event: ev.Event) -> list[ev.Instruction]:
         """Apply one event; return the instructions that follow, in order.
@@ -389,5 +389,5 @@ def _start_over(tables: Tables, batch: LedgerBatch, stored: bool) -> None:
     if stored:
         tables.withhold(batch)
     else:
-        batch.unlabelled_rows = 0  # of before
+        batch.unlabelled_rows = 0  # `unsettle` adds all rows
         tables.unsettle(batch, (ev.Span(batch.id, 0, batch.rows),), sent=0)

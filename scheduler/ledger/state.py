@@ -40,10 +40,10 @@ class Refusal:
     """Why one teacher does not label one batch.
 
     Attributes:
-        reason: its message.
+        reason: the teacher's message.
         counts: the teacher has labelled something, so the batch may be to blame.
-        crashes: how often the batch crashed its predictor; 0: it refused the batch.
-        again: after a crash it may get the batch once more, because no other teacher is left.
+        crashes: how often the batch crashed the teacher's predictor; 0: the teacher refused it.
+        again: after a crash the teacher may get the batch again, as no other teacher is left.
     """
 
     reason: str
@@ -149,7 +149,7 @@ class LedgerTeacher:
     on_trial: bool = False
     revoked: bool = False
     resting: bool = False  # failed, and not resumed yet
-    labels: bool = False  # it has answered with labels: its refusals say something of batches
+    labels: bool = False  # it has labelled something, so its refusals count against batches
     refused: int = 0  # requests, since it joined
     in_flight: dict[int, LedgerRequest] = field(default_factory=dict)  # in the order of sending
     rows_in_flight: int = 0
@@ -296,7 +296,7 @@ class Tables:
     # ---------------------------------------------------------------------------- the batches
 
     def admit(self, batch: LedgerBatch) -> None:
-        """Add a new batch, without a place yet."""
+        """Register a new batch; the caller queues or settles it."""
         if batch.id <= self.last_id:
             raise ValueError(f"batch {batch.id} comes after batch {self.last_id}: ids must grow")
         self.batches[batch.id] = batch
@@ -332,7 +332,7 @@ class Tables:
             self.settle(batch, LABELLED)
 
     def leave_unlabelled(self, batch: LedgerBatch) -> None:
-        """Let an unlabelled batch go without any labels."""
+        """Settle an unlabelled batch without labels."""
         self.unqueue(batch)
         self.withheld.pop(batch.id, None)
         batch.labels, batch.row_nbytes, batch.unlabelled_rows = (), 0, 0
@@ -352,7 +352,7 @@ class Tables:
     def settle(
         self, batch: LedgerBatch, stage: BatchStage, *, without_labels: bool = False
     ) -> None:
-        """Decide an unlabelled batch: LABELLED, or POISONED for good."""
+        """Make an unlabelled batch LABELLED or POISONED."""
         batch.stage = stage
         self.unlabelled -= 1
         if batch.refusals is not None:
@@ -409,14 +409,14 @@ class Tables:
     # --------------------------------------------------------------------------- the teachers
 
     def believe_refusals(self, teacher: LedgerTeacher) -> None:
-        """Count the teacher's refusals, as it labels batches: they may be to blame."""
+        """Count the teacher's refusals against batches, because it has labelled something."""
         teacher.labels = True
         for batch in self.batches.values():
             if batch.refusals is not None and teacher.name in batch.refusals:
                 batch.refusals[teacher.name].counts = True
 
     def forget_refusals(self, name: str) -> None:
-        """Let batches go to the teacher again that it refused before it labelled anything."""
+        """Let the teacher get batches again that it refused before it labelled anything."""
         for batch in self.batches.values():
             refusals = batch.refusals
             if refusals is None or name not in refusals or refusals[name].counts:

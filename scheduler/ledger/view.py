@@ -19,8 +19,8 @@ class InFlight:
         request: its number.
         spans: its rows.
         attempt: attempt of the latest copy.
-        teachers: teachers whose answer would count, sorted; empty once it is answered or not
-            wanted.
+        teachers: teachers with a copy that still counts, sorted; empty once the request is answered
+            or not wanted.
     """
 
     request: int
@@ -38,7 +38,7 @@ class LedgerLoad(NamedTuple):
     """The amount of work, and how busy the teachers are.
 
     Attributes:
-        volume_bytes, queued, unlabelled: as of `LedgerView`.
+        volume_bytes, queued, unlabelled: as in `LedgerView`.
         batch_bytes: size of the largest batch so far: inputs, and labels as far as known.
         window_batches: batches of the latest size that fill the windows of the usable teachers.
             Before the first batch, only of teachers that take whole batches.
@@ -148,7 +148,7 @@ class LedgerView:
         return sum(len(teacher.in_flight) for teacher in self._tables.teachers.values())
 
     def in_flight_at(self, teacher: str) -> tuple[int, ...]:
-        """Return the requests in flight at `teacher`, the longest first."""
+        """Return the requests in flight at `teacher`, in the order of sending."""
         known = self._tables.teachers.get(teacher)
         return tuple(known.in_flight) if known else ()
 
@@ -160,7 +160,7 @@ class LedgerView:
         return None
 
     def requests_at(self, teacher: str) -> Iterator[InFlight]:
-        """Iterate over the requests in flight at `teacher`, the longest first."""
+        """Iterate over the requests in flight at `teacher`, in the order of sending."""
         known = self._tables.teachers.get(teacher)
         return (_told(request) for request in known.in_flight.values()) if known else iter(())
 
@@ -232,7 +232,7 @@ class LedgerView:
 
     @property
     def usable(self) -> int:
-        """Number of teachers that neither rest after a failure nor are on trial."""
+        """Number of teachers that are not revoked, resting after a failure, or on trial."""
         usable = 0
         for teacher in self._tables.teachers.values():
             usable += teacher.usable
