@@ -1,7 +1,7 @@
-"""How many teachers a service should have.
+"""Autoscaling: the number of teachers that a service should have.
 
 The leader of a service and the simulator both build their `ServiceLoad` with `load_of`, so they
-scale by the same sums.
+scale alike.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Desired:
 class AutoscaleMemory:
     """State between two decisions.
 
-    After another decider took over, only `desired`, `changed_at` and `reason` are set.
+    A leader that takes over from another one starts with `desired`, `changed_at` and `reason` only.
 
     Attributes:
         desired: latest number; None: none yet.
@@ -156,8 +156,8 @@ class AutoscaleMemory:
         starved_s, blocked_s: totals at the latest decision.
         starved_share, blocked_share: shares of the students' time, averaged over the last seconds.
         idle_since: since when there is no student; None: there is one.
-        above: needed numbers, while more is needed than desired.
-        below: sufficient numbers, while fewer are enough.
+        above: run of the needed numbers, while they exceed the desired one.
+        below: run of the sufficient numbers, while they are clearly below it.
         held: students starved with one fewer than this; 0: not observed.
         held_ratio: the load's `ratio` at that time.
     """
@@ -208,7 +208,7 @@ def decide(
 
 
 def resumed(count: int, reason: str, changed_at: float) -> AutoscaleMemory:
-    """Return the memory for a decider that continues the work of another one.
+    """Return the memory of a leader that takes over from another one.
 
     Args:
         count: the latest desired number.
@@ -275,7 +275,7 @@ def _observe(
 
 
 def _learn(view: ServiceLoad, memory: AutoscaleMemory) -> AutoscaleMemory:
-    """Remember where students starved although their times required no more teachers."""
+    """Remember how many teachers were too few although the measured times required no more."""
     ratio = view.ratio
     if memory.held and (
         not view.students or ratio is None or ratio < OTHER_RATIO * memory.held_ratio
@@ -439,11 +439,11 @@ def may_begin(*, recovering: bool, students: int, holding: int, teachers: int) -
     """Whether a leader may decide for the first time how many teachers a service should have.
 
     While members return, perhaps to an emptied registry, it waits until all can be counted. If
-    students exist that never had a teacher, and no teacher exists, the service is new and nobody
-    returns.
+    students exist that never had a teacher, and no teacher exists, the service is new and has no
+    members that could return.
 
     Args:
-        recovering: members of before may be missing.
+        recovering: earlier members may be missing.
         students: number of known students.
         holding: number of them that hold teachers.
         teachers: number of known teachers.

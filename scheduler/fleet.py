@@ -1,7 +1,7 @@
-"""Which processes a fleet starts and drains.
+"""Choice of the processes that a fleet starts and drains.
 
-A fleet replaces a process that dies at once the first time, and after growing pauses while
-processes keep dying young: a model that cannot be loaded must not load a machine.
+A process that dies is replaced at once. While processes keep dying young, they are replaced after
+growing pauses: a model that cannot be loaded must not keep a machine busy.
 """
 
 from __future__ import annotations

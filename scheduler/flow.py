@@ -1,7 +1,7 @@
 """Algorithm 1 of the paper (hybrid scheduling): how much to pull, and how many teachers to ask for.
 
 `decide` runs on every event of the reader and at least a few times per second. Comments name the
-lines of the paper. It makes precise:
+lines of the paper. Where the paper leaves details open:
 
 * The volume is the bytes of batches that are labelled and not yet taken.
 * A pause stops only the pulling of *new* batches. Resends belong to the ledger and never pause, so
@@ -13,9 +13,9 @@ lines of the paper. It makes precise:
   `buffer_bytes` limits all batches of the buffer, labelled or not.
 * "volume == 0" means that the student waits and its next batch has no labels.
 
-The number of wanted teachers is n + adjust within the bounds, with n = ceil(t_t / t_s). n follows
-the measured times. The correction grows when the student starves and shrinks when teachers idle. A
-teacher that becomes slower thus has two effects: n rises at once, and the correction covers what no
+The number of wanted teachers, the *want*, is n + adjust within the bounds. n = ceil(t_t / t_s)
+follows the measured times. The correction `adjust` grows when the student starves and shrinks when
+teachers idle. So if a teacher becomes slower, n rises at once, and the correction covers what no
 ratio expresses (transfer, uneven batches).
 
 Values created with each decision are named tuples: they take a third of the time of a frozen
@@ -43,7 +43,7 @@ class FlowConfig:
         lower_bytes: `lt`: below it pulling resumes; 0 <= lt < ut.
         teachers_min: fewest wanted teachers (>= 1).
         teachers_max: most wanted teachers.
-        cooldown_s: seconds between two rises of the want; a new teacher needs that long to show.
+        cooldown_s: seconds between two rises of the want, until a new teacher has an effect.
         starved_for_s: net seconds of starvation that ask for one more teacher.
         tolerated: share of the time that a student may starve without asking for more.
         source_credit_s: most seconds of starvation that waiting for the source compensates.
@@ -98,7 +98,7 @@ class FlowView(NamedTuple):
         free_windows: requests that could be sent now; 0 also without a teacher.
         idle: usable teachers with nothing in flight.
         teachers: number of present teachers.
-        waiting: the student is in a call of `next`, and the next batch has no labels yet.
+        waiting: the training loop is in a call of `next`, and the next batch has no labels yet.
         source_ended: the source has nothing more for this epoch.
         t_t_s: seconds per sample of the average teacher; None until measured.
         t_s_s: seconds per sample of the student's step, unhindered; None until measured.
@@ -157,7 +157,7 @@ class FlowMemory(NamedTuple):
     blocked_s: float = 0.0  # pulling was paused
     source_wait_s: float = 0.0  # the student waited for the source
 
-    now: float | None = None  # time of the last decision; the next fields hold since then
+    now: float | None = None  # time of the last decision; the fields up to `idle` are from then
     state: FlowState = "steady"
     pulling: bool = True
     turn: PullTransition | None = None  # the latest
