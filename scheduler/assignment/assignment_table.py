@@ -25,8 +25,8 @@ class StudentAssignment:
     Attributes:
         arrival: position in the order of arrival.
         held: its teachers, the longest held first.
-        set_aside: its teachers that give labels to nobody. It keeps them, and they count for
-            nothing.
+        set_aside: its teachers that give labels to no student; it keeps them, but they do not
+            count.
         released: teachers that were set aside and that it no longer keeps.
         own: power of the teachers that serve no other student.
         shared: number of its teachers that other students hold too.
@@ -164,7 +164,7 @@ class AssignmentTable:
                 self.holders.setdefault(name, ())
         self.idle = IdleTeachers(self._teachers, self.power, self.holders)
 
-    # -- what is asked
+    # -- queries
 
     @property
     def shared(self) -> bool:
@@ -229,7 +229,7 @@ class AssignmentTable:
             return A_PART
         return BELOW_MIN if heads < student.min else BELOW_NEED
 
-    # -- what is done
+    # -- changes
 
     def give(self, student: StudentAssignment, teacher: str) -> None:
         """Assign the teacher to the student, in addition to the students that hold it already."""
@@ -304,7 +304,7 @@ def assignment_tables(
         students: all known students, with what they held.
         silent: teachers that give labels to none of their students.
         keeping: a newcomer may keep a teacher that another student holds too.
-        newcomers: students whose teachers are known only from their own report.
+        newcomers: students that were unknown, with teachers only from their own report.
     """
     made: dict[str, AssignmentTable] = {}
     for arrival, (name, entry) in enumerate(students.items()):

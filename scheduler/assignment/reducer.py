@@ -2,10 +2,10 @@
 
 Each student gets labels of one content at a time. The content changes between two epochs, or at
 once if the operator says so. A new student starts on the next content if a teacher serves it, else
-on the current one. A student in the middle of an epoch keeps its content even if no teacher serves
-it, because labels of two models are never mixed. It is told the next content, waits between two
-epochs to be moved, and is moved then; where the plan says "now" it is moved at once. It is only
-moved to a content that a teacher serves.
+on the current one. A student in the middle of an epoch keeps the current content even if no teacher
+serves it, because labels of two models are never mixed. The student is told the next content, waits
+between two epochs, and is moved then. It is moved at once if the plan says "now", or if its content
+is neither the current one nor served. It is only moved to a content that a teacher serves.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _settled(
         served: contents that a teacher serves.
         between_epochs: it waits between two epochs and sends nothing until it is answered.
         recovering: only students between epochs move, because a move takes their teachers. If the
-            plan is a guess nobody moves: members that would correct it may still come back.
+            plan is a guess, no student moves: members that would correct it may still return.
     """
     goal, now = plan.next or plan.current, bool(plan.next) and plan.at == "now"
     known = plan.declared or bool(plan.next) or not recovering
@@ -166,9 +166,10 @@ def reduce(
 ) -> tuple[AssignmentState, tuple[AssignmentChange, ...]]:
     """Apply a batch of events: return the new state, and a change for each student to notify.
 
-    A student is notified when its teachers change, when a teacher that it holds or still finishes
-    with is lost, when its content or next content changes, when it waits between two epochs during
-    an upgrade, and once when it is new. Events without news return `state` itself.
+    A student is notified when its teachers change, when a teacher that it holds, or that still
+    finishes its requests, is lost, when its content or next content changes, when it waits between
+    two epochs during an upgrade, and once when it is new. If nothing changes, `state` itself is
+    returned.
 
     Args:
         state: the state before.
@@ -176,7 +177,7 @@ def reduce(
         now: seconds of any monotonic clock.
 
     Raises:
-        ValueError: a student wants less than nothing.
+        ValueError: a student wants a negative number of teachers.
     """
     facts = WorkingState(state, now)
     facts.take(events)
@@ -219,7 +220,7 @@ def _assign(facts: WorkingState) -> None:
             _read_back(facts, table)
         before, silent, new = silent, silent_teachers(facts.students), frozenset()
         if silent <= before:
-            break  # no teacher is left only with students that it gives no labels
+            break  # no further teacher gives labels to none of its students
 
 
 def _read_back(facts: WorkingState, table: AssignmentTable) -> None:

@@ -10,9 +10,9 @@ shares. The rest follows in the same way.
 1. Students give back what they do not need. 2. Idle teachers go to the strongest claim. 3. When no
 teacher is idle: a light student joins another one; light students make room; the student that would
 miss a teacher least gives one to a strictly stronger claim; a student that can do with a weaker
-teacher trades; a student without any teacher shares one. 4. Teachers that are idle after that
-relieve students that share, where one teacher is all that they need. Each step serves a stronger
-claim than it creates, so the procedure ends.
+teacher trades; a student without any teacher shares one. 4. Teachers that are still idle go to
+students that share one and need no more than one. Each step serves a stronger claim than it
+creates, so the procedure ends.
 
 A job is as fast as its slowest rank. So teachers that cannot raise all ranks of a job go to a
 smaller job that they can raise as a whole.
@@ -340,7 +340,7 @@ class _Repair:
         self._settled(student)
 
     def _join(self, student: StudentAssignment, teacher: str) -> None:
-        """Share a teacher; the student that held it alone may claim more then."""
+        """Share a teacher; if a student held it alone, that one may now claim more."""
         table = self._table
         holders = table.holders[teacher]
         if student.held:

@@ -4,9 +4,9 @@ Speeds and needs have one unit: the service's usual teacher. Measured speeds sca
 that used them directly would move teachers for nothing. So a speed is rounded to a class relative
 to the first known speed, and the class stays until the speed has clearly changed. On a loaded
 machine a time per sample is off by half in either direction. A class therefore changes when every
-speed of the last `HOLD_S` was outside of it on the same side: then to the class of their mean. It
-changes at once if it rests on no measurement, or if the new speed is too far away to be noise. A
-speed holds until the next report, so time alone can bring a lasting speed into force.
+speed of the last `HOLD_S` was outside of it on the same side; the new one is the class of their
+mean. It changes at once if it rests on no measurement, or if the new speed is too far away to be
+noise. A speed holds until the next report, so time alone can bring a lasting speed into force.
 
 The state is immutable. While the rule works, `AssignmentTable` holds the assignments.
 """
@@ -25,7 +25,7 @@ When = Literal["epoch", "now"]
 
 @dataclass(frozen=True, slots=True)
 class TeacherUp:
-    """A teacher serves. Another incarnation of a known teacher ends its old life.
+    """A teacher serves. Another incarnation of a known teacher replaces it.
 
     Attributes:
         speed: samples per second of all its lanes together; 0: unknown.
@@ -61,8 +61,7 @@ class StudentReported:
 
     Attributes:
         want: number of teachers it asks for, the `unreachable` ones included; 0: none now.
-        holding: used if the student is new here, so that a restarted manager takes nobody's
-            teachers.
+        holding: its teachers; used if it is unknown, so that a restarted manager moves none.
         min: number guaranteed to its job, at most `want`.
         priority: higher goes first.
         needed: n = ceil(t_t / t_s); 0: unknown.
@@ -105,7 +104,7 @@ class ContentPlanned:
     """The content of the service, and the one that is to replace it.
 
     Attributes:
-        current: "": use what its students and its first teacher have.
+        current: "": find it, see `prevailing_content`.
         next: "": no upgrade.
         at: students move at the end of their "epoch", or "now".
     """
@@ -200,8 +199,7 @@ def need_of(report: StudentReported, unit: float) -> float:
     """Return the power that a student needs, without replacements of unreachable teachers.
 
     If the ratio t_t / t_s is known, only a part of the last teacher may be needed: one teacher can
-    feed several students with t_t < t_s. `unit` is the power of the teachers that the student
-    counts in.
+    feed several students with t_t < t_s. `unit` is the power of the student's average teacher.
     """
     if report.want == 0:
         return 0.0
@@ -241,7 +239,7 @@ class SpeedClass:
 
 def follow_speed(speed_class: SpeedClass, speed: float, anchor: float, now: float) -> SpeedClass:
     """Apply a speed in samples per second; `anchor` is the speed of the usual teacher."""
-    speed_class = elapse_speed(speed_class, now)  # what stood until now comes into force first
+    speed_class = elapse_speed(speed_class, now)  # a speed that lasted takes effect first
     if not (is_known(speed) and is_known(anchor)):
         return speed_class
     if not speed_class.measured:
@@ -301,7 +299,7 @@ class StudentEntry:
         want: number of teachers it asks for.
         need: power that the rule gives it if possible.
         demand: the power it asks for, debounced.
-        unit: power of the teachers that `want` counts.
+        unit: power of its average teacher, in which `want` counts.
         unavailable: teachers that give it no labels and do not count in its share.
         content_id: content of its labels.
         labelled: it may have labels of this content already; else it is still free to choose.

@@ -81,7 +81,7 @@ class WorkingState:
         """Apply a batch of events in order.
 
         Raises:
-            ValueError: a student wants less than nothing.
+            ValueError: a student wants a negative number of teachers.
         """
         for event in events:
             match event:
