@@ -3,10 +3,11 @@
 `Admission` decides which registered teachers the coordinator probes, when, and which are admitted.
 The probing itself is done elsewhere.
 
-The sidecar of a foreign server registers and withdraws it by `HealthCheck`. A cheap check *asks*
-the server whether it is ready. A *test* has it label a few samples and judges the labels; it finds
-servers that are ready and hang, or answer nonsense. Only a test registers a server. A wrong answer
-withdraws it at once, because wrong labels are worse than none; silence does so when it lasts.
+The sidecar of a foreign server registers and withdraws the server as `HealthCheck` decides. A cheap
+check *asks* the server whether it is ready. A *test* has it label a few samples and judges the
+labels; it finds servers that are ready and hang, or answer nonsense. Only a test registers a
+server. A wrong answer withdraws it at once, because wrong labels are worse than none; silence does
+so when it lasts.
 
 A `TokenBucket` limits how much one peer may ask. It holds at most `burst` tokens and gains
 `per_second` each second. A request takes tokens, or is refused when too few are left. So at most
@@ -50,8 +51,8 @@ def identity_address(address: str, sidecar: str, *, has_key: bool) -> str | None
         has_key: it registered with a key, without which nothing can be proved.
 
     Returns:
-        None: no proof is possible, so it is never admitted. Otherwise anyone with access to the
-        registry could offer students any server as a teacher.
+        The address; None: no proof is possible, so the teacher is never admitted. If it were,
+        anyone with access to the registry could offer students any server as a teacher.
     """
     return (sidecar or address) if has_key else None
 
@@ -191,7 +192,7 @@ class Admission:
 
 
 CheckMode = Literal["ask", "test"]
-#: Result of a check: the server is well; it does not answer; it answers what no teacher may.
+#: Result of a check. "silent": no answer; "wrong": an answer that no teacher may give.
 CheckResult = Literal["well", "silent", "wrong"]
 RegistryAction = Literal["stay", "register", "withdraw"]
 

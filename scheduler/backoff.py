@@ -1,8 +1,8 @@
-"""How long to wait before a retry: exponential backoff with full jitter.
+"""Waits before retries: exponential backoff with full jitter.
 
 The wait is uniform between 0 and a ceiling that doubles with each failure, so clients that lost a
-server at the same moment do not return at the same moment. A caller that nobody competes with waits
-for the ceiling itself.
+server at the same moment do not return at the same moment. A caller without competitors waits for
+the ceiling itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
-#: Doublings after which no ceiling of practical use is still below its cap.
+#: After this many doublings any practical ceiling has reached its cap.
 _MAX_DOUBLINGS = 60
 
 
@@ -47,8 +47,8 @@ def retry_s(failures: int, rng: RandomLike, base_s: float = 0.1, cap_s: float = 
     Args:
         failures: consecutive failures before the latest one.
         rng: jitters the retries.
-        base_s: as of `ceiling_s`.
-        cap_s: as of `ceiling_s`.
+        base_s: see `ceiling_s`.
+        cap_s: see `ceiling_s`.
     """
     return delay_s(failures, rng, base_s, cap_s) if failures else 0.0
 

@@ -1,4 +1,4 @@
-"""How a teacher fills its devices: which requests are batched, on which device, in which sizes.
+"""Batching of a teacher's requests: which go together, on which device, and in which sizes.
 
 *Dynamic batching.* A batch has requests of one shape (input names, dtypes, trailing dimensions) in
 their order of arrival. It is sent as soon as a device has room and

@@ -1,4 +1,4 @@
-"""Which answers are compared with those of other teachers, and which teacher lies if they differ.
+"""Comparisons of teachers' answers: which are compared, and which teacher lies if they differ.
 
 No answer is trusted blindly, and correct shapes and finite numbers prove little. So a teacher that
 joins a pool with a trusted teacher starts *on trial*: it gets copies of requests that trusted
@@ -29,8 +29,8 @@ from .backoff import RandomLike
 
 #: Tolerated difference of the labels of two teachers, relative to the greatest absolute value of
 #: both arrays. With one numerics_id the bits agree unless servers batch requests differently; then
-#: the third digit may differ in half precision. Different ones: other kernels, other precision,
-#: int8.
+#: the third digit may differ in half precision. With different ones, kernels or precisions (int8)
+#: differ.
 SAME_NUMERICS, OTHER_NUMERICS = 1e-2, 5e-2
 #: After so many seconds in which only teachers on trial answer, one of them is admitted.
 ALONE_S = 1.0
@@ -38,7 +38,7 @@ ALONE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class CanaryConfig:
-    """How much is compared.
+    """Settings of comparisons.
 
     Attributes:
         share: part of the requests that two teachers label, besides those of trials; 0: trials

@@ -1,11 +1,11 @@
 """One circuit breaker per teacher: which teachers a reader ejects from its pool, and for how long.
 
 A breaker is *closed* while its teacher gets requests, *open* while it gets none, and *half open*
-from the moment when a probe may be sent until it is answered. Teachers are ejected for costing work
-or for answers that cannot be trusted, never for being slow: a slow teacher gets few batches, and
-its labels still help (see `hedging` for stragglers). The causes:
+from the moment when a probe may be sent until it is answered. Teachers are ejected for lost work or
+for answers that cannot be trusted, never for being slow: a slow teacher gets few batches, and its
+labels still help (see `hedging` for stragglers). The causes:
 
-* "failed": several consecutive failed requests (it is full, restarts, breaks).
+* "failed": several consecutive failed requests (it restarts, breaks); being full does not count.
 * "silent": it was silent for long while others answered (see `hedging`). Its requests have been
   hedged; ejected, it is replaced by another teacher.
 * "wrong": one answer that cannot be labels (shape, NaN, other content).
@@ -104,7 +104,7 @@ class CircuitBreaker:
         return self.open("failed", now, rng)
 
     def silent(self, others: int, now: float, rng: RandomLike) -> bool:
-        """Record that the teacher is silent; as `failed`."""
+        """Record that the teacher is silent; arguments and result are those of `failed`."""
         if self.cause is not None:
             return False
         if self.silent_since is None:
@@ -223,7 +223,7 @@ class CircuitBreakers:
             self._log("info", f"teacher {name} is asked again", name)
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget all others: another machine may return under their names."""
+        """Forget all other teachers: another machine may return under their names."""
         self._breakers = {name: one for name, one in self._breakers.items() if name in names}
         self.labellers.intersection_update(names)
 

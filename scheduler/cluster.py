@@ -258,7 +258,7 @@ class Distillation:
         Args:
             kind: kind of the student's device.
             rows: rows of a batch.
-            hand_over_s: seconds in which a reader hands over a batch with stored labels.
+            hand_over_s: seconds that a reader needs to deliver a batch with stored labels.
 
         Raises:
             ValueError: the job has no rate for the kind.

@@ -1,4 +1,4 @@
-"""How many nodes each elastic job of a cluster gets: the least fulfilled job grows first.
+"""Division of a cluster's nodes among elastic jobs: the least fulfilled job grows first.
 
 Follows the autoscaler of EDL's controller and ElasticDL's elastic scheduling. Call `decide` after
 every change and every few seconds; the caller carries out the targets.
@@ -170,7 +170,7 @@ class ElasticShares:
     ) -> None:
         """Change jobs by `nodes` at a time, in order, as long as they may.
 
-        A job that cannot change in its turn is out for good.
+        A job that cannot change in its turn gets no further turn.
         """
         by_name = {job.name: job for job in jobs if may(job)}
         queue = [(*order(job), job.name) for job in by_name.values()]

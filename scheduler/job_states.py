@@ -1,7 +1,8 @@
 """The state of an elastic job: how its nodes end, when it is over, and when a node is retried.
 
 A job has succeeded when one of its nodes finished by itself and no other node is left. It has
-failed when more of its nodes failed than may be retried. Nodes that were told to leave just go.
+failed when more of its nodes failed than may be retried. Nodes that were told to leave count for
+neither.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class NodeEndings:
         retries: number of failed nodes that the job survives.
         failures: number of failed nodes; nodes that fail together count once.
         done: a node has finished.
-        hopeless: a node has failed as the next one would.
+        hopeless: a node has failed in a way that a retry would repeat.
     """
 
     retries: int = 0

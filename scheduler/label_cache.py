@@ -1,8 +1,8 @@
-"""The label store's rules: which batches are looked up, and which rows of a full store are evicted.
+"""Rules of the label store: which batches are looked up, and which rows a full store evicts.
 
 Labels are valid only for the model that made them, so nothing is looked up before the model is
-known: from the coordinator, or from the first answer of a teacher. If no teacher answers at all, it
-is the model that the store has seen last: this allows a run with all teachers off.
+known: from the coordinator, or from the first answer of a teacher. If no teacher is usable, the
+model that the store has seen last is assumed: this allows a run with all teachers off.
 
 Rows lie in the order of writing. A full store is swept from its head, so that whole pages become
 free: rows there are evicted, except those used later than the typical row, which move behind the
@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from statistics import median_high
 from typing import Literal
 
-#: Seconds that teachers have to answer before the store alone decides which model it is.
+#: Seconds without a usable teacher after which the store alone decides which model it is.
 OFFLINE_AFTER_S = 2.0
 #: Seconds that other batches wait for the answer to the first one, which tells the model.
 FIRST_ANSWER_S = 5.0
 
+#: What to do with a batch: look it up; look it up for the remembered model; send it to teachers; or
+#: wait.
 CacheStep = Literal["look", "recall", "ask", "wait"]
 
 
@@ -48,7 +50,7 @@ class CacheView:
 
 
 def cache_step(now: CacheView) -> CacheStep:
-    """Look it up; look it up for the remembered model; send it to teachers; or wait."""
+    """Return what to do with a batch at its turn."""
     if now.known:
         return "look"
     if now.mute:

@@ -41,7 +41,7 @@ def next_term(time_ms: int, stored: int, *reported: int) -> int:
 
 
 def is_ahead(reported: tuple[int, int], epoch: tuple[int, int], time_ms: int) -> bool:
-    """Whether a reader follows an assignment that the table has not reached: it was rolled back."""
+    """Whether a reader follows an assignment above the table's epoch: the table was rolled back."""
     return reported > epoch and is_believable(reported[0], time_ms)
 
 
@@ -79,7 +79,7 @@ def registry_answered(
 def sweep_until_ms(watch: RegistryWatch, now: float, grace: float, gap_s: float) -> int | None:
     """Return the registry time before which expired leases are deaths; None: not known now.
 
-    Nobody can renew a lease while the registry is away. So expiry is trusted only after the
+    Leases cannot be renewed while the registry is away. So expiry is trusted only after the
     registry has answered for `grace`, and while it has not been silent for more than `gap_s`. The
     registry must check the latter itself: a sweep may wait behind a request that hangs, and would
     run first afterwards, before any heartbeat.
@@ -89,9 +89,9 @@ def sweep_until_ms(watch: RegistryWatch, now: float, grace: float, gap_s: float)
 
 
 def still_led(listed_s: Mapping[str, float], now: float, lasting_s: float) -> dict[str, float]:
-    """Return the services, by the time of their latest member, that are led on for `lasting_s`.
+    """Return the services that had a member within `lasting_s`, with the time of the latest one.
 
-    The leader still has to log the loss of the last member.
+    They are led on, so that the loss of the last member is logged.
     """
     return {name: at for name, at in listed_s.items() if now - at < lasting_s}
 

@@ -1,4 +1,4 @@
-"""Predicts the speed of a distillation on given devices, by stages: the slowest decides.
+"""Prediction of a distillation's speed on given devices: its slowest stage decides.
 
 Seconds per student and batch:
 
@@ -113,9 +113,9 @@ def room_for(made: float, used: float, variance: float, lost: float = LOST) -> f
     """Return the buffer in batches at which jitter costs no more than a share of the rate.
 
     Args:
-        made: as of `throughput`.
-        used: as of `throughput`.
-        variance: as of `throughput`.
+        made: see `throughput`.
+        used: see `throughput`.
+        variance: see `throughput`.
         lost: the share.
     """
     if variance <= 0:
@@ -153,7 +153,7 @@ def thresholds(
     Args:
         used: batches per second that the student takes.
         reaction_s: seconds from sending a batch to an idle teacher to receiving its labels.
-        spread_s: standard deviation of it.
+        spread_s: standard deviation of `reaction_s`.
         windows: requests that its teachers have in flight.
         cushion: batches against jitter, from `room_for`.
         most: batches that fit into memory.
@@ -437,7 +437,7 @@ def predict(
 def _moments(
     cluster: Cluster, teams: Sequence[DeviceGroup]
 ) -> list[tuple[float, tuple[DeviceGroup, ...]]]:
-    """Return which teachers are available for which share of time: the average, or one more.
+    """Return shares of time, and the teachers available in each: the average, or one more.
 
     Of 40 devices available 97 % of the time, 38 or 39 are there. For 8 students that wait for each
     other that is 4 for the slowest, not 4.85 for each.

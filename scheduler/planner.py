@@ -10,7 +10,7 @@ from .pipeline_model import Costs, DeviceGroup, PlannedMesh, Prediction, predict
 from .rates import pooled_t_t, teachers_needed
 from .verdicts import Aim, MeshVerdict, Method, MethodEstimate, judge
 
-#: Of kinds with more devices only some numbers are evaluated.
+#: For kinds with more devices than this, only some numbers are evaluated.
 FINE = 128
 #: Fleets that could label this multiple of what the students train are large enough.
 PLENTY = 1.5

@@ -93,7 +93,7 @@ class RecentMean:
         self.value = self._mean()
 
     def forget(self, count: int) -> None:
-        """Drop the `count` oldest of more measurements."""
+        """Drop the `count` oldest measurements; at least one must remain."""
         for _ in range(count):
             self._latest.popleft()
             self._counts.popleft()

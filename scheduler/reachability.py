@@ -1,4 +1,4 @@
-"""Whether a student can reach its teachers, and when it asks one again.
+"""Reachability of a student's teachers, and pauses before a teacher is asked again.
 
 A request may take minutes, and a connection over a broken path stays open. So silence may mean slow
 models, or no path. A new connection to each teacher tells which, as in the health check of a load
@@ -83,7 +83,7 @@ class Reachability(Generic[T]):
         return frozenset(one for one, tried in self.attempts.items() if tried.failures >= FAILURES)
 
     def may_be_cut_off(self, now: float) -> bool:
-        """Whether that is so or unknown: no teacher was reached since all are silent."""
+        """Whether the student may be cut off: no teacher was reached since all are silent."""
         if self.silent_since is None or now - self.silent_since < DOUBT_S:
             return False
         return not any(tried.reached for tried in self.attempts.values())

@@ -24,7 +24,7 @@ from .rates import (
     teachers_needed,
 )
 
-#: The first steps of a training are slow (caches, compilers): they are dropped after as many more.
+#: Number of first steps that are dropped as slow (caches, compilers), once as many more are known.
 WARM_UP = 8
 #: Steps over which t_s is averaged. With an asynchronous device the training loop runs ahead for
 #: some steps and then waits for all of them, hence a mean. An evaluation or a checkpoint is a
@@ -46,14 +46,14 @@ class StreamStats:
     def __init__(self) -> None:
         self._steps = MeanWithoutPause(STEP_WINDOW)
         self._pulls = RecentMean(PULLS)
-        self._begins = False  # an epoch, but not the first
+        self._begins = False  # the next pull is the first one of a later epoch
         self._answers: dict[str, RecentMedian] = {}
         self._medians: dict[str, float] = {}  # of teachers with enough answers
         self._t_t_s: float | None = None
         self._is_t_t_known = True  # `_t_t_s` is up to date
         self._rate = RecentRate(RATE_WINDOW_S)
         self._served: dict[str, int] = {}
-        self.steps = self.answers = 0  # measurements, of all there were
+        self.steps = self.answers = 0  # all measurements so far
         self.batches_taken = 0
         self.samples_taken = 0
 
@@ -66,7 +66,7 @@ class StreamStats:
                 self._steps.forget(WARM_UP)
 
     def begin(self) -> None:
-        """Begin an epoch; the source's time for that does not count in its pace."""
+        """Begin an epoch; after the first epoch, leave its first pull out of the source's pace."""
         self._begins = len(self._pulls) > 0
 
     def pulled(self, source_s: float, samples: int) -> None:
@@ -136,13 +136,13 @@ class StreamStats:
 
 #: Longest age of a profile: machines change, and so do trainings of one name.
 BELIEVED_S = 30 * 86400.0
-#: Fewest measurements of a time: answers of all teachers, and steps.
+#: Fewest answers, of all teachers, for a measured t_t; fewest steps for a measured t_s.
 ANSWERS, STEPS = 5, 8
-#: Fewest measurements of a profile.
+#: Fewest answers, and fewest steps, for writing a profile.
 SETTLED_STEPS = 64
-#: A profile is rewritten after this change of a time, or at this age in seconds,
+#: A profile is rewritten when a time has changed by this factor, or at this age in seconds.
 MOVED, STALE_S = 1.1, 3600.0
-#: but not more often than this.
+#: Shortest time in seconds between two writes.
 SPACING_S = 30.0
 
 

@@ -1,4 +1,4 @@
-"""Whether a mesh is worth it: the times and costs of four methods, compared."""
+"""Comparison of four methods by time and cost, to decide whether a mesh is worth it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 from .cluster import Cluster, Distillation
 from .pipeline_model import Costs, DeviceGroup, PlannedMesh, predict
 
-#: Times and costs that differ by less are equal: predictions are no better.
+#: Times and costs that differ by a smaller factor count as equal: predictions are no more exact.
 EQUAL = 1.02
 #: Largest number of teachers at which a crossover is searched.
 MOST = 1 << 14
@@ -90,7 +90,7 @@ def judge(
         ways: all four estimates.
         mesh: the mesh; None: there is none.
         aim: what to optimise.
-        costs: as of `predict`.
+        costs: see `predict`.
     """
     by = {way.method: way for way in ways}
     take = _take(job, ways, aim)
@@ -198,7 +198,7 @@ def crossover(
         job: the distillation.
         mesh: the mesh; the number of its last kind of teachers is varied.
         rate: samples per second to exceed.
-        costs: as of `predict`.
+        costs: see `predict`.
 
     Returns:
         The number; None: no number suffices.
