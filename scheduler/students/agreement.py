@@ -1,9 +1,9 @@
-"""What all ranks decide from all votes: what to do at a step, and how many rows each rank takes.
+"""Decisions that all ranks derive from all votes: what to do at a step, and the rows of each rank.
 
 There is no leader. Before each step every rank votes. All ranks get all votes in the order of
 ranks, and `decide` is a function of the votes alone, so all of them do the same. In the same way
-every rank keeps an equal `RowShares`, so all know the rows of each rank: in proportion to its
-speed, and known ahead. Ranks read ahead, so a change applies from a step on that no rank has
+every rank keeps an equal `RowShares`, so all know the rows of each rank in advance. They are in
+proportion to the ranks' speeds. Ranks read ahead, so a change begins at a step that no rank has
 pulled.
 """
 
@@ -33,7 +33,7 @@ class Vote:
         waiting: it waits for a batch, and `rows` is not valid yet.
         leaving: its supervisor wants it to leave at a safe point.
         save: a snapshot is due.
-        pulled: the last step whose rows it may have pulled, or may pull before the next vote.
+        pulled: the last step that it may have pulled rows for, or may before the next vote.
         row_s: seconds per row of its previous step, of its source or of computing, whichever is
             longer; 0: unknown.
         busy_s: seconds between the previous vote and this one.
@@ -66,8 +66,8 @@ class StepDecision:
         rows: of each rank; empty unless the verdict is "step".
         leave: all leave after this step, or at once without one.
         save: take a snapshot after this step.
-        free_from: the first step whose shares can still change.
-        patient: ranks may be far apart in time at what comes next.
+        free_from: the first step with shares that can still change.
+        patient: ranks may reach the next collective at very different times.
     """
 
     verdict: StepVerdict
@@ -102,7 +102,7 @@ def decide(votes: Sequence[Vote]) -> StepDecision:
 
 #: A change must shorten the slowest rank's step by this part.
 WORTH: Final = 0.1
-#: Number of times per rank whose median counts.
+#: Number of latest times per rank; their median counts.
 WINDOW: Final = 5
 #: Fewest times per rank for a change.
 ENOUGH: Final = 3

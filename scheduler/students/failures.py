@@ -1,4 +1,4 @@
-"""Which ranks hang or straggle, and what to do after a rank failed.
+"""Ranks that hang or straggle, and what to do after a rank failed.
 
 A rank hangs when it has reported no step for `hang_s`. During its start (imports, first batch,
 process group) the limit is `START_FACTOR` times as long. A rank that reports that it waits for
@@ -121,9 +121,9 @@ def straggler(seconds_per_row: Mapping[int, Iterable[float]]) -> int | None:
     return rank if usual[rank] > SLOWER * median_low(others) > 0 else None
 
 
-#: How a rank failed: its code raised; it ended by a signal or without a report; it made no
-#: progress; its whole node is gone; it ended because others were gone, which no other rank has
-#: reported.
+#: How a rank failed. "crash": its code raised; "killed": it ended by a signal or without a report;
+#: "hang": it made no progress; "lost": its whole node is gone; "adrift": it ended because its peers
+#: were gone, which counts only without another failure.
 FailureKind = Literal["crash", "killed", "hang", "lost", "adrift"]
 #: These are no evidence against the step or the reporting node.
 _BLAMELESS: Final = ("lost", "adrift")

@@ -99,7 +99,7 @@ def moves_positions(changes: Iterable[Difference]) -> bool:
 def data_order(own: Fingerprint, saved: Fingerprint) -> dict[str, Any]:
     """Return the order of the data of a generation: the fields `ORDER`, and "restarts_epoch".
 
-    The latter: the epoch that the checkpoint was saved in starts anew, as its positions stand for
+    The latter is true if the epoch of the checkpoint starts anew, because its positions stand for
     other samples now.
 
     Args:

@@ -1,4 +1,4 @@
-"""When to save a checkpoint, the history of checkpoints, and which ones may be removed.
+"""Checkpoints: when to save one, their history, and which ones may be removed.
 
 The checkpoints of an elastic training form a *history*: a line in which each continues the previous
 one. A save joins it by a compare-and-set at the job board, which succeeds only while the generation
@@ -179,7 +179,7 @@ def newest_first(found: Sequence[StoredCheckpoint]) -> list[StoredCheckpoint]:
 
 
 def to_prune(found: Sequence[StoredCheckpoint], keep: int) -> list[str]:
-    """Return the names of those that may be removed, the oldest first.
+    """Return the names of checkpoints that may be removed, the oldest first.
 
     The `keep` newest whole ones stay, everything newer than the oldest of these, and what may still
     join the history. So a damaged one stays for inspection until `keep` whole ones are newer.

@@ -1,4 +1,4 @@
-"""Which positions of an epoch are trained, and which rank trains them.
+"""Positions of an epoch, and the ranks that train them.
 
 An epoch is dealt in shards that ranks lease one after another, or in parts that are fixed ahead
 (`StaticDeal`). Readers without leases share whole batches (`RankShard`): after the first `start`

@@ -2,9 +2,9 @@
 
 The weight of a loss term is constant or follows a schedule over the steps of a training. A local
 batch that does not fit a device is trained in pieces. So the total batch of a step is what the job
-says, whatever the world and whatever fits: gradients of the mean over each piece, times its weight,
-add up to that of the mean over the rows of all ranks. The learning rate changes once per change of
-the number of ranks.
+says, in any world and on any device: gradients of the mean over each piece, times its weight, add
+up to that of the mean over the rows of all ranks. The learning rate changes once per change of the
+number of ranks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which nodes form the next world of a training, and when: the reducer that the leading node runs.
+"""The reducer of the leading node: which nodes form the next world of a training, and when.
 
 A *world* is a numbered list of nodes. It ends when one of its ranks fails, when a node is lost or
 wants to leave, or when it is recalled: at a safe point because a new node waits, or at once because
@@ -63,7 +63,7 @@ class WorldLimits:
 
 @dataclass(frozen=True, slots=True)
 class LiveNode:
-    """A node that lives.
+    """A living node.
 
     Attributes:
         node: its id.
@@ -105,7 +105,7 @@ class World:
         reason: why it was formed.
         fingerprint: fingerprint of all its nodes; empty: unknown.
         untried: nodes that joined a running job and have not made a step in it.
-        data_order: of its ranks, see the function; empty: unknown, as an older version formed it.
+        data_order: see `fingerprint.data_order`; empty: unknown, as an older version formed it.
     """
 
     number: int
@@ -159,7 +159,7 @@ class RecallWorld:
     """All nodes of generation `number` end their ranks: at a safe point, or `at_once`.
 
     Attributes:
-        hung: ranks that are to blame; for their nodes they have failed.
+        hung: ranks that are to blame; their nodes treat them as failed.
     """
 
     number: int
@@ -395,7 +395,7 @@ def _origin(
 ) -> tuple[CheckpointEntry | None, str]:
     """Return the newest available checkpoint, and the node that must write it ("": it is on disk).
 
-    One that must be written has no name yet: the leader draws it.
+    A checkpoint that must still be written has no name: the leader makes one.
     """
     holders = [
         one
