@@ -22,8 +22,8 @@ from .scenario import Scenario, ScenarioFault, StudentGroup, TeacherGroup
 from .student import JobRanks, SimulatedStudent
 from .teacher import SimulatedTeacher, TeacherFleet
 
-#: A run without a duration is stuck after this many virtual seconds without a trained batch, and
-#: this multiple of the time of a batch.
+#: A run without a duration is stuck after this many virtual seconds without a trained batch, or
+#: after this multiple of the time of a batch if that is longer.
 LEAST_PATIENCE_S: Final = 600.0
 PATIENCE_TIMES: Final = 20.0
 
@@ -155,7 +155,7 @@ class SimulatedControl:
     # -- what goes wrong
 
     def _broke(self, teacher: str) -> None:
-        """The process of a teacher ended: connected students notice at once."""
+        """Let connected students notice at once that the process of a teacher ended."""
         for student in self._there:
             student.reader.broke(teacher)
 

@@ -1,8 +1,7 @@
 """The leading manager of one service, with the live mesh's rules of assignment and autoscaling.
 
-Events and reports arrive at any time; a look processes all of them at once, as a manager's does.
-What a live student does not report is ignored here too: a measured time that changed by less than a
-tenth.
+Events and reports arrive at any time; a look processes all of them at once, as a manager does. A
+measured time that changed by less than a tenth is not reported, as in the live mesh.
 """
 
 from __future__ import annotations

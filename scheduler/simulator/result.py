@@ -51,11 +51,11 @@ class TeachersResult:
     Attributes:
         group: of the scenario.
         started: number of teachers ever.
-        lost: number that crashed, hung for good, or were cut off.
+        lost: number of expired leases: of teachers that crashed, or hung for longer than the TTL.
         there_s: teacher-seconds from serving until gone.
         busy_s: lane-seconds of working devices.
         utilization: `busy_s` per lane-second there; 0 without any.
-        batches: number of batches whose labels were used (fractions of batches count).
+        batches: number of batches that they labelled and that were used, in fractions.
         cost: price of `there_s`.
     """
 
@@ -105,7 +105,7 @@ class SimulatedEvent:
         kind: "join", "serve", "crash", "hang", "wake", "drain", "leave", "lost", "slow", "pace",
             "assign", "want", "order", "desired", "done".
         subject: the student, teacher or service.
-        text: for people.
+        text: details, for display.
     """
 
     at_s: float
@@ -119,7 +119,7 @@ class LabelledRequest:
     """A request at a teacher's device; kept only on demand.
 
     Attributes:
-        teacher, student: who labelled it, for whom.
+        teacher, student: the teacher that labelled it, and the student.
         batch: its first batch, counted by the student from 0.
         rows: number of rows.
         sent_s: when the student sent it.
@@ -175,12 +175,12 @@ class SimulationResult:
 
     @property
     def samples_per_s(self) -> float:
-        """Of all students together."""
+        """Rate of all students together."""
         return sum(student.samples_per_s for student in self.students)
 
     @property
     def cost(self) -> float:
-        """Of all teachers, in the currency of the scenario."""
+        """Cost of all teachers, in the currency of the scenario."""
         return sum(group.cost for group in self.teachers)
 
     def group(self, name: str) -> tuple[StudentResult, ...]:

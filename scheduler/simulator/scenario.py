@@ -1,7 +1,7 @@
 """Scenarios of the simulator: students, teachers, links, and what happens to them.
 
 A scenario determines a run: the same one with the same seed gives the same run, event by event.
-Times are virtual seconds since its beginning; a batch is a student's, of `batch` samples.
+Times are virtual seconds since its beginning. A batch has the `batch` samples of a student's step.
 
 The jitter of a time is its standard deviation relative to its mean. The drawn times are log-normal
 with that mean, so jitter alone makes nothing slower.
@@ -237,7 +237,7 @@ class Scenario:
     Attributes:
         students: the groups of students.
         teachers: the groups of teachers.
-        name: for people.
+        name: for display.
         seed: seed of all random numbers.
         duration_s: virtual seconds, exactly; None: until the students are done.
         batches: batches per student, for groups without a number of their own; None: no end.

@@ -112,19 +112,19 @@ class SimulatedReader:
         self._closed = True
 
     def wait(self) -> None:
-        """The training loop waits for a batch."""
+        """Record that the training loop waits for a batch."""
         self._delivery.wait()
         self._tell(ev.LoopWaiting())
         self.decide()
 
     def taken(self, batch: int, step_s: float | None) -> None:
-        """The training loop took a batch; `step_s`: its step on the previous one."""
+        """Record that the training loop took a batch; `step_s`: its step on the previous one."""
         self._delivery.taken(batch, step_s)
         self._tell(ev.BatchTaken(batch, self._group.batch, step_s))
         self.decide()
 
     def decide(self) -> None:
-        """Run Algorithm 1 until the source has yielded what it may."""
+        """Run Algorithm 1, and pull, until no more batches may be pulled now."""
         if self._closed:
             return
         self._look()

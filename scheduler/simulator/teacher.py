@@ -1,4 +1,4 @@
-"""Teachers in virtual time: devices, and how teachers start, lease, slow, fail, drain and end.
+"""Teachers in virtual time: their devices, leases, speeds, failures and drains.
 
 A request begins at max(arrival, lane free): idle time of the device is never made up.
 
@@ -56,7 +56,7 @@ class DeviceJob:
 
 
 class SimulatedTeacher:
-    """One teacher, which works on what arrives.
+    """One teacher, which labels the requests that arrive.
 
     Args:
         run: the run.
@@ -72,10 +72,10 @@ class SimulatedTeacher:
         life: number of its lease; actions planned for an earlier one are void.
         registered_at: start of its lease.
         beats_from: it sends heartbeats then, and every TTL / 2.5 after that.
-        served_from: since when it is there; None: it is not there.
-        there_s: how long it was there before that.
+        served_from: since when it is there, for its costs; None: it is not there.
+        there_s: seconds that it was there before that.
         drain_heard: students were told that it takes nothing new.
-        batches: batches whose labels were used, in fractions.
+        batches: number of batches that it labelled and that were used, in fractions.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class SimulatedTeacher:
         self._waiting: deque[DeviceJob] = deque()
         self._running: list[DeviceJob] = []
         self._on_the_way = 0  # requests and answers in transit
-        self._turn = 0  # actions planned before the device stopped are void
+        self._turn = 0  # grows when the device stops: actions planned before are void
         self._busy_s = 0.0
 
     @property
@@ -221,7 +221,7 @@ class TeacherFleet:
 
     Args:
         run: the run.
-        broke: called with the name of a teacher whose connections break.
+        broke: called with the name of a teacher when its connections break.
         hear: takes a service, and an event of its assignment.
 
     Attributes:
@@ -259,7 +259,7 @@ class TeacherFleet:
             for change in group.changes:
                 self._clock.at(change.at_s, partial(self._repace, group))
 
-    # -- who there is
+    # -- queries
 
     def of(self, service: str) -> Iterator[SimulatedTeacher]:
         """Return the teachers of a service, in the order of starting."""
@@ -288,7 +288,7 @@ class TeacherFleet:
         else:
             self.draining.pop(teacher.name, None)
 
-    # -- they come
+    # -- starts
 
     def order(self, group: TeacherGroup, in_s: float) -> None:
         """Start another teacher, which serves after `in_s`."""
@@ -331,7 +331,7 @@ class TeacherFleet:
         up = rule.TeacherUp(teacher.name, 0, speed, CONTENT)
         self._hear(group.service, up)
 
-    # -- they change
+    # -- changes of speed
 
     def _repace(self, group: TeacherGroup) -> None:
         self._trace.tell("pace", group.name, f"{group.t_t_at(self._clock.now):g} s per sample")
@@ -354,7 +354,7 @@ class TeacherFleet:
 
         self._clock.at(self._next_beat(teacher), told)
 
-    # -- they end
+    # -- ends
 
     def _leave(self, teacher: SimulatedTeacher) -> None:
         if teacher.state == "serving":
