@@ -102,7 +102,7 @@ class ElasticShares:
         return 0.0 if changed is None else max(0.0, changed + self.config.freeze_s - self._now)
 
     def ends(self, job: ElasticJob) -> bool:
-        """Whether it is near its end: it does not grow, and gives last."""
+        """Whether a job is near its end: then it does not grow, and gives nodes last."""
         return (job.progress or 0.0) >= NEAR_END
 
     def _is_overtaken(self, job: ElasticJob) -> bool:

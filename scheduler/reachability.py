@@ -122,7 +122,7 @@ def look(
 
 
 def look_at(known: Reachability[T]) -> float:
-    """Return when the next look can find something, if nothing else happens."""
+    """Return when the next look can find something by time alone; minus infinity: at any time."""
     if known.silent_since is None:
         return -inf
     if not known.attempts:

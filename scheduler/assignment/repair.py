@@ -257,7 +257,7 @@ def grow(table: AssignmentTable) -> None:
 
 
 def repair(table: AssignmentTable) -> None:
-    """Apply the rule."""
+    """Apply the rule while no recovery is under way."""
     for student in table.students:
         _part(table, student)
     _settle(table)

@@ -76,7 +76,7 @@ def relief(table: AssignmentTable) -> tuple[StudentAssignment, str] | None:
 
 
 def move(table: AssignmentTable, student: StudentAssignment, teacher: str) -> None:
-    """Replace the one teacher that the student has."""
+    """Replace the student's only teacher."""
     table.take(student, student.held[0])
     table.give(student, teacher)
 

@@ -77,17 +77,17 @@ class LedgerBatch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its inputs and labels."""
+        """Bytes of the inputs and labels."""
         return self.input_bytes + self.rows * self.row_nbytes
 
     def may_go_to(self, teacher: str) -> bool:
-        """Whether `teacher` has not refused it, or may get it once more."""
+        """Whether `teacher` has not refused the batch, or may get it once more."""
         if self.refusals is None or (refusal := self.refusals.get(teacher)) is None:
             return True
         return refusal.again
 
     def may_join(self, other: LedgerBatch) -> bool:
-        """Whether one request may have rows of both."""
+        """Whether one request may have rows of both batches."""
         return self.kind == other.kind and not (self.alone or other.alone)
 
     def drop_labels_of(self, teacher: str) -> tuple[Span, ...]:
@@ -120,12 +120,12 @@ class LedgerRequest:
 
     @property
     def joined(self) -> bool:
-        """Whether it has rows of several batches."""
+        """Whether the request has rows of several batches."""
         return self.batches[0] is not self.batches[-1]
 
     @property
     def wanted(self) -> tuple[Span, ...]:
-        """Its spans in batches that are still unlabelled."""
+        """The spans in batches that are still unlabelled."""
         if len(self.batches) == 1:  # as nearly always
             return self.spans if self.batches[0].stage is UNLABELLED else ()
         pairs = zip(self.spans, self.batches, strict=True)
@@ -133,7 +133,7 @@ class LedgerRequest:
 
     @property
     def may_be_copied(self) -> bool:
-        """Whether its answer is still wanted, and all of its rows still exist."""
+        """Whether an answer is awaited, and none of the batches is settled."""
         return bool(self.holders) and all(b.stage is UNLABELLED for b in self.batches)
 
 
@@ -156,41 +156,41 @@ class LedgerTeacher:
 
     @property
     def usable(self) -> bool:
-        """Whether it may get requests, apart from copies that name it."""
+        """Whether the teacher may get requests other than copies that name it."""
         return not (self.revoked or self.resting or self.on_trial)
 
     @property
     def idle(self) -> bool:
-        """Whether it is usable and has nothing in flight."""
+        """Whether the teacher is usable and has nothing in flight."""
         return self.usable and not self.in_flight
 
     @property
     def room(self) -> int:
-        """Free places in its window."""
+        """Number of free places in the window."""
         return max(self.window - len(self.in_flight), 0)
 
     @property
     def free(self) -> int:
-        """Requests that may be sent there now."""
+        """Number of requests that may be sent to the teacher now."""
         return self.room if self.usable else 0
 
     @property
     def there(self) -> bool:
-        """Whether it can label, now or after a rest."""
+        """Whether the teacher can label, now or after a rest."""
         return not (self.revoked or self.on_trial)
 
     def portion(self, rows: int) -> int:
-        """Return how many of `rows` one request to it may have."""
+        """Return how many of `rows` one request to the teacher may have."""
         return rows if self.most_rows is None else min(rows, self.most_rows)
 
     def may_copy(self, request: LedgerRequest) -> bool:
-        """Whether a copy of `request` may be sent there, given room."""
+        """Whether a copy of `request` may be sent to the teacher, given room."""
         return request.id not in self.in_flight and all(
             batch.may_go_to(self.name) for batch in request.batches
         )
 
     def learn(self, rows: int, device_s: float) -> None:
-        """Update its speed by an answer; device times that are not positive are ignored."""
+        """Update the speed estimate by an answer; ignore device times that are not positive."""
         if device_s <= 0:
             return
         seconds = device_s / rows

@@ -172,7 +172,7 @@ class Comparisons:
         return [self.panel.refused(name)]
 
     def ended(self, name: str, request: int) -> list[ComparisonVerdict]:
-        """Record that a request came to nothing at a teacher."""
+        """Record that a teacher will not answer a request."""
         if (case := self._cases.get(request)) is None:
             return []
         case.asked.discard(name)

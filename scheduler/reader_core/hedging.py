@@ -199,7 +199,7 @@ class _PoolView:
         return "silent" if quiet_s >= max(longest_s, SILENT_S) else "late"
 
     def _limit_s(self, teacher: BusyTeacher, expected_s: float) -> float:
-        """Return the longest time for the oldest request."""
+        """Return the seconds after which the teacher's oldest request is late."""
         patience, rows = PATIENCE, teacher.flights[0].rows
         if any(f.wanted and f.batch == self.awaited for f in teacher.flights):
             patience = URGENCY
@@ -304,7 +304,6 @@ class Lateness:
         return self._hedging.charged
 
     def sent(self, now: float) -> None:
-        """Record that a request was sent."""
         self._look_at = min(self._look_at, now + self._least_s)
 
     def answered(self, name: str) -> None:

@@ -115,15 +115,13 @@ class ReportNow(NamedTuple):
 
 
 class RefuseSettings(NamedTuple):
-    """The reader's settings fit none of the models; it cannot continue."""
+    """The reader's settings fit none of the models: raise an error."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LogMessage:
-    """A message for the log."""
-
     level: LogLevel
     text: str
     teacher: str = ""
@@ -206,7 +204,7 @@ class DropBatch:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Raise an error: there was no teacher for as long as the user allows."""
+    """Raise an error: there has been no teacher for longer than the user allows."""
 
 
 StreamInstruction = (

@@ -206,7 +206,7 @@ class TeacherLinks:
             self.connect(name, now, max(self._pause_s(self._count_failure(name), event), least_s))
 
     def start_probes(self, now: float) -> None:
-        """Probe every teacher whose time has come."""
+        """Send the probes that are due."""
         for name, link in self._links.items():
             if link.probe_at <= now:
                 link.probe_at, link.is_probed = inf, True

@@ -61,7 +61,7 @@ class ContentState:
 
     @property
     def awaited(self) -> str:
-        """The content whose teachers it needs; empty: unknown."""
+        """The content that its teachers must serve; empty: unknown."""
         if self.held_since is not None:
             return self.advice.next_content_id
         return self.content_id or self.advice.content_id
@@ -334,7 +334,7 @@ class ModelSwitch:
             self._leave()
 
     def published(self, teacher: str, kinds: Iterable[PublishedKind]) -> str:
-        """As `LabelKinds.hear`."""
+        """Record what a teacher publishes; see `LabelKinds.hear`."""
         misfit = self.kinds.hear(teacher, kinds)
         self._leave()
         return misfit

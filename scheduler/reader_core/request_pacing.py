@@ -167,7 +167,6 @@ class RequestPacing:
         return self._windows.least if known is None else known.window.size
 
     def sent(self, name: str, request: int, now: float) -> None:
-        """Record a sent request."""
         if (known := self._teachers.get(name)) is not None:
             known.sent[request] = (now, self._most_rows(known))
 
@@ -221,7 +220,6 @@ class RequestPacing:
                 yield ev.RequestSizeChanged(name, most_rows)
 
     def forget(self, name: str) -> None:
-        """Forget a teacher that is gone."""
         self.times.forget(name)
         self._teachers.pop(name, None)
 

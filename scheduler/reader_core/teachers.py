@@ -164,7 +164,6 @@ class TeacherStates:
     # --- membership
 
     def probed(self, event: Probed, now: float) -> None:
-        """Handle an answered probe."""
         name, links = event.teacher, self.links
         self._heard(name)
         if event.misfit and links.is_assigned(name):
@@ -211,7 +210,6 @@ class TeacherStates:
             self._emit(RefuseSettings(f"teacher {name}: {words}"))
 
     def probe_failed(self, event: ProbeFailed, now: float) -> None:
-        """Handle a failed probe."""
         self.links.probe_failed(event, now)
         self.let_go(event.teacher, now)
 
@@ -269,7 +267,6 @@ class TeacherStates:
         self.links.has_labelled(name)
 
     def failed(self, event: RequestFailed, now: float) -> None:
-        """Handle a failed request."""
         name, request, failure, reason = event.teacher, event.request, event.failure, event.reason
         links = self.links
         self._pace.ended(name, request)

@@ -86,7 +86,6 @@ class Jitter:
         self._mu, self._sigma = -variance / 2, sqrt(variance)
 
     def factor(self) -> float:
-        """Return the next factor."""
         if not self._sigma:
             return 1.0
         return self._generator.lognormvariate(self._mu, self._sigma)
@@ -128,11 +127,10 @@ class EventTrace:
         self._hash.update(f"{now!r} {kind} {subject} {text}\n".encode())
 
     def hash(self, *facts: object) -> None:
-        """Hash something that is too small for an event."""
+        """Add facts to the hash without recording an event."""
         self._hash.update(f"{self._clock.now!r} {facts!r}\n".encode())
 
     def answered(self, one: LabelledRequest) -> None:
-        """Record an answered request."""
         self._hash.update(
             f"{one.answered_s!r} L {one.teacher} {one.student} {one.batch} {one.rows}"
             f" {one.began_s!r} {one.used}\n".encode()
@@ -141,7 +139,6 @@ class EventTrace:
             self.labelled.append(one)
 
     def stepped_on(self, one: Stepped) -> None:
-        """Record a finished step."""
         self._hash.update(f"{one.ended_s!r} S {one.student} {one.batch} {one.began_s!r}\n".encode())
         if self._keep:
             self.stepped.append(one)

@@ -102,12 +102,10 @@ class SimulatedReader:
     # -- the stream
 
     def begin(self) -> None:
-        """Open the stream."""
         self.decide()
         self._clock.after(self._tick_s, self._tick)
 
     def close(self) -> None:
-        """Close the stream."""
         self.core.handle(_LOOK, self._clock.now)  # count the time until now
         self._closed = True
 
@@ -249,7 +247,6 @@ class SimulatedReader:
         return out
 
     def _deliver_all(self, instructions: list[do.StreamInstruction]) -> None:
-        """Carry out instructions of the delivery."""
         for one in instructions:
             match one:
                 case do.ForwardEvent(_, event):
@@ -312,7 +309,6 @@ class JobRanks:
         self._through: list[SimulatedStudent] = []
 
     def join(self, student: SimulatedStudent) -> None:
-        """Add a rank."""
         self._members[student.name] = student
 
     def leave(self, student: SimulatedStudent) -> None:
@@ -392,7 +388,7 @@ class SimulatedStudent:
 
     @property
     def is_there(self) -> bool:
-        """Whether it has come and has not left."""
+        """Whether the student has come and has not left."""
         return self.began_s is not None and self.ended_s is None
 
     def step_s(self, connected: int) -> float:
@@ -401,7 +397,7 @@ class SimulatedStudent:
 
     @property
     def training_s(self) -> float:
-        """Seconds of its steps, including the wait for other ranks."""
+        """Seconds of the student's steps, including the wait for other ranks."""
         working_s = 0.0 if self._at_work is None else self._clock.now - self._at_work[1]
         return self._training_s + working_s
 
@@ -449,7 +445,6 @@ class SimulatedStudent:
         self._clock.after(work_s, ends)
 
     def end_step(self) -> None:
-        """Finish the step."""
         if self._at_work is None:
             return  # it has left
         batch, began_s = self._at_work

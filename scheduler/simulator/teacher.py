@@ -105,7 +105,7 @@ class SimulatedTeacher:
 
     @property
     def works(self) -> bool:
-        """Whether its device works on requests."""
+        """Whether the device works on requests."""
         return self.state in ("serving", "draining")
 
     def device_s(self, samples: int) -> float:
@@ -114,25 +114,25 @@ class SimulatedTeacher:
 
     @property
     def there_until_now_s(self) -> float:
-        """Seconds that it was there."""
+        """Seconds that the teacher was there, until now."""
         since = self.served_from
         return self.there_s + (0.0 if since is None else self._clock.now - since)
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no work, and nothing is in transit from or to it."""
+        """Whether the teacher has no work, and nothing is in transit from or to it."""
         return not (self._waiting or self._running or self._on_the_way)
 
     @property
     def busy_s(self) -> float:
-        """Lane-seconds that it worked, until now."""
+        """Lane-seconds that the teacher worked, until now."""
         now = self._clock.now
         if not self.works:
             return self._busy_s
         return self._busy_s + sum(now - job.ends_s + job.left_s for job in self._running)
 
     def send(self, job: DeviceJob, nbytes: float) -> None:
-        """Send a request to it."""
+        """Send a request of `nbytes` to the teacher."""
         now = self._clock.now
         self._on_the_way += 1
         arrives = job.port.arrives_at(self._port, nbytes, now)
@@ -340,7 +340,7 @@ class TeacherFleet:
                 self._paced(teacher)
 
     def slow(self, teacher: SimulatedTeacher, factor: float) -> None:
-        """Multiply the time of its work from now on."""
+        """Multiply the time of a teacher's work from now on."""
         teacher.slowed *= factor
         self._trace.tell("slow", teacher.name, f"{teacher.slowed:g} times its usual time")
         self._paced(teacher)
@@ -363,7 +363,7 @@ class TeacherFleet:
     def end(
         self, teacher: SimulatedTeacher, how: TeacherEnding, for_s: float | None = None
     ) -> None:
-        """Let it crash, hang (for `for_s`; None: for good) or drain; order a replacement."""
+        """Let a teacher crash, hang (for `for_s`; None: for good) or drain; order a replacement."""
         self._trace.tell(how, teacher.name)
         match how:
             case "crash":
@@ -377,7 +377,7 @@ class TeacherFleet:
             self._clock.after(group.back_after_s, partial(self.order, group, group.start_s))
 
     def _stop(self, teacher: SimulatedTeacher) -> None:
-        """End its process: connected students notice at once, the registry later."""
+        """End a teacher's process: connected students notice at once, the registry later."""
         self._plan_expiry(teacher)
         self._becomes(teacher, "gone")
         self._gone(teacher)
@@ -403,7 +403,7 @@ class TeacherFleet:
             self._register(teacher)
 
     def _plan_expiry(self, teacher: SimulatedTeacher) -> None:
-        """Let its lease expire one TTL after its last heartbeat."""
+        """Let the lease expire one TTL after the teacher's last heartbeat."""
         if not teacher.leased:
             return
         last_beat = max(self._next_beat(teacher) - self._beat_s, teacher.registered_at)
@@ -421,7 +421,7 @@ class TeacherFleet:
         self._hear(teacher.group.service, rule.TeacherDown(teacher.name, lost=True))
 
     def drain(self, teacher: SimulatedTeacher) -> None:
-        """Drain it; `rested` ends it. A hung one is stopped."""
+        """Drain a teacher; `rested` ends it. A hung one is stopped, a starting one is cancelled."""
         if teacher.state == "starting":
             self._becomes(teacher, "gone")
             return
@@ -435,7 +435,7 @@ class TeacherFleet:
         teacher.turned()
 
     def _gone(self, teacher: SimulatedTeacher) -> None:
-        """Lose its process; connected students notice at once."""
+        """Handle the end of a teacher's process; connected students notice at once."""
         self._part(teacher)
         teacher.turned()
         self._broke(teacher.name)
@@ -463,7 +463,7 @@ class TeacherFleet:
     # -- time
 
     def _part(self, teacher: SimulatedTeacher) -> None:
-        """Stop counting its costs."""
+        """Stop counting the teacher's costs."""
         teacher.there_s, teacher.served_from = teacher.there_until_now_s, None
 
     @property
@@ -471,6 +471,6 @@ class TeacherFleet:
         return self._scenario.ttl_s / BEATS_PER_TTL
 
     def _next_beat(self, teacher: SimulatedTeacher) -> float:
-        """Return the time of its next heartbeat, after this moment."""
+        """Return the time of the teacher's next heartbeat, after this moment."""
         beats = (self._clock.now - teacher.beats_from) // self._beat_s
         return teacher.beats_from + (beats + 1) * self._beat_s

@@ -48,7 +48,7 @@ class Vote:
     busy_s: float = 0.0
 
     def to_numbers(self) -> tuple[float, ...]:
-        """Return it as numbers that float64 represents exactly."""
+        """Return the vote as numbers that float64 represents exactly."""
         return tuple(float(value) for value in astuple(self))
 
     @classmethod

@@ -172,7 +172,7 @@ class RankFailure:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Equal for failures on the same step."""
+        """Key that is equal for failures on the same step."""
         return (self.step, 0) if self.step else (0, self.restored)
 
     def to_json(self) -> dict[str, Any]:

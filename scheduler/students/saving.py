@@ -174,7 +174,7 @@ class StoredCheckpoint:
 
 
 def newest_first(found: Sequence[StoredCheckpoint]) -> list[StoredCheckpoint]:
-    """Return them in the order in which a start tries them."""
+    """Return checkpoints in the order in which a start of the training tries them."""
     return sorted(found, key=lambda one: one.order, reverse=True)
 
 

@@ -49,7 +49,7 @@ class Ranges:
 
     @property
     def count(self) -> int:
-        """How many numbers it has."""
+        """How many numbers the set has."""
         return sum(stop - start for start, stop in self.pairs)
 
     def __bool__(self) -> bool:
@@ -84,11 +84,11 @@ class Ranges:
         return type(self)(tuple(pair for pair in left if pair[0] < pair[1]))
 
     def complement(self, total: int) -> Self:
-        """Return the numbers below `total` that are not in it."""
+        """Return the numbers below `total` that are not in the set."""
         return self.of([(0, total)]).minus(self)
 
     def slice(self, start: int, stop: int) -> Self:
-        """Return its numbers from the `start`-th smallest (from 0) to before the `stop`-th."""
+        """Return the numbers from the `start`-th smallest (from 0) to before the `stop`-th."""
         found: list[Range] = []
         before = 0
         for first, last in self.pairs:

@@ -121,7 +121,7 @@ class World:
 
     @property
     def restored(self) -> int:
-        """The last step before it."""
+        """The last step before this generation; 0: none."""
         return 0 if self.origin is None else self.origin.step
 
 
