@@ -214,7 +214,7 @@ class ComparisonPanel:
 
         Args:
             answers: teachers that have answered; answers of non-members are ignored.
-            agree: pairs of teachers whose labels are within their tolerance.
+            agree: pairs of teachers with labels that differ by no more than their tolerance.
         """
         for name in answers:
             self.ended(name)

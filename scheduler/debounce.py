@@ -163,11 +163,11 @@ class Starvation:
 
 
 class StarvationLog:
-    """Students whose starvation began or ended and has lasted: the log skips short fluctuations."""
+    """Students with a lasting start or end of starvation: the log skips short fluctuations."""
 
     def __init__(self) -> None:
         self._starving: set[str] = set()  # as it was logged
-        self._turned_at: dict[str, float] = {}  # of students whose state differs from the log
+        self._turned_at: dict[str, float] = {}  # of students with a state that differs from the log
 
     def hear(self, student_id: str, starved: bool, now: float) -> None:
         """Record the current state of a student."""

@@ -112,7 +112,7 @@ class ElasticShares:
         return self._now - waits_since < patience_s
 
     def _admit(self) -> None:
-        """Admit the jobs whose minimum fits, and take it.
+        """Admit the jobs with a minimum that fits, and take it.
 
         A running job may have fewer nodes than its minimum if that was raised. It is not stopped,
         and gets the rest before any job gets more than its minimum.

@@ -174,7 +174,7 @@ class FreeResources(dict[str, float]):
             self[kind] = self.get(kind, 0.0) - amount * times
 
     def short_of(self) -> frozenset[str]:
-        """Return the resources of which more is taken than exists."""
+        """Return the overdrawn resources: more is taken than exists."""
         return frozenset(k for k, left in self.items() if left < -_TOLERANCE * (1 - left))
 
 

@@ -129,5 +129,5 @@ def median_use_s(used_s: Sequence[int]) -> int:
 
 
 def should_record_use(noted_s: int, now_s: int) -> bool:
-    """Whether to record a use at `now_s` of a row whose recorded use is `noted_s`."""
+    """Whether to record a use of a row at `now_s`, if its recorded use is at `noted_s`."""
     return now_s - noted_s >= USE_STEP_S

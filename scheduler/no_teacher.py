@@ -2,7 +2,7 @@
 
 A policy decides about a student that waits while no teacher is usable:
 
-* "wait": it waits, for a limited time or for ever; then an error is raised.
+* "wait": it waits, with or without a time limit; at the limit an error is raised.
 * "fail": the same with a short wait, which covers a connection that is being made.
 * "hard_only": after a short wait the batch at the head of the line is delivered without soft
   labels, and so is each later one as soon as it is needed. When a teacher is usable again, batches

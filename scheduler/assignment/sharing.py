@@ -47,7 +47,7 @@ def pack(table: AssignmentTable) -> StudentAssignment | None:
 
 
 def least_loaded(table: AssignmentTable, student: StudentAssignment) -> str | None:
-    """Return the teacher whose load would be lowest with this student."""
+    """Return the teacher that would have the lowest load with this student."""
     names = _least_loaded(table, student)
     return min(names, key=lambda name: _load_with(table, student, name), default=None)
 

@@ -47,7 +47,7 @@ class WorkingState:
         lost: teachers that were lost, or returned as another incarnation.
         why: event text, by teacher or student.
         notes: changes that the rule made, as text, by student.
-        speed_changed: teachers whose speed class changed.
+        speed_changed: teachers with a changed speed class.
         new: students that were not known before.
         between_epochs: students that wait between two epochs of their data.
         must_assign: assignments may have to change.

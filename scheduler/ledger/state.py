@@ -22,7 +22,7 @@ WaitingRows = tuple[int, int, int]
 
 
 class BatchStage(Enum):
-    """The stage of a batch; a batch whose labels are revoked is unlabelled again."""
+    """The stage of a batch; if its labels are revoked, the batch is unlabelled again."""
 
     UNLABELLED = "unlabelled"  # some of its rows wait or are in flight
     LABELLED = "labelled"  # until it is released
@@ -56,8 +56,8 @@ class Refusal:
 class LedgerBatch:
     """One batch, from `Queued` to `BatchConsumed`.
 
-    While it is unlabelled, each of its rows waits, or is in one request whose answer counts, or has
-    its label.
+    While it is unlabelled, each of its rows waits, or is in one request that counts, or has its
+    label.
     """
 
     id: int
@@ -115,7 +115,7 @@ class LedgerRequest:
     batches: tuple[LedgerBatch, ...]  # of each span
     rows: int
     attempt: int
-    #: Teachers whose answer counts. Other copies still fill a window.
+    #: Teachers with a copy that counts. Other copies still fill a window.
     holders: set[str] = field(default_factory=set)
 
     @property

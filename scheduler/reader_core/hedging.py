@@ -58,7 +58,7 @@ class Flight:
         rows: number of rows.
         batch: its first batch; lower ones are delivered earlier.
         sent_at: time of sending.
-        also_at: other teachers whose answer would count as well.
+        also_at: other teachers with a copy that would count as well.
         wanted: its answer would still be used.
     """
 
@@ -93,7 +93,7 @@ class Hedging:
     """Finds late requests.
 
     Attributes:
-        late: teachers whose oldest request was late at the latest look.
+        late: teachers with an oldest request that was late at the latest look.
         silent: late teachers that have not answered for long, while another one is in time.
         charged: requests in flight with a hedge that is paid for.
         tokens: number of hedges that the budget allows now.

@@ -50,7 +50,7 @@ class TeacherLinks:
         last_trouble: text of the latest loss of a teacher.
         wanted: assigned teachers that may be asked.
         out_of_reach: those of them that cannot be connected to.
-        unanswered: those of them whose first probe has neither succeeded nor failed yet.
+        unanswered: those of them with a first probe that has neither succeeded nor failed yet.
         next_probe_at: time of the next planned probe.
     """
 

@@ -150,7 +150,7 @@ class RequestPacing:
         self._usual_rows = rows
 
     def joined(self, name: str, now: float, most_rows: int | None) -> ev.TeacherJoined:
-        """Add a teacher whose model takes `most_rows`; return the ledger's event."""
+        """Add a teacher with a model that takes `most_rows`; return the ledger's event."""
         known = self._teachers.get(name)
         if known is None or known.sizes.most_rows != most_rows:
             sizes = SizeConfig(most_rows)

@@ -196,7 +196,7 @@ class TeacherStates:
                 self._apply(copy)
 
     def _does_not_fit(self, name: str, words: str, now: float) -> None:
-        """Send nothing to a teacher whose model contradicts the reader's settings.
+        """Send nothing to a teacher with a model that contradicts the reader's settings.
 
         If every teacher does, the settings are wrong.
         """

@@ -12,7 +12,7 @@ flight a teacher idles while its answer travels; two hide the transfer while it 
 computation. If it is longer, or the teacher processes several requests at once, more are needed:
 the window grows while that brings more rows per second, and shrinks when the teacher has no room
 for a request. The measured cost is the time from one answer to the next while the window is full. A
-teacher with a window of two whose device worked all of that time is just busy, and nothing is
+teacher with a window of two and a device that worked all of that time is just busy, and nothing is
 tried.
 
 With `teacher_batch_size="auto"` the rows of a request are optimised too. A device labels more rows

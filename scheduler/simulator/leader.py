@@ -88,7 +88,7 @@ class SimulatedLeader:
             self._events.append(event)
 
     def forget(self, student: SimulatedStudent) -> None:
-        """Forget a student that has left, or whose lease has expired."""
+        """Forget a student that has left, or that has lost its lease."""
         self._heard.pop(student.name, None)
         if self._told.pop(student.name, None) is not None:
             self._events.append(rule.StudentGone(student.name))

@@ -9,9 +9,9 @@ A node sees only its own ranks. The leader sees all of them, and so ranks that w
 (`deadlocked`).
 
 Failed ranks are restarted, or their node is excluded, or the job stops. Restarts help against
-chance: a killed process, a device that dropped off the bus. A node whose rank fails twice in a row,
-the second time no further than the first, is excluded if the other nodes suffice. A step that fails
-three times would always fail: the job stops and names it.
+chance: a killed process, a device that dropped off the bus. If a rank of a node fails twice in a
+row, the second time no further than the first, the node is excluded if the other nodes suffice. A
+step that fails three times would always fail: the job stops and names it.
 """
 
 from __future__ import annotations
