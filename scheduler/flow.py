@@ -43,7 +43,7 @@ class FlowConfig:
         lower_bytes: `lt`: below it pulling resumes; 0 <= lt < ut.
         teachers_min: fewest wanted teachers (>= 1).
         teachers_max: most wanted teachers.
-        cooldown_s: seconds between two rises of the want, until a new teacher has an effect.
+        cooldown_s: least seconds between two rises of the want: a new teacher needs time to help.
         starved_for_s: net seconds of starvation that ask for one more teacher.
         tolerated: share of the time that a student may starve without asking for more.
         source_credit_s: most seconds of starvation that waiting for the source compensates.

@@ -77,7 +77,7 @@ def registry_answered(
 
 
 def sweep_until_ms(watch: RegistryWatch, now: float, grace: float, gap_s: float) -> int | None:
-    """Return the registry time before which expired leases are deaths; None: not known now.
+    """Return the registry time up to which expired leases count as deaths; None: they do not now.
 
     Leases cannot be renewed while the registry is away. So expiry is trusted only after the
     registry has answered for `grace`, and while it has not been silent for more than `gap_s`. The

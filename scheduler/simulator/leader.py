@@ -1,7 +1,7 @@
 """The leading manager of one service, with the live mesh's rules of assignment and autoscaling.
 
-Events and reports arrive at any time; a look processes all of them at once, as a manager does. A
-measured time that changed by less than a tenth is not reported, as in the live mesh.
+Events and reports arrive at any time; a look processes all of them at once, as a manager does. As
+in the live registry, a measured time that changed by less than a tenth is no news for the leader.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..autoscale import (
 from .student import SimulatedStudent
 from .teacher import CONTENT
 
-#: A measured time is reported when it has changed by more than this, relative to the last report.
+#: A measured time is news when it has changed by more than this, relative to the last news.
 NEWS = 0.1
 
 

@@ -128,6 +128,7 @@ FailureKind = Literal["crash", "killed", "hang", "lost", "adrift"]
 #: These are no evidence against the step or the reporting node.
 _BLAMELESS: Final = ("lost", "adrift")
 
+#: Failures of one step, and generations in a row without progress, that stop the job.
 SAME_STEP: Final = 3
 IN_VAIN: Final = 6
 #: Number of failures that are remembered, more than any rule needs.
