@@ -45,8 +45,8 @@ LABELLED = 40
 # %% [markdown]
 # ## The teacher
 #
-# Any model that a teacher can open works (docs/how-to/models.md). This one takes images as bytes and
-# converts them to floats itself: that is a quarter of the traffic.
+# Any model that a teacher can open works (docs/how-to/models.md). This one takes images as bytes
+# and converts them to floats itself: that is a quarter of the traffic.
 
 # %%
 network = MLPClassifier((128,), learning_rate_init=0.01, tol=1e-3, random_state=0)

@@ -35,7 +35,8 @@ JobFile = Annotated[
     Path,
     typer.Argument(
         metavar="JOB.py",
-        help="The job file: Python with model(), loss(), optimizer() and feed(); docs/reference/job-file.md.",
+        help="The job file: Python with model(), loss(), optimizer() and feed(); "
+        "docs/reference/job-file.md.",
     ),
 ]
 Job = Annotated[
