@@ -92,8 +92,8 @@ class ServeConfig:
         if not self.insecure:
             raise UsageError(
                 f"the started Redis would be open to everybody who can reach {self.host}: name one "
-                "with passwords in --redis URL (docs/security.md), or give --insecure if the "
-                "network is trusted"
+                "with passwords in --redis URL (docs/how-to/security.md), or give --insecure if "
+                "the network is trusted"
             )
 
     @property

@@ -39,7 +39,7 @@ def check_url(url: str) -> str:
     if scheme in ("http", "https", "webhdfs") and "@" in rest.partition("/")[0]:
         raise UsageError(
             f"the URL {_shown(url)!r} contains a user or password, which everybody who reads the "
-            "deployment could see: give it to the machines instead (docs/agent.md)"
+            "deployment could see: give it to the machines instead (docs/how-to/autoscaling.md)"
         )
     return url
 

@@ -1,7 +1,6 @@
 """mkdocs hook: the whole command line and its variables, from what `--help` is made of.
 
-`reference/cli.md` and `reference/environment.md` hold a mark each, in the place of which they get
-what `commands()` and `variables()` write. So neither can be behind the code.
+`reference/cli.md` holds two marks, which are replaced by what `commands()` and `variables()` return.
 """
 
 from __future__ import annotations

@@ -268,7 +268,7 @@ def reserve(
         raise UsageError(
             "on Kubernetes there are no slots to reserve: elastic jobs make room for teachers of a"
             " TeacherService by themselves, and for pods of others that have a `priorityClassName`"
-            " above theirs; docs/elastic-jobs.md says more"
+            " above theirs; docs/how-to/elastic-jobs.md says more"
         )
     board = open_queue(jobs.mesh.coordinator, jobs.mesh.queue)
     with closing(board), stop_on_signals() as wish:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .foreground import MeshRun
 
 _File = Annotated[
-    Path, typer.Argument(metavar="FILE.yaml", help="File of the mesh; see docs/up.md.")
+    Path, typer.Argument(metavar="FILE.yaml", help="File of the mesh; see docs/how-to/deploy.md.")
 ]
 
 

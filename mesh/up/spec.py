@@ -127,7 +127,7 @@ class StudentSpec:
 
 @dataclass(frozen=True, slots=True)
 class MeshFile:
-    """A mesh; docs/up.md describes all keys.
+    """A mesh; docs/how-to/deploy.md describes all keys.
 
     Attributes:
         coordinator: the coordinator.

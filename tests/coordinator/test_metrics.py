@@ -17,6 +17,7 @@ from prometheus_client.samples import Sample
 
 from edl.coordinator.manager.views import HubView, LeaderView, ManagerView, ServiceView
 from edl.coordinator.metrics import CoordinatorMetrics
+from edl.deploy.operator.metrics import OperatorMetrics
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.metrics import Exporter
 from edl.proto.security import ServerSecurity
@@ -90,7 +91,8 @@ ROOT = Path(__file__).resolve().parents[2]
 GRAFANA = ROOT / "deploy" / "grafana"
 BOARD = json.loads((GRAFANA / "dashboard.json").read_text())
 ALERTS = (GRAFANA / "alerts.yml").read_text()
-PAGE = (ROOT / "docs" / "dashboard.md").read_text()
+METRICS_PAGE = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+ALERTS_PAGE = (ROOT / "docs" / "how-to" / "monitoring.md").read_text()
 OF_PROMETHEUS = {"job", "instance"}  # labels that Prometheus itself adds
 _NAME = re.compile(r"\bedl_[a-z_]+\b")
 _LABELS = (
@@ -129,7 +131,10 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     teacher.name_outputs(["logits"])
     authority = Authority(tmp_path_factory.mktemp("ca"))
     export_expiry(teacher.registry, ServerSecurity(authority.issue("teacher")))
-    texts = [generate_latest(one.registry).decode() for one in (coordinator, teacher)]
+    operator = OperatorMetrics()
+    operator.reconciled("jobs", well=True, seconds=0.1)
+    told = (coordinator, teacher, operator)
+    texts = [generate_latest(one.registry).decode() for one in told]
     found: dict[str, set[str]] = {}
     for sample in (sample for text in [*texts, of_reader()] for sample in samples(text)):
         found.setdefault(sample.name, set()).update(sample.labels)
@@ -168,11 +173,11 @@ def test_the_dashboard_is_whole_and_every_alert_is_explained() -> None:
     assert {"service"} <= used <= variables
     alerts = re.findall(r"- alert: (\w+)", ALERTS)
     assert len(alerts) == len(set(alerts)) >= 10
-    assert [alert for alert in alerts if f"`{alert}`" not in PAGE] == []
+    assert [alert for alert in alerts if f"`{alert}`" not in ALERTS_PAGE] == []
 
 
 def test_the_table_of_metrics_is_whole(known: dict[str, set[str]]) -> None:
-    rows = re.findall(r"^\| `(edl_[a-z_]+)` \| \w+ \| ([a-z_, -]+) \|", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| `(edl_[a-z_]+)` \| \w+ \| ([a-z_, -]+) \|", METRICS_PAGE, re.MULTILINE)
     told = {name: set() if labels == "-" else set(labels.split(", ")) for name, labels in rows}
     parts = re.compile(r"_(bucket|count|sum)$")
     assert told == {parts.sub("", name): labels - {"le"} for name, labels in known.items()}

@@ -195,7 +195,7 @@ def test_monitors_keep_our_labels() -> None:
 
 
 def test_the_overlay_of_the_page_builds() -> None:
-    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text()
     block = re.search(r"```yaml\n# kustomization.yaml\n(.*?)```", page, re.DOTALL)
     assert block
     overlay = yaml.safe_load(block[1])

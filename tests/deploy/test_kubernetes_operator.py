@@ -95,7 +95,7 @@ def test_its_rights_are_what_it_calls_and_no_more() -> None:
 
 def test_the_role_of_those_who_submit_jobs_is_the_one_of_the_page() -> None:
     # tests/mesh/jobs/kubernetes/test_cluster.py: the commands need these rights and no others.
-    page = (ROOT / "docs" / "elastic-jobs.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "elastic-jobs.md").read_text()
     blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (shown,) = (yaml.safe_load(one) for one in blocks if "kind: Role" in one)
     assert granted(named(build("whole"), "Role", "edl-jobs")) == granted(shown)
@@ -135,7 +135,7 @@ def options_of(pod: Pod) -> dict[str, Any]:
 
 
 def test_the_page_shows_resources_that_work() -> None:
-    page = (ROOT / "docs" / "operator.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text()
     shown = [yaml.safe_load(one) for one in re.findall(r"```yaml\n(apiV.*?)```", page, re.DOTALL)]
     assert {one["kind"] for one in shown} == {"TeacherService", "DistillJob"}
     for resource in shown:

@@ -198,6 +198,6 @@ class KubernetesBackend:
 def _not_installed() -> ObjectMissing:
     return ObjectMissing(
         "this cluster does not know DistillJob: 'kubectl apply -k deploy/operator/crds' installs"
-        " it, and docs/operator.md has the operator that runs such jobs",
+        " it, and docs/how-to/kubernetes.md has the operator that runs such jobs",
         unknown_kind=True,
     )

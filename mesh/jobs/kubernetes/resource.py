@@ -51,13 +51,13 @@ def to_resource(spec: QueuedJobSpec, namespace: str = "") -> Object:
     if not spec.image:
         raise UsageError(
             "image: a job on Kubernetes names the image that its nodes run, with what it trains in"
-            " it: docs/elastic-jobs.md shows one"
+            " it: docs/how-to/elastic-jobs.md shows one"
         )
     if holds_password(spec.coordinator):
         raise UsageError(
             "coordinator: the URL holds a password, which the resource would show: have a Secret"
-            " mounted in the job's pods (docs/operator.md), and name its file in the URL as"
-            " ?password_file=FILE"
+            " mounted in the job's pods (docs/how-to/kubernetes.md), and name its file in the URL"
+            " as ?password_file=FILE"
         )
     values: Object = {theirs: getattr(spec, ours) for theirs, ours in _KEYS.items()}
     values["graceSeconds"] = math.ceil(spec.grace_s)  # grace periods of pods are whole seconds

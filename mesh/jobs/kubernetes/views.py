@@ -10,7 +10,7 @@ from ....runtime.errors import UsageError
 from ...kubernetes.resources import Object, seconds_of
 from .resource import facts_of
 
-_UNSEEN: Final = "no operator has seen it yet: docs/operator.md says how one is run"
+_UNSEEN: Final = "no operator has seen it yet: docs/how-to/kubernetes.md says how one is run"
 
 
 def job_of(resource: Object, number: int = 1) -> QueuedJob:

@@ -97,7 +97,7 @@ def test_the_examples_are_jobs(file: Path) -> None:
 
 
 def test_the_page_tells_of_every_key() -> None:
-    page = (EXAMPLES.parents[1] / "docs" / "elastic-jobs.md").read_text()
+    page = (EXAMPLES.parents[1] / "docs" / "how-to" / "elastic-jobs.md").read_text()
     table = page.partition("| key | default |")[2].partition("\n\n")[0]
     first_column = "".join(re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE))
     keys = re.findall(r"`(\w+)`", first_column)

@@ -288,6 +288,6 @@ def test_commands_need_exactly_the_documented_role(
     cluster.patch_status(DISTILL_JOB, "a", observedGeneration=1, state="stopped")
     note("logs", "job", "a", "--follow")
     note("apply", "-f", job_file(tmp_path))  # in the place of the one that has ended
-    page = (ROOT / "docs" / "elastic-jobs.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "elastic-jobs.md").read_text()
     blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     assert asked == granted(next(yaml.safe_load(one) for one in blocks if "kind: Role" in one))
