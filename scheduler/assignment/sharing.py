@@ -2,8 +2,9 @@
 
 A student has either teachers of its own or a part of exactly one. Students that need at most half
 of a teacher may share one and still have all they need; others share only as a last resort. With
-teachers of several powers, a student with more than it needs trades with one that has less. Among
-students with one teacher or a part of one, better places go by priority.
+teachers of several powers, a student that has more than it needs trades a teacher for a weaker one
+of a student that has less than it needs. A student's *place* is its only teacher, or its part of
+one. Of students that would use a place equally, those of higher priority get the better places.
 """
 
 from __future__ import annotations
@@ -19,7 +20,17 @@ LIGHT = 0.5
 
 
 def roomy(table: AssignmentTable, student: StudentAssignment, but: str = "") -> str | None:
-    """Return a held teacher that can also serve the student, at no cost for its other students."""
+    """Return a teacher of other students with room for this one; None: there is none.
+
+    The student must be light. The load stays at most 1, so the others lose nothing. A teacher on
+    the student's host is preferred, then the fullest.
+
+    Args:
+        table: the assignments.
+        student: the student.
+        but: name of a teacher to leave out.
+    """
+    # Fast in the usual case: if the least loaded teachers have no room, no other has.
     if not any(_has_room(table, student, name) for name in _least_loaded(table, student)):
         return None
     best: tuple[bool, float] | None = None
@@ -53,7 +64,10 @@ def least_loaded(table: AssignmentTable, student: StudentAssignment) -> str | No
 
 
 def lighter(table: AssignmentTable, student: StudentAssignment) -> str | None:
-    """Return a teacher where the student, and the students it leaves, would have more than now."""
+    """Return a teacher that with this student would have a lower load than its teacher has now.
+
+    None if its teacher is not overloaded, or if there is no such teacher.
+    """
     here = student.held[0]
     full = table.load(here)
     if full <= 1 + EPS:
@@ -65,7 +79,10 @@ def lighter(table: AssignmentTable, student: StudentAssignment) -> str | None:
 
 
 def relief(table: AssignmentTable) -> tuple[StudentAssignment, str] | None:
-    """Return a student of the fullest shared teacher, and an idle teacher for it alone."""
+    """Return a student that shares a teacher, and an idle teacher that covers its need alone.
+
+    Fuller shared teachers are relieved first, and their newest student first.
+    """
     shared = [name for name, students in table.holders.items() if len(students) > 1]
     for name in sorted(shared, key=table.load, reverse=True):
         for student in reversed(table.holders[name]):
@@ -107,7 +124,10 @@ def _load_with(table: AssignmentTable, student: StudentAssignment, name: str) ->
 
 
 class Trades:
-    """Trades of a powerful teacher for a weaker one that leave no student short."""
+    """Trades of teachers between a student that has more than it needs and one that has less.
+
+    The former gives a teacher for a weaker one and still has what it needs.
+    """
 
     def __init__(self, table: AssignmentTable) -> None:
         self._table = table
@@ -122,7 +142,11 @@ class Trades:
         return bool(self._spare)
 
     def trade(self, student: StudentAssignment) -> StudentAssignment | None:
-        """Trade one of the student's teachers for a more powerful one; return the other student."""
+        """Trade one of the student's teachers for a more powerful one of another student.
+
+        Returns:
+            The other student; None: no trade is possible.
+        """
         if student.shared or not student.held or not self._spare:
             return None
         table = self._table
@@ -140,7 +164,7 @@ class Trades:
         return other
 
     def _offer(self, student: StudentAssignment) -> None:
-        """Record, for each power, the student that can best do with a weaker one."""
+        """Record the student for each power of its teachers for which it has the most to spare."""
         spare = student.own - student.need
         if student.shared or student.need <= 0 or spare <= EPS:
             return
@@ -169,15 +193,15 @@ def _trade(
     other.notes.append(f"teacher {strong} traded for {weak} with {student.name}, which needs more")
 
 
-#: A place must be better by this factor to be worth two moves.
+#: Places are swapped, which costs two moves, only if the better one gives this many times as much.
 WORTH = 1.5
 
 
 def by_priority(table: AssignmentTable) -> None:
     """Swap places until no student has a much worse one than a student of lower priority.
 
-    Only students that can use the same part of every teacher swap. So the swap affects no other
-    student, and the student with the worse place has no better one to go to.
+    Two students swap only if their teachers have equal power and both can use the same part of any
+    teacher. So a swap changes no load: it affects no other student and causes no further moves.
     """
     if len({student.priority for student in table.students}) < 2 or not table.shared:
         return

@@ -1,7 +1,7 @@
-"""Instructions of `ReaderCore` and `Delivery` to their driver; carry them out in order.
+"""Instructions of `ReaderCore` and `Delivery` to their driver, which carries them out in order.
 
-They include the ledger's `Accept`, `Discard`, `BatchLabelled`, `GoesUnlabelled`, `LabelsRevoked`,
-`Poison` and `LookUp`.
+The core passes on these of the ledger: `Accept`, `Discard`, `BatchLabelled`, `GoesUnlabelled`,
+`LabelsRevoked`, `Poison` and `LookUp`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,12 @@ class Probe(NamedTuple):
 
 
 class TryPaths(NamedTuple):
-    """Connect to the machines of these teachers, send nothing, and answer `PathsTried`."""
+    """Connect to the machines of these teachers, send nothing, and answer `PathsTried`.
+
+    Attributes:
+        peers: the teachers.
+        began_at: the core's time of the attempts; `PathsTried` repeats it.
+    """
 
     peers: tuple[Peer, ...]
     began_at: float
@@ -87,7 +92,12 @@ class DropAllAnswers(NamedTuple):
 
 
 class Disputed(NamedTuple):
-    """Teachers contradict each other about a request, and no third one can decide."""
+    """Tell the user that teachers contradict each other and no other one can decide.
+
+    Attributes:
+        request: the request with the kept answers.
+        teachers: those that contradict each other, sorted by name.
+    """
 
     request: int
     teachers: tuple[str, ...]
@@ -105,7 +115,7 @@ class DropCachedLabels(NamedTuple):
 
 
 class DropLabels(NamedTuple):
-    """Drop the labels of batches that are not released; new labels are of this content."""
+    """Drop all labels that the trainer was not offered; later labels are of this content."""
 
     content_id: str
 
@@ -152,7 +162,7 @@ Instruction = (
 )
 
 
-# ------------------------------------------------------------------- of a stream: `Delivery`
+# ------------------------------------------------- instructions of `Delivery`, for the stream
 
 
 class ForwardEvent(NamedTuple):
@@ -163,7 +173,7 @@ class ForwardEvent(NamedTuple):
 
 
 class OfferBatch(NamedTuple):
-    """Give the trainer a batch's labels; the training loop gets them once it is released.
+    """Give the trainer a batch's labels; the training loop gets them once the batch is released.
 
     Attributes:
         batch: its number.
