@@ -70,8 +70,9 @@ def jobs(
 ) -> None:
     """Run the jobs of a queue on this machine: start, scale and stop their nodes.
 
-    Ctrl-C ends all nodes at a safe point; their jobs wait for the next such command. When this
-    process dies, its nodes end with it. A second such command waits in reserve.
+    Ctrl-C ends all nodes at a safe point; their jobs wait until this command runs again. When this
+    process dies, its nodes end with it. A second `edl agent jobs` for the same queue waits until
+    the first one ends, and takes over.
     """
     from contextlib import closing
 
