@@ -1,10 +1,11 @@
-"""How many samples a reader moves when teachers cost nothing, beside a plain socket.
+"""Throughput of a reader relative to a plain socket, if the teachers' model takes no time.
 
-The benchmark runs the real `DistilReader` with its engine, and the socket sides of 1 to 8 teachers,
-each in a process. Batches of 32 images travel over loopback TCP, or stay in shared memory, as
-between processes of one host. The system schedules trainer, engine and teachers freely on two
-cores, as in a real training. Client and server of the plain socket use the same two cores: in each
-round once freely, and once pinned to one core each. The reader is compared with the faster of both.
+The benchmark runs the real `DistilReader` with its engine, and 1 to 8 teachers that consist only of
+their network side, one process each. Batches of 32 images travel over loopback TCP, or stay in
+shared memory, as between processes of one host. The system schedules trainer, engine and teachers
+freely on two cores, as in a real training. Client and server of the plain socket use the same two
+cores: in each round once freely, and once pinned to one core each. The reader is compared with the
+faster of the two.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 
 DTYPES: Final = ("uint8", "float32")
 TEACHERS: Final = (1, 2, 5, 8)
-#: The plain socket with client and server pinned to one core each, and with both on two cores.
+#: Plain sockets: client and server pinned to one core each, or both free to use two cores.
 PINNED: Final = "raw TCP, a core each"
 SHARED: Final = "raw TCP"
 REMOTE: Final = "remote"
@@ -67,7 +68,7 @@ def run(quick: bool) -> BenchmarkReport:
 
 @dataclass
 class ReaderTimes:
-    """Seconds per sample of one subject, for each turn. The first turn is the warm-up.
+    """Seconds per sample of a reader or a plain socket, for each turn. The first is the warm-up.
 
     Attributes:
         wall_s: wall time.
@@ -89,7 +90,7 @@ class ReaderTimes:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Times of the interleaved subjects.
+    """Times of plain sockets and readers, measured by turns.
 
     Attributes:
         sockets: `SHARED` and `PINNED` -> times of the plain socket.
@@ -111,7 +112,7 @@ def measure(dtype: str, lane: str, teachers: Sequence[int], batches: int) -> Fou
     Args:
         dtype: dtype of the batches.
         lane: `REMOTE` or `SAME_HOST`.
-        teachers: numbers of teachers, for a reader each.
+        teachers: numbers of teachers; each number is measured with a reader of its own.
         batches: batches of each turn.
 
     Raises:
@@ -196,7 +197,7 @@ def _rows(dtype: str, lane: str, found: Found) -> Iterator[Row]:
 def judge(dtype: str, lane: str, found: Found) -> Iterator[Goal]:
     """Yield the goals of one lane: its rate relative to raw TCP and to that of fewer teachers.
 
-    Only the worst pair of numbers of teachers becomes a goal.
+    Of all comparisons of more teachers with fewer, only the worst becomes a goal.
     """
     name = f"{dtype}, {lane}"
     if lane == REMOTE and dtype == "uint8":
