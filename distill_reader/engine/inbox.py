@@ -15,7 +15,7 @@ from ...proto.channel import Channel, Message
 from ...runtime.errors import WireError
 
 Call = Callable[[], None]
-#: Maximum number of calls before the next decision; they take some milliseconds.
+#: Most calls that the engine's thread gets at a time: some milliseconds of work. Then it decides.
 MOST: Final = 32
 
 
@@ -58,7 +58,7 @@ class Inbox:
             self._wake()
 
     def next(self, timeout_s: float) -> list[Call] | None:
-        """Wait for calls.
+        """Wait for posted calls, and meanwhile handle the sockets that are ready.
 
         Args:
             timeout_s: seconds to wait; 0: return what is there.
@@ -131,7 +131,7 @@ class Inbox:
     def _receive(self, channel: Channel, handler: Callable[[Message], None]) -> None:
         try:
             messages = channel.received()
-        except WireError:  # truncated by a Ctrl-C: the next engine receives everything again
+        except WireError:  # a Ctrl-C cut the message short: the next engine gets all messages again
             messages = None
         for message in messages or ():
             if message["kind"] == "stop":
@@ -144,7 +144,7 @@ class Inbox:
 
     def _wake(self) -> None:
         self._asleep = False
-        with contextlib.suppress(OSError):  # full, so the thread wakes anyway; or closed
+        with contextlib.suppress(OSError):  # the pipe is full, so the thread wakes; or closed
             os.write(self._bell, b"!")
 
     def _woken(self) -> None:
