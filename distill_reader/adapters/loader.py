@@ -1,4 +1,4 @@
-"""The common part of the loaders for frameworks."""
+"""Base class of `TorchLoader` and `PaddleLoader`, which convert a reader's batches to tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Loader(ABC):
     It has no state of its own: epochs, `state_dict` and errors are the reader's.
 
     Attributes:
-        reader: the reader; close it, and read its stats.
+        reader: the reader. Use it to read statistics and to close: a loader has no such methods.
 
     Raises:
         UsageError: `reader` is not a DistilReader.
@@ -58,7 +58,7 @@ class Loader(ABC):
 
 
 def numbers_of(leaf: Any) -> Array | None:
-    """Return an array of numbers in native byte order; None for other leaves."""
+    """Return a leaf of a batch in native byte order if it is a numeric numpy array, else None."""
     if not isinstance(leaf, np.ndarray) or leaf.dtype.kind in _NEVER_TENSORS:
         return None
     return leaf if leaf.dtype.isnative else leaf.astype(leaf.dtype.newbyteorder("="))
