@@ -1,9 +1,10 @@
 """Two elastic trainings on two slots beside gang scheduling; a slot taken back by a web service.
 
 Job A has one node, job B one or two. Under gang scheduling B waits for both slots until A ends;
-under elastic scheduling B starts with one slot and grows. Then a training has both slots, and an
-online service under a steady load takes one of them back; its p99 is compared with that of the
-service alone. Each slot is one core; trainings and service are real processes.
+under elastic scheduling B starts with one slot and grows. In the second part a training uses both
+slots, and a web service under a steady load reserves one of them. The p99 of the service on the
+reserved slot is compared with its p99 before the training started. Each slot has its own equal part
+of the cores. Trainings and service are real processes.
 """
 
 from __future__ import annotations
@@ -37,13 +38,16 @@ SLOTS: Final = 2
 WORK_S: Final = 60.0
 QUICK_WORK_S: Final = 25.0
 MORE: Final = 1.4
+#: Goals: the largest ratios of elastic to gang scheduling, the most seconds until a reserved slot
+#: is free, and the largest ratio of p99 on the reserved slot to p99 without jobs.
 MAKESPAN: Final = 0.85
 PENDING: Final = 0.5
 YIELD_S: Final = 10.0
 P99: Final = 1.2
 #: Requests per second to the service.
 PER_S: Final = 25.0
-#: Requests of a load: a multiple of `MIN_ROUNDS`, the number of parts that an interval needs.
+#: Requests of a load. It is divided into `MIN_ROUNDS` parts, the fewest samples that a confidence
+#: interval needs.
 REQUESTS: Final = MIN_ROUNDS * 100
 QUICK_REQUESTS: Final = MIN_ROUNDS * 20
 _FREEZE_S: Final = 5.0
@@ -73,7 +77,7 @@ class Served:
     Attributes:
         alone_ms: milliseconds of each request without jobs.
         beside_ms: the same while jobs use both slots.
-        kept_ms: the same after the service got its slot back.
+        kept_ms: the same on a slot that is reserved for the service.
         yielded_s: seconds from the reservation until the slot was free.
     """
 
@@ -84,14 +88,14 @@ class Served:
 
     @property
     def ratio(self) -> Estimate:
-        """Ratio of p99 with the slot back to p99 alone, over corresponding parts of the load."""
+        """Ratio of p99 on the reserved slot to p99 alone: one sample for each part of the load."""
         parts = zip(_parts(self.kept_ms), _parts(self.alone_ms), strict=True)
         return Estimate.of([p99(kept) / p99(alone) for kept, alone in parts])
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkSetup:
-    """Redis and the boards in it, a folder, and the cores of each slot."""
+    """URL of Redis, its queue and job boards, a folder, and the cores of each slot."""
 
     url: str
     queue: QueueBoard
