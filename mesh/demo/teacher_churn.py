@@ -1,4 +1,4 @@
-"""Teacher churn during the EDL-Dist run: one teacher is killed, and a new one is started."""
+"""Teacher churn in the demo's EDL-Dist mode: one teacher is killed, and a new one is started."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class TeacherEvent:
 class TeacherChurn:
     """Kills a teacher after two fifths of a run and starts another one. Driven by `update`.
 
-    The new teacher starts once requests of the killed one are sent again. By then the reader's
-    buffer covers the time of the start.
+    The new teacher starts once the reader has sent requests again, or after two thirds of the run.
+    While it starts, the student trains from the reader's buffer and with the other teachers.
 
     The killed teacher should have requests in flight. So a teacher with requests in flight is
-    suspended (SIGSTOP) until the reader's statistics are certainly newer. If they show none in
-    flight, as the buffer is full, the teacher is resumed (SIGCONT), and the next try follows. After
-    three fifths of the run a teacher is killed in any case.
+    suspended (SIGSTOP) until the reader's statistics are certainly newer than the suspension. If
+    they show none in flight, because the buffer is full, the teacher is resumed (SIGCONT), and the
+    next try follows. After three fifths of the run a teacher is killed in any case.
 
     Args:
         hold: suspends a teacher by teacher_id.
@@ -131,7 +131,8 @@ class TeacherChurn:
         return True
 
     def _replace(self, batch: int, stats: ReaderStats) -> bool:
-        resends = stats.resends + stats.hedges  # a late request was hedged before the kill
+        # Requests may be hedged already while their teacher is suspended, so hedges count too.
+        resends = stats.resends + stats.hedges
         if not resends and batch < self._replace_at_latest:
             return False
         self._next_step = self._await_replacement
