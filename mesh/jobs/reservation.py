@@ -30,7 +30,7 @@ def hold_slots(
     """Reserve slots until `stop` is requested, or for `for_s` seconds.
 
     Args:
-        board: the queue.
+        board: job queue of the fleet.
         name: name of the reservation.
         slots: number of slots.
         for_s: duration in seconds; None: until `stop`.
@@ -38,8 +38,8 @@ def hold_slots(
         say: called with a line of text when the slots are free, and at the end.
 
     Raises:
-        UsageError: the name is taken, no fleet runs, or it has fewer slots.
-        EdlError: Redis does not answer at the start.
+        UsageError: the name is taken, no fleet runs, or the fleet has fewer slots.
+        EdlError: Redis does not answer at the start or at the end.
     """
     _check(board, name, slots)
     began_s = beaten_s = time.monotonic()
@@ -74,7 +74,7 @@ def _check(board: QueueBoard, name: str, slots: int) -> None:
 
 
 def _kept_slots(board: QueueBoard, name: str, slots: int) -> str:
-    """Describe the slots once the runner keeps all of them free; empty until then."""
+    """Describe the slots once the fleet keeps all of them free; return "" until then."""
     runner = board.runner()
     if runner is None:
         return ""
