@@ -1,8 +1,9 @@
 """The server of a teacher, with all its protocols in one event loop on a thread of its own.
 
-Any thread may use it; asyncio stays in the thread of the event loop. Nothing blocks there: the
-model returns futures, and slow work, such as parsing JSON or copying from shared memory, runs in
-other threads. So the loop answers probes and receives requests while the model runs.
+Any thread may call `TeacherServer`; all asyncio code runs in the thread of the event loop. Nothing
+blocks that thread: the model returns futures, and slow work, such as parsing JSON or copying from
+shared memory, runs in other threads. So the loop answers probes and receives requests while the
+model runs.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 _MAX_METADATA_BYTES: Final = 8192
 #: Bytes of a message that gRPC receives before the handler reads it.
 _WINDOW_BYTES: Final = 4 << 20
-#: A silent connection is pinged after this time, and ended without an answer.
+#: A connection is pinged after this time without data, and closed if the ping is not answered
+#: within the timeout.
 _KEEPALIVE_MS: Final = 20_000
 _KEEPALIVE_TIMEOUT_MS: Final = 10_000
 #: A connection without a call is closed after this time; the client reconnects for its next call.
@@ -55,7 +57,7 @@ class TeacherServer:
         servicer: answers requests.
         access: authenticates callers.
         recorder: records every call.
-        on_ended: called in the server's thread if it ends by itself.
+        on_ended: called in the thread of the event loop if gRPC's server ends without `stop`.
 
     Attributes:
         admission: authenticates callers and limits calls.
@@ -182,7 +184,7 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
         ("grpc.max_connection_idle_ms", _IDLE_MS),
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
-        ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),  # its name in newer releases
+        ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),  # the same in newer gRPC
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         # Readers may ping often.
