@@ -1,6 +1,7 @@
 """mkdocs hook: the whole command line and its variables, from what `--help` is made of.
 
-`reference/cli.md` holds two marks, which are replaced by what `commands()` and `variables()` return.
+`reference/cli.md` holds two marks, which are replaced by the results of `commands()` and
+`variables()`.
 """
 
 from __future__ import annotations
