@@ -223,7 +223,7 @@ def _progress(console: Console) -> Iterator[None]:
 
 def _write(report: BenchmarkReport, path: Path) -> None:
     try:
-        path.write_text(json.dumps(report.to_json(), indent=2) + "\n", "utf-8")
+        path.write_text(json.dumps(report.to_json(), indent=2, allow_nan=False) + "\n", "utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 

@@ -101,15 +101,20 @@ class Goal:
         return cls(name, value.value, op, limit, holds, value.low, value.high)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the goal for JSON; the key `interval` is absent for exact figures."""
+        """Return the goal for JSON; the key `interval` is absent for exact figures.
+
+        Infinity and NaN, which JSON does not have, become None.
+        """
         fixed: dict[str, Any] = {
             "name": self.name,
-            "value": self.value,
+            "value": _finite(self.value),
             "op": self.op,
             "limit": self.limit,
             "holds": self.holds,
         }
-        return fixed if self.low is None else {**fixed, "interval": [self.low, self.high]}
+        if self.low is None:
+            return fixed
+        return {**fixed, "interval": [_finite(self.low), _finite(self.high)]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +131,10 @@ class BenchmarkReport:
         return all(goal.holds for goal in self.goals)
 
     def to_json(self) -> dict[str, Any]:
-        """Return `{"machine": ..., "rows": [...], "goals": [...]}`."""
+        """Return `{"machine": ..., "rows": [...], "goals": [...]}`; see also `Goal.to_json`."""
         return {
             "machine": dict(self.machine),
-            "rows": [dict(row) for row in self.rows],
+            "rows": [{name: _finite(value) for name, value in row.items()} for row in self.rows],
             "goals": [goal.to_json() for goal in self.goals],
         }
 
@@ -253,6 +258,10 @@ def _holds(low: float, high: float, op: Op, limit: float) -> bool:
     if op == "<=":
         return low <= limit
     return low <= limit <= high
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _text(value: object) -> str:

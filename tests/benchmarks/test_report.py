@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import platform
 import random
@@ -72,6 +73,24 @@ def test_figures_are_written_and_a_goal_that_does_not_hold_fails_only_a_check(
         assert run(EDL, "bench", "ledger", "--quick", *options, *more).exit_code == code
     assert outcome["quick"] is True
     assert set(json.loads(file.read_text())) == {"machine", "rows", "goals"}
+
+
+def test_figures_that_json_has_not_are_null(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    goals = [
+        Goal.judge("never", math.inf, "<=", 1.0),
+        Goal.judge("interval", Estimate(2.0, 0.5, math.inf), "<=", 1.0),
+    ]
+    report = BenchmarkReport([{"case": "x", "p99_s": math.inf, "ratio": math.nan}], goals)
+    monkeypatch.setattr(ledger, "run", lambda quick: report)
+    file = tmp_path / "figures.json"
+    run(EDL, "bench", "ledger", "--json", file)
+    written = json.loads(file.read_text(), parse_constant=pytest.fail)
+    assert written["rows"] == [{"case": "x", "p99_s": None, "ratio": None}]
+    never, interval = written["goals"]
+    assert (never["value"], never["holds"]) == (None, False)
+    assert (interval["interval"], interval["holds"]) == ([0.5, None], True)
 
 
 def test_a_missing_folder_is_reported_before_the_work(
