@@ -10,7 +10,6 @@ of the cores. Trainings and service are real processes.
 from __future__ import annotations
 
 import logging
-import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,7 @@ from ..mesh.jobs.spec import QueuedJobSpec
 from ..runtime.errors import ProcessFailed, UsageError
 from ..runtime.supervise import python_command, start
 from .children import Child
-from .report import MIN_ROUNDS, BenchmarkReport, Estimate, Goal, Row
+from .report import MIN_ROUNDS, BenchmarkReport, Estimate, Goal, Row, quantile
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ class Served:
     def ratio(self) -> Estimate:
         """Ratio of p99 on the reserved slot to p99 alone: one sample for each part of the load."""
         parts = zip(_parts(self.kept_ms), _parts(self.alone_ms), strict=True)
-        return Estimate.of([p99(kept) / p99(alone) for kept, alone in parts])
+        return Estimate.of([quantile(kept, 0.99) / quantile(alone, 0.99) for kept, alone in parts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +148,9 @@ def _rows(gang: Ran, elastic: Ran, served: Served) -> list[Row]:
         "makespan, elastic": (elastic.makespan_s, "s"),
         "mean pending time, gang": (gang.pending_s, "s"),
         "mean pending time, elastic": (elastic.pending_s, "s"),
-        "service p99, alone": (p99(served.alone_ms), "ms"),
-        "service p99, jobs on both slots": (p99(served.beside_ms), "ms"),
-        "service p99, its slot back": (p99(served.kept_ms), "ms"),
+        "service p99, alone": (quantile(served.alone_ms, 0.99), "ms"),
+        "service p99, jobs on both slots": (quantile(served.beside_ms, 0.99), "ms"),
+        "service p99, its slot back": (quantile(served.kept_ms, 0.99), "ms"),
         "until it had its slot": (served.yielded_s, "s"),
     }
     return [
@@ -267,11 +266,11 @@ def _service(place: BenchmarkSetup, requests: int) -> Served:
     core = place.cores[1]
     with _fleet(place, "elastic"):
         alone = _times_ms(core, requests)
-        log.info("the service alone: p99 %.1f ms", p99(alone))
+        log.info("the service alone: p99 %.1f ms", quantile(alone, 0.99))
         place.queue.submit("c", _spec("c", 1 << 20, 1, SLOTS).to_json())
         _wait("two nodes train", lambda: progress_of(place.board, "c", SLOTS).steady)
         beside = _times_ms(core, QUICK_REQUESTS)
-        log.info("beside jobs on both slots: p99 %.1f ms", p99(beside))
+        log.info("beside jobs on both slots: p99 %.1f ms", quantile(beside, 0.99))
         began_s = time.monotonic()
         reserve = start(
             python_command("reserve", "edl", "reserve", 1, "--name", "web", "--redis", place.url)
@@ -281,17 +280,12 @@ def _service(place: BenchmarkSetup, requests: int) -> Served:
             yielded_s = time.monotonic() - began_s
             log.info("slot %d is free after %.1f s", slot, yielded_s)
             kept = _times_ms(place.cores[slot], requests)
-            log.info("with its slot back: p99 %.1f ms", p99(kept))
+            log.info("with its slot back: p99 %.1f ms", quantile(kept, 0.99))
         finally:
             reserve.stop()
         place.queue.wish("c", DesiredJobState(stop=True))
         _wait("the job ends", lambda: _job(place, "c").progress.ended)
     return Served(alone, beside, kept, yielded_s)
-
-
-def p99(times: Sequence[float]) -> float:
-    """Return the 99th percentile of `times`."""
-    return sorted(times)[math.ceil(0.99 * len(times)) - 1]
 
 
 def _parts(times: Sequence[float]) -> Iterator[Sequence[float]]:

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from ..runtime.errors import EdlError, UsageError
 from ..runtime.supervise import python_command, start
 from .attacking import attacks
 from .children import Child
-from .report import BenchmarkReport, Goal, Row
+from .report import BenchmarkReport, Goal, Row, quantile
 from .teachers.models import FEATURES
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Phase:
 
     @property
     def p99_s(self) -> float:
-        return float(np.quantile(self.latencies_s, 0.99))
+        return quantile(self.latencies_s, 0.99)
 
 
 def run(quick: bool, seconds: float | None = None) -> BenchmarkReport:
@@ -93,8 +93,19 @@ def run(quick: bool, seconds: float | None = None) -> BenchmarkReport:
         log.info("while others attack, for %g s", phase_s)
         attacked = mesh.measure(phase_s)
         acts = child.ask("counts")["of"]
+    return judge(alone, attacked, acts)
+
+
+def judge(alone: Phase, attacked: Phase, acts: Mapping[str, int]) -> BenchmarkReport:
+    """Make the report.
+
+    Args:
+        alone: the phase without attackers.
+        attacked: the phase with them.
+        acts: number of acts of each kind of attack.
+    """
     rows: list[Row] = [_row("alone", alone), _row("attacked", attacked)]
-    third = len(attacked.memory) // 3
+    third = max(len(attacked.memory) // 3, 1)
     growth = max(attacked.memory[-third:]) - max(attacked.memory[:third])
     log.info("acts of attackers: %s", ", ".join(f"{n} x {name}" for name, n in acts.items()))
     later = attacked.p99_s / alone.p99_s
@@ -189,7 +200,7 @@ def _row(name: str, phase: Phase) -> Row:
         "phase": name,
         "answers": len(phase.latencies_s),
         "failures": phase.failures,
-        "median_ms": 1000 * float(np.median(phase.latencies_s)),
+        "median_ms": 1000 * quantile(phase.latencies_s, 0.5),
         "p99_ms": 1000 * phase.p99_s,
         "memory_mib": max(phase.memory) / (1 << 20),
     }

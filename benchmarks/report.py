@@ -171,6 +171,12 @@ def paired(a: Callable[[], float], b: Callable[[], float], *, rounds: int = MIN_
     return Estimate.of([x / y for x, y in interleaved(a, b, rounds=rounds)])
 
 
+def quantile(samples: Sequence[float], part: float) -> float:
+    """Return the least sample that is at least as great as `part` of all; infinite if none is."""
+    ranked = sorted(samples)
+    return ranked[math.ceil(part * len(ranked)) - 1] if ranked else math.inf
+
+
 def interleaved(*measure: Callable[[], float], rounds: int = MIN_ROUNDS) -> list[tuple[float, ...]]:
     """Take each measurement once per round, on one core, after a discarded warm-up round.
 

@@ -29,7 +29,7 @@ from ..mesh.local import TEACHER_READY
 from ..proto.arena import Array
 from ..runtime.supervise import python_command, start
 from .children import ANY_CORE, Child, move_to, two_cores
-from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
+from .report import BenchmarkReport, Estimate, Goal, Row, interleaved, quantile
 from .teachers import on_device
 from .teachers.models import FEATURES
 
@@ -75,7 +75,7 @@ def run(quick: bool, device: str | None = None) -> BenchmarkReport:
     rows.append(_row(name, found.part, found.bare_per_s))
     goals.append(Goal.judge(f"{name}: part of the bare model", found.part, ">=", DELIVERED))
     for what, late in (("ServerLive", found.live_s), ("beats", found.beat_s)):
-        later = _p99(late) - _p99(found.control_s)
+        later = quantile(late, 0.99) - quantile(found.control_s, 0.99)
         goals.append(Goal.judge(f"{what}: p99 beyond an idle process, s", later, "<=", LATER_S))
     return BenchmarkReport(rows, goals)
 
@@ -198,8 +198,3 @@ def _row(name: str, part: Estimate, nominal_per_s: float) -> Row:
         "low": part.low,
         "high": part.high,
     }
-
-
-def _p99(samples: Sequence[float]) -> float:
-    ranked = sorted(samples)
-    return ranked[math.ceil(0.99 * len(ranked)) - 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count, pairwise
@@ -10,7 +11,7 @@ from unittest.mock import MagicMock, Mock, PropertyMock
 
 import pytest
 
-from edl.benchmarks import elastic, labels, ledger, reader
+from edl.benchmarks import coordinator, elastic, hostile, labels, ledger, reader
 from edl.benchmarks.distilling.churning import Churning
 from edl.benchmarks.paced import streams
 from edl.benchmarks.paced.streams import share, windows_s
@@ -26,7 +27,7 @@ from edl.benchmarks.paper.measured.student import (
 )
 from edl.benchmarks.planning.judging import error_of
 from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED, Found, ReaderTimes
-from edl.benchmarks.report import MIN_ROUNDS, Estimate, Goal
+from edl.benchmarks.report import MIN_ROUNDS, BenchmarkReport, Estimate, Goal, quantile
 from edl.benchmarks.teachers.watch import Watch
 from edl.coordinator.heartbeat import BEATS_PER_TTL
 from edl.distill_reader import ReaderStats
@@ -80,6 +81,29 @@ def test_the_ledger_stream_carries_every_batch_to_the_student(loss_every: int) -
     assert stream.ledger.labelled == stream.ledger.unlabelled == 0
 
 
+# --- latencies of what never happens
+
+
+def test_without_answers_under_attack_the_goal_fails() -> None:
+    alone = hostile.Phase([0.01] * 100, failures=0, memory=[1] * 6)
+    attacked = hostile.Phase([], failures=1, memory=[1])
+    report = hostile.judge(alone, attacked, {"random bytes": 1})
+    assert [goal.holds for goal in report.goals] == [False, False, True, True]
+    assert (report.rows[1]["median_ms"], report.rows[1]["p99_ms"]) == (math.inf, math.inf)
+
+
+def test_a_crowd_in_which_no_dead_teacher_was_assigned_fails_its_goal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cores = {"redis": 0.0, "manager": 0.0}
+    figures = coordinator.Run(10, 1, cores, cores, [0.1], [], beats_per_s=1.0, late_s=0.0)
+    monkeypatch.setattr(coordinator, "measure", lambda *_: figures)
+    monkeypatch.setattr(coordinator.assignment, "run", lambda **_: BenchmarkReport([]))
+    report = coordinator.run(quick=True)
+    assert [goal.holds for goal in report.goals] == [True, True, True, False]
+    assert report.rows[0]["death_p99_s"] == math.inf
+
+
 # --- elastic
 
 
@@ -94,7 +118,7 @@ def test_the_ledger_stream_carries_every_batch_to_the_student(loss_every: int) -
 def test_a_long_makespan_or_a_slower_service_fails_its_goal(
     rng: random.Random, makespan_s: float, slower: float, holds: list[bool]
 ) -> None:
-    assert elastic.p99([float(n) for n in rng.sample(range(1, 101), 100)]) == 99.0
+    assert quantile([float(n) for n in rng.sample(range(1, 101), 100)], 0.99) == 99.0
     alone = [rng.uniform(5.0, 5.5) for _ in range(MIN_ROUNDS * 20)]
     served = elastic.Served(alone, alone, [slower * took for took in alone], 4.0)
     report = elastic.report(elastic.Ran(100.0, 30.0), elastic.Ran(makespan_s, 1.0), served)
