@@ -184,8 +184,8 @@ def judge(measured: Sequence[tuple[float, ...]], from_buffer: Sequence[float]) -
 
     Args:
         measured: of each round, seconds per step of each of `WAYS`.
-        from_buffer: of each round, the part of EDL-Dist's batches that were labelled before its
-            turn; the warm-up round may be included.
+        from_buffer: of the warm-up round and of each round, the part of EDL-Dist's batches that
+            were labelled before its turn.
     """
     by_way = dict(zip(WAYS, zip(*measured, strict=True), strict=True))
     rows: list[Row] = []
@@ -204,7 +204,7 @@ def judge(measured: Sequence[tuple[float, ...]], from_buffer: Sequence[float]) -
         Goal.judge(f"EDL-Dist, x {base}", _ratio(by_way[base], by_way[EDL_DIST]), ">=", least)
         for base, least in ((ONLINE, TO_ONLINE), (N_TRAINING, TO_N_TRAINING), (AT_HAND, TO_AT_HAND))
     ]
-    taken = Estimate.of(from_buffer)
+    taken = Estimate.of(from_buffer[-len(measured) :])
     goals.append(
         Goal.judge("of its batches, labelled before its turn", taken, "<=", LABELLED_BEFORE)
     )

@@ -11,7 +11,7 @@ from unittest.mock import MagicMock, Mock, PropertyMock
 
 import pytest
 
-from edl.benchmarks import coordinator, elastic, hostile, labels, ledger, reader
+from edl.benchmarks import coordinator, demo, elastic, hostile, labels, ledger, reader
 from edl.benchmarks.distilling.churning import Churning
 from edl.benchmarks.paced import streams
 from edl.benchmarks.paced.streams import share, windows_s
@@ -52,6 +52,15 @@ def test_teachers_are_killed_and_replaced_round_after_round() -> None:
     assert not churning.awaits_newcomer
     assert len(alive) == 2
     assert [name for name, _, _ in mesh.method_calls] == ["suspend", "kill", "start_teacher"] * 3
+
+
+# --- demo
+
+
+def test_the_warm_up_round_does_not_count_for_what_was_labelled_before_a_turn() -> None:
+    warm_up, others = 1.0, [0.0] * 8 + [1.0] * 7
+    report = demo.judge([(1.0, 1.0, 1.0, 1.0)] * MIN_ROUNDS, [warm_up, *others])
+    assert report.goals[-1].value == 0.0
 
 
 # --- labels, ledger
