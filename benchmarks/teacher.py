@@ -142,6 +142,8 @@ def resnet(layers: int, batches: int) -> Shared:
         watch = Child(ending, "the watcher", module, address, near, url, leases, TEACHER, TTL_S)
         watch.hear()
         reader = ending.enter_context(_reader(batch, batches, address))
+        for _ in reader:  # starts the engine, which inherits the cores of this thread
+            pass
         notes: dict[str, list[float]] = {"live": [], "beat": [], "control": []}
 
         def alone() -> float:

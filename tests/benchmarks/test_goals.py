@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count, pairwise
@@ -11,7 +13,7 @@ from unittest.mock import MagicMock, Mock, PropertyMock
 
 import pytest
 
-from edl.benchmarks import coordinator, demo, elastic, hostile, labels, ledger, reader
+from edl.benchmarks import coordinator, demo, elastic, hostile, labels, ledger, reader, teacher
 from edl.benchmarks.distilling.churning import Churning
 from edl.benchmarks.paced import streams
 from edl.benchmarks.paced.streams import share, windows_s
@@ -223,6 +225,27 @@ def test_a_beat_is_late_by_as_much_as_the_lease_moves_too_far() -> None:
         watch.note_lease(deadline_ms)
     assert watch.take()["beat"] == pytest.approx([0.0, 0.07, 0.0])
     assert not watch.take()
+
+
+def test_the_engine_of_a_reader_is_not_kept_on_the_core_of_the_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started_on: list[set[int]] = []
+
+    class Reader:
+        def __iter__(self) -> Iterator[None]:
+            started_on.append(os.sched_getaffinity(0))
+            return iter(())
+
+    child = Mock()
+    child.return_value.hear.return_value = {"model": "m"}
+    child.return_value.ask.return_value = {"seconds": 1.0, "notes": {}}
+    monkeypatch.setattr(teacher, "Child", child)
+    monkeypatch.setattr(teacher, "start_embedded", lambda: (Mock(), "redis://127.0.0.1:1"))
+    monkeypatch.setattr(teacher, "_teacher", lambda *_, **__: "127.0.0.1:1")
+    monkeypatch.setattr(teacher, "_reader", lambda *_: contextlib.nullcontext(Reader()))
+    teacher.resnet(18, batches=1)
+    assert started_on[0] == os.sched_getaffinity(0)
 
 
 # --- reader
