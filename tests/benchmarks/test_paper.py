@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edl.benchmarks.paper import page, running, table2
+from edl.benchmarks.paper import figure3, page, running, table2
 from edl.benchmarks.paper.claims import Cell, ExpectedOrder, Experiment, Key, Outcome, Use
 from edl.benchmarks.paper.tables import Reproduced, compare, crossings, misplaced, published
 from edl.cli import command_line
@@ -82,6 +82,16 @@ def test_a_statement_of_order_is_judged() -> None:
     (name,) = failed(compare(about, Outcome({**good, ("c", "rate"): 2.0})))
     assert name.startswith("pairs of 2")
     assert name.endswith(": rate at b is not more than rate at c")
+
+
+def test_figure_3_compares_online_with_5_teachers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figure3, "taught", lambda mesh, batches: float(mesh.teachers))
+    monkeypatch.setattr(figure3, "alone", lambda *_, **__: 2.0)
+    monkeypatch.setattr(figure3, "wanted", lambda *_, **__: 8)
+    values = figure3.simulate(quick=True).values
+    assert values["best", "number of teachers"] == 8.0
+    for column in ("throughput / Online", "Online's time / its time"):
+        assert values["5 teachers", column] == 2.5
 
 
 def test_what_is_no_experiment_or_no_agreement_is_refused() -> None:
