@@ -52,6 +52,9 @@ class Attacks:
         self._token = token
         self._infer = f"/v2/models/{model}/infer"
         self._tls = ssl._create_unverified_context() if tls else None
+        self._tls_http_2 = ssl._create_unverified_context() if tls else None
+        if self._tls_http_2 is not None:
+            self._tls_http_2.set_alpn_protocols(["h2"])
         self._held: dict[str, deque[socket.socket]] = {}
         self._rng = random.Random(1)
 
@@ -82,7 +85,7 @@ class Attacks:
 
     def send_frames(self) -> None:
         """Send HTTP/2 frames of random types, streams and lengths."""
-        with self._speaking("grpc", ["h2"]) as connection:
+        with self._wrapped("grpc", self._tls_http_2) as connection:
             connection.sendall(_PREFACE)
             for _ in range(20):
                 kind, stream = self._rng.randrange(16), self._rng.randrange(1 << 16)
@@ -104,20 +107,16 @@ class Attacks:
             f"Authorization: Bearer {token}",
             f"Content-Length: {nbytes}",
         ]
-        connection = self._speaking("http")
+        connection = self._wrapped("http", self._tls)
         connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
         self._keep("requests", connection, 200)
 
     def _connect(self, where: str) -> socket.socket:
         return socket.create_connection(self._ports[where], 5.0)
 
-    def _speaking(self, where: str, protocols: list[str] | None = None) -> socket.socket:
+    def _wrapped(self, where: str, tls: ssl.SSLContext | None) -> socket.socket:
         connection = self._connect(where)
-        if self._tls is None:
-            return connection
-        if protocols:
-            self._tls.set_alpn_protocols(protocols)
-        return self._tls.wrap_socket(connection)
+        return connection if tls is None else tls.wrap_socket(connection)
 
     def _hold(self, where: str, count: int) -> None:
         self._keep(where, self._connect(where), count)

@@ -6,7 +6,9 @@ import contextlib
 import math
 import os
 import random
+import socket
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
 from typing import Any
 from unittest.mock import MagicMock, Mock, PropertyMock
@@ -14,6 +16,7 @@ from unittest.mock import MagicMock, Mock, PropertyMock
 import pytest
 
 from edl.benchmarks import coordinator, demo, elastic, hostile, labels, ledger, reader, teacher
+from edl.benchmarks.attacking.attacks import Attacks
 from edl.benchmarks.distilling.churning import Churning
 from edl.benchmarks.paced import streams
 from edl.benchmarks.paced.streams import share, windows_s
@@ -113,6 +116,29 @@ def test_a_crowd_in_which_no_dead_teacher_was_assigned_fails_its_goal(
     report = coordinator.run(quick=True)
     assert [goal.holds for goal in report.goals] == [True, True, True, False]
     assert report.rows[0]["death_p99_s"] == math.inf
+
+
+# --- hostile
+
+
+def test_only_attacks_by_http_2_offer_it() -> None:
+    hellos: list[bytes] = []
+
+    def note_hellos(server: socket.socket) -> None:
+        for _ in range(2):
+            connection, _ = server.accept()
+            with connection:
+                hellos.append(connection.recv(1 << 16))
+
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        noted = pool.submit(note_hellos, server)
+        address = server.getsockname()
+        kinds = Attacks({"grpc": address, "http": address}, "token", "model", tls=True).kinds()
+        for kind in ("frames of HTTP/2", "half a request"):
+            with pytest.raises(OSError):
+                kinds[kind]()
+        noted.result(timeout=10)
+    assert [b"\x02h2" in hello for hello in hellos] == [True, False]
 
 
 # --- elastic
