@@ -69,8 +69,12 @@ def _train(folder: Path, steps: int) -> None:
             while crew.running and time.monotonic() < deadline:
                 crew.news(0.2)
             codes = [rank.code for rank in crew.ranks]
-            if any(codes) or None in codes:
+            if any(codes):
                 raise ProcessFailed(f"the ranks of the benchmark ended with {codes}, not with 0")
+            if late := codes.count(None):
+                raise ProcessFailed(
+                    f"{late} ranks of the benchmark did not end within {_DEADLINE_S:g} s"
+                )
 
 
 def _world(stack: ExitStack, folder: Path, deal: Deal, steps: int) -> WorkerGroup:

@@ -15,7 +15,17 @@ from unittest.mock import MagicMock, Mock, PropertyMock
 
 import pytest
 
-from edl.benchmarks import coordinator, demo, elastic, hostile, labels, ledger, reader, teacher
+from edl.benchmarks import (
+    coordinator,
+    demo,
+    elastic,
+    hostile,
+    labels,
+    ledger,
+    reader,
+    students,
+    teacher,
+)
 from edl.benchmarks.attacking.attacks import Attacks
 from edl.benchmarks.distilling.churning import Churning
 from edl.benchmarks.paced import streams
@@ -38,6 +48,7 @@ from edl.coordinator.heartbeat import BEATS_PER_TTL
 from edl.distill_reader import ReaderStats
 from edl.mesh.local import TeacherSpec
 from edl.proto.forms import LabelForm
+from edl.runtime.errors import ProcessFailed
 
 # --- accuracy
 
@@ -306,6 +317,24 @@ def test_float32_over_tcp_is_only_compared_with_more_teachers() -> None:
     assert "rate of 5 teachers, times that of 2" in kept.name
     assert kept.value == pytest.approx(0.5 / 0.7)
     assert not kept.holds
+
+
+# --- students
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [(None, "3 ranks of the benchmark did not end within 0 s"), (1, r"ended with \[1, 1, 1\]")],
+)
+def test_ranks_that_fail_or_do_not_end_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, code: int | None, message: str
+) -> None:
+    group = Mock(running=code is None, ranks=[Mock(code=code)] * students.RANKS)
+    monkeypatch.setattr(students, "WorkerGroup", lambda *_: group)
+    monkeypatch.setattr(students, "ShardServer", Mock())
+    monkeypatch.setattr(students, "_DEADLINE_S", 0.0)
+    with pytest.raises(ProcessFailed, match=message):
+        students.run(quick=True)
 
 
 # --- table 1, measured
