@@ -61,7 +61,7 @@ mutants: install ## seeded mutants of the ledger and of flow control, and which 
 	$(BIN)/python tests/mutants.py
 
 .PHONY: tables
-tables: install ## simulate the papers' experiments and write docs/benchmarks.md from the results
+tables: install ## simulate the papers' experiments and write benchmarks/results/README.md
 	$(BIN)/python -m edl.benchmarks.paper
 
 .PHONY: interop

@@ -11,5 +11,5 @@ Each experiment is a module of this folder with
 
 The first line of its docstring is its text in `edl bench`. `edl bench paper.NAME --simulate` prints
 the paper's figures beside ours (`tables.py`). `make tables` runs all experiments (`__main__.py`),
-stores the results in `benchmarks/results`, and writes `docs/benchmarks.md` from them (`page.py`).
+stores the results in `benchmarks/results`, and writes the README.md there from them (`page.py`).
 """

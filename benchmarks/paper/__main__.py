@@ -1,4 +1,4 @@
-"""The command of `make tables`: simulate experiments, store results, write docs/benchmarks.md."""
+"""The command of `make tables`: simulate experiments, store results, write their page."""
 
 from __future__ import annotations
 

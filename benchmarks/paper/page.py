@@ -1,4 +1,4 @@
-"""The page docs/benchmarks.md, from the stored results of `make tables` and of measurements."""
+"""The page benchmarks/results/README.md, from the stored results of simulations and measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .tables import is_dense
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RESULTS: Final = ROOT / "benchmarks" / "results"
-PAGE: Final = ROOT / "docs" / "benchmarks.md"
+PAGE: Final = RESULTS / "README.md"
 #: The first experiments on the page, in this order; others follow.
 FIRST: Final = ("table1", "table2", "figure3", "figure4", "edl_readme")
 MARKS: Final = {"calibrates": " \\*", "derived": " =", "contested": " !", "free": ""}
@@ -20,7 +20,7 @@ MARKS: Final = {"calibrates": " \\*", "derived": " =", "contested": " !", "free"
 HEAD: Final = """# The papers' experiments, run again
 
 This page is generated: `make tables` runs every simulation and writes it anew from
-[benchmarks/results](../benchmarks/results). One experiment by itself:
+[benchmarks/results](.). One experiment by itself:
 
     edl bench paper.table1 --simulate            # the paper's devices, in virtual time
     edl bench paper.table1 --simulate --check    # exit code 1 when it does not agree
@@ -111,8 +111,7 @@ def _section(one: Mapping[str, Any]) -> str:
             for c in one["contradictions"]
         ]
         lines.append("")
-    lines += [f"![{one['title']}: curves, and the error of each cell](../benchmarks/results/"
-              f"{one['path']}.png)", ""]  # fmt: skip
+    lines += [f"![{one['title']}: curves, and the error of each cell]({one['path']}.png)", ""]
     return "\n".join(lines)
 
 

@@ -20,7 +20,11 @@ from pymdownx.slugs import slugify  # type: ignore[import-untyped]
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = "docs/"
 #: Where a file of the repository is on the site; others are under `source/`.
-NAMED = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+NAMED = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "benchmarks/results/README.md": "benchmarks.md",
+}
 PICTURES = (".png", ".svg")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".sh": "bash"}
 _LINK = re.compile(r"(?P<before>\]\()(?P<path>[^)\s#:]+)(?P<anchor>#[^)\s]*)?(?P<after>\))")

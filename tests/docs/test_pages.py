@@ -15,7 +15,7 @@ from edl.tests.deploy.command_lines import WrongCommand, check, is_ours
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
     str(page.relative_to(ROOT)): page
-    for folder in ("docs", "deploy")
+    for folder in ("docs", "deploy", "benchmarks/results")
     for page in [*ROOT.glob("*.md"), *sorted((ROOT / folder).rglob("*.md"))]
 }
 #: A line of a block that is indented by four blanks or fenced, with its continuation lines.

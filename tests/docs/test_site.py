@@ -167,6 +167,8 @@ def test_the_example_of_a_job_file_runs(tmp_path: Path, monkeypatch: pytest.Monk
         ("changelog.md", "[x](docs/tutorial.md)", "[x](tutorial.md)"),
         ("source/README.md", "![x](docs/mesh.svg)", "![x](../mesh.svg)"),
         ("a.md", "[x](../benchmarks/results)", "[x](source/benchmarks/results.listing.md)"),
+        ("a.md", "[x](../benchmarks/results/README.md#in-short)", "[x](benchmarks.md#in-short)"),
+        ("benchmarks.md", "[x](.)", "[x](source/benchmarks/results.listing.md)"),
         ("a.md", "[x](../nowhere.py) and `[x](../LICENSE)`", None),
         ("a.md", "```\n[x](../LICENSE)\n```\n[x](https://keda.sh)", None),
     ],
