@@ -14,7 +14,7 @@ import random
 import sys
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 import grpc
@@ -37,23 +37,26 @@ _SUBSCRIBE: Final = "/edl.coordinator.v1.Coordinator/Subscribe"
 
 @dataclass
 class StudentLoadStats:
-    """Times of events, in monotonic seconds, and counts."""
+    """Times of events, in monotonic seconds."""
 
     gained: dict[str, float] = field(default_factory=dict)  # teacher -> first assignment
     lost: dict[str, float] = field(default_factory=dict)  # teacher -> first report of its loss
     freed: dict[str, float] = field(
         default_factory=dict
     )  # teacher -> released, and not assigned since
-    first_s: list[float] = field(default_factory=list)  # seconds until the first teachers
-    reports: int = 0
-    assignments: int = 0
 
 
 class Student:
-    """One stream of reports and assignments."""
+    """One stream of reports and assignments.
+
+    Attributes:
+        want: number of wanted teachers.
+        served: whether it has been assigned teachers.
+    """
 
     def __init__(self, name: str, service: str, want: int, figures: StudentLoadStats) -> None:
         self.want = want
+        self.served = False
         self._figures = figures
         self._held: tuple[str, ...] = ()
         self._rng = random.Random(name)
@@ -80,13 +83,11 @@ class Student:
         call = channel.stream_stream(
             _SUBSCRIBE, pb.StudentReport.SerializeToString, pb.Assignment.FromString
         )(self._reports())
-        began = time.monotonic()
         async for assignment in call:
-            self._take(assignment, began)
+            self._take(assignment)
 
     async def _reports(self) -> AsyncIterator[pb.StudentReport]:
         while True:
-            self._figures.reports += 1
             yield self._next_report()
             await asyncio.sleep(REPORT_EVERY_S)
 
@@ -103,12 +104,10 @@ class Student:
         report.teachers.extend(self._held)
         return report
 
-    def _take(self, assignment: pb.Assignment, began: float) -> None:
+    def _take(self, assignment: pb.Assignment) -> None:
         now, figures = time.monotonic(), self._figures
-        figures.assignments += 1
         teachers = tuple(teacher.teacher_id for teacher in assignment.teachers)
-        if teachers and not self._held:
-            figures.first_s.append(now - began)
+        self.served = self.served or bool(teachers)
         for name in self._held:
             figures.freed[name] = now
         for name in teachers:
@@ -135,7 +134,7 @@ async def main(url: str, service: str, file: str, count: int, want: int, more: i
     for number, student in enumerate(students):
         lives.append(asyncio.create_task(student.live(channels[number % CHANNELS])))
         await asyncio.sleep(_GATHER_S / count)
-    while len(figures.first_s) < count:
+    while not all(student.served for student in students):
         _raise_from(lives)
         await asyncio.sleep(0.1)
     schedule.ready()
@@ -144,17 +143,7 @@ async def main(url: str, service: str, file: str, count: int, want: int, more: i
         student.starve(more)
     await phases.reach(3)
     _raise_from(lives)
-    schedule.tell(
-        file,
-        {
-            "gained": figures.gained,
-            "lost": figures.lost,
-            "freed": figures.freed,
-            "first_s": figures.first_s,
-            "reports": figures.reports,
-            "assignments": figures.assignments,
-        },
-    )
+    schedule.tell(file, asdict(figures))
     for life in lives:
         life.cancel()
     await asyncio.gather(*lives, return_exceptions=True)

@@ -43,10 +43,6 @@ class PacedStudent:
                 schedule.late_s(time.monotonic())
             asked_s = time.monotonic()
 
-    def batch_s(self, skipped: int) -> float:
-        """Return the mean seconds of a batch, without the first `skipped` batches."""
-        return (self.took_s[-1] - self.took_s[skipped]) / (len(self.took_s) - 1 - skipped)
-
 
 def _wait_until(end_s: float) -> None:
     if (left_s := end_s - time.monotonic()) > _AWAKE_S:

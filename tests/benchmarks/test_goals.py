@@ -217,13 +217,12 @@ def test_a_paced_student_does_not_make_up_for_a_late_batch(virtual_time: Virtual
     expected_s = [STEP_S, STEP_S, STEP_S + late_s, STEP_S, STEP_S]
     assert gaps_s == pytest.approx(expected_s, abs=10 * VirtualTime.TICK_S)
     assert student.waited_s[3] == pytest.approx(late_s, abs=10 * VirtualTime.TICK_S)
-    assert student.batch_s(skipped=0) == pytest.approx(STEP_S + late_s / 5, rel=0.05)
     student = PacedStudent(1.0, took_s=[0.0, 5.0, 6.0, 8.0, 9.0, 12.0, 13.0])
     assert list(windows_s(student, skipped=1, per_window=2)) == [3.0, 4.0]
     unpaced = PacedStudent(0.0)  # takes each batch at once
     unpaced.train(range(100))
     assert len(unpaced.took_s) == 100
-    assert unpaced.batch_s(skipped=0) <= 3 * VirtualTime.TICK_S
+    assert unpaced.took_s[-1] - unpaced.took_s[0] <= 300 * VirtualTime.TICK_S
 
 
 @pytest.mark.parametrize(("ready", "part"), [((30, 30), 1.0), ((30, 40), 1.0), ((30, 15), 0.5)])
