@@ -13,12 +13,12 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
-from ..coordinator.embedded import free_port, server_command
+from ..coordinator.embedded import start_embedded
 from ..coordinator.jobs import JobBoard, open_board
 from ..coordinator.queue import DesiredJobState, QueueBoard, QueuedJob, open_queue
 from ..mesh.cores import available_cores, children_on
@@ -29,6 +29,7 @@ from ..runtime.errors import ProcessFailed, UsageError
 from ..runtime.supervise import python_command, start
 from .children import Child
 from .report import MIN_ROUNDS, BenchmarkReport, Estimate, Goal, Row, quantile
+from .sharing.fleet import Mode, fleet
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +53,6 @@ QUICK_REQUESTS: Final = MIN_ROUNDS * 20
 _FREEZE_S: Final = 5.0
 _START_S: Final = 90.0
 _END_S: Final = 900.0
-
-Mode = Literal["elastic", "gang"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +115,13 @@ def run(quick: bool) -> BenchmarkReport:
     if not all(cores):
         raise UsageError(f"this benchmark needs {SLOTS} cores, so that its slots are real")
     work_s = QUICK_WORK_S if quick else WORK_S
-    with _place(cores) as place:
-        step_s = _step_s(place)
+    with _setup(cores) as setup:
+        step_s = _step_s(setup)
         steps = (round(work_s / step_s), round(MORE * work_s / step_s))
         log.info("a step takes %.0f ms: A has %d steps, B %d", step_s * 1000, *steps)
-        gang = _two_jobs(place, "gang", steps)
-        elastic = _two_jobs(place, "elastic", steps)
-        served = _service(place, QUICK_REQUESTS if quick else REQUESTS)
+        gang = _two_jobs(setup, "gang", steps)
+        elastic = _two_jobs(setup, "elastic", steps)
+        served = _service(setup, QUICK_REQUESTS if quick else REQUESTS)
     return report(gang, elastic, served)
 
 
@@ -163,36 +162,21 @@ def _rows(gang: Ran, elastic: Ran, served: Served) -> list[Row]:
 
 
 @contextmanager
-def _place(cores: tuple[tuple[int, ...], ...]) -> Iterator[BenchmarkSetup]:
+def _setup(cores: tuple[tuple[int, ...], ...]) -> Iterator[BenchmarkSetup]:
     """Run a Redis on the cores of the first slot, as the service gets the other slot."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edl-bench-")))
         with children_on(cores[0]):
-            port = free_port()
-            redis = start(server_command(port))
+            redis, url = start_embedded()
         stack.callback(redis.stop)
-        redis.expect("Ready to accept connections", _START_S)
-        url = f"redis://127.0.0.1:{port}"
         queue, board = open_queue(url), open_board(url)
         stack.enter_context(closing(queue))
         stack.enter_context(closing(board))
         yield BenchmarkSetup(url, queue, board, folder, cores)
 
 
-@contextmanager
-def _fleet(place: BenchmarkSetup, mode: Mode) -> Iterator[None]:
-    """Run a fleet while the body runs; stopping it stops its nodes."""
-    command = python_command(
-        "fleet", "edl", "agent", "jobs", "--slots", SLOTS, "--mode", mode, "--freeze", _FREEZE_S,
-        "--folder", place.folder / mode, "--redis", place.url,
-        log=place.folder / "fleet.log",
-    )  # fmt: skip
-    fleet = start(command, echo=lambda line: log.debug("fleet: %s", line))
-    try:
-        fleet.expect("runs jobs on", _START_S)
-        yield
-    finally:
-        fleet.stop(grace_s=30.0)
+def _fleet(setup: BenchmarkSetup, mode: Mode) -> AbstractContextManager[None]:
+    return fleet(setup.url, setup.folder, mode=mode, slots=SLOTS, freeze_s=_FREEZE_S)
 
 
 def _spec(name: str, steps: int, least: int, most: int) -> QueuedJobSpec:
@@ -206,9 +190,9 @@ def _spec(name: str, steps: int, least: int, most: int) -> QueuedJobSpec:
     )
 
 
-def _step_s(place: BenchmarkSetup) -> float:
+def _step_s(setup: BenchmarkSetup) -> float:
     """Measure the seconds of a step on one slot."""
-    with children_on(place.cores[1]):
+    with children_on(setup.cores[1]):
         pace = start(python_command("pace", "edl.benchmarks.sharing.step_duration"))
     try:
         return float(pace.expect(r"a step takes ([\d.]+) s", _START_S)[1])
@@ -219,12 +203,12 @@ def _step_s(place: BenchmarkSetup) -> float:
 # --- two jobs
 
 
-def _two_jobs(place: BenchmarkSetup, mode: Mode, steps: tuple[int, int]) -> Ran:
+def _two_jobs(setup: BenchmarkSetup, mode: Mode, steps: tuple[int, int]) -> Ran:
     names = (f"a-{mode}", f"b-{mode}")
-    with _fleet(place, mode):
+    with _fleet(setup, mode):
         for name, count, most in zip(names, steps, (1, SLOTS), strict=True):
-            place.queue.submit(name, _spec(name, count, 1, most).to_json())
-        jobs = _ended(place, names)
+            setup.queue.submit(name, _spec(name, count, 1, most).to_json())
+        jobs = _ended(setup, names)
     began_ms = min(job.submitted_ms for job in jobs)
     return Ran(
         (max(job.progress.ended_ms for job in jobs) - began_ms) / 1000,
@@ -232,7 +216,7 @@ def _two_jobs(place: BenchmarkSetup, mode: Mode, steps: tuple[int, int]) -> Ran:
     )
 
 
-def _ended(place: BenchmarkSetup, names: Sequence[str]) -> list[QueuedJob]:
+def _ended(setup: BenchmarkSetup, names: Sequence[str]) -> list[QueuedJob]:
     """Wait until all jobs have succeeded; return them.
 
     Raises:
@@ -241,7 +225,7 @@ def _ended(place: BenchmarkSetup, names: Sequence[str]) -> list[QueuedJob]:
     began_s = time.monotonic()
     said: dict[str, str] = {}
     while (after_s := time.monotonic() - began_s) < _END_S:
-        jobs = [_job(place, name) for name in names]
+        jobs = [_job(setup, name) for name in names]
         for job in jobs:
             now = f"{job.progress.state}, {job.progress.running} nodes"
             if now != said.get(job.name):
@@ -255,36 +239,36 @@ def _ended(place: BenchmarkSetup, names: Sequence[str]) -> list[QueuedJob]:
     raise ProcessFailed(f"the jobs of the benchmark did not end in {_END_S:g} s: {said}")
 
 
-def _job(place: BenchmarkSetup, name: str) -> QueuedJob:
-    return next(job for job in place.queue.jobs() if job.name == name)
+def _job(setup: BenchmarkSetup, name: str) -> QueuedJob:
+    return next(job for job in setup.queue.jobs() if job.name == name)
 
 
 # --- the service
 
 
-def _service(place: BenchmarkSetup, requests: int) -> Served:
-    core = place.cores[1]
-    with _fleet(place, "elastic"):
+def _service(setup: BenchmarkSetup, requests: int) -> Served:
+    core = setup.cores[1]
+    with _fleet(setup, "elastic"):
         alone = _times_ms(core, requests)
         log.info("the service alone: p99 %.1f ms", quantile(alone, 0.99))
-        place.queue.submit("c", _spec("c", 1 << 20, 1, SLOTS).to_json())
-        _wait("two nodes train", lambda: progress_of(place.board, "c", SLOTS).steady)
+        setup.queue.submit("c", _spec("c", 1 << 20, 1, SLOTS).to_json())
+        _wait("two nodes train", lambda: progress_of(setup.board, "c", SLOTS).steady)
         beside = _times_ms(core, QUICK_REQUESTS)
         log.info("beside jobs on both slots: p99 %.1f ms", quantile(beside, 0.99))
         began_s = time.monotonic()
         reserve = start(
-            python_command("reserve", "edl", "reserve", 1, "--name", "web", "--redis", place.url)
+            python_command("reserve", "edl", "reserve", 1, "--name", "web", "--redis", setup.url)
         )
         try:
             slot = int(reserve.expect(r"slot (\d+)", _START_S)[1])
             yielded_s = time.monotonic() - began_s
             log.info("slot %d is free after %.1f s", slot, yielded_s)
-            kept = _times_ms(place.cores[slot], requests)
+            kept = _times_ms(setup.cores[slot], requests)
             log.info("with its slot back: p99 %.1f ms", quantile(kept, 0.99))
         finally:
             reserve.stop()
-        place.queue.wish("c", DesiredJobState(stop=True))
-        _wait("the job ends", lambda: _job(place, "c").progress.ended)
+        setup.queue.wish("c", DesiredJobState(stop=True))
+        _wait("the job ends", lambda: _job(setup, "c").progress.ended)
     return Served(alone, beside, kept, yielded_s)
 
 

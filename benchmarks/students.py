@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
 import tempfile
 import time
 from contextlib import ExitStack, closing
@@ -18,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from ..coordinator.embedded import free_port
 from ..coordinator.jobs import JobBoard
 from ..coordinator.store.memory_store import MemoryStore
 from ..runtime.errors import ProcessFailed
@@ -90,7 +90,7 @@ def _world(stack: ExitStack, folder: Path, deal: Deal, steps: int) -> WorkerGrou
     desk = stack.enter_context(
         closing(ShardServer(JobBoard(MemoryStore()), settings.job, 1, local=True))
     )
-    endpoints = tuple(f"127.0.0.1:{_free_port()}" for _ in range(RANKS))
+    endpoints = tuple(f"127.0.0.1:{free_port()}" for _ in range(RANKS))
     orders = [
         Order(settings, 1, rank, RANKS, local_rank=rank, endpoints=endpoints)
         for rank in range(RANKS)
@@ -121,10 +121,3 @@ def _last_shares(folder: Path, step: int) -> list[int]:
         )
         for rank in range(RANKS)
     ]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -6,21 +6,20 @@ how long a job waits for its first node, and how many of the slots are taken.
 
 from __future__ import annotations
 
-import socket
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
-from ...coordinator.embedded import server_command
+from ...coordinator.embedded import start_embedded
 from ...coordinator.queue import DesiredJobState, QueueBoard, open_queue
 from ...mesh.jobs.spec import QueuedJobSpec
 from ...runtime.errors import ProcessFailed
-from ...runtime.supervise import python_command, start
 from ..report import BenchmarkReport, Goal
+from ..sharing.fleet import Mode, fleet
 
 MOST: Final = 4
 #: As in the experiment, six jobs with all their nodes fill the slots, and 20 jobs with one fit in.
@@ -30,9 +29,6 @@ AFTER_ALL_S: Final = 30.0
 PENDING: Final = 0.2
 LOAD: Final = 0.98
 _LOOK_S: Final = 0.1
-_START_S: Final = 60.0
-
-Mode = Literal["elastic", "gang"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +89,7 @@ def replay(mode: Mode, jobs: int, every_s: float, after_s: float) -> Replayed:
     Raises:
         ProcessFailed: a process could not be started, or a job ended unexpectedly.
     """
-    with _fleet(mode) as queue:
+    with _queue(mode) as queue:
         began_s = time.monotonic()
         submitted, taken_s, looked_s = 0, 0.0, began_s
         while (spent_s := time.monotonic() - began_s) < jobs * every_s + after_s:
@@ -123,28 +119,12 @@ def _submit(queue: QueueBoard, number: int) -> None:
 
 
 @contextmanager
-def _fleet(mode: Mode) -> Iterator[QueueBoard]:
-    """Run a Redis and a fleet while the body runs; stopping the fleet stops its nodes."""
+def _queue(mode: Mode) -> Iterator[QueueBoard]:
+    """Run a Redis and a fleet while the body runs."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edl-bench-")))
-        port = _free_port()
-        redis = start(server_command(port))
+        redis, url = start_embedded()
         stack.callback(redis.stop)
-        redis.expect("Ready to accept connections", _START_S)
-        url = f"redis://127.0.0.1:{port}"
         queue = stack.enter_context(closing(open_queue(url)))
-        command = python_command(
-            "fleet", "edl", "agent", "jobs", "--slots", SLOTS, "--mode", mode, "--freeze", 0,
-            "--folder", folder / "jobs", "--redis", url, log=folder / "fleet.log",
-        )  # fmt: skip
-        fleet = start(command)
-        stack.callback(fleet.stop, grace_s=30.0)
-        fleet.expect("runs jobs on", _START_S)
+        stack.enter_context(fleet(url, folder, mode=mode, slots=SLOTS, freeze_s=0))
         yield queue
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
