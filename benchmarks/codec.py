@@ -7,8 +7,6 @@ protobuf's time. There is no goal.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,7 +16,7 @@ from ..proto import inference_pb2 as pb
 from ..proto import tensors
 from ..proto.clients import LabelRequest
 from ..proto.datatypes import datatype_of, dtype_of
-from .report import BenchmarkReport, Estimate, Row, interleaved
+from .report import BenchmarkReport, Estimate, Row, cpu_s, interleaved
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -35,16 +33,16 @@ def run(quick: bool) -> BenchmarkReport:
 
 def _row(array: Array, repeats: int) -> Row:
     rounds = interleaved(
-        partial(_cpu_ms, with_codec, array, repeats),
-        partial(_cpu_ms, with_protobuf, array, repeats),
+        partial(cpu_s, partial(with_codec, array), repeats),
+        partial(cpu_s, partial(with_protobuf, array), repeats),
     )
     ours, plain = zip(*rounds, strict=True)
     faster = Estimate.of([theirs / mine for mine, theirs in rounds])
     return {
         "dtype": str(array.dtype),
         "mb": array.nbytes / 1e6,
-        "codec_ms": Estimate.of(ours).value,
-        "protobuf_ms": Estimate.of(plain).value,
+        "codec_ms": Estimate.of(ours).value * 1e3,
+        "protobuf_ms": Estimate.of(plain).value * 1e3,
         "times_faster": faster.value,
         "low": faster.low,
         "high": faster.high,
@@ -69,11 +67,3 @@ def with_protobuf(array: Array) -> Array:
     (described,) = received.inputs
     dtype = dtype_of(described.datatype)
     return np.frombuffer(received.raw_input_contents[0], dtype).reshape(tuple(described.shape))
-
-
-def _cpu_ms(way: Callable[[Array], Array], array: Array, repeats: int) -> float:
-    """Return the CPU milliseconds of one batch, including system time (page faults)."""
-    began = time.process_time()
-    for _ in range(repeats):
-        way(array)
-    return (time.process_time() - began) / repeats * 1e3

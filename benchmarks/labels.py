@@ -17,8 +17,6 @@ reader's engine.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,7 +24,7 @@ import numpy as np
 
 from ..proto.datatypes import Array
 from ..proto.forms import LabelForm, decode, encode
-from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
+from .report import BenchmarkReport, Estimate, Goal, Row, cpu_s, interleaved
 
 CLASSES = 1000
 BATCH = 32
@@ -115,12 +113,14 @@ def errors(case: LabelCase, teacher: Array, student: Array) -> tuple[float, floa
 def _row(case: LabelCase, teacher: Array, student: Array, repeats: int) -> Row:
     batch = teacher[:BATCH]
     sent = encode("y", batch, case.form, "logits")
-    said = case.form.parameters(CLASSES)
+    parameters = case.form.parameters(CLASSES)
     rounds = interleaved(
-        partial(_cpu_us, partial(encode, "y", batch, case.form), repeats),
-        partial(_cpu_us, partial(decode, "y", sent, case.form, said), repeats),
+        partial(cpu_s, partial(encode, "y", batch, case.form), repeats),
+        partial(cpu_s, partial(decode, "y", sent, case.form, parameters), repeats),
     )
-    encoding, decoding = (Estimate.of(figures).value for figures in zip(*rounds, strict=True))
+    encoding, decoding = (
+        Estimate.of(figures).value / BATCH * 1e6 for figures in zip(*rounds, strict=True)
+    )
     nbytes = sum(array.nbytes for array in sent.values()) / BATCH
     divergence, gradient = errors(case, teacher, student)
     return {
@@ -140,11 +140,3 @@ def _softmax(logits: Array) -> Array:
     exps: Array = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
     exps /= exps.sum(axis=-1, keepdims=True)
     return exps
-
-
-def _cpu_us(work: Callable[[], object], repeats: int) -> float:
-    """Return the CPU microseconds of `work` per sample of a batch."""
-    began = time.process_time()
-    for _ in range(repeats):
-        work()
-    return (time.process_time() - began) / repeats / BATCH * 1e6

@@ -14,6 +14,7 @@ import platform
 import random
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -169,6 +170,14 @@ class BenchmarkReport:
 def paired(a: Callable[[], float], b: Callable[[], float], *, rounds: int = MIN_ROUNDS) -> Estimate:
     """Estimate the ratio `a() / b()` of two measurements, interleaved on one core."""
     return Estimate.of([x / y for x, y in interleaved(a, b, rounds=rounds)])
+
+
+def cpu_s(work: Callable[[], object], repeats: int) -> float:
+    """Return the mean CPU seconds of this process for a call of `work`."""
+    began_s = time.process_time()
+    for _ in range(repeats):
+        work()
+    return (time.process_time() - began_s) / repeats
 
 
 def quantile(samples: Sequence[float], part: float) -> float:

@@ -12,8 +12,7 @@ import hashlib
 import random
 import sqlite3
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from ..distill_reader.store.rows import Content, LabelRow, keys_of, layout_of, p
 from ..distill_reader.store.store import LabelDatabase
 from ..proto.forms import LabelForm, encode
 from .labels import CLASSES, draw
-from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
+from .report import BenchmarkReport, Estimate, Goal, Row, cpu_s, interleaved
 
 IMAGES = 32
 READ = 32
@@ -68,8 +67,7 @@ def _hashes(repeats: int) -> list[Row]:
             hashlib.blake2b(image, digest_size=16).digest() for image in raw
         ],
     }
-    rounds = interleaved(*(partial(_cpu_us, way, IMAGES, repeats) for way in ways.values()))
-    medians = [Estimate.of(figures).value for figures in zip(*rounds, strict=True)]
+    medians = _cpu_us(ways.values(), IMAGES, repeats)
     return [
         _row("key of an image", way, us, 0.0, 0.0) for way, us in zip(ways, medians, strict=True)
     ]
@@ -91,14 +89,11 @@ def _stores(text: str, count: int) -> list[Row]:
         }
         reported = []
         for name, (row_store, _) in row_stores.items():
-            began = time.process_time()
-            for at in range(0, count, WRITTEN):
-                row_store.put(keys[at : at + WRITTEN], rows[at : at + WRITTEN])
-            reported.append((name, (time.process_time() - began) / count * 1e6))
+            written_s = cpu_s(partial(_write, row_store, keys, rows), repeats=1)
+            reported.append((name, written_s / count * 1e6))
         picks = [rng.sample(keys, READ) for _ in range(20)]
         reads = [partial(_read, row_store, picks) for row_store, _ in row_stores.values()]
-        rounds = interleaved(*(partial(_cpu_us, read, READ * len(picks), 1) for read in reads))
-        medians = [Estimate.of(figures).value for figures in zip(*rounds, strict=True)]
+        medians = _cpu_us(reads, READ * len(picks), repeats=1)
         open_ones.close()
         return [
             _row(f"{text} of {CLASSES}", name, us, written, path.stat().st_size / count)
@@ -118,16 +113,21 @@ def _row(what: str, by: str, read_us: float, write_us: float, disk_bytes: float)
     }
 
 
+def _write(row_store: RowStore, keys: Sequence[bytes], rows: Sequence[LabelRow]) -> None:
+    for at in range(0, len(keys), WRITTEN):
+        row_store.put(keys[at : at + WRITTEN], rows[at : at + WRITTEN])
+
+
 def _read(row_store: RowStore, picks: Sequence[Sequence[bytes]]) -> None:
     for keys in picks:
         row_store.get(keys)
 
 
-def _cpu_us(work: Callable[[], object], samples: int, repeats: int) -> float:
-    began = time.process_time()
-    for _ in range(repeats):
-        work()
-    return (time.process_time() - began) / repeats / samples * 1e6
+def _cpu_us(works: Iterable[Callable[[], object]], samples: int, repeats: int) -> list[float]:
+    """Return the median CPU microseconds of each kind of work per sample, interleaved."""
+    rounds = interleaved(*(partial(cpu_s, work, repeats) for work in works))
+    medians = (Estimate.of(figures).value for figures in zip(*rounds, strict=True))
+    return [median / samples * 1e6 for median in medians]
 
 
 class _Ours:

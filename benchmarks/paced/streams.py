@@ -26,7 +26,7 @@ from .teachers import paced, start_teachers
 #: Length of the student's first step, in batches of a teacher.
 _FIRST_STEP: Final = 4
 #: Batches of each teacher before the first window: enough to use up the reserve of slow teachers.
-_SKIPPED: Final = 12
+SETTLING: Final = 12
 #: Batches of the slow teacher in a window. Batches are delivered in order, so they come in bursts,
 #: one for each batch of a teacher that is far slower than the others.
 _PERIODS: Final = 3
@@ -57,7 +57,7 @@ def share(addresses: Sequence[str], teacher_s: float, step_s: float, window_s: f
         window_s: length of each window in seconds.
     """
     teachers = len(addresses)
-    pool_s, skipped = teacher_s / teachers, _SKIPPED * teachers
+    pool_s, skipped = teacher_s / teachers, SETTLING * teachers
     # A multiple of the number of teachers, as they finish batches at the same time.
     per_window = teachers * max(round(window_s / max(pool_s, step_s) / teachers), 1)
     best_s = [max(pool_s, alone_s) for alone_s in _alone_s(step_s, max(per_window // 2, 2))]

@@ -1,4 +1,4 @@
-"""The page benchmarks/results/README.md, from the stored results of simulations and measurements."""
+"""The page benchmarks/results/README.md, made from the results beside it."""
 
 from __future__ import annotations
 

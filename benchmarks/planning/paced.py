@@ -15,7 +15,7 @@ from ...scheduler.cluster import Cluster, DeviceKind, DeviceRate, Distillation
 from ...scheduler.pipeline_model import DeviceGroup, PlannedMesh, predict
 from ...scheduler.simulator import Scenario, StudentGroup, TeacherGroup, simulate
 from ..paced import FOR_EVER, ROWS, SERVICE, Repeated, batch
-from ..paced.streams import windows_s
+from ..paced.streams import SETTLING, windows_s
 from ..paced.student import PacedStudent
 from ..paced.teachers import paced, start_teachers
 from ..report import MIN_ROUNDS
@@ -23,8 +23,6 @@ from ..teachers.models import FEATURES
 
 _FLOAT_BYTES: Final = 4
 _CLASSES: Final = 10
-#: Batches of each teacher before the first window.
-_SETTLING: Final = 12
 _SIMULATED_BATCHES: Final = 600
 _STUDENT: Final = "student"
 
@@ -110,7 +108,7 @@ def simulated(asked: Configuration) -> float:
         for number, batch_s in enumerate(asked.teachers)
     )
     slowest_s = max(asked.step_s, *asked.teachers)
-    scenario = Scenario(students, teachers, asked.name, warm_up_s=_SETTLING * slowest_s)
+    scenario = Scenario(students, teachers, asked.name, warm_up_s=SETTLING * slowest_s)
     return simulate(scenario, random.Random).samples_per_s
 
 
@@ -132,7 +130,7 @@ def ran(asked: Configuration, window_s: float) -> list[float]:
     best_s = max(pool_s, asked.step_s)
     # A multiple of the number of teachers: their labels come in bursts.
     per_window = held * max(round(window_s / best_s / held), 1)
-    skipped = _SETTLING * held
+    skipped = SETTLING * held
     with ExitStack() as ending:
         options = [paced(batch_s) for batch_s in asked.teachers * asked.students]
         addresses = [address for address, _ in start_teachers(ending, options)]
