@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Final
 
 from ..runtime.errors import UsageError
-from .distilling import reviews, vision
-from .distilling.pairs import Paired
-from .distilling.picture import AccuracyPanel, draw
-from .distilling.task import Task
-from .distilling.ways import TITLES, WAYS, DistillationOutcome, Way, train_all_ways
+from .distillation import reviews, vision
+from .distillation.paired_statistics import Paired
+from .distillation.picture import AccuracyPanel, draw
+from .distillation.task import Task
+from .distillation.training_ways import TITLES, WAYS, DistillationOutcome, Way, train_all_ways
 from .report import BenchmarkReport, Goal, Row
 
 log = logging.getLogger(__name__)

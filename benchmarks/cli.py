@@ -160,7 +160,7 @@ def _reproduction(name: str) -> Callable[..., BenchmarkReport] | None:
     folder, _, experiment = name.rpartition(".")
     if not folder:
         return None
-    from .paper.running import run as reproduce
+    from .paper.runner import run as reproduce
 
     def measured(
         quick: bool, simulate: bool = False, measure: bool = False, device: str | None = None

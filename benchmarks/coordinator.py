@@ -32,8 +32,8 @@ from ..coordinator.manager.overview import ADMITTED
 from ..runtime.errors import ProcessFailed
 from ..runtime.supervise import Process, python_command, start
 from . import assignment
-from .load.beats import SPEEDS
-from .load.schedule import READY, TOLD
+from .load.phases import READY, WRITTEN
+from .load.registry_client import SPEEDS
 from .report import BenchmarkReport, Goal, Row, quantile
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def _next_phase(*crowds: Process) -> None:
 
 
 def _figures(crowd: Process, file: Path) -> dict[str, Any]:
-    crowd.expect(TOLD, _READY_S)
+    crowd.expect(WRITTEN, _READY_S)
     figures: dict[str, Any] = json.loads(file.read_text())
     return figures
 

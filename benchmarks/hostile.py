@@ -29,7 +29,7 @@ from ..proto.clients.oip_grpc import OipGrpcClient
 from ..proto.security import ClientSecurity, TlsFiles
 from ..runtime.errors import EdlError, UsageError
 from ..runtime.supervise import python_command, start
-from .attacking import attacks
+from .attackers import attacks
 from .children import Child
 from .report import BenchmarkReport, Goal, Row, quantile
 from .teachers.models import FEATURES

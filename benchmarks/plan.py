@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from .planning import paced, real
-from .planning.judging import error_of
 from .report import BenchmarkReport, Estimate, Goal, Row
 
 log = logging.getLogger(__name__)
@@ -56,3 +55,15 @@ def run(quick: bool) -> BenchmarkReport:
     for name, predicted, rates in real.trainings(quick):
         add(name, "real models", rates, planner=(predicted, PLANNED_OF_REAL))
     return BenchmarkReport(rows, goals)
+
+
+def error_of(ratios: Estimate) -> Estimate:
+    """Return the error of a prediction in percent; 0 is exact.
+
+    Args:
+        ratios: measured rate / predicted rate, estimated over the windows of one measurement.
+    """
+    ends = (abs(ratios.low - 1), abs(ratios.high - 1))
+    least = 0.0 if ratios.low <= 1 <= ratios.high else min(ends)
+    percents = (100 * error for error in (abs(ratios.value - 1), least, max(ends)))
+    return Estimate(*(round(percent, 2) for percent in percents))

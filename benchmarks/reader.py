@@ -25,7 +25,7 @@ import numpy as np
 from .children import Child, two_cores_shared
 from .reading import SHAPE
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
-from .transports.turns import RequestTimes, RunningLane
+from .transports.running_lane import RequestTimes, RunningLane
 
 log = logging.getLogger(__name__)
 

@@ -129,7 +129,7 @@ def resnet(layers: int, batches: int) -> Shared:
     batch = np.zeros((ROWS, 3, 224, 224), np.float32)
     with ExitStack() as ending:
         folder = Path(ending.enter_context(TemporaryDirectory(prefix="edl-bench-")))
-        module = "edl.benchmarks.teachers.bare"
+        module = "edl.benchmarks.teachers.bare_model"
         bare = Child(ending, "the bare model", module, folder, layers, ROWS, far)
         model = bare.hear()["model"]
         server, url = start_embedded()
@@ -138,7 +138,7 @@ def resnet(layers: int, batches: int) -> Shared:
         if far != ANY_CORE:
             options += ("--devices", f"cpu:{far}")
         address = _teacher(ending, model, options, socket_core=near)
-        module, leases = "edl.benchmarks.teachers.watch", keys.leases("teachers", SERVICE)
+        module, leases = "edl.benchmarks.teachers.latency_probe", keys.leases("teachers", SERVICE)
         watch = Child(ending, "the watcher", module, address, near, url, leases, TEACHER, TTL_S)
         watch.hear()
         reader = ending.enter_context(_reader(batch, batches, address))

@@ -18,7 +18,7 @@ from typing import Final
 
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 from .transports import certificate
-from .transports.turns import RequestTimes, RunningLane
+from .transports.running_lane import RequestTimes, RunningLane
 
 log = logging.getLogger(__name__)
 

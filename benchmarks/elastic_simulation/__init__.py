@@ -6,7 +6,7 @@ to start and to leave, and the job stands still while it forms a new world.
 
 from __future__ import annotations
 
-from .running import simulate
+from .event_loop import simulate
 from .values import (
     Failure,
     Moment,

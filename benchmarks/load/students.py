@@ -24,7 +24,7 @@ from ...coordinator.registry import connect
 from ...proto import coordinator_pb2 as pb
 from ...proto.protocols import PROTOCOL_VERSION
 from ...runtime.supervise import end_with_parent
-from . import schedule
+from .phases import Phases, report_ready, write_figures
 
 #: Connections that the streams share; the manager's cost of a stream does not depend on them.
 CHANNELS: Final = 20
@@ -121,7 +121,7 @@ class Student:
 
 async def main(url: str, service: str, file: str, count: int, want: int, more: int) -> None:
     """Subscribe all students, and follow the phases."""
-    phases, figures = schedule.Phases(), StudentLoadStats()
+    phases, figures = Phases(), StudentLoadStats()
     registry = connect(url)
     managers = live_managers(registry)
     registry.close()
@@ -137,13 +137,13 @@ async def main(url: str, service: str, file: str, count: int, want: int, more: i
     while not all(student.served for student in students):
         _raise_from(lives)
         await asyncio.sleep(0.1)
-    schedule.ready()
+    report_ready()
     await phases.reach(2)
     for student in students:
         student.starve(more)
     await phases.reach(3)
     _raise_from(lives)
-    schedule.tell(file, asdict(figures))
+    write_figures(file, asdict(figures))
     for life in lives:
         life.cancel()
     await asyncio.gather(*lives, return_exceptions=True)

@@ -24,9 +24,9 @@ from urllib.parse import urlsplit
 
 from ...coordinator.heartbeat import BEATS_PER_TTL
 from ...runtime.supervise import end_with_parent
-from . import schedule
-from .beats import Wire
-from .probed import ProbedServer
+from .phases import Phases, report_ready, write_figures
+from .probe_server import ProbedServer
+from .registry_client import Wire
 from .resp import RespConnection
 
 CONNECTIONS: Final = 100
@@ -115,7 +115,7 @@ async def main(
     url: str, service: str, file: str, count: int, ttl_s: float, changes: int, span_s: float
 ) -> None:
     """Register all teachers, and follow the phases."""
-    phases, rng = schedule.Phases(), random.Random(1)
+    phases, rng = Phases(), random.Random(1)
     where = urlsplit(url)
     connections = [
         await RespConnection.open(where.hostname or "127.0.0.1", where.port or 6379)
@@ -129,7 +129,7 @@ async def main(
     await crowd.gather([f"teacher-{number}" for number in range(count)])
     crowd.figures.joined.clear()
     crowd.figures.beats, began = 0, time.monotonic()
-    schedule.ready()
+    report_ready()
     await phases.reach(1)
     await crowd.kill_some(changes, span_s)
     await phases.reach(2)
@@ -137,7 +137,7 @@ async def main(
     await phases.reach(3)
     life.cancel()
     figures = crowd.figures
-    schedule.tell(
+    write_figures(
         file,
         {
             "died": figures.died,

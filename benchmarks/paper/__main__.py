@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ...runtime.errors import EdlError, UsageError
 from . import page, picture
-from .running import experiments, simulated
+from .runner import experiments, simulated
 
 
 def main(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from .claims import Cell, Contradiction, Experiment, Outcome
+from .experiment import Cell, Contradiction, Experiment, Outcome
 from .figure4 import CONNECTION_S
-from .meshes import Mesh, alone, labelling_rate, taught
+from .simulations import Mesh, alone, labelling_rate, taught
 
 BATCH: Final = 32
 STUDENTS: Final = 8

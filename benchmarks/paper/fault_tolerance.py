@@ -8,7 +8,7 @@ from typing import Final
 
 from .. import elastic_simulation as virtual
 from ..elastic_simulation import Failure, SimulatedJob, SimulatedJobRun
-from .claims import Cell, Experiment, Key, Outcome
+from .experiment import Cell, Experiment, Key, Outcome
 
 _ABSTRACT: Final = "End-to-end Adaptive Distributed Training on PaddlePaddle, abstract"
 #: Published reduction of the number of failed long jobs by fail-over and elasticity.

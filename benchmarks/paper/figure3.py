@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from .claims import Cell, Contradiction, ExpectedOrder, Experiment, Key, Outcome
+from .experiment import Cell, Contradiction, ExpectedOrder, Experiment, Key, Outcome
 from .figure4 import CONNECTION_S, V100_TRAINS
-from .meshes import Mesh, alone, labelling_rate, taught, wanted
+from .simulations import Mesh, alone, labelling_rate, taught, wanted
 
 BATCH: Final = 32
 TEACHERS: Final = (1, 2, 3, 4, 5, 6, 7, 8)

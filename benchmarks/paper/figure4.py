@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from .claims import Cell, Contradiction, ExpectedOrder, Experiment, Outcome
-from .meshes import Mesh, alone, labelling_rate, taught, wanted
+from .experiment import Cell, Contradiction, ExpectedOrder, Experiment, Outcome
+from .simulations import Mesh, alone, labelling_rate, taught, wanted
 
 BATCH: Final = 32
 STUDENTS: Final = 8

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from ..report import BenchmarkReport
-from .claims import Cell, Contradiction, Experiment, Outcome, Use
+from .experiment import Cell, Contradiction, Experiment, Outcome, Use
 from .measured import table1 as measured
-from .meshes import Mesh, Scaling, alone, labelling_rate, taught
+from .simulations import Mesh, Scaling, alone, labelling_rate, taught
 from .table2 import P4_LABELS
 
 BATCH: Final = 64

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from .claims import Cell, Contradiction, Experiment, Outcome, Use
-from .meshes import Mesh, alone, labelling_rate, taught
+from .experiment import Cell, Contradiction, Experiment, Outcome, Use
+from .simulations import Mesh, alone, labelling_rate, taught
 
 BATCH: Final = 64
 CORES: Final = (8, 12, 16)

@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ..report import BenchmarkReport, Goal, Row
-from .claims import Cell, Experiment, Key, Outcome
+from .experiment import Cell, Experiment, Key, Outcome
 
 if TYPE_CHECKING:
     from rich.console import Console

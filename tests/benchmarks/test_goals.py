@@ -27,8 +27,8 @@ from edl.benchmarks import (
     students,
     teacher,
 )
-from edl.benchmarks.attacking.attacks import Attacks
-from edl.benchmarks.distilling.churning import Churning
+from edl.benchmarks.attackers.attacks import Attacks
+from edl.benchmarks.distillation.repeated_churn import Churning
 from edl.benchmarks.paced import streams
 from edl.benchmarks.paced.streams import share, windows_s
 from edl.benchmarks.paced.student import PacedStudent
@@ -41,10 +41,10 @@ from edl.benchmarks.paper.measured.student import (
     STEP_ALONE,
     numbers,
 )
-from edl.benchmarks.planning.judging import error_of
+from edl.benchmarks.plan import error_of
 from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED, Found, ReaderTimes
 from edl.benchmarks.report import MIN_ROUNDS, BenchmarkReport, Estimate, Goal, quantile
-from edl.benchmarks.teachers.watch import Watch
+from edl.benchmarks.teachers.latency_probe import Watch
 from edl.coordinator.heartbeat import BEATS_PER_TTL
 from edl.distill_reader import ReaderStats
 from edl.mesh.local import TeacherSpec

@@ -19,14 +19,14 @@ from edl.benchmarks.paper import (
     edl_controller,
     elasticdl,
     fault_tolerance,
-    meshes,
     page,
     picture,
-    running,
+    runner,
+    simulations,
     table2,
 )
-from edl.benchmarks.paper.claims import Outcome
 from edl.benchmarks.paper.elastic_series import Panel, draw_panels
+from edl.benchmarks.paper.experiment import Outcome
 from edl.benchmarks.paper.tables import Reproduced, compare
 from edl.runtime.errors import UsageError
 
@@ -37,14 +37,14 @@ PUBLISHED = {cell.key: cell.value for cell in table2.EXPERIMENT.cells}
 
 @cache
 def simulated(module: ModuleType) -> Reproduced:
-    return running.simulated(module, quick=True)
+    return runner.simulated(module, quick=True)
 
 
 def kept(name: str) -> Any:
     return json.loads((page.RESULTS / f"paper-{name}.json").read_text())
 
 
-@pytest.mark.parametrize("name", sorted({*running.experiments()} - {"fault_tolerance"}))
+@pytest.mark.parametrize("name", sorted({*runner.experiments()} - {"fault_tolerance"}))
 def test_the_simulations_agree_with_the_paper_and_with_what_is_kept(name: str) -> None:
     report = simulated(importlib.import_module(f"edl.benchmarks.paper.{name}"))
     assert [goal.name for goal in report.goals if not goal.holds] == []
@@ -65,7 +65,7 @@ def test_the_recoverable_share_gives_the_reduction_back(failures: float, lower: 
 
 
 def test_fewer_jobs_fail_with_fail_over() -> None:
-    report = running.simulated(fault_tolerance, quick=True)
+    report = runner.simulated(fault_tolerance, quick=True)
     assert report.holds
     model = kept("fault_tolerance")["model"]
     expected = 100 * fault_tolerance.reduction(
@@ -97,7 +97,7 @@ def test_more_jobs_than_the_slots_hold_all_get_a_node_on_a_live_fleet() -> None:
 
 def test_as_many_teachers_as_students_can_share() -> None:
     with pytest.raises(ValueError, match="cannot be shared equally"):
-        meshes.taught(meshes.Mesh(0.01, 0.02, 5, batch=32, students=2), batches=10)
+        simulations.taught(simulations.Mesh(0.01, 0.02, 5, batch=32, students=2), batches=10)
 
 
 def test_all_tables_are_made_into_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ from edl.benchmarks import (
     transport,
 )
 from edl.benchmarks.children import Child
-from edl.benchmarks.distilling import reviews, vision
-from edl.benchmarks.distilling.pairs import Paired
-from edl.benchmarks.distilling.ways import WAYS, DistillationOutcome, Way
+from edl.benchmarks.distillation import reviews, vision
+from edl.benchmarks.distillation.paired_statistics import Paired
+from edl.benchmarks.distillation.training_ways import WAYS, DistillationOutcome, Way
 from edl.benchmarks.paced import changes, streams
 from edl.benchmarks.paced.teachers import paced, start_teachers
 from edl.benchmarks.planning import paced as planning

@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from edl.benchmarks.paper import meshes
+from edl.benchmarks.paper import simulations
 from edl.scheduler import pipeline_model
 from edl.scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, Distillation
 from edl.scheduler.pipeline_model import Costs, DeviceGroup, PlannedMesh, room_for, throughput
@@ -58,7 +58,7 @@ RATES = st.builds(DeviceRate, seconds_per_sample=st.floats(1e-4, 1), jitter=st.f
 class TestCostModel:
     @pytest.mark.parametrize("cells", [N_TRAINING, ONLINE])
     def test_two_cells_predict_the_others(self, cells: dict[int, float]) -> None:
-        law = meshes.Scaling.through((1, cells[1]), (16, cells[16]))
+        law = simulations.Scaling.through((1, cells[1]), (16, cells[16]))
         assert law.rate(1) == pytest.approx(cells[1])
         assert law.rate(16) == pytest.approx(cells[16])
         for cores in (2, 4, 8):
@@ -68,10 +68,12 @@ class TestCostModel:
         one = (1, 5.0)
         for cells in ((one, (1, 6.0)), (one, (4, 4.0)), (one, (4, 25.0)), ((0, 1.0), (2, 1.0))):
             with pytest.raises(ValueError, match=r"cores|Amdahl"):
-                meshes.Scaling.through(*cells)
-        assert meshes.labelling_rate(online=46.04, alone=57.14) == pytest.approx(237.0, abs=0.1)
+                simulations.Scaling.through(*cells)
+        assert simulations.labelling_rate(online=46.04, alone=57.14) == pytest.approx(
+            237.0, abs=0.1
+        )
         with pytest.raises(ValueError, match="online < alone"):
-            meshes.labelling_rate(57.14, 46.04)
+            simulations.labelling_rate(57.14, 46.04)
 
     @hypothesis.given(st.integers(1, 300), st.integers(1, 300))
     def test_all_teachers_are_dealt_out(self, teachers: int, students: int) -> None:

@@ -18,7 +18,7 @@ from ...coordinator.store.redis_leases import (
     whole_beat,
 )
 from ...runtime.errors import EdlError, RegistryUnavailable
-from .probed import INCARNATION, KEY
+from .probe_server import INCARNATION, KEY
 from .resp import OnReply, RespConnection, command, integers, text
 
 #: Samples per second of the kinds of teachers in the crowd; each teacher draws one at random.

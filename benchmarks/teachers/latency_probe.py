@@ -1,6 +1,6 @@
 """A process that measures how late a teacher answers, on the core of the teacher's socket side.
 
-    python -m edl.benchmarks.teachers.watch CHANNEL ADDRESS CORE REDIS LEASES TEACHER TTL_S
+    python -m edl.benchmarks.teachers.latency_probe CHANNEL ADDRESS CORE REDIS LEASES TEACHER TTL_S
 
 Every few milliseconds it wakes up, notes how late, calls `ServerLive`, and reads the deadline of
 the teacher's lease. It answers each message with the notes since the previous message.

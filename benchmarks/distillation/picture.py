@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...runtime.errors import UsageError
-from .ways import WAYS, DistillationOutcome, Way
+from .training_ways import WAYS, DistillationOutcome, Way
 
 COLOURS: dict[Way, str] = {
     "n_training": "#8c8c8c",

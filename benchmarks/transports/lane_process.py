@@ -1,6 +1,6 @@
 """The process of one side of a lane: the client if PORT is given, else the server.
 
-    python -m edl.benchmarks.transports.side CHANNEL LANE BYTES CORE[,CORE] FOLDER [PORT]
+    python -m edl.benchmarks.transports.lane_process CHANNEL LANE BYTES CORE[,CORE] FOLDER [PORT]
 
 FOLDER has certificate and key for TLS; empty: no TLS. The first message of the server has its port;
 it answers each message with its CPU time. The client gets a number of requests and answers with

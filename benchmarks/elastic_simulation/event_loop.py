@@ -7,7 +7,7 @@ from math import inf
 
 from ...scheduler.elastic import decide
 from ...scheduler.elastic_values import ElasticJob, ElasticMemory, Pool
-from .job import RunningJob
+from .running_job import RunningJob
 from .values import Moment, SimulatedJob, SimulatedPool, Simulation
 
 _SOON = 1e-9

@@ -1,6 +1,6 @@
 """The process of a bare model, with a teacher's backend but without a server.
 
-    python -m edl.benchmarks.teachers.bare CHANNEL FOLDER LAYERS ROWS CORE
+    python -m edl.benchmarks.teachers.bare_model CHANNEL FOLDER LAYERS ROWS CORE
 
 It exports a ResNet to FOLDER; its first message has the path. The message "run" has a number of
 batches; the answer has the seconds that they took.

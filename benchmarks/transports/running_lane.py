@@ -45,7 +45,7 @@ class RunningLane:
         tls: Path | None = None,
     ) -> None:
         near, far = (two_cores_shared(),) * 2 if shared else two_cores()
-        module = "edl.benchmarks.transports.side"
+        module = "edl.benchmarks.transports.lane_process"
         what, folder = f"of lane {name}", tls or ""
         server = (name, size, near, folder)
         self._server = Child(ending, f"the server {what}", module, *server)

@@ -1,4 +1,4 @@
-"""Attackers, at a low priority: `python -m edl.benchmarks.attacking.attacks CHANNEL`.
+"""Attackers, at a low priority: `python -m edl.benchmarks.attackers.attacks CHANNEL`.
 
 The first message has the addresses; then the attacks run until the channel ends. Each further
 message is answered with the number of acts of each kind. Each kind of attack runs in its own thread

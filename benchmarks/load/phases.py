@@ -12,7 +12,7 @@ from typing import Any
 #: Line printed when all members are present.
 READY = "crowd ready"
 #: Line printed when the figures are written.
-TOLD = "crowd told"
+WRITTEN = "crowd figures written"
 
 
 class Phases:
@@ -38,12 +38,12 @@ class Phases:
             self._changed.clear()
 
 
-def ready() -> None:
+def report_ready() -> None:
     """Print that all members are present."""
     print(READY, flush=True)
 
 
-def tell(file: str, figures: Mapping[str, Any]) -> None:
+def write_figures(file: str, figures: Mapping[str, Any]) -> None:
     """Write the figures to `file` as JSON, and print that they are written."""
     Path(file).write_text(json.dumps(figures))
-    print(TOLD, flush=True)
+    print(WRITTEN, flush=True)

@@ -18,7 +18,7 @@ from ...mesh.demo.teacher_model import TeacherModel
 from ...mesh.local import LocalMesh, TeacherSpec
 from ...runtime.lifecycle import Periodic
 from ...student import DistillLoss
-from .churning import Churning
+from .repeated_churn import Churning
 from .task import Task
 from .teachers import train_teacher
 
