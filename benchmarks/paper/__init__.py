@@ -9,7 +9,8 @@ Each experiment is a module of this folder with
 - `draw(document, path)`, optional: its picture, if `picture.draw` does not fit;
 - `files(document) -> dict[str, str]`, optional: more result files, name ending -> text.
 
-The types are in `experiment.py`. The first line of the module's docstring is its text in `edl bench`. `edl bench paper.NAME --simulate` prints
-the paper's figures beside ours (`tables.py`). `make tables` runs all experiments (`__main__.py`),
-stores the results in `benchmarks/results`, and writes the README.md there from them (`page.py`).
+The types are in `experiment.py`. The first line of the module's docstring is its text in
+`edl bench`. `edl bench paper.NAME --simulate` prints the paper's figures beside ours (`tables.py`).
+`make tables` runs all experiments (`__main__.py`), stores the results in `benchmarks/results`, and
+writes the README.md there from them (`page.py`).
 """
