@@ -19,7 +19,7 @@ class Child:
     """A process that gets the descriptor of a channel as its first argument.
 
     Args:
-        ending: kills the process when it is closed.
+        stack: kills the process when it is closed.
         name: name of the process, for messages.
         module: module that the process runs.
         arguments: command-line arguments after the descriptor.
@@ -28,23 +28,23 @@ class Child:
         ProcessFailed: the process cannot be started.
     """
 
-    def __init__(self, ending: ExitStack, name: str, module: str, *arguments: object) -> None:
+    def __init__(self, stack: ExitStack, name: str, module: str, *arguments: object) -> None:
         self._channel, fd = Channel.pair()
-        ending.callback(self._channel.close)
+        stack.callback(self._channel.close)
         self._name = name
         try:
             process = start(python_command(name, module, fd, *arguments, pass_fds=(fd,)))
         finally:
             os.close(fd)
-        ending.callback(process.kill)
+        stack.callback(process.kill)
         self._messages = iter(self._channel)
 
     def ask(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Send a message and wait for the answer; raise ProcessFailed if the process ended."""
         self._channel.send(kind, **fields)
-        return self.hear()
+        return self.receive()
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         """Wait for the next message; raise ProcessFailed if the process ended."""
         for message in self._messages:
             return dict(message)
@@ -59,12 +59,12 @@ def two_cores() -> tuple[int, int]:
     return (cores[0], cores[1]) if len(cores) > 1 else (ANY_CORE, ANY_CORE)
 
 
-def two_cores_shared() -> str:
-    """Return the cores of `two_cores` in the form of `stay_on`, for sides that share both."""
+def two_cores_text() -> str:
+    """Return the cores of `two_cores` in the form of `pin_to`, for sides that share both."""
     return ",".join(map(str, two_cores()))
 
 
-def stay_on(cores: str) -> None:
+def pin_to(cores: str) -> None:
     """Pin this process, and processes that it starts later, to cores such as "0,1".
 
     A list with only `ANY_CORE` changes nothing.
@@ -74,7 +74,7 @@ def stay_on(cores: str) -> None:
         os.sched_setaffinity(0, chosen)
 
 
-def move_to(pid: int, core: int) -> None:
+def pin_threads(pid: int, core: int) -> None:
     """Pin all threads of a process, and threads that they start later, to `core`."""
     if core != ANY_CORE:
         for thread in os.listdir(f"/proc/{pid}/task"):

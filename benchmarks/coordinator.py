@@ -57,7 +57,7 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CrowdStats:
     """Figures of one crowd: one number of teachers and students.
 
     Attributes:
@@ -105,7 +105,7 @@ def run(
     return BenchmarkReport([_row(figures) for figures in runs], goals)
 
 
-def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) -> Run:
+def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) -> CrowdStats:
     """Run all phases with one crowd.
 
     Args:
@@ -118,54 +118,55 @@ def measure(teachers: int, students: int, seconds: float, ttl_s: float = TTL_S) 
         ProcessFailed: a process did not start, or ended unexpectedly.
     """
     changes = max(round(teachers * CHANGED_SHARE), 5)
-    with ExitStack() as ending:
+    with ExitStack() as stack:
         server, url = start_embedded()
-        ending.callback(server.stop)
-        manager = _member(ending, "edl", "coordinator", "serve", "--redis", url, "--ttl", ttl_s)
+        stack.callback(server.stop)
+        manager = _member(stack, "edl", "coordinator", "serve", "--redis", url, "--ttl", ttl_s)
         address = manager.expect(_MANAGER_READY, _READY_S)[2]
-        folder = Path(ending.enter_context(TemporaryDirectory(prefix="edl-crowd-")))
-        crowds = {
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="edl-crowd-")))
+        processes = {
             folder / kind: _member(
-                ending, f"{__package__}.load.{kind}", url, SERVICE, folder / kind, *arguments
+                stack, f"{__package__}.load.{kind}", url, SERVICE, folder / kind, *arguments
             )
             for kind, arguments in (
                 ("teachers", (teachers, ttl_s, changes, seconds)),
-                ("students", (students, *_wishes(teachers, students))),
+                ("students", (students, *_wanted_teachers(teachers, students))),
             )
         }
-        there, here = crowds.values()
+        teachers_process, students_process = processes.values()
         size = f"{teachers:,} teachers and {students:,} students"
-        log.info("%s come and are admitted", size)
-        for crowd in crowds.values():
-            crowd.expect(READY, _READY_S)
+        log.info("waiting until %s are admitted", size)
+        for process in processes.values():
+            process.expect(READY, _READY_S)
         _await_admission(address, teachers)
-        meter = ending.enter_context(_meter(url, manager))
+        meter = stack.enter_context(_meter(url, manager))
         time.sleep(ttl_s)  # until the work after their registration is done
         log.info("%s: nothing happens for %g s", size, seconds)
         quiet = meter.over(seconds)
         log.info("%s: %d of them die", size, changes)
-        _next_phase(there, here)
+        _next_phase(teachers_process, students_process)
         dying = meter.over(seconds + ttl_s)
-        _next_phase(here)
+        _next_phase(students_process)
         time.sleep(ttl_s)  # until all teachers are assigned
         log.info("%s: %d join", size, changes)
-        _next_phase(there)
+        _next_phase(teachers_process)
         joining = meter.over(seconds + JOIN_S)
-        _next_phase(there, here)
-        came, told = (_figures(process, file) for file, process in crowds.items())
-    return Run(
+        _next_phase(teachers_process, students_process)
+        of_teachers, of_students = (_figures(process, file) for file, process in processes.items())
+        served = _served(of_teachers, of_students)
+    return CrowdStats(
         teachers=teachers,
         students=students,
         quiet=quiet,
         busy={name: max(dying[name], joining[name]) for name in dying},
-        join_s=_latencies(came["joined"], told["gained"]),
-        death_s=[late - ttl_s for late in _latencies(_served(came, told), told["lost"])],
-        beats_per_s=came["beats"] / came["beating_s"],
-        late_s=came["late_s"],
+        join_s=_latencies(of_teachers["joined"], of_students["gained"]),
+        death_s=[late - ttl_s for late in _latencies(served, of_students["lost"])],
+        beats_per_s=of_teachers["beats"] / of_teachers["beating_s"],
+        late_s=of_teachers["late_s"],
     )
 
 
-def _wishes(teachers: int, students: int) -> tuple[int, int]:
+def _wanted_teachers(teachers: int, students: int) -> tuple[int, int]:
     """Return how many teachers a student wants at first, and how many more at last.
 
     Students count slow teachers; a fast teacher counts as several. With the second number the
@@ -206,9 +207,9 @@ def _meter(url: str, manager: Process) -> Iterator[_Meter]:
         yield _Meter(client, manager)
 
 
-def _member(ending: ExitStack, module: str, *arguments: object) -> Process:
+def _member(stack: ExitStack, module: str, *arguments: object) -> Process:
     process = start(python_command(module.rpartition(".")[2], module, *arguments))
-    ending.callback(process.stop)
+    stack.callback(process.stop)
     return process
 
 
@@ -226,27 +227,28 @@ def _await_admission(manager: str, teachers: int) -> None:
     raise ProcessFailed(f"{teachers} teachers were not admitted within {_READY_S:g} s")
 
 
-def _next_phase(*crowds: Process) -> None:
-    for crowd in crowds:
-        crowd.send_signal(signal.SIGUSR1)
+def _next_phase(*processes: Process) -> None:
+    for process in processes:
+        process.send_signal(signal.SIGUSR1)
 
 
-def _figures(crowd: Process, file: Path) -> dict[str, Any]:
-    crowd.expect(WRITTEN, _READY_S)
+def _figures(process: Process, file: Path) -> dict[str, Any]:
+    process.expect(WRITTEN, _READY_S)
     figures: dict[str, Any] = json.loads(file.read_text())
     return figures
 
 
-def _served(came: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, float]:
+def _served(of_teachers: Mapping[str, Any], of_students: Mapping[str, Any]) -> dict[str, float]:
     """Return the time of the last heartbeat of each dead teacher that a student had.
 
-    Nobody need be told of the death of an idle teacher.
+    No student is told of the death of an idle teacher.
     """
-    died: dict[str, float] = came["died"]
+    died: dict[str, float] = of_teachers["died"]
     return {
         name: at
         for name, at in died.items()
-        if name in told["lost"] or (name in told["gained"] and told["freed"].get(name, at) >= at)
+        if name in of_students["lost"]
+        or (name in of_students["gained"] and of_students["freed"].get(name, at) >= at)
     }
 
 
@@ -255,7 +257,7 @@ def _latencies(since: Mapping[str, float], until: Mapping[str, float]) -> list[f
     return [until.get(name, math.inf) - at for name, at in since.items()]
 
 
-def _goals(figures: Run) -> list[Goal]:
+def _goals(figures: CrowdStats) -> list[Goal]:
     of = f"{figures.teachers:,} x {figures.students:,}"
     redis, manager = figures.quiet["redis"], figures.quiet["manager"]
     size = figures.teachers / FULL_TEACHERS
@@ -268,7 +270,7 @@ def _goals(figures: Run) -> list[Goal]:
     ]
 
 
-def _row(figures: Run) -> Row:
+def _row(figures: CrowdStats) -> Row:
     return {
         "teachers": figures.teachers,
         "students": figures.students,

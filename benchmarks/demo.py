@@ -75,15 +75,15 @@ def run(quick: bool) -> BenchmarkReport:
     available = available_cores()
     cores = CoreAssignment.divide(available)
     digits = load_digits(settings.size)
-    with ExitStack() as ending:
-        ending.callback(pin_process, available)
+    with ExitStack() as stack:
+        stack.callback(pin_process, available)
         pin_process(cores.student)
-        folder = ending.enter_context(usable_cache(cache_folder(), log.info))
+        folder = stack.enter_context(usable_cache(cache_folder(), log.info))
         log.info("obtain the teacher")
         teacher = obtain_teacher(digits, settings, folder, fresh=False, on_step=_ignore).path
         log.info("start a mesh, and a process without one")
-        mesh = ending.enter_context(_mesh(str(teacher), settings, cores))
-        neighbour = _neighbour(ending, teacher, cores)
+        mesh = stack.enter_context(_mesh(str(teacher), settings, cores))
+        neighbour = _neighbour(stack, teacher, cores)
         predictor = Predictor(teacher, micro_batch=settings.micro_batch)
         source = BatchSource(digits, settings)
         train_plain = _student(source, DistillLoss(alpha=1, beta=0))
@@ -92,7 +92,7 @@ def run(quick: bool) -> BenchmarkReport:
             label_in_process(source, lambda image: at_hand), distill_loss(settings)
         )
         train_online = _student(label_in_process(source, predictor), distill_loss(settings))
-        reader = ending.enter_context(open_reader(mesh, digits, settings, cores))
+        reader = stack.enter_context(open_reader(mesh, digits, settings, cores))
         wait_for_teachers(reader, settings.teachers, lambda: None)
         train_labelled = _student(iter(reader), distill_loss(settings))
         from_buffer: list[float] = []
@@ -142,9 +142,9 @@ def _student(batches: Iterable[Any], loss: DistillLoss) -> Callable[[int], float
 def _mesh(teacher: str, settings: DemoSettings, cores: CoreAssignment) -> Iterator[LocalMesh]:
     """Run a coordinator and teachers on the cores that the student does not use; all are ready."""
     spec = TeacherSpec(SERVICE, teacher, micro_batch=settings.micro_batch)
-    with ExitStack() as ending:
+    with ExitStack() as stack:
         with children_on(cores.others):
-            mesh = ending.enter_context(LocalMesh())
+            mesh = stack.enter_context(LocalMesh())
             names = [f"teacher-{number + 1}" for number in range(settings.teachers)]
             for name in names:
                 mesh.start_teacher(name, spec)
@@ -153,12 +153,12 @@ def _mesh(teacher: str, settings: DemoSettings, cores: CoreAssignment) -> Iterat
         yield mesh
 
 
-def _neighbour(ending: ExitStack, teacher: Path, cores: CoreAssignment) -> Child:
+def _neighbour(stack: ExitStack, teacher: Path, cores: CoreAssignment) -> Child:
     """Start a process that labels on the teachers' cores, outside the mesh, on request."""
     module = "edl.benchmarks.paced.neighbour"
     on = ",".join(map(str, sorted(cores.others)))
-    child = Child(ending, "the neighbour", module, on, teacher)
-    child.hear()
+    child = Child(stack, "the neighbour", module, on, teacher)
+    child.receive()
     return child
 
 

@@ -56,7 +56,7 @@ _END_S: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class JobTimes:
     """Times of two jobs, in seconds.
 
     Attributes:
@@ -69,7 +69,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServiceTimes:
     """Times of the service.
 
     Attributes:
@@ -125,7 +125,7 @@ def run(quick: bool) -> BenchmarkReport:
     return report(gang, elastic, served)
 
 
-def report(gang: Ran, elastic: Ran, served: Served) -> BenchmarkReport:
+def report(gang: JobTimes, elastic: JobTimes, served: ServiceTimes) -> BenchmarkReport:
     """Make the report."""
     return BenchmarkReport(
         _rows(gang, elastic, served),
@@ -141,7 +141,7 @@ def report(gang: Ran, elastic: Ran, served: Served) -> BenchmarkReport:
     )
 
 
-def _rows(gang: Ran, elastic: Ran, served: Served) -> list[Row]:
+def _rows(gang: JobTimes, elastic: JobTimes, served: ServiceTimes) -> list[Row]:
     figures = {
         "makespan, gang": (gang.makespan_s, "s"),
         "makespan, elastic": (elastic.makespan_s, "s"),
@@ -203,14 +203,14 @@ def _step_s(setup: BenchmarkSetup) -> float:
 # --- two jobs
 
 
-def _two_jobs(setup: BenchmarkSetup, mode: Mode, steps: tuple[int, int]) -> Ran:
+def _two_jobs(setup: BenchmarkSetup, mode: Mode, steps: tuple[int, int]) -> JobTimes:
     names = (f"a-{mode}", f"b-{mode}")
     with _fleet(setup, mode):
         for name, count, most in zip(names, steps, (1, SLOTS), strict=True):
             setup.queue.submit(name, _spec(name, count, 1, most).to_json())
         jobs = _ended(setup, names)
     began_ms = min(job.submitted_ms for job in jobs)
-    return Ran(
+    return JobTimes(
         (max(job.progress.ended_ms for job in jobs) - began_ms) / 1000,
         sum(job.pending_s(0) for job in jobs) / len(jobs),
     )
@@ -246,7 +246,7 @@ def _job(setup: BenchmarkSetup, name: str) -> QueuedJob:
 # --- the service
 
 
-def _service(setup: BenchmarkSetup, requests: int) -> Served:
+def _service(setup: BenchmarkSetup, requests: int) -> ServiceTimes:
     core = setup.cores[1]
     with _fleet(setup, "elastic"):
         alone = _times_ms(core, requests)
@@ -269,7 +269,7 @@ def _service(setup: BenchmarkSetup, requests: int) -> Served:
             reserve.stop()
         setup.queue.wish("c", DesiredJobState(stop=True))
         _wait("the job ends", lambda: _job(setup, "c").progress.ended)
-    return Served(alone, beside, kept, yielded_s)
+    return ServiceTimes(alone, beside, kept, yielded_s)
 
 
 def _parts(times: Sequence[float]) -> Iterator[Sequence[float]]:
@@ -285,7 +285,7 @@ def _times_ms(cores: tuple[int, ...], requests: int) -> list[float]:
             stack.callback(web.stop)
             port = int(web.expect(r"port (\d+)", _START_S)[1])
             load = Child(stack, "load", "edl.benchmarks.sharing.load", port, PER_S, requests)
-        times: list[float] = load.hear()["times_ms"]
+        times: list[float] = load.receive()["times_ms"]
     return times
 
 

@@ -83,12 +83,12 @@ def run(quick: bool, seconds: float | None = None) -> BenchmarkReport:
     phase_s = seconds or (30.0 if quick else 600.0)
     if shutil.which("openssl") is None:
         raise UsageError("this benchmark makes certificates by openssl 3, which is not installed")
-    with ExitStack() as ending:
-        folder = Path(ending.enter_context(TemporaryDirectory()))
-        mesh = AttackedMesh(ending, folder)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        mesh = AttackedMesh(stack, folder)
         log.info("the good client alone, for %g s", phase_s)
         alone = mesh.measure(phase_s)
-        child = Child(ending, "attackers", attacks.__name__)
+        child = Child(stack, "attackers", attacks.__name__)
         child.ask("attack", ports=mesh.ports, token=mesh.token, model=SERVICE, tls=True)
         log.info("while others attack, for %g s", phase_s)
         attacked = mesh.measure(phase_s)
@@ -122,7 +122,7 @@ class AttackedMesh:
     """A manager, a teacher and the good client.
 
     Args:
-        ending: stops all processes when it is closed.
+        stack: stops all processes when it is closed.
         folder: empty folder for certificates and tokens.
 
     Attributes:
@@ -130,7 +130,7 @@ class AttackedMesh:
         token: token of the good client; the attackers have it, too.
     """
 
-    def __init__(self, ending: ExitStack, folder: Path) -> None:
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
         script = Path(__file__).parents[1] / "deploy" / "tls" / "certificates.sh"
         for made in ("ca .", "manager . head 127.0.0.1 localhost"):
             command = ("sh", str(script), *made.split())
@@ -143,12 +143,12 @@ class AttackedMesh:
         access = (*files, "--tokens", str(tokens), "--metrics-listen", "0")
         serve = ("coordinator", "serve", "--redis-port", "0", "--http", "0")
         manager = start(python_command("manager", "edl", *serve, *access))
-        ending.callback(manager.stop)
+        stack.callback(manager.stop)
         page = manager.expect(r"page of the mesh is at https?://127.0.0.1:(\d+)/", _READY_S)
         told = manager.expect(r"coordinator ready: \S+ manager (\S+):(\d+)", _READY_S)
         teaching = ("serve", "--model", MODEL, "--service", SERVICE, "--http", "0")
         teacher = start(python_command("teacher", "edl.teacher", *teaching, *access))
-        ending.callback(teacher.stop)
+        stack.callback(teacher.stop)
         metrics = teacher.expect(r"metrics on http://127.0.0.1:(\d+)/", _READY_S)
         http = teacher.expect(r"HTTP on https://127.0.0.1:(\d+)/", _READY_S)
         ready = teacher.expect(TEACHER_READY, _READY_S)
@@ -165,7 +165,7 @@ class AttackedMesh:
         own.write_text(self.token)
         security = ClientSecurity(TlsFiles(ca=folder / "ca.pem"), own)
         self._client = OipGrpcClient(f"localhost:{self.ports['grpc'][1]}", SERVICE, security)
-        ending.callback(self._client.close)
+        stack.callback(self._client.close)
         self._client.probe(_READY_S)
         self._watched = [psutil.Process(one.pid) for one in (manager, teacher)]
 

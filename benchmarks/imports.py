@@ -31,7 +31,7 @@ print(json.dumps({"cpu_s": cpu_s, "modules": [name.partition(".")[0] for name in
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ImportSubject:
     """Names that are imported in a fresh interpreter.
 
     Attributes:
@@ -46,20 +46,20 @@ class Subject:
 NUMPY, READER = "numpy", "edl.distill_reader"
 #: Most CPU seconds of importing the reader beyond those of numpy.
 READER_LIMIT_S = 0.1
-SUBJECTS: Mapping[str, Subject] = {
-    NUMPY: Subject(("numpy",)),
-    READER: Subject((f"{READER}:DistilReader",)),
-    "libraries of a process": Subject(("numpy", "grpc", "typer")),
-    "teacher": Subject(
+SUBJECTS: Mapping[str, ImportSubject] = {
+    NUMPY: ImportSubject(("numpy",)),
+    READER: ImportSubject((f"{READER}:DistilReader",)),
+    "libraries of a process": ImportSubject(("numpy", "grpc", "typer")),
+    "teacher": ImportSubject(
         ("edl.teacher.cli", "edl.teacher.serving", "edl.teacher.servers.http_server"), 0.3
     ),
-    "reader's engine": Subject(("edl.distill_reader.engine.engine",), 0.3),
-    "predictor": Subject(("edl.teacher.predictor",), 0.2),
+    "reader's engine": ImportSubject(("edl.distill_reader.engine.engine",), 0.3),
+    "predictor": ImportSubject(("edl.teacher.predictor",), 0.2),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Import:
+class ImportCost:
     """The cost of imports.
 
     Attributes:
@@ -86,7 +86,7 @@ def run(quick: bool) -> BenchmarkReport:
 
 
 def _run(compiled: Path) -> BenchmarkReport:
-    taken: dict[str, list[Import]] = {name: [] for name in SUBJECTS}
+    taken: dict[str, list[ImportCost]] = {name: [] for name in SUBJECTS}
 
     def process_s(name: str) -> float:
         taken[name].append(measure(SUBJECTS[name].names, compiled))
@@ -112,7 +112,7 @@ def _run(compiled: Path) -> BenchmarkReport:
     return BenchmarkReport(rows, goals)
 
 
-def measure(names: tuple[str, ...], compiled: Path) -> Import:
+def measure(names: tuple[str, ...], compiled: Path) -> ImportCost:
     """Import `names` in a fresh interpreter, with its bytecode cache in the folder `compiled`.
 
     Raises:
@@ -126,4 +126,4 @@ def measure(names: tuple[str, ...], compiled: Path) -> Import:
     finally:
         process.stop()
     cpu_s = found["cpu_s"]
-    return Import(cpu_s["imports"], cpu_s["process"], FORBIDDEN.intersection(found["modules"]))
+    return ImportCost(cpu_s["imports"], cpu_s["process"], FORBIDDEN.intersection(found["modules"]))

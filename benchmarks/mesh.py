@@ -15,7 +15,7 @@ from typing import Final
 
 from .children import Child, two_cores
 from .paced.changes import n_training, suspended
-from .paced.streams import Share, share, straggler
+from .paced.streams import ThroughputShare, share, straggler
 from .paced.teachers import PICTURES, paced, start_teachers
 from .report import BenchmarkReport, Estimate, Goal, Row, paired
 
@@ -53,14 +53,14 @@ def run(quick: bool) -> BenchmarkReport:
     def begin(name: str) -> None:
         log.info("%3.0f s: %s", time.monotonic() - began_s, name)
 
-    def add(name: str, found: Share, least: float) -> None:
+    def add(name: str, found: ThroughputShare, least: float) -> None:
         name = f"emulated, {name}"
         rows.append(_row(name, found.possible_per_s, found.part, found.waited_s))
         goals.append(Goal.judge(f"{name}: part of the possible", found.part, ">=", least))
 
     for teacher_s in QUICK_PACES if quick else PACES:
-        with ExitStack() as ending:
-            started = start_teachers(ending, [paced(teacher_s)] * TEACHERS)
+        with ExitStack() as stack:
+            started = start_teachers(stack, [paced(teacher_s)] * TEACHERS)
             addresses = [address for address, _ in started]
             for case, times in CASES.items():
                 name = f"{case}, {teacher_s * 1000:g} ms a batch"
@@ -94,11 +94,11 @@ def step(rows: int, batches: int) -> Estimate:
         batches: batches of each turn.
     """
     others, core = two_cores()
-    with ExitStack() as ending:
-        [(address, _)] = start_teachers(ending, [paced(0.05, rows)], PICTURES)
+    with ExitStack() as stack:
+        [(address, _)] = start_teachers(stack, [paced(0.05, rows)], PICTURES)
         module = "edl.benchmarks.paced.step"
-        student = Child(ending, "the student", module, core, others, rows, address)
-        student.hear()
+        student = Child(stack, "the student", module, core, others, rows, address)
+        student.receive()
 
         def used_s(with_reader: bool) -> float:
             answer = student.ask("run", batches=batches, with_reader=with_reader)

@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from .children import Child, two_cores_shared
+from .children import Child, two_cores_text
 from .reading import SHAPE
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 from .transports.running_lane import RequestTimes, RunningLane
@@ -89,7 +89,7 @@ class ReaderTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReaderMeasurement:
     """Times of plain sockets and readers, measured by turns.
 
     Attributes:
@@ -106,7 +106,7 @@ class Found:
         return min(self.sockets.values(), key=lambda turns: statistics.median(turns.wall_s[1:]))
 
 
-def measure(dtype: str, lane: str, teachers: Sequence[int], batches: int) -> Found:
+def measure(dtype: str, lane: str, teachers: Sequence[int], batches: int) -> ReaderMeasurement:
     """Measure plain sockets and readers, interleaved.
 
     Args:
@@ -118,31 +118,31 @@ def measure(dtype: str, lane: str, teachers: Sequence[int], batches: int) -> Fou
     Raises:
         ProcessFailed: a process did not start, or ended unexpectedly.
     """
-    cores = two_cores_shared()
+    cores = two_cores_text()
     size = math.prod(SHAPE) * np.dtype(dtype).itemsize
-    with ExitStack() as ending:
+    with ExitStack() as stack:
         lanes = {
-            name: RunningLane(ending, "tcp", size, shared=name == SHARED)
+            name: RunningLane(stack, "tcp", size, shared=name == SHARED)
             for name in (SHARED, PINNED)
         }
         module = "edl.benchmarks.reading.teacher"
         pool = [
-            Child(ending, f"teacher {number}", module, dtype, cores)
+            Child(stack, f"teacher {number}", module, dtype, cores)
             for number in range(max(teachers))
         ]
-        addresses = [f"127.0.0.1:{teacher.hear()['port']}" for teacher in pool]
+        addresses = [f"127.0.0.1:{teacher.receive()['port']}" for teacher in pool]
         readers: dict[int, ReaderTimes] = {}
         turns: list[Callable[[], float]] = [partial(lane.turn, batches) for lane in lanes.values()]
         for count in teachers:
             module, asked = "edl.benchmarks.reading.trainer", addresses[:count]
             options = (dtype, cores, int(LANES[lane]), *asked)
-            trainer = Child(ending, f"the trainer of {count} teachers", module, *options)
-            trainer.hear()
+            trainer = Child(stack, f"the trainer of {count} teachers", module, *options)
+            trainer.receive()
             readers[count] = ReaderTimes()
             turns.append(partial(_turn, trainer, pool[:count], batches, readers[count]))
         interleaved(*turns)
         sockets = {name: _of_a_sample(lane.turns) for name, lane in lanes.items()}
-        return Found(sockets, readers)
+        return ReaderMeasurement(sockets, readers)
 
 
 def _of_a_sample(requests: RequestTimes) -> ReaderTimes:
@@ -172,7 +172,7 @@ def _batches(dtype: str, quick: bool) -> int:
     return max(int(per_turn / math.prod(SHAPE) / np.dtype(dtype).itemsize), 10)
 
 
-def _rows(dtype: str, lane: str, found: Found) -> Iterator[Row]:
+def _rows(dtype: str, lane: str, found: ReaderMeasurement) -> Iterator[Row]:
     """Yield rates, also relative to the plain socket, and CPU microseconds per sample."""
     readers = {str(count): turns for count, turns in found.readers.items()}
     for name, turns in {**found.sockets, **readers}.items():
@@ -194,7 +194,7 @@ def _rows(dtype: str, lane: str, found: Found) -> Iterator[Row]:
         }
 
 
-def judge(dtype: str, lane: str, found: Found) -> Iterator[Goal]:
+def judge(dtype: str, lane: str, found: ReaderMeasurement) -> Iterator[Goal]:
     """Yield the goals of one lane: its rate relative to raw TCP and to that of fewer teachers.
 
     Of all comparisons of more teachers with fewer, only the worst becomes a goal.

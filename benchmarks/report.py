@@ -196,7 +196,7 @@ def interleaved(*measure: Callable[[], float], rounds: int = MIN_ROUNDS) -> list
         One tuple per round, in the order of `measure`.
     """
     taken: list[tuple[float, ...]] = []
-    with pinned():
+    with on_one_core():
         for number in range(-1, rounds):
             order = range(len(measure))
             figures = {i: measure[i]() for i in (order if number % 2 else reversed(order))}
@@ -206,7 +206,7 @@ def interleaved(*measure: Callable[[], float], rounds: int = MIN_ROUNDS) -> list
 
 
 @contextlib.contextmanager
-def pinned() -> Iterator[None]:
+def on_one_core() -> Iterator[None]:
     """Pin this thread, and the children it starts, to one core, if the system supports it."""
     if not hasattr(os, "sched_setaffinity"):
         yield

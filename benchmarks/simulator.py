@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ..scheduler.simulator import Scenario, SimulationResult, StudentGroup, TeacherGroup, simulate
-from .report import BenchmarkReport, Goal, Row, pinned
+from .report import BenchmarkReport, Goal, Row, on_one_core
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def run(quick: bool) -> BenchmarkReport:
             teachers=(replace(large.teachers[0], count=1_000),),
         )
     rows: list[Row] = []
-    with pinned():
+    with on_one_core():
         first, second = _played(small, rows), _played(large, rows)
         repeated = play(small).result.trace_hash != first.result.trace_hash
     goals = [

@@ -63,12 +63,12 @@ def run(quick: bool) -> BenchmarkReport:
 def _train(folder: Path, steps: int) -> None:
     """Train both worlds until all ranks end; raise ProcessFailed if one fails or is late."""
     with ExitStack() as stack:
-        crews = [_world(stack, folder, deal, steps) for deal in _DEALS]
+        groups = [_world(stack, folder, deal, steps) for deal in _DEALS]
         deadline = time.monotonic() + _DEADLINE_S
-        for crew in crews:
-            while crew.running and time.monotonic() < deadline:
-                crew.news(0.2)
-            codes = [rank.code for rank in crew.ranks]
+        for group in groups:
+            while group.running and time.monotonic() < deadline:
+                group.news(0.2)
+            codes = [rank.code for rank in group.ranks]
             if any(codes):
                 raise ProcessFailed(f"the ranks of the benchmark ended with {codes}, not with 0")
             if late := codes.count(None):
@@ -87,7 +87,7 @@ def _world(stack: ExitStack, folder: Path, deal: Deal, steps: int) -> WorkerGrou
         save_overhead=0.0,
         id_log=str(folder / deal),
     )
-    desk = stack.enter_context(
+    shard_server = stack.enter_context(
         closing(ShardServer(JobBoard(MemoryStore()), settings.job, 1, local=True))
     )
     endpoints = tuple(f"127.0.0.1:{free_port()}" for _ in range(RANKS))
@@ -95,9 +95,11 @@ def _world(stack: ExitStack, folder: Path, deal: Deal, steps: int) -> WorkerGrou
         Order(settings, 1, rank, RANKS, local_rank=rank, endpoints=endpoints)
         for rank in range(RANKS)
     ]
-    crew = WorkerGroup(orders, desk, lambda rank, line: log.debug("rank %d: %s", rank, line))
-    stack.callback(crew.close)
-    return crew
+    group = WorkerGroup(
+        orders, shard_server, lambda rank, line: log.debug("rank %d: %s", rank, line)
+    )
+    stack.callback(group.close)
+    return group
 
 
 def _rates(folder: Path, window: int) -> list[float]:

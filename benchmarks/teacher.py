@@ -28,7 +28,7 @@ from ..distill_reader import DistilReader
 from ..mesh.local import TEACHER_READY
 from ..proto.arena import Array
 from ..runtime.supervise import python_command, start
-from .children import ANY_CORE, Child, move_to, two_cores
+from .children import ANY_CORE, Child, pin_threads, two_cores
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved, quantile
 from .teachers import on_device
 from .teachers.models import FEATURES
@@ -89,10 +89,10 @@ def paced(batch_s: float, window_s: float) -> Estimate:
     """
     per_window = max(math.ceil(window_s / batch_s), 5)
     batch = np.zeros((ROWS, FEATURES), np.float32)
-    with ExitStack() as ending:
+    with ExitStack() as stack:
         options = ("--backend", "paced", "--rate", f"{ROWS / batch_s:.10g}")
-        address = _teacher(ending, "edl.benchmarks.teachers.models:cheap", options)
-        reader = ending.enter_context(_reader(batch, _FIRST + _WINDOWS * per_window, address))
+        address = _teacher(stack, "edl.benchmarks.teachers.models:cheap", options)
+        reader = stack.enter_context(_reader(batch, _FIRST + _WINDOWS * per_window, address))
         came = [time.perf_counter() for _ in reader]
     marks = came[_FIRST - 1 :: per_window]
     windows = [later - earlier for earlier, later in pairwise(marks)]
@@ -100,7 +100,7 @@ def paced(batch_s: float, window_s: float) -> Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class BareAndServed:
     """Measurements of a model alone and in a teacher, interleaved.
 
     Attributes:
@@ -118,7 +118,7 @@ class Shared:
     control_s: Sequence[float]
 
 
-def resnet(layers: int, batches: int) -> Shared:
+def resnet(layers: int, batches: int) -> BareAndServed:
     """Measure a ResNet with random weights, bare and in a teacher.
 
     Args:
@@ -127,21 +127,23 @@ def resnet(layers: int, batches: int) -> Shared:
     """
     near, far = two_cores()
     batch = np.zeros((ROWS, 3, 224, 224), np.float32)
-    with ExitStack() as ending:
-        folder = Path(ending.enter_context(TemporaryDirectory(prefix="edl-bench-")))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="edl-bench-")))
         module = "edl.benchmarks.teachers.bare_model"
-        bare = Child(ending, "the bare model", module, folder, layers, ROWS, far)
-        model = bare.hear()["model"]
+        bare = Child(stack, "the bare model", module, folder, layers, ROWS, far)
+        model = bare.receive()["model"]
         server, url = start_embedded()
-        ending.callback(server.stop)
+        stack.callback(server.stop)
         options: tuple[str, ...] = ("--redis", url, "--ttl", str(TTL_S))
         if far != ANY_CORE:
             options += ("--devices", f"cpu:{far}")
-        address = _teacher(ending, model, options, socket_core=near)
+        address = _teacher(stack, model, options, socket_core=near)
         module, leases = "edl.benchmarks.teachers.latency_probe", keys.leases("teachers", SERVICE)
-        watch = Child(ending, "the watcher", module, address, near, url, leases, TEACHER, TTL_S)
-        watch.hear()
-        reader = ending.enter_context(_reader(batch, batches, address))
+        probe = Child(
+            stack, "the latency probe", module, address, near, url, leases, TEACHER, TTL_S
+        )
+        probe.receive()
+        reader = stack.enter_context(_reader(batch, batches, address))
         for _ in reader:  # starts the engine, which inherits the cores of this thread
             pass
         notes: dict[str, list[float]] = {"live": [], "beat": [], "control": []}
@@ -150,18 +152,18 @@ def resnet(layers: int, batches: int) -> Shared:
             return float(bare.ask("run", batches=batches)["seconds"])
 
         def in_teacher() -> float:
-            watch.ask("count")
+            probe.ask("count")
             began = time.perf_counter()
             for _ in reader:
                 pass
             took_s = time.perf_counter() - began
-            for name, late in watch.ask("count")["notes"].items():
+            for name, late in probe.ask("count")["notes"].items():
                 notes[name] += late
             return took_s
 
         turns = interleaved(alone, in_teacher)
     bare_s = Estimate.of([alone_s for alone_s, _ in turns]).value
-    return Shared(
+    return BareAndServed(
         part=Estimate.of([alone_s / taught_s for alone_s, taught_s in turns]),
         bare_per_s=ROWS * batches / bare_s,
         live_s=notes["live"],
@@ -171,14 +173,14 @@ def resnet(layers: int, batches: int) -> Shared:
 
 
 def _teacher(
-    ending: ExitStack, model: str, options: Sequence[str], socket_core: int = ANY_CORE
+    stack: ExitStack, model: str, options: Sequence[str], socket_core: int = ANY_CORE
 ) -> str:
     """Start a teacher; return its address."""
     words = ("--service", SERVICE, "--teacher-id", TEACHER, "--micro-batch", ROWS, "--model", model)
     process = start(python_command("teacher", "edl", "teacher", "serve", *words, *options))
-    ending.callback(process.stop)
+    stack.callback(process.stop)
     address = process.expect(TEACHER_READY, _READY_S)[3]
-    move_to(process.pid, socket_core)
+    pin_threads(process.pid, socket_core)
     return address
 
 

@@ -102,14 +102,14 @@ def measure(size: int, requests: int) -> dict[str, RequestTimes]:
     Raises:
         ProcessFailed: a side did not start, or ended unexpectedly.
     """
-    with ExitStack() as ending:
-        folder = Path(ending.enter_context(TemporaryDirectory(prefix="edl-bench-")))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="edl-bench-")))
         if has_tls := certificate.has_openssl():
             certificate.make(folder)
         else:
             log.info("without openssl, lanes with TLS are left out")
         lanes = {
-            name: RunningLane(ending, row.module, size, tls=folder if row.tls else None)
+            name: RunningLane(stack, row.module, size, tls=folder if row.tls else None)
             for name, row in LANES.items()
             if has_tls or not row.tls
         }

@@ -72,11 +72,11 @@ class Reviews(paddle.io.Dataset):  # type: ignore[misc]
         self.texts = (rest if split == "train" else held_out)[:count]
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        text, mood = self.texts[index]
+        text, sentiment = self.texts[index]
         numbers = np.zeros(LENGTH, np.int64)
         for at, character in enumerate(text[:LENGTH]):
             numbers[at] = 1 + ord(character) % (NUMBERS - 1)
-        return numbers, np.int64(mood)
+        return numbers, np.int64(sentiment)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -116,8 +116,8 @@ def main(folder: Path, epochs: int = 3) -> None:
     teacher = Convolutions()
     adam = paddle.optimizer.Adam(2e-3, parameters=teacher.parameters())
     loader = paddle.io.DataLoader(Reviews("train", None), batch_size=64, shuffle=True)
-    for text, mood in (batch for _ in range(epochs) for batch in loader):
-        loss(teacher(text), mood).backward()
+    for text, sentiment in (batch for _ in range(epochs) for batch in loader):
+        loss(teacher(text), sentiment).backward()
         adam.step()
         adam.clear_grad()
     teacher.eval()

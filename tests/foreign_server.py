@@ -2,7 +2,7 @@
 
 They use generated code and Python's HTTP server instead of our codec: no instance, no device time,
 no label forms. They run in the process of the test, or in a process that can be killed:
-`python -m edl.tests.foreign_server --kind json --mood FILE`.
+`python -m edl.tests.foreign_server --kind json --behaviour FILE`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Kind = Literal["grpc", "http", "json"]
 Behaviour = Callable[[Array], Array]
 
 
-#: Content of the file `--mood` -> behaviour of a server in its own process.
-MOODS: dict[str, Behaviour] = {
+#: Content of the file `--behaviour` -> behaviour of a server in its own process.
+BEHAVIOURS: dict[str, Behaviour] = {
     "": logits_of,
     "nan": lambda x: np.full((len(x), CLASSES), np.nan, np.float32),
     "short": lambda x: logits_of(x)[:-1],
@@ -247,22 +247,22 @@ def start(kind: Kind, behaviour: Behaviour = logits_of, port: int = 0) -> Foreig
 
 
 def main() -> None:
-    """Serve as a program; the content of the file `--mood` may change its behaviour meanwhile."""
+    """Serve as a program; the content of `--behaviour` may change what it answers meanwhile."""
     end_with_parent(grace_s=0.5)
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", choices=("grpc", "http", "json"), default="grpc")
-    parser.add_argument("--mood", type=Path)
+    parser.add_argument("--behaviour", type=Path)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--mute", action="store_true", help="describe nothing")
     given = parser.parse_args()
 
-    def moody(x: Array) -> Array:
+    def behave(x: Array) -> Array:
         time.sleep(given.seconds)
-        mood = given.mood.read_text().strip() if given.mood and given.mood.exists() else ""
-        return MOODS[mood](x)
+        file = given.behaviour
+        return BEHAVIOURS[file.read_text().strip() if file and file.exists() else ""](x)
 
-    server = start(given.kind, moody, given.port)
+    server = start(given.kind, behave, given.port)
     server.describes = not given.mute
     print(f"ready on {server.address}", flush=True)
     threading.Event().wait()

@@ -130,7 +130,9 @@ def main(argv: list[str]) -> int:
         for way, same_host in (("remote", False), ("same host", True)):
             for name, checkout in zip(names, checkouts, strict=True):
                 print(
-                    "\n".join(_cpu_lines(f"{way}, {name}", *told_by(checkout, same_host, cpu=True)))
+                    "\n".join(
+                        _cpu_lines(f"{way}, {name}", *counts_of(checkout, same_host, cpu=True))
+                    )
                 )
         return 0
     print(f"| way | process |{' |'.join(f' {name}: files | calls' for name in names)} |")
@@ -154,13 +156,13 @@ def main(argv: list[str]) -> int:
 def measure(checkout: Path, same_host: bool) -> dict[str, Calls]:
     """Return the calls per batch of each process, for a reader and a teacher of a checkout."""
     calls: dict[str, Calls] = {}
-    for process in told_by(checkout, same_host, cpu=False):
+    for process in counts_of(checkout, same_host, cpu=False):
         counts = {(file, function): n / COUNTED for file, function, n in process["counts"]}
         calls.setdefault(_name(process["command"]), Counter()).update(counts)
     return {name: calls[name] for name in sorted(calls) if sum(calls[name].values()) >= 1}
 
 
-def told_by(checkout: Path, same_host: bool, *, cpu: bool) -> list[dict[str, Any]]:
+def counts_of(checkout: Path, same_host: bool, *, cpu: bool) -> list[dict[str, Any]]:
     """Run a reader and a teacher of a checkout; return the counts of each process.
 
     Args:

@@ -10,7 +10,7 @@ from ...mesh.demo.teacher_churn import TeacherChurn
 from ...mesh.local import LocalMesh, TeacherSpec
 
 
-class Churning:
+class RepeatedChurn:
     """Runs rounds of `TeacherChurn`: in each, a teacher is killed and a new one joins.
 
     A round lasts for `steps` batches, or until the new teacher has joined, if that is later. So at

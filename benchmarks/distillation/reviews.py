@@ -66,7 +66,7 @@ def encode(texts: Texts) -> DigitDataset:
     for at, (text, _) in enumerate(texts):
         numbers = [number.get(character, OTHER) for character in text[:LENGTH]]
         rows[at, : len(numbers)] = numbers
-    label = np.array([mood for _, mood in texts], np.int64)
+    label = np.array([sentiment for _, sentiment in texts], np.int64)
     image: Any = rows  # `DigitDataset` declares uint8, but nothing depends on that
     return DigitDataset(image[train], label[train], image[test], label[test])
 
@@ -82,12 +82,14 @@ def _texts(positive: Path, negative: Path) -> Texts:
 
     Texts that are both positive and negative are left out.
     """
-    moods = [
+    by_sentiment = [
         {line.strip() for line in path.read_text("utf-8").splitlines()} - {""}
         for path in (negative, positive)
     ]
-    both = moods[0] & moods[1]
-    return sorted((text, mood) for mood in (0, 1) for text in moods[mood] - both)
+    both = by_sentiment[0] & by_sentiment[1]
+    return sorted(
+        (text, sentiment) for sentiment in (0, 1) for text in by_sentiment[sentiment] - both
+    )
 
 
 def _teacher() -> Layer:

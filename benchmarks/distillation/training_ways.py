@@ -18,7 +18,7 @@ from ...mesh.demo.teacher_model import TeacherModel
 from ...mesh.local import LocalMesh, TeacherSpec
 from ...runtime.lifecycle import Periodic
 from ...student import DistillLoss
-from .repeated_churn import Churning
+from .repeated_churn import RepeatedChurn
 from .task import Task
 from .teachers import train_teacher
 
@@ -86,8 +86,8 @@ def _through_the_mesh(
     task: Task, teacher: TeacherModel, folder: Path
 ) -> dict[Way, DistillationOutcome]:
     store = LabelStore(folder / "labels.edl", STORE_BYTES)
-    with ExitStack() as ending:
-        mesh = ending.enter_context(LocalMesh())
+    with ExitStack() as stack:
+        mesh = stack.enter_context(LocalMesh())
         spec = TeacherSpec(
             task.name,
             str(teacher.path),
@@ -126,19 +126,19 @@ def _distil(
         newcomers: specification of new teachers; None: teachers stay.
     """
     progress = _Progress()
-    with _reader(task, way, mesh, store) as reader, ExitStack() as ending:
+    with _reader(task, way, mesh, store) as reader, ExitStack() as stack:
         if way != "offline":
             wait_for_teachers(reader, task.settings.teachers, lambda: None)
         churning = None
         if newcomers is not None:
-            churning = Churning(
+            churning = RepeatedChurn(
                 mesh,
                 newcomers,
                 steps=task.settings.steps,
                 batches=task.settings.batches,
                 say=log.info,
             )
-            ending.enter_context(_looking(churning, progress, reader))
+            stack.enter_context(_looking(churning, progress, reader))
         outcome = _train(
             task, way, reader, distill_loss(task.settings), progress.reach, lambda: reader.stats
         )
@@ -204,7 +204,7 @@ def _reader(
 
 
 @contextmanager
-def _looking(churning: Churning, progress: _Progress, reader: DistilReader) -> Iterator[None]:
+def _looking(churning: RepeatedChurn, progress: _Progress, reader: DistilReader) -> Iterator[None]:
     """Call `churning.look` periodically, in a thread, while the body runs."""
     periodic = Periodic(
         "edl-bench-churn", POLL_S, lambda: churning.look(progress.batches, reader.stats)
@@ -216,7 +216,7 @@ def _looking(churning: Churning, progress: _Progress, reader: DistilReader) -> I
         periodic.stop()
 
 
-def _await_newcomer(churning: Churning) -> None:
+def _await_newcomer(churning: RepeatedChurn) -> None:
     """Wait until the last new teacher joins: on a slow machine the training may end earlier.
 
     At most `TEACHERS_TIMEOUT_S` seconds.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from .event_loop import simulate
 from .values import (
     Failure,
-    Moment,
+    PoolState,
     ResourceReservation,
     SimulatedJob,
     SimulatedJobRun,
@@ -19,7 +19,7 @@ from .values import (
 
 __all__ = [
     "Failure",
-    "Moment",
+    "PoolState",
     "ResourceReservation",
     "SimulatedJob",
     "SimulatedJobRun",

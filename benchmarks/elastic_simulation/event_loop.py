@@ -8,7 +8,7 @@ from math import inf
 from ...scheduler.elastic import decide
 from ...scheduler.elastic_values import ElasticJob, ElasticMemory, Pool
 from .running_job import RunningJob
-from .values import Moment, SimulatedJob, SimulatedPool, Simulation
+from .values import PoolState, SimulatedJob, SimulatedPool, Simulation
 
 _SOON = 1e-9
 
@@ -53,7 +53,7 @@ class _Simulation:
         self._memory = ElasticMemory()
         self._now = 0.0
         self._ticks = 0
-        self._moments: list[Moment] = []
+        self._moments: list[PoolState] = []
 
     def run(self) -> Simulation:
         while True:
@@ -117,7 +117,7 @@ class _Simulation:
             kind: min(wanted, self._pool.capacity.get(kind, 0.0) - held.get(kind, 0.0))
             for kind, wanted in self._reserved().items()
         }
-        moment = Moment(
+        moment = PoolState(
             self._now,
             {job.name: job.working for job in self._jobs if job.working},
             held,

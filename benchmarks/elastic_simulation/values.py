@@ -139,7 +139,7 @@ class SimulatedJobRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class PoolState:
     """The state of the pool from `at_s` until the next moment.
 
     Attributes:
@@ -170,7 +170,7 @@ class Simulation:
     """
 
     runs: tuple[SimulatedJobRun, ...]
-    moments: tuple[Moment, ...]
+    moments: tuple[PoolState, ...]
     capacity: Mapping[str, float]
     until_s: float
 

@@ -15,7 +15,7 @@ INCARNATION: Final = 1
 KEY: Final = instance.new_key()
 
 
-class ProbedServer:
+class ProbeServer:
     """A gRPC server at one address that proves the identity of any teacher that a probe names."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ SPEEDS: Final = (20.0, 20.0, 80.0)
 _SLOTS: Final = 4
 
 
-class Wire:
+class RegistryClient:
     """Registers teachers and sends their heartbeats, over several connections in turn.
 
     For one event loop.
@@ -59,7 +59,7 @@ class Wire:
     async def open(
         cls, connections: list[RespConnection], service: str, ttl_s: float, address: str
     ) -> Self:
-        """Load the scripts into Redis, add the service, and return a `Wire` with the arguments."""
+        """Load the scripts into Redis, add the service, and return a client of it."""
         for name in ("register", "beat"):
             text(await connections[0].ask(command("SCRIPT", "LOAD", script(name)[0])))
         integers(await connections[0].ask(command("ZADD", keys.SERVICES, 1, service)))

@@ -25,8 +25,8 @@ from urllib.parse import urlsplit
 from ...coordinator.heartbeat import BEATS_PER_TTL
 from ...runtime.supervise import end_with_parent
 from .phases import Phases, report_ready, write_figures
-from .probe_server import ProbedServer
-from .registry_client import Wire
+from .probe_server import ProbeServer
+from .registry_client import RegistryClient
 from .resp import RespConnection
 
 CONNECTIONS: Final = 100
@@ -51,7 +51,7 @@ class SimulatedTeachers:
     One task sends all heartbeats: a task for each teacher would cost more than Redis itself.
     """
 
-    def __init__(self, wire: Wire, ttl_s: float, rng: random.Random) -> None:
+    def __init__(self, wire: RegistryClient, ttl_s: float, rng: random.Random) -> None:
         self.figures = TeacherLoadStats()
         self._wire = wire
         self._beat_s = ttl_s / BEATS_PER_TTL
@@ -121,8 +121,8 @@ async def main(
         await RespConnection.open(where.hostname or "127.0.0.1", where.port or 6379)
         for _ in range(CONNECTIONS)
     ]
-    probed = ProbedServer()
-    wire = await Wire.open(connections, service, ttl_s, address=await probed.start())
+    probed = ProbeServer()
+    wire = await RegistryClient.open(connections, service, ttl_s, address=await probed.start())
     crowd = SimulatedTeachers(wire, ttl_s, rng)
     life = asyncio.create_task(crowd.live())
     life.add_done_callback(_fail)

@@ -15,7 +15,7 @@ from ...mesh.local import LocalMesh, TeacherSpec
 from ...runtime.errors import ProcessFailed
 from ..report import MIN_ROUNDS, Estimate
 from . import FOR_EVER, ROWS, SERVICE, Repeated, batch
-from .streams import Share, windows_s
+from .streams import ThroughputShare, windows_s
 from .student import PacedStudent
 from .teachers import CHEAP, paced, start_teachers
 
@@ -45,9 +45,9 @@ def suspended(
     upper = round(volume_s / step_s) * fed.nbytes
     full = upper - fed.nbytes
     student, stops = PacedStudent(step_s), list[int]()
-    with ExitStack() as ending:
-        started = start_teachers(ending, [paced(batch_s)] * teachers)
-        reader = ending.enter_context(
+    with ExitStack() as stack:
+        started = start_teachers(stack, [paced(batch_s)] * teachers)
+        reader = stack.enter_context(
             DistilReader(
                 Repeated(fed, count=FOR_EVER),
                 service=SERVICE,
@@ -69,7 +69,7 @@ def suspended(
                 process = started[len(stops) % teachers][1]
                 process.send_signal(signal.SIGSTOP)
                 timer = threading.Timer(stop_s, process.send_signal, (signal.SIGCONT,))
-                ending.callback(timer.join)
+                stack.callback(timer.join)
                 timer.start()
                 again_s = now_s + stop_s
                 stops.append(len(student.waited_s))
@@ -78,7 +78,7 @@ def suspended(
     return max(student.waited_s[stops[0] :])
 
 
-def n_training(batch_s: float, needed: int, spares: int, window_s: float) -> Share:
+def n_training(batch_s: float, needed: int, spares: int, window_s: float) -> ThroughputShare:
     """Measure a student that begins with two teachers fewer than it needs, once it has all.
 
     The other teachers, and spares, join a mesh with a coordinator while it trains.
@@ -139,4 +139,4 @@ def n_training(batch_s: float, needed: int, spares: int, window_s: float) -> Sha
         windows_s(alone, 0, per_window), windows_s(student, since, per_window), strict=False
     )
     parts = Estimate.of([alone_s / taught_s for alone_s, taught_s in windows])
-    return Share(ROWS / step_s, parts, max(student.waited_s[since + 1 :]))
+    return ThroughputShare(ROWS / step_s, parts, max(student.waited_s[since + 1 :]))

@@ -16,13 +16,13 @@ from ...mesh.demo.models import Predictor
 from ...mesh.demo.settings import DemoSettings
 from ...proto.channel import Channel
 from ...runtime.supervise import end_with_parent
-from ..children import stay_on
+from ..children import pin_to
 
 
 def main(channel_fd: int, core: str, model: str) -> None:
     """Label one batch repeatedly between "work" and "rest", until the channel ends."""
     end_with_parent(at_once=True)
-    stay_on(core)
+    pin_to(core)
     settings = DemoSettings()
     image, *_ = next(iter(BatchSource(load_digits(settings.size), settings)))
     predictor = Predictor(Path(model), micro_batch=settings.micro_batch)

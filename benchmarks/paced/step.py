@@ -23,7 +23,7 @@ from ...runtime.supervise import end_with_parent
 from ...student.losses import DistillLoss
 from ...student.trainer import Trainer
 from ...teacher.backends.paddle import import_paddle
-from ..children import ANY_CORE, move_to
+from ..children import ANY_CORE, pin_threads
 from . import SERVICE, Repeated
 
 CLASSES: Final = 1000
@@ -42,7 +42,7 @@ def main(channel_fd: int, core: int, others: int, rows: int, address: str) -> No
     fed = Repeated(image, label)
     labelled = Repeated(image, label, np.zeros((rows, CLASSES), np.float32))
     with DistilReader(fed, service=SERVICE, teachers=[address], feeds=[0]) as reader:
-        move_to(os.getpid(), core)
+        pin_threads(os.getpid(), core)
         loaders: dict[bool, Iterable[Any]] = {True: reader, False: labelled}
         channel.send("ready")
         for message in channel:

@@ -33,7 +33,7 @@ _PERIODS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ThroughputShare:
     """Throughput of a stream relative to the possible throughput.
 
     Attributes:
@@ -47,7 +47,9 @@ class Share:
     waited_s: float
 
 
-def share(addresses: Sequence[str], teacher_s: float, step_s: float, window_s: float) -> Share:
+def share(
+    addresses: Sequence[str], teacher_s: float, step_s: float, window_s: float
+) -> ThroughputShare:
     """Measure the throughput, as a part of min(the student alone, the sum of the teachers).
 
     Args:
@@ -86,7 +88,7 @@ def share(addresses: Sequence[str], teacher_s: float, step_s: float, window_s: f
     windows = zip(best_s, windows_s(student, skipped, per_window), strict=True)
     parts = [(1 - of_reserve) * best * per_window / taught_s for best, taught_s in windows]
     rate = ROWS / max(pool_s, step_s)
-    return Share(rate, Estimate.of(parts), max(student.waited_s[skipped + 1 :]))
+    return ThroughputShare(rate, Estimate.of(parts), max(student.waited_s[skipped + 1 :]))
 
 
 def _alone_s(step_s: float, per_window: int) -> Iterator[float]:
@@ -96,7 +98,7 @@ def _alone_s(step_s: float, per_window: int) -> Iterator[float]:
     return (seconds / per_window for seconds in windows_s(student, 0, per_window))
 
 
-def straggler(batch_s: float, others: int, times_slower: int) -> Share:
+def straggler(batch_s: float, others: int, times_slower: int) -> ThroughputShare:
     """Measure the throughput with one slow teacher, and a student that takes batches at once.
 
     Args:
@@ -115,16 +117,16 @@ def straggler(batch_s: float, others: int, times_slower: int) -> Share:
     skipped = per_window
     source = Repeated(batch(), count=skipped + MIN_ROUNDS * per_window + 1)
     student = PacedStudent(0.0)
-    with ExitStack() as ending:
+    with ExitStack() as stack:
         options = [paced(batch_s)] * others + [paced(slow_s)]
-        addresses = [address for address, _ in start_teachers(ending, options)]
+        addresses = [address for address, _ in start_teachers(stack, options)]
         student.train(
-            ending.enter_context(DistilReader(source, service=SERVICE, teachers=addresses))
+            stack.enter_context(DistilReader(source, service=SERVICE, teachers=addresses))
         )
     nominal_s = _PERIODS * slow_s
     parts = [nominal_s / seconds for seconds in windows_s(student, skipped, per_window)]
     waited_s = max(student.waited_s[skipped + 1 :])
-    return Share(ROWS * per_window / nominal_s, Estimate.of(parts), waited_s)
+    return ThroughputShare(ROWS * per_window / nominal_s, Estimate.of(parts), waited_s)
 
 
 def windows_s(student: PacedStudent, skipped: int, per_window: int) -> Iterator[float]:

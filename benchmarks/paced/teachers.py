@@ -23,12 +23,12 @@ def paced(batch_s: float, rows: int = ROWS) -> tuple[str, ...]:
 
 
 def start_teachers(
-    ending: ExitStack, options: Sequence[tuple[str, ...]], model: str = CHEAP
+    stack: ExitStack, options: Sequence[tuple[str, ...]], model: str = CHEAP
 ) -> list[tuple[str, Process]]:
     """Start teachers at the same time, without a coordinator, and wait until they are ready.
 
     Args:
-        ending: stops the teachers when it is closed.
+        stack: stops the teachers when it is closed.
         options: further options of `edl teacher serve`, for each teacher.
         model: factory or path of the model.
 
@@ -42,6 +42,6 @@ def start_teachers(
     started = []
     for number, of_this_one in enumerate(options):
         process = start(python_command(f"teacher {number}", "edl", *words, *of_this_one))
-        ending.callback(process.stop)
+        stack.callback(process.stop)
         started.append(process)
     return [(process.expect(TEACHER_READY, _READY_S)[3], process) for process in started]

@@ -32,7 +32,7 @@ _LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class PassResult:
     """The result of one pass.
 
     Attributes:
@@ -77,7 +77,7 @@ def measure(quick: bool) -> BenchmarkReport:
     )
 
 
-def replay(mode: Mode, jobs: int, every_s: float, after_s: float) -> Replayed:
+def replay(mode: Mode, jobs: int, every_s: float, after_s: float) -> PassResult:
     """Run one pass on its own fleet.
 
     Args:
@@ -106,7 +106,7 @@ def replay(mode: Mode, jobs: int, every_s: float, after_s: float) -> Replayed:
             if job.progress.ended:
                 raise ProcessFailed(f"{job.name} {job.progress.state}: {job.progress.reason}")
             queue.wish(job.name, DesiredJobState(stop=True))
-        return Replayed(
+        return PassResult(
             sum(job.pending_s(now_ms) for job in found) / jobs,
             taken_s / (looked_s - began_s) / SLOTS,
             sum(job.progress.first_ms > 0 for job in found),

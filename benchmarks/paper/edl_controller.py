@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ...scheduler.elastic_values import ElasticConfig
 from .. import elastic_simulation as virtual
-from ..elastic_simulation import Moment, ResourceReservation, SimulatedJob, Simulation
+from ..elastic_simulation import PoolState, ResourceReservation, SimulatedJob, Simulation
 from ..report import BenchmarkReport
 from . import controller_replay
 from .elastic_series import Panel, csv_text, draw_panels, steps
@@ -118,7 +118,7 @@ EXPERIMENT: Final = Experiment(
             "This second case of the experiment is not among the cells.",
         ),
     ),
-    least_free=3,
+    min_free_cells=3,
 )  # fmt: skip
 
 
@@ -180,11 +180,11 @@ def _loads(found: Simulation, submission: float) -> tuple[float, float]:
     return 100 * settled, 100 * found.load("cpu", 0.0, SAMPLED_S)
 
 
-def _used_percent(moment: Moment) -> float:
+def _used_percent(moment: PoolState) -> float:
     return 100 * (moment.held.get("cpu", 0.0) + moment.reserved.get("cpu", 0.0)) / CPUS
 
 
-def _waiting(moment: Moment) -> float:
+def _waiting(moment: PoolState) -> float:
     return moment.waiting
 
 

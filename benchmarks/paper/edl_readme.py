@@ -59,7 +59,7 @@ EXPERIMENT: Final = Experiment(
             "The Teraflops' 2.5 is used here, which agrees with 3.4 at most.",
         ),
     ),
-    least_free=1,
+    min_free_cells=1,
 )  # fmt: skip
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..elastic_simulation import Moment, Simulation
+from ..elastic_simulation import PoolState, Simulation
 from .picture import COLOURS, save
 
 
 def steps(
-    simulation: Simulation, times_s: Sequence[float], figure: Callable[[Moment], float]
+    simulation: Simulation, times_s: Sequence[float], figure: Callable[[PoolState], float]
 ) -> list[float]:
     """Sample a figure of a simulation at given times; 0 after its end.
 

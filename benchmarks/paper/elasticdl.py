@@ -12,7 +12,7 @@ from ...scheduler.elastic_values import ElasticConfig
 from .. import elastic as overlapping
 from .. import elastic_simulation as virtual
 from ..elastic_simulation import (
-    Moment,
+    PoolState,
     ResourceReservation,
     SimulatedJob,
     SimulatedPool,
@@ -110,7 +110,7 @@ EXPERIMENT: Final = Experiment(
             "The text is used.",
         ),
     ),
-    least_free=3,
+    min_free_cells=3,
 )  # fmt: skip
 
 
@@ -182,15 +182,15 @@ def overlap(mode: str, kind: str) -> Simulation:
     return virtual.simulate(SimulatedPool(capacity, config=config, decide_every_s=60), jobs)
 
 
-def _held(kind: str, moment: Moment) -> float:
+def _held(kind: str, moment: PoolState) -> float:
     return moment.held.get(kind, 0.0)
 
 
-def _nginx(moment: Moment) -> float:
+def _nginx(moment: PoolState) -> float:
     return moment.reserved.get("cpu", 0.0)
 
 
-def _used(moment: Moment) -> float:
+def _used(moment: PoolState) -> float:
     """Return the CPUs in use as the series counts them: those of running pods, including nginx."""
     workers = moment.working.get("training", 0)
     return _nginx(moment) + (MIX_OTHER_CPUS + MIX_WORKER_CPUS * workers if workers else 0)

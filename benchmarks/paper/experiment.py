@@ -88,12 +88,12 @@ class Experiment:
             values from elsewhere.
         cells: the published figures.
         ranked: columns with one unit. Their order within each row, and the order of rows in each of
-            them, must be the paper's wherever its figures differ by more than `tie`.
+            them, must be the paper's wherever its figures differ by more than `tie_tolerance`.
         orders: further statements of order.
         contradictions: contradictions within the paper.
-        least_free: least number of free cells.
-        tie: figures of the paper with a smaller relative difference count as equal.
-        within: greatest relative error of a judged cell.
+        min_free_cells: least number of free cells.
+        tie_tolerance: figures of the paper with a smaller relative difference count as equal.
+        max_error: greatest relative error of a judged cell.
     """
 
     name: str
@@ -105,9 +105,9 @@ class Experiment:
     ranked: tuple[str, ...] = ()
     orders: tuple[ExpectedOrder, ...] = ()
     contradictions: tuple[Contradiction, ...] = ()
-    least_free: int = 3
-    tie: float = 0.02
-    within: float = 0.10
+    min_free_cells: int = 3
+    tie_tolerance: float = 0.02
+    max_error: float = 0.10
 
     def __post_init__(self) -> None:
         keys = [cell.key for cell in self.cells]

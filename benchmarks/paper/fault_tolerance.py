@@ -47,7 +47,7 @@ EXPERIMENT: Final = Experiment(
     cells=(
         Cell(_ROW, "failed, with / without fail-over", 1 - REDUCTION, "x", "derived", _ABSTRACT),
     ),
-    least_free=0,
+    min_free_cells=0,
 )
 
 

@@ -66,7 +66,7 @@ def _ranked(axes: Any, document: Mapping[str, Any]) -> None:
     for column, colour in zip(document["ranked"], COLOURS, strict=False):
         cells = [row for row in document["rows"] if row["column"] == column]
         at = [names.index(row["row"]) for row in cells]
-        ours, paper = ([row[whose] for row in cells] for whose in ("ours", "paper"))
+        ours, paper = ([row[side] for row in cells] for side in ("ours", "paper"))
         if len(document["ranked"]) > 1:
             axes.plot(at, ours, "-", color=colour, label=f"{column}, ours")
         else:

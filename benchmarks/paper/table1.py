@@ -82,7 +82,7 @@ EXPERIMENT: Final = Experiment(
             "Differences below 2 % count as ties.",
         ),
     ),
-    least_free=5,
+    min_free_cells=5,
 )
 
 

@@ -86,7 +86,7 @@ EXPERIMENT: Final = Experiment(
             "The step is taken as it is.",
         ),
     ),
-    least_free=2,
+    min_free_cells=2,
 )
 
 

@@ -155,7 +155,7 @@ def misplaced(experiment: Experiment, ours: Mapping[Key, float]) -> tuple[list[s
     """Compare the order of our figures with the paper's.
 
     The pairs are two ranked columns of a row, two rows of a ranked column (if the paper's figures
-    differ by more than `tie`), and neighbours in each stated order.
+    differ by more than `tie_tolerance`), and neighbours in each stated order.
 
     Returns:
         A description of each pair in another order than in the paper, and the number of pairs.
@@ -165,7 +165,8 @@ def misplaced(experiment: Experiment, ours: Mapping[Key, float]) -> tuple[list[s
     pairs = [
         (a, b) if paper[a] > paper[b] else (b, a)
         for a, b in combinations(ranked, 2)
-        if (a[0] == b[0] or a[1] == b[1]) and not _tied(paper[a], paper[b], experiment.tie)
+        if (a[0] == b[0] or a[1] == b[1])
+        and not _tied(paper[a], paper[b], experiment.tie_tolerance)
     ]
     pairs += [pair for order in experiment.orders for pair in pairwise(order.falling)]
     wrong = [
@@ -188,7 +189,7 @@ def crossings(experiment: Experiment, values: Mapping[Key, float]) -> list[Cross
             row
             for row in experiment.rows
             if {(row, a), (row, b)} <= paper.keys()
-            and not _tied(paper[row, a], paper[row, b], experiment.tie)
+            and not _tied(paper[row, a], paper[row, b], experiment.tie_tolerance)
         ]
         for before, after in pairwise(rows):
             leads = values[after, a] > values[after, b]
@@ -211,9 +212,9 @@ def _goals(experiment: Experiment, ours: Mapping[Key, float]) -> list[Goal]:
             f"worst error of {len(judged)} judged cells, in % ({worst.column}, {worst.row})",
             100 * abs(error(worst, ours[worst.key])),
             "<=",
-            100 * experiment.within,
+            100 * experiment.max_error,
         ),
-        Goal.judge("free cells", free, ">=", experiment.least_free),
+        Goal.judge("free cells", free, ">=", experiment.min_free_cells),
         Goal.judge(order, len(wrong), "==", 0),
     ]
     if here or there:
@@ -235,8 +236,8 @@ def _row(cell: Cell, ours: float) -> Row:
     }
 
 
-def _tied(a: float, b: float, tie: float) -> bool:
-    return abs(a - b) <= tie * max(a, b)
+def _tied(a: float, b: float, tolerance: float) -> bool:
+    return abs(a - b) <= tolerance * max(a, b)
 
 
 def _unit(experiment: Experiment, column: str) -> str:

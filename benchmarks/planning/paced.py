@@ -131,18 +131,18 @@ def ran(asked: Configuration, window_s: float) -> list[float]:
     # A multiple of the number of teachers: their labels come in bursts.
     per_window = held * max(round(window_s / best_s / held), 1)
     skipped = SETTLING * held
-    with ExitStack() as ending:
+    with ExitStack() as stack:
         options = [paced(batch_s) for batch_s in asked.teachers * asked.students]
-        addresses = [address for address, _ in start_teachers(ending, options)]
+        addresses = [address for address, _ in start_teachers(stack, options)]
         trained = [PacedStudent(asked.step_s) for _ in range(asked.students)]
         works = []
         for number, student in enumerate(trained):
             own = addresses[number * held : (number + 1) * held]
             source = Repeated(batch(), count=FOR_EVER)
-            reader = ending.enter_context(DistilReader(source, service=SERVICE, teachers=own))
+            reader = stack.enter_context(DistilReader(source, service=SERVICE, teachers=own))
             batches = skipped + MIN_ROUNDS * per_window + 1
             works.append((student, reader, batches))
-        pool = ending.enter_context(ThreadPoolExecutor(len(works)))
+        pool = stack.enter_context(ThreadPoolExecutor(len(works)))
         trainings = [pool.submit(_train, *work) for work in works]
         for training in trainings:
             training.result()

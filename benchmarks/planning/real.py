@@ -40,10 +40,10 @@ _PICTURE_BYTES: Final = 3 * 224 * 224 * 4
 _LABEL_BYTES: Final = CLASSES * 4
 
 #: Name, predicted samples per second, and measured samples per second of each window.
-Found = tuple[str, float, list[float]]
+PredictedAndMeasured = tuple[str, float, list[float]]
 
 
-def trainings(quick: bool) -> Iterator[Found]:
+def trainings(quick: bool) -> Iterator[PredictedAndMeasured]:
     """Train MobileNetV3-small alone, and with each teacher in its process and through a mesh.
 
     Args:
@@ -59,16 +59,16 @@ def trainings(quick: bool) -> Iterator[Found]:
         yield from found if layers == TEACHERS[0] else found[1:]  # N-training has no teacher
 
 
-def _with_teacher(layers: int, rows: int) -> list[Found]:
+def _with_teacher(layers: int, rows: int) -> list[PredictedAndMeasured]:
     cores, others = divided(1)
-    with ExitStack() as ending, children_on(others):
-        folder = Path(ending.enter_context(tempfile.TemporaryDirectory()))
+    with ExitStack() as stack, children_on(others):
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         options = ("--micro-batch", str(MICRO_BATCH), "--threads", "1")
-        [(address, _)] = start_teachers(ending, [options], export_resnet(folder, layers))
+        [(address, _)] = start_teachers(stack, [options], export_resnet(folder, layers))
         module = "edl.benchmarks.paper.measured.student"
         placed = [",".join(map(str, each)) for each in (cores, others)]
-        student = Child(ending, "the student", module, "paddle", layers, rows, *placed, address)
-        student.hear()
+        student = Child(stack, "the student", module, "paddle", layers, rows, *placed, address)
+        student.receive()
 
         def batch_s(way: str, steps: int = 1) -> float:
             return float(student.ask("run", way=way, steps=steps)["wall_s"]) / steps

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...proto.channel import Channel
 from ...runtime.supervise import end_with_parent
-from ..children import stay_on
+from ..children import pin_to
 from ..transports.codec import serve
 from . import SHAPE
 
@@ -22,7 +22,7 @@ from . import SHAPE
 def main(channel_fd: int, dtype: str, cores: str) -> None:
     """Serve until the channel ends."""
     end_with_parent(at_once=True)
-    stay_on(cores)
+    pin_to(cores)
     channel = Channel.attach(channel_fd)
     channel.send("ready", port=serve(np.zeros(SHAPE, dtype)))
     for _ in channel:

@@ -17,7 +17,7 @@ import psutil
 from ...distill_reader import DistilReader
 from ...proto.channel import Channel, Message
 from ...runtime.supervise import end_with_parent
-from ..children import stay_on
+from ..children import pin_to
 from ..paced import Repeated
 from ..transports.codec import MODEL
 from . import SHAPE
@@ -28,7 +28,7 @@ def main(
 ) -> None:
     """Take batches on request, until the channel ends."""
     end_with_parent(at_once=True)
-    stay_on(cores)
+    pin_to(cores)
     channel = Channel.attach(channel_fd)
     source = Repeated(np.ones(SHAPE, dtype))
     with DistilReader(

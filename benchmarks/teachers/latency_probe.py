@@ -28,7 +28,7 @@ from ..children import ANY_CORE
 _EVERY_S: Final = 0.01
 
 
-class Watch:
+class LatencyProbe:
     """Measures a teacher and keeps notes, in seconds. `run` and `take` may use different threads.
 
     Args:
@@ -88,7 +88,7 @@ class Watch:
         self._beat_ms = deadline_ms
 
 
-def main(channel_fd: int, core: int, watch: Watch) -> None:
+def main(channel_fd: int, core: int, watch: LatencyProbe) -> None:
     """Watch until the channel ends."""
     end_with_parent(at_once=True)
     if core != ANY_CORE:
@@ -102,4 +102,4 @@ def main(channel_fd: int, core: int, watch: Watch) -> None:
 
 if __name__ == "__main__":
     fd, where, on, url, leases, held, ttl = sys.argv[1:]
-    main(int(fd), int(on), Watch(where, url, leases, held, float(ttl)))
+    main(int(fd), int(on), LatencyProbe(where, url, leases, held, float(ttl)))

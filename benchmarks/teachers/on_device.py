@@ -109,15 +109,15 @@ def _can_run_onnx(device: str) -> bool:
 def _by_turns(network: Network, device: str, turn_s: float) -> tuple[Estimate, float]:
     """Return the teacher's part of the bare loop's speed, and the latter in samples per second."""
     options = ("--devices", DEVICES[device], "--micro-batch", str(network.rows))
-    with ExitStack() as ending:
-        folder = ending.enter_context(TemporaryDirectory(prefix="edl-bench-"))
+    with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory(prefix="edl-bench-"))
         module = "edl.benchmarks.teachers.bare_loop"
         what = (network.framework, network.factory, device, network.rows, TOP, Path(folder))
-        bare = Child(ending, "the bare loop", module, *what)
-        model = bare.hear()["model"]
-        [(address, _)] = start_teachers(ending, [options], model)
+        bare = Child(stack, "the bare loop", module, *what)
+        model = bare.receive()["model"]
+        [(address, _)] = start_teachers(stack, [options], model)
         source = Repeated(networks.picture(network.rows), count=_TRIAL)
-        reader = ending.enter_context(
+        reader = stack.enter_context(
             DistilReader(source, service=SERVICE, teachers=[address], label_form=f"topk:{TOP}")
         )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ...proto.channel import Channel, Message
 from ...runtime.supervise import end_with_parent
-from ..children import stay_on
+from ..children import pin_to
 from . import IN_FLIGHT, Ask, batch_of, lane
 from .certificate import tls_files
 
@@ -26,7 +26,7 @@ def main(
 ) -> None:
     """Serve, or send requests, until the channel ends."""
     end_with_parent(at_once=True)
-    stay_on(cores)
+    pin_to(cores)
     channel, batch = Channel.attach(channel_fd), batch_of(size)
     tls = tls_files(Path(folder)) if folder else None
     if port is None:

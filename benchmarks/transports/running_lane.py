@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..children import Child, two_cores, two_cores_shared
+from ..children import Child, two_cores, two_cores_text
 
 
 @dataclass
@@ -22,7 +22,7 @@ class RunningLane:
     """A server and a client of one lane, on two cores.
 
     Args:
-        ending: ends both processes when it is closed.
+        stack: ends both processes when it is closed.
         name: a module of this package.
         size: bytes of a request.
         shared: both may run on either core; else the server has the first, the client the second.
@@ -37,22 +37,22 @@ class RunningLane:
 
     def __init__(
         self,
-        ending: ExitStack,
+        stack: ExitStack,
         name: str,
         size: int,
         *,
         shared: bool = False,
         tls: Path | None = None,
     ) -> None:
-        near, far = (two_cores_shared(),) * 2 if shared else two_cores()
+        near, far = (two_cores_text(),) * 2 if shared else two_cores()
         module = "edl.benchmarks.transports.lane_process"
         what, folder = f"of lane {name}", tls or ""
         server = (name, size, near, folder)
-        self._server = Child(ending, f"the server {what}", module, *server)
-        port = self._server.hear()["port"]
+        self._server = Child(stack, f"the server {what}", module, *server)
+        port = self._server.receive()["port"]
         client = (name, size, far, folder, port)
-        self._client = Child(ending, f"the client {what}", module, *client)
-        self._client.hear()
+        self._client = Child(stack, f"the client {what}", module, *client)
+        self._client.receive()
         self.turns = RequestTimes()
 
     def turn(self, requests: int) -> float:

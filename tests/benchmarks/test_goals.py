@@ -28,7 +28,7 @@ from edl.benchmarks import (
     teacher,
 )
 from edl.benchmarks.attackers.attacks import Attacks
-from edl.benchmarks.distillation.repeated_churn import Churning
+from edl.benchmarks.distillation.repeated_churn import RepeatedChurn
 from edl.benchmarks.paced import streams
 from edl.benchmarks.paced.streams import share, windows_s
 from edl.benchmarks.paced.student import PacedStudent
@@ -42,9 +42,9 @@ from edl.benchmarks.paper.measured.student import (
     numbers,
 )
 from edl.benchmarks.plan import error_of
-from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED, Found, ReaderTimes
+from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED, ReaderMeasurement, ReaderTimes
 from edl.benchmarks.report import MIN_ROUNDS, BenchmarkReport, Estimate, Goal, quantile
-from edl.benchmarks.teachers.latency_probe import Watch
+from edl.benchmarks.teachers.latency_probe import LatencyProbe
 from edl.coordinator.heartbeat import BEATS_PER_TTL
 from edl.distill_reader import ReaderStats
 from edl.mesh.local import TeacherSpec
@@ -59,7 +59,7 @@ def test_teachers_are_killed_and_replaced_round_after_round() -> None:
     mesh.kill.side_effect = alive.remove
     mesh.start_teacher.side_effect = lambda name, spec: alive.append(name)
     spec = TeacherSpec("s", "m")
-    churning = Churning(mesh, spec, steps=30, batches=90, say=Mock(), clock=lambda: next(now))
+    churning = RepeatedChurn(mesh, spec, steps=30, batches=90, say=Mock(), clock=lambda: next(now))
     for batch in range(90):
         in_flight = tuple((name, 1) for name in alive)
         stats = ReaderStats(teachers=tuple(alive), in_flight=in_flight, resends=1)
@@ -122,7 +122,7 @@ def test_a_crowd_in_which_no_dead_teacher_was_assigned_fails_its_goal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cores = {"redis": 0.0, "manager": 0.0}
-    figures = coordinator.Run(10, 1, cores, cores, [0.1], [], beats_per_s=1.0, late_s=0.0)
+    figures = coordinator.CrowdStats(10, 1, cores, cores, [0.1], [], beats_per_s=1.0, late_s=0.0)
     monkeypatch.setattr(coordinator, "measure", lambda *_: figures)
     monkeypatch.setattr(assignment, "run", lambda **_: BenchmarkReport([]))
     report = coordinator.run(quick=True)
@@ -169,8 +169,10 @@ def test_a_long_makespan_or_a_slower_service_fails_its_goal(
 ) -> None:
     assert quantile([float(n) for n in rng.sample(range(1, 101), 100)], 0.99) == 99.0
     alone = [rng.uniform(5.0, 5.5) for _ in range(MIN_ROUNDS * 20)]
-    served = elastic.Served(alone, alone, [slower * took for took in alone], 4.0)
-    report = elastic.report(elastic.Ran(100.0, 30.0), elastic.Ran(makespan_s, 1.0), served)
+    served = elastic.ServiceTimes(alone, alone, [slower * took for took in alone], 4.0)
+    report = elastic.report(
+        elastic.JobTimes(100.0, 30.0), elastic.JobTimes(makespan_s, 1.0), served
+    )
     assert [goal.holds for goal in report.goals] == holds
 
 
@@ -255,7 +257,7 @@ def test_predictions_too_low_and_too_high_have_the_same_error(ratio: float) -> N
 
 def test_a_beat_is_late_by_as_much_as_the_lease_moves_too_far() -> None:
     ttl_s = 2.0
-    watch = Watch("127.0.0.1:1", "redis://127.0.0.1:1", "leases", "t1", ttl_s)
+    watch = LatencyProbe("127.0.0.1:1", "redis://127.0.0.1:1", "leases", "t1", ttl_s)
     beat_ms = 1000 * ttl_s / BEATS_PER_TTL
     beats = (5000 + beat_ms, 5000 + 2 * beat_ms + 70, 5000 + 3 * beat_ms)
     for deadline_ms in (None, 5000.0, 5000.0, *beats):
@@ -275,7 +277,7 @@ def test_the_engine_of_a_reader_is_not_kept_on_the_core_of_the_rounds(
             return iter(())
 
     child = Mock()
-    child.return_value.hear.return_value = {"model": "m"}
+    child.return_value.receive.return_value = {"model": "m"}
     child.return_value.ask.return_value = {"seconds": 1.0, "notes": {}}
     monkeypatch.setattr(teacher, "Child", child)
     monkeypatch.setattr(teacher, "start_embedded", lambda: (Mock(), "redis://127.0.0.1:1"))
@@ -305,7 +307,7 @@ def test_two_teachers_are_compared_with_the_faster_of_two_plain_sockets(
     lane: str, shared_s: float, pinned_s: float, holds: bool
 ) -> None:
     sockets = {SHARED: turns(shared_s), PINNED: turns(pinned_s)}
-    found = Found(sockets, {1: turns(9.0), 2: turns(1.0), 8: turns(1.0)})
+    found = ReaderMeasurement(sockets, {1: turns(9.0), 2: turns(1.0), 8: turns(1.0)})
     of_raw, kept = reader.judge("uint8", lane, found)
     assert of_raw.value == pytest.approx(min(shared_s, pinned_s))
     assert (of_raw.holds, kept.holds) == (holds, True)
@@ -313,7 +315,7 @@ def test_two_teachers_are_compared_with_the_faster_of_two_plain_sockets(
 
 def test_float32_over_tcp_is_only_compared_with_more_teachers() -> None:
     readers = {1: turns(1.0), 2: turns(0.5), 5: turns(0.7), 8: turns(0.6)}
-    (kept,) = reader.judge("float32", REMOTE, Found({SHARED: turns(9.0)}, readers))
+    (kept,) = reader.judge("float32", REMOTE, ReaderMeasurement({SHARED: turns(9.0)}, readers))
     assert "rate of 5 teachers, times that of 2" in kept.name
     assert kept.value == pytest.approx(0.5 / 0.7)
     assert not kept.holds

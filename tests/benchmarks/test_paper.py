@@ -62,7 +62,7 @@ def test_a_calibrated_or_contested_cell_is_not_judged(use: Use) -> None:
     report = compare(about, Outcome(values(about, r2_A=1.5)))
     assert failed(report) == []
     assert [row["error_percent"] for row in report.rows][2] == pytest.approx(50)
-    few = experiment(*about.cells, least_free=5)
+    few = experiment(*about.cells, min_free_cells=5)
     assert failed(compare(few, Outcome(values(about)))) == ["free cells"]
 
 
@@ -76,7 +76,7 @@ def test_crossings_name_both_lines_and_the_place_but_ties_may_be_in_any_order() 
 
 def test_a_statement_of_order_is_judged() -> None:
     order = ExpectedOrder((("a", "rate"), ("b", "rate"), ("c", "rate")), "here")
-    about = experiment(CELL, orders=(order,), least_free=1)
+    about = experiment(CELL, orders=(order,), min_free_cells=1)
     good = {CELL.key: 1.0, ("a", "rate"): 3.0, ("b", "rate"): 2.0, ("c", "rate"): 1.0}
     assert failed(compare(about, Outcome(good))) == []
     (name,) = failed(compare(about, Outcome({**good, ("c", "rate"): 2.0})))

@@ -256,8 +256,8 @@ def test_reader_measures_readers_and_plain_sockets(lane: str, teachers: tuple[in
 
 
 def test_mesh_and_teacher_measure_devices_of_a_stated_pace() -> None:
-    with ExitStack() as ending:
-        addresses = [address for address, _ in start_teachers(ending, [paced(0.01)] * 2)]
+    with ExitStack() as stack:
+        addresses = [address for address, _ in start_teachers(stack, [paced(0.01)] * 2)]
         found = streams.share(addresses, teacher_s=0.01, step_s=0.005, window_s=0.02)
     assert found.possible_per_s == pytest.approx(1600)
     for part in (found.part, teacher.paced(batch_s=0.01, window_s=0.02)):
@@ -309,9 +309,9 @@ def test_elastic_times_each_request_of_its_service() -> None:
         port = int(web.expect(r"port (\d+)", 60)[1])
         assert len(ask(port, 100.0, 10)) == 10
         many = 1000  # more than the longest line of an output holds
-        with ExitStack() as ending:
-            load = Child(ending, "load", "edl.benchmarks.sharing.load", port, 10_000.0, many)
-            assert len(load.hear()["times_ms"]) == many
+        with ExitStack() as stack:
+            load = Child(stack, "load", "edl.benchmarks.sharing.load", port, 10_000.0, many)
+            assert len(load.receive()["times_ms"]) == many
     finally:
         assert web.stop() == 0
 

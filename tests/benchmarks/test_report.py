@@ -25,8 +25,8 @@ from edl.benchmarks.report import (
     Op,
     interleaved,
     machine,
+    on_one_core,
     paired,
-    pinned,
 )
 from edl.cli import command_line
 from edl.runtime.errors import UsageError
@@ -166,7 +166,7 @@ def test_measurements_stay_on_one_core_and_the_others_come_back() -> None:
     estimate = paired(lambda: measure(3.0), lambda: measure(1.5))
     assert estimate.value == pytest.approx(2.0, rel=0.02)
     assert os.sched_getaffinity(0) == before
-    with pytest.raises(RuntimeError), pinned():
+    with pytest.raises(RuntimeError), on_one_core():
         raise RuntimeError
     assert os.sched_getaffinity(0) == before
 

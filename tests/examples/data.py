@@ -25,7 +25,7 @@ def write_mnist(folder: Path, rows: int = 128) -> None:
 
 
 def write_reviews(folder: Path) -> None:
-    """Reviews of both moods, and one that is in both files."""
+    """Reviews of both sentiments, and one that is in both files."""
     for name, text in (("pos.txt", GOOD), ("neg.txt", BAD)):
         reviews = [f"{text} {number}" for number in range(200)]
         (folder / name).write_text("\n".join([*reviews, "neither", ""]), "utf-8")

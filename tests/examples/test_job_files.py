@@ -89,7 +89,9 @@ def test_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REVIEWS", str(tmp_path))
     job = assembled("text")
     reviews = job.spec.feed("train").dataset
-    assert len({text for text, _ in reviews.texts}) == len(reviews) == 360  # none in both moods
+    assert (
+        len({text for text, _ in reviews.texts}) == len(reviews) == 360
+    )  # none in both sentiments
     train_teacher("text", tmp_path / "teacher")
     figures = check(job, logits(2, lambda text: 1 * (text[:, 0] == text[:, 0].max())), steps=40)
     assert figures["accuracy"] == 1.0

@@ -25,11 +25,11 @@ from edl.tests.waiting import wait_until
 
 @dataclass
 class Foreign:
-    """A server process; what is written to the file `mood` changes it (`foreign_server.MOODS`)."""
+    """A server process; the content of its file is a key of `foreign_server.BEHAVIOURS`."""
 
     process: Process
     address: str
-    mood: Path
+    behaviour: Path
 
 
 @contextmanager
@@ -81,13 +81,13 @@ def server(tmp_path: Path) -> Iterator[Callable[..., Foreign]]:
     def make(
         kind: Kind = "grpc", seconds: float = 0.0, port: int = 0, mute: bool = False
     ) -> Foreign:
-        mood = tmp_path / f"mood{len(processes)}"
-        mood.write_text("")
-        words = ("--kind", kind, "--mood", mood, "--seconds", seconds, "--port", port)
+        behaviour = tmp_path / f"behaviour{len(processes)}"
+        behaviour.write_text("")
+        words = ("--kind", kind, "--behaviour", behaviour, "--seconds", seconds, "--port", port)
         program = "edl.tests.foreign_server"
         process = start(python_command(kind, program, *words, *(["--mute"] if mute else [])))
         processes.append(process)
-        return Foreign(process, process.expect(r"^ready on (\S+)$", START_S)[1], mood)
+        return Foreign(process, process.expect(r"^ready on (\S+)$", START_S)[1], behaviour)
 
     yield make
     for process in processes:
@@ -155,14 +155,14 @@ def test_a_server_that_answers_wrongly_is_taken_out_or_not_let_in(
         (member,) = registered(service)
         assert member.facts["inputs"] == "x:FP32:-1,6"
         assert (member.facts["verified"], member.facts["content_id"]) == ("canary", "c")
-        for mood in ("nan", "short", "text", "other"):
-            foreign.mood.write_text(mood)
+        for behaviour in ("nan", "short", "text", "other"):
+            foreign.behaviour.write_text(behaviour)
             wait_until(lambda: not registered(service))
-            foreign.mood.write_text("")
+            foreign.behaviour.write_text("")
             wait_until(lambda: len(registered(service)) == 1)
         reasons = [line for line in its.tail(500) if "is taken out of the registry" in line]
         assert len(reasons) == 4, reasons
-    foreign.mood.write_text("other")
+    foreign.behaviour.write_text("other")
     with sidecar(service, foreign.address, "--canary", canary, ready=False) as its:
         its.expect(r"is not registered: output 'logits' differs from the canary", START_S)
         assert not registered(service)
@@ -180,7 +180,7 @@ def test_wrong_labels_never_reach_the_student(
         stream = iter(loader)
         served = lambda: len(dict(loader.stats.served)) == 2  # noqa: E731
         labelled = taken_until(stream, served)
-        lying.mood.write_text("nan")
+        lying.behaviour.write_text("nan")
         labelled += taken_until(stream, lambda: loader.stats.ejections > 0)
         labelled += batches.rest(stream)
         batches.check(labelled)

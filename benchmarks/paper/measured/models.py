@@ -18,7 +18,7 @@ LEARNING_RATE: Final = 1e-3
 MICRO_BATCH: Final = 8
 
 
-class Models(Protocol):
+class StudentAndTeacher(Protocol):
     """MobileNetV3-small as the student and a ResNet as the teacher, both with random weights."""
 
     def train(self, image: Array, label: Array, soft: Array | None) -> float:
@@ -53,7 +53,7 @@ def framework() -> str:
     raise UsageError("a student needs a framework: pip install paddlepaddle, or torch with timm")
 
 
-def load(name: str, threads: int, layers: int) -> Models:
+def load(name: str, threads: int, layers: int) -> StudentAndTeacher:
     """Load both models.
 
     Call it before the framework is imported: some read the number of threads only once.

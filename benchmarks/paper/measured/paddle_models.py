@@ -18,7 +18,7 @@ from .models import ALPHA, BETA, CLASSES, LEARNING_RATE, MICRO_BATCH, TEMPERATUR
 
 
 class PaddleModels:
-    """`Models` in Paddle; the teacher uses the backend of served teachers.
+    """`StudentAndTeacher` in Paddle; the teacher uses the backend of served teachers.
 
     Args:
         threads: threads of each model.

@@ -69,13 +69,13 @@ def measure(quick: bool, p4_rate: float, *, on_gpu: bool) -> BenchmarkReport:
 
 def _by_turns(count: int, rows: int, options: tuple[str, ...], model: str) -> Seconds:
     cores, others = divided(count)
-    with ExitStack() as ending:
+    with ExitStack() as stack:
         with children_on(others):
-            [(address, _)] = start_teachers(ending, [options], model)
+            [(address, _)] = start_teachers(stack, [options], model)
         module = "edl.benchmarks.paper.measured.student"
         placed = [",".join(map(str, each)) for each in (cores, others)]
-        student = Child(ending, "the student", module, framework(), _LAYERS, rows, *placed, address)
-        student.hear()
+        student = Child(stack, "the student", module, framework(), _LAYERS, rows, *placed, address)
+        student.receive()
 
         def step_s(way: str) -> float:
             if way == EDL_DIST:  # use up batches that were labelled during the turns of other ways

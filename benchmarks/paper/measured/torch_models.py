@@ -19,7 +19,7 @@ def resnet50() -> tuple[Any, list[str]]:
 
 
 class TorchModels:
-    """`Models` in PyTorch, both on CPUs.
+    """`StudentAndTeacher` in PyTorch, both on CPUs.
 
     Args:
         threads: threads of each model.

@@ -32,7 +32,7 @@ from edl.teacher.register.trial import MEASURED, Trial
 from edl.teacher.registration import InstanceIdentity
 from edl.teacher.self_test import Canary
 from edl.tests.coordinator.test_prober import probe
-from edl.tests.foreign_server import MODEL, MOODS, ForeignGrpc, Kind, start
+from edl.tests.foreign_server import BEHAVIOURS, MODEL, ForeignGrpc, Kind, start
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.scripted_teacher import CLASSES, logits_of
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -106,7 +106,7 @@ def unreadable(x: Array) -> Array:
 
 
 @pytest.mark.parametrize(
-    "function", [unreadable, *(MOODS[mood] for mood in ("nan", "short", "text", "other"))]
+    "function", [unreadable, *(BEHAVIOURS[name] for name in ("nan", "short", "text", "other"))]
 )
 def test_wrong_answers_are_refused(function: Callable[[Array], Array]) -> None:
     trial = ScriptedClient(logits(function), INPUT).trial(canary=CANARY)
