@@ -153,7 +153,7 @@ _COMMANDS = {
     ),
     "bench": (
         "benchmarks.cli",
-        "Run one benchmark of those listed below: it prints its figures beside its goals.",
+        "Run a benchmark, and print its figures and goals; without a name, list all.",
     ),
 }
 

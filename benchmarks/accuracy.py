@@ -1,4 +1,4 @@
-"""What distillation is worth: students with and without teachers, steady and coming and going.
+"""Accuracy of students alone, with steady teachers, and with teachers that are killed and replaced.
 
 A student is trained for each seed in each of five ways, always on the same batches: with hard
 labels alone (N-training); with the teacher in the student's process (Online); through a mesh with
@@ -88,7 +88,7 @@ def run(
 
 def _tasks(seeds: int, data: Path | None, *, quick: bool, download: bool) -> Iterator[Task]:
     if data is not None and not data.is_dir():
-        raise UsageError(f"--data names a folder, and {str(data)!r} is none")
+        raise UsageError(f"--data: there is no folder {str(data)!r}")
     found: list[Task | None] = [vision.digits(seeds, quick=quick)]
     folder = vision.download_mnist() if download else data
     if folder is not None:

@@ -1,4 +1,4 @@
-"""How long a student's step waits for a save, beside a save that it waits for to the end.
+"""How long a step waits for a checkpoint, compared with a synchronous save.
 
 Both use the same network and optimizer (Momentum). *Blocking* is the time for which a step waits:
 naming the arrays and copying them into the supervisor's memory. *Synchronous* is the time for which

@@ -24,32 +24,35 @@ if TYPE_CHECKING:
 #: Devices of PyTorch, by its names.
 BenchDevice = Literal["cpu", "cuda"]
 _SIZES = "Sizes of `coordinator` and `assignment`"
-_ACCURACY = "Of `accuracy`"
-_PAPER = "Of `paper.NAME`, experiments of papers run again"
+_ACCURACY = "Options of `accuracy`"
+_PAPER = "Options of `paper.NAME`, experiments of papers run again"
 
 
 def bench(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Which; without it, their list.")
+        str, typer.Argument(metavar="NAME", help="Name of the benchmark. Default: list all.")
     ] = "",
     json_file: Annotated[
         Path | None,
         typer.Option(
-            "--json", metavar="FILE", help="Write the figures there, and of which machine they are."
+            "--json",
+            metavar="FILE",
+            help="Write the figures and a description of the machine to FILE.",
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Less work in each round: coarser figures, sooner.")
+        bool, typer.Option("--quick", help="Do less work in each round: faster, less precise.")
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Exit with 1 when one of its goals does not hold.")
+        bool, typer.Option("--check", help="Exit with 1 if a goal does not hold.")
     ] = False,
     teachers: Annotated[
         int | None,
-        typer.Option(min=10, help="Teachers that are simulated.", rich_help_panel=_SIZES),
+        typer.Option(min=10, help="Number of simulated teachers.", rich_help_panel=_SIZES),
     ] = None,
     students: Annotated[
-        int | None, typer.Option(min=1, help="Students that are simulated.", rich_help_panel=_SIZES)
+        int | None,
+        typer.Option(min=1, help="Number of simulated students.", rich_help_panel=_SIZES),
     ] = None,
     seconds: Annotated[
         float | None,
@@ -63,7 +66,7 @@ def bench(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Has MNIST's IDX files, and reviews in pos.txt and neg.txt.",
+            help="Folder with MNIST's IDX files, and reviews in pos.txt and neg.txt.",
             rich_help_panel=_ACCURACY,
         ),
     ] = None,
@@ -73,33 +76,39 @@ def bench(
     ] = False,
     seeds: Annotated[
         int | None,
-        typer.Option(min=2, help="Students for each way.", rich_help_panel=_ACCURACY),
+        typer.Option(min=2, help="Students for each way of training.", rich_help_panel=_ACCURACY),
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(help="Only digits, mnist or reviews.", rich_help_panel=_ACCURACY),
+        typer.Option(
+            help="Run only this task: digits, mnist or reviews.", rich_help_panel=_ACCURACY
+        ),
     ] = None,
     picture: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw the results, as PNG.", rich_help_panel=_ACCURACY),
+        typer.Option(
+            metavar="FILE", help="Draw the results to FILE, as PNG.", rich_help_panel=_ACCURACY
+        ),
     ] = None,
     simulate: Annotated[
         bool,
         typer.Option(
-            "--simulate", help="The paper's devices, in virtual time.", rich_help_panel=_PAPER
+            "--simulate",
+            help="Simulate the paper's devices in virtual time.",
+            rich_help_panel=_PAPER,
         ),
     ] = False,
     measure: Annotated[
-        bool, typer.Option("--measure", help="This machine.", rich_help_panel=_PAPER)
+        bool, typer.Option("--measure", help="Measure on this machine.", rich_help_panel=_PAPER)
     ] = False,
     device: Annotated[
         BenchDevice | None,
         typer.Option(
-            help="Where the teacher of `teacher` or `paper.table1 --measure` runs.",
+            help="Device of the teacher of `teacher` and of `paper.table1 --measure`.",
         ),
     ] = None,
 ) -> None:
-    """Run one benchmark of those listed below: it prints its figures beside its goals.
+    """Run a benchmark, and print its figures and goals; without a name, list all.
 
     Each compares within its own run; figures of another day or machine are no baseline.
     """

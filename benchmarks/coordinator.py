@@ -1,4 +1,4 @@
-"""Redis and a service manager under 10,000 teachers and 1,000 students: CPU shares and latencies.
+"""CPU use and latencies of Redis and a service manager with 10,000 teachers and 1,000 students.
 
 The members are simulated (`load`), the protocols are real. Each teacher registers, sends each
 heartbeat in its own packet, answers probes, and dies or joins; each student holds a stream and

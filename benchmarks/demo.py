@@ -1,4 +1,4 @@
-"""The speeds that `edl demo` compares, taken by turns, and the most that a mesh can reach.
+"""The speeds that `edl demo` compares, interleaved, and the most that a mesh can reach.
 
 The demo trains one way after another, so on a machine that changes its speed within seconds its
 ratios change, too. Here a few steps of each way alternate: N-training; distillation with constant
@@ -206,7 +206,9 @@ def judge(measured: Sequence[tuple[float, ...]], from_buffer: Sequence[float]) -
     ]
     taken = Estimate.of(from_buffer[-len(measured) :])
     goals.append(
-        Goal.judge("of its batches, labelled before its turn", taken, "<=", LABELLED_BEFORE)
+        Goal.judge(
+            "EDL-Dist, part of the batches labelled before its turn", taken, "<=", LABELLED_BEFORE
+        )
     )
     return BenchmarkReport(rows, goals)
 

@@ -293,5 +293,5 @@ def _wait(what: str, condition: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + _START_S
     while not condition():
         if time.monotonic() > deadline_s:
-            raise ProcessFailed(f"waited {_START_S:g} s in vain: {what}")
+            raise ProcessFailed(f"not within {_START_S:g} s: {what}")
         time.sleep(0.1)

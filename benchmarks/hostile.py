@@ -1,4 +1,4 @@
-"""A teacher's answers to a good client, alone and while others attack every port of a mesh.
+"""Latency of a teacher for a good client, alone and while others attack every port of a mesh.
 
 The mesh has a manager with its page, and a teacher with TLS, tokens, HTTP and metrics. One client
 has batches labelled all the time. Then, for the same time, attackers hold thousands of connections
@@ -110,10 +110,10 @@ def judge(alone: Phase, attacked: Phase, acts: Mapping[str, int]) -> BenchmarkRe
     log.info("acts of attackers: %s", ", ".join(f"{n} x {name}" for name, n in acts.items()))
     later = attacked.p99_s / alone.p99_s
     goals = [
-        Goal.judge("p99 under attack, of that alone", later, "<=", LATER),
+        Goal.judge("p99 under attack / p99 alone", later, "<=", LATER),
         Goal.judge("requests without an answer", attacked.failures, "==", 0),
         Goal.judge("growth of memory under attack, bytes", growth, "<=", GROWTH_BYTES),
-        Goal.judge("kinds of attack that were not made", [*acts.values()].count(0), "==", 0),
+        Goal.judge("kinds of attack without an act", [*acts.values()].count(0), "==", 0),
     ]
     return BenchmarkReport(rows, goals)
 

@@ -1,4 +1,4 @@
-"""What imports cost: `DistilReader` beyond numpy, and each process of a mesh until it can begin."""
+"""Cost of imports: `DistilReader` beyond numpy, and each process of a mesh until it can begin."""
 
 from __future__ import annotations
 

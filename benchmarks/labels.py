@@ -1,4 +1,4 @@
-"""Bytes, time and error of soft labels in each form, against float32, of 1000 classes.
+"""Bytes, CPU time and error of soft labels in each form, relative to float32, for 1000 classes.
 
 The logits are drawn with a fixed seed and resemble those of a trained image classifier: noise over
 all classes, and for each sample one class with a more or less high peak and a few dozen similar
@@ -65,7 +65,7 @@ def run(quick: bool) -> BenchmarkReport:
     rows = [_row(case, teacher, student, repeats) for case in cases]
     goals = [
         Goal.judge(
-            f"bytes of {LIMITED} of {row['sends']}, of those of float32",
+            f"bytes, {LIMITED} / float32 ({row['sends']})",
             float(row["bytes_per_sample"]) / (4 * CLASSES),
             "<=",
             LIMIT_OF_BYTES,

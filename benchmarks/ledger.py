@@ -1,4 +1,4 @@
-"""Events per second of CPU time that ledger and reader core take, with 8 teachers of window 2."""
+"""Events per CPU second of the ledger and the reader core, with 8 teachers of window 2."""
 
 from __future__ import annotations
 

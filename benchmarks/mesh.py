@@ -1,4 +1,4 @@
-"""What of the possible throughput a mesh delivers, and what its reader costs a training step.
+"""Throughput of a mesh relative to the possible one, and what a reader costs a training step.
 
 Teachers are real processes with emulated devices of stated rates; the student is an emulated step
 of a stated length. The possible throughput is the lesser of the student's alone and that of all
@@ -56,7 +56,9 @@ def run(quick: bool) -> BenchmarkReport:
     def add(name: str, found: ThroughputShare, least: float) -> None:
         name = f"emulated, {name}"
         rows.append(_row(name, found.possible_per_s, found.part, found.waited_s))
-        goals.append(Goal.judge(f"{name}: part of the possible", found.part, ">=", least))
+        goals.append(
+            Goal.judge(f"{name}: part of the possible throughput", found.part, ">=", least)
+        )
 
     for teacher_s in QUICK_PACES if quick else PACES:
         with ExitStack() as stack:

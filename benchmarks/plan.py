@@ -1,4 +1,4 @@
-"""How far the planner's and the simulator's figures are from meshes that are then really run."""
+"""Errors of the planner and the simulator, compared with real meshes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(quick: bool) -> BenchmarkReport:
         rows.append(row)
         for by, (predicted, most) in limited.items():
             error = error_of(Estimate.of([rate / predicted for rate in rates]))
-            goals.append(Goal.judge(f"{name}: {by} off %", error, "<=", most))
+            goals.append(Goal.judge(f"{name}: error of the {by}, %", error, "<=", most))
 
     for asked in paced.CONFIGURATIONS:
         log.info("stated rates: %s", asked.name)

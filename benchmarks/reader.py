@@ -1,4 +1,4 @@
-"""Throughput of a reader relative to a plain socket, if the teachers' model takes no time.
+"""Samples per second of a reader with instant teachers, compared with a plain socket.
 
 The benchmark runs the real `DistilReader` with its engine, and 1 to 8 teachers that consist only of
 their network side, one process each. Batches of 32 images travel over loopback TCP, or stay in

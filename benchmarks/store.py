@@ -1,4 +1,4 @@
-"""A label store: the key of a sample, its label in and out, beside what else could have done it.
+"""CPU time of a label store for keys, writes and reads, compared with alternatives.
 
 The figures are CPU microseconds of one core per sample, and bytes of the file per row. Keys are
 computed for images of 3x224x224 uint8, with the store's function and with other hashes of the same

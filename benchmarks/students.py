@@ -1,4 +1,4 @@
-"""Three student ranks, one of them three times slower: rows by speed beside equal rows.
+"""Three student ranks, one of them three times slower: rows by speed compared with equal rows.
 
 Two worlds of three ranks train the same job at the same time: one with shards and rows in
 proportion to the speed of each rank, one with equal rows. A row takes 2 ms of sleep, 6 ms on the

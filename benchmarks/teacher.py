@@ -1,4 +1,4 @@
-"""What of its device's speed a teacher delivers to a reader, and whether it answers meanwhile.
+"""Speed of a teacher relative to its device, and whether it answers meanwhile.
 
 All parts use real processes. With an emulated device of a stated rate: the part of that rate that a
 reader gets if it takes each batch at once. With a ResNet in Paddle: the part of the speed of the

@@ -1,4 +1,4 @@
-"""How long a batch takes to a teacher and back, by each lane, beside bytes over a plain socket.
+"""Time of a batch to a teacher and back, for each lane, compared with a plain socket.
 
 The lanes are interleaved. Each has a client and a server process, pinned to a core each, and two
 requests in flight; the server reads each page of a batch and immediately answers 128 KB.

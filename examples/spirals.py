@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("coordinator", nargs="?")
     parser.add_argument("--epochs", type=int, default=40)
     wish = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to leave"))  # the reader closes
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # the reader closes
     student = Student()
     with ExitStack() as undo:
         loader = batches(wish.coordinator, undo)

@@ -72,7 +72,7 @@ def train_all_ways(task: Task, folder: Path) -> tuple[TeacherModel, dict[Way, Di
     """
     log.info("%s: the teacher learns", task.name)
     teacher = train_teacher(task, folder)
-    log.info("%s: the teacher has %.2f %%", task.name, 100 * teacher.accuracy)
+    log.info("%s: the teacher's accuracy is %.2f %%", task.name, 100 * teacher.accuracy)
     predictor = Predictor(teacher.path, micro_batch=task.settings.micro_batch)
     with closing(label_in_process(task.batches, predictor)) as labelled:
         found = {

@@ -128,11 +128,13 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     """
     raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] != _UNSIGNED_BYTE:
-        raise UsageError(f"{path} is no IDX file of unsigned bytes")
+        raise UsageError(f"{path} is not an IDX file of unsigned bytes")
     ends = 4 + 4 * raw[3]
     shape = [int.from_bytes(raw[at : at + 4], "big") for at in range(4, ends, 4)]
     if len(raw) - ends != np.prod(shape):
-        raise UsageError(f"{path} should hold {shape} bytes, and has {len(raw) - ends}")
+        raise UsageError(
+            f"{path} has {len(raw) - ends} bytes of data instead of {np.prod(shape)}"
+        )
     return np.frombuffer(raw, np.uint8, offset=ends).reshape(shape)
 
 

@@ -34,7 +34,7 @@ def simulate(
         ValueError: there are no jobs, or two have the same name.
     """
     if not jobs or len({job.name for job in jobs}) < len(jobs):
-        raise ValueError("needs jobs with a name of their own each")
+        raise ValueError("jobs must have unique names, and there must be one")
     return _Simulation(pool, jobs, until_s, on_decision).run()
 
 

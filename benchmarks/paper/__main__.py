@@ -19,17 +19,19 @@ from .runner import experiments, simulated
 def main(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Only these; the page is made of all there are."),
+        typer.Argument(
+            metavar="[NAME]...", help="Run only these experiments; the page has all stored results."
+        ),
     ] = None,
     results: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where JSON and PNG go.")
+        Path, typer.Option(metavar="DIR", help="Folder for JSON and PNG files.")
     ] = page.RESULTS,
     file: Annotated[Path, typer.Option("--page", metavar="FILE", help="The page.")] = page.PAGE,
     page_only: Annotated[
-        bool, typer.Option("--page-only", help="Run nothing: the page, from what is there.")
+        bool, typer.Option("--page-only", help="Only write the page, from stored results.")
     ] = False,
 ) -> None:
-    """Run them all; exit with 1 when one does not agree with its paper."""
+    """Run all experiments; exit with 1 if one does not agree with its paper."""
     console, agree = Console(), True
     known = experiments()
     if unknown := sorted(set(names or ()) - set(known)):

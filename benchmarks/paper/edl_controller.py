@@ -221,8 +221,8 @@ def simulate(quick: bool) -> Outcome:
         series,
         (
             f"Pending time falls by {saved:.1f} % (84.7 % published), and the CPU load stays.",
-            f"The passes with autoscaling lie between {min(PENDING_ON)} and {max(PENDING_ON)} s:"
-            " that a mean of ours is near theirs proves less than 10 % suggest.",
+            f"The passes with autoscaling lie between {min(PENDING_ON)} and {max(PENDING_ON)} s,"
+            " so an error of our mean below 10 % proves little.",
             "65 s from a job's pods to its first trainer are the old controller's and Kubernetes';"
             " the rule itself decides at once, and for all that wait together.",
             "The curves are in paper-edl_controller-pending-and-load.csv beside the results. The"

@@ -1,4 +1,4 @@
-"""The table of EDL's README: eight V100 train alone, with the teacher beside them, with 40 P4."""
+"""The table of EDL's README: eight V100 alone, with the teacher on the same cards, with 40 P4."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def _goals(experiment: Experiment, ours: Mapping[Key, float]) -> list[Goal]:
         Goal.judge(order, len(wrong), "==", 0),
     ]
     if here or there:
-        name = f"crossings that only the paper or only we have, of {len(here | there)}"
+        name = f"crossings in only one of paper and ours, of {len(here | there)}"
         goals.append(Goal.judge(name, len(here ^ there), "==", 0))
     return goals
 

@@ -106,7 +106,7 @@ class TestSimulation:
     def test_invalid_jobs_and_pools_are_refused(self) -> None:
         job = SimulatedJob("A", 10, 1, 1)
         for jobs in ([job, job], []):
-            with pytest.raises(ValueError, match="name of their own"):
+            with pytest.raises(ValueError, match="unique names"):
                 simulate(slots(1), jobs)
         with pytest.raises(ValueError, match="interval"):
             simulate(slots(1), [job]).load("slots", 3, 3)
