@@ -7,9 +7,9 @@ of functions of the package are counted in all of them, between two moments of a
 file counts if it is called at least once for every two batches. Each CHECKOUT is the root of a
 working copy; none: this one.
 
-With `--cpu` no calls are counted, as that slows all down: the engine's CPU time is measured, and
-samples say what its thread was at. What a function of the package calls in the system, in numpy and
-in other libraries is that function's.
+With `--cpu` no calls are counted, as that slows all down: the engine's CPU time is measured, and a
+profiler samples its thread. Time in the system, in numpy and in other libraries counts as that of
+the function of the package that called them.
 """
 
 from __future__ import annotations
