@@ -132,9 +132,7 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     ends = 4 + 4 * raw[3]
     shape = [int.from_bytes(raw[at : at + 4], "big") for at in range(4, ends, 4)]
     if len(raw) - ends != np.prod(shape):
-        raise UsageError(
-            f"{path} has {len(raw) - ends} bytes of data instead of {np.prod(shape)}"
-        )
+        raise UsageError(f"{path} has {len(raw) - ends} bytes of data instead of {np.prod(shape)}")
     return np.frombuffer(raw, np.uint8, offset=ends).reshape(shape)
 
 

@@ -165,7 +165,10 @@ def test_mnist_is_found_and_read_wherever_it_lies(tmp_path: Path) -> None:
     assert task.data.train_label[:4].tolist() == [0, 1, 2, 3]
     image, label, _ = next(iter(task.batches))
     assert (image.shape, label.shape) == ((64, 1, 28, 28), (64,))
-    for content, message in ((b"\0\0\x08\x01\0\0\0\x09only", "4 bytes of data instead of 9"), (b"GIF", "not an IDX")):
+    for content, message in (
+        (b"\0\0\x08\x01\0\0\0\x09only", "4 bytes of data instead of 9"),
+        (b"GIF", "not an IDX"),
+    ):
         (folder / vision.IDX_FILES[0]).write_bytes(content)
         with pytest.raises(UsageError, match=message):
             vision.mnist(tmp_path, 2, quick=True)
