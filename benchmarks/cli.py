@@ -122,8 +122,8 @@ def bench(
         return
     if json_file is not None and not json_file.parent.is_dir():  # before minutes of work
         raise UsageError(f"there is no directory {json_file.parent} to write {json_file.name} to")
-    asked: dict[str, Any] = {"teachers": teachers, "students": students, "seconds": seconds}
-    asked |= {
+    options: dict[str, Any] = {"teachers": teachers, "students": students, "seconds": seconds}
+    options |= {
         "data": data,
         "seeds": seeds,
         "picture": picture,
@@ -133,7 +133,7 @@ def bench(
         "measure": measure or None,
         "device": device,
     }
-    sizes = {option: value for option, value in asked.items() if value is not None}
+    sizes = {option: value for option, value in options.items() if value is not None}
     with _progress(Console(stderr=True)):
         report = run(name, quick=quick, **sizes)
     report.show(Console())

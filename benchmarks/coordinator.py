@@ -220,8 +220,8 @@ def _await_admission(manager: str, teachers: int) -> None:
     """
     deadline = time.monotonic() + _READY_S
     while time.monotonic() < deadline:
-        (seen,) = ask_status(manager, service=SERVICE, max_members=1).services
-        if seen.teacher_count == teachers and seen.teachers[0].admission == ADMITTED:
+        (service,) = ask_status(manager, service=SERVICE, max_members=1).services
+        if service.teacher_count == teachers and service.teachers[0].admission == ADMITTED:
             return
         time.sleep(1.0)
     raise ProcessFailed(f"{teachers} teachers were not admitted within {_READY_S:g} s")

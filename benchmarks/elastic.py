@@ -223,20 +223,20 @@ def _ended(setup: BenchmarkSetup, names: Sequence[str]) -> list[QueuedJob]:
         ProcessFailed: a job failed or was stopped, or they took longer than `_END_S`.
     """
     began_s = time.monotonic()
-    said: dict[str, str] = {}
+    reported: dict[str, str] = {}
     while (after_s := time.monotonic() - began_s) < _END_S:
         jobs = [_job(setup, name) for name in names]
         for job in jobs:
             now = f"{job.progress.state}, {job.progress.running} nodes"
-            if now != said.get(job.name):
+            if now != reported.get(job.name):
                 log.info("%5.1f s: %s %s", after_s, job.name, now)
-                said[job.name] = now
+                reported[job.name] = now
             if job.progress.state in ("failed", "stopped"):
                 raise ProcessFailed(f"{job.name} {now}: {job.progress.reason}")
         if all(job.progress.ended for job in jobs):
             return jobs
         time.sleep(0.25)
-    raise ProcessFailed(f"the jobs of the benchmark did not end in {_END_S:g} s: {said}")
+    raise ProcessFailed(f"the jobs of the benchmark did not end in {_END_S:g} s: {reported}")
 
 
 def _job(setup: BenchmarkSetup, name: str) -> QueuedJob:

@@ -145,7 +145,7 @@ class AttackedMesh:
         manager = start(python_command("manager", "edl", *serve, *access))
         stack.callback(manager.stop)
         page = manager.expect(r"page of the mesh is at https?://127.0.0.1:(\d+)/", _READY_S)
-        told = manager.expect(r"coordinator ready: \S+ manager (\S+):(\d+)", _READY_S)
+        manager_ready = manager.expect(r"coordinator ready: \S+ manager (\S+):(\d+)", _READY_S)
         teaching = ("serve", "--model", MODEL, "--service", SERVICE, "--http", "0")
         teacher = start(python_command("teacher", "edl.teacher", *teaching, *access))
         stack.callback(teacher.stop)
@@ -155,7 +155,7 @@ class AttackedMesh:
         address = ready[3]
         self.ports = {
             "page": ("127.0.0.1", int(page[1])),
-            "manager": (told[1], int(told[2])),
+            "manager": (manager_ready[1], int(manager_ready[2])),
             "http": ("127.0.0.1", int(http[1])),
             "grpc": ("127.0.0.1", int(address.rpartition(":")[2])),
             "metrics": ("127.0.0.1", int(metrics[1])),

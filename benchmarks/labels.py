@@ -81,9 +81,9 @@ def draw(samples: int, seed: int = 0) -> tuple[Array, Array]:
     rng = np.random.default_rng(seed)
     teacher = rng.normal(0.0, 1.5, (samples, CLASSES))
     peaks = rng.uniform(6.0, 18.0, (samples, 1))  # from doubtful to certain
-    alike = peaks * np.exp(-np.arange(40) / 8.0)
-    places = rng.permuted(np.tile(np.arange(CLASSES), (samples, 1)), axis=1)[:, :40]
-    np.put_along_axis(teacher, places, np.take_along_axis(teacher, places, 1) + alike, axis=1)
+    similar = peaks * np.exp(-np.arange(40) / 8.0)
+    classes = rng.permuted(np.tile(np.arange(CLASSES), (samples, 1)), axis=1)[:, :40]
+    np.put_along_axis(teacher, classes, np.take_along_axis(teacher, classes, 1) + similar, axis=1)
     student = 0.6 * teacher + rng.normal(0.0, 1.0, teacher.shape)
     return teacher.astype(np.float32), student.astype(np.float32)
 
@@ -97,16 +97,16 @@ def errors(case: LabelCase, teacher: Array, student: Array) -> tuple[float, floa
         student: logits of the same shape and dtype.
     """
     sent = encode("y", teacher, case.form, "logits")
-    came = decode("y", sent, case.form, case.form.parameters(CLASSES)).astype(np.float64)
+    received = decode("y", sent, case.form, case.form.parameters(CLASSES)).astype(np.float64)
     truth = _softmax(teacher / case.temperature)
     if case.form.temperature:
-        seen = came / came.sum(axis=-1, keepdims=True)
+        probabilities = received / received.sum(axis=-1, keepdims=True)
     else:
-        seen = _softmax(came / case.temperature)
+        probabilities = _softmax(received / case.temperature)
     # float16 rounds values below 6e-8 to 0, which has no logarithm.
-    divergence = (truth * np.log(truth / np.maximum(seen, 1e-12))).sum(axis=-1).mean()
+    divergence = (truth * np.log(truth / np.maximum(probabilities, 1e-12))).sum(axis=-1).mean()
     own = _softmax(student / case.temperature)
-    error = np.linalg.norm(seen - truth) / np.linalg.norm(own - truth)
+    error = np.linalg.norm(probabilities - truth) / np.linalg.norm(own - truth)
     return float(divergence), float(error)
 
 

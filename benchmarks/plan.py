@@ -42,15 +42,15 @@ def run(quick: bool) -> BenchmarkReport:
             error = error_of(Estimate.of([rate / predicted for rate in rates]))
             goals.append(Goal.judge(f"{name}: error of the {by}, %", error, "<=", most))
 
-    for asked in paced.CONFIGURATIONS:
-        log.info("stated rates: %s", asked.name)
-        rates = paced.ran(asked, _QUICK_WINDOW_S if quick else _WINDOW_S)
+    for configuration in paced.CONFIGURATIONS:
+        log.info("stated rates: %s", configuration.name)
+        rates = paced.measured(configuration, _QUICK_WINDOW_S if quick else _WINDOW_S)
         add(
-            asked.name,
+            configuration.name,
             "emulated",
             rates,
-            planner=(paced.planned(asked), PLANNED),
-            simulator=(paced.simulated(asked), SIMULATED),
+            planner=(paced.planned(configuration), PLANNED),
+            simulator=(paced.simulated(configuration), SIMULATED),
         )
     for name, predicted, rates in real.trainings(quick):
         add(name, "real models", rates, planner=(predicted, PLANNED_OF_REAL))

@@ -134,8 +134,8 @@ def measure(dtype: str, lane: str, teachers: Sequence[int], batches: int) -> Rea
         readers: dict[int, ReaderTimes] = {}
         turns: list[Callable[[], float]] = [partial(lane.turn, batches) for lane in lanes.values()]
         for count in teachers:
-            module, asked = "edl.benchmarks.reading.trainer", addresses[:count]
-            options = (dtype, cores, int(LANES[lane]), *asked)
+            module, chosen = "edl.benchmarks.reading.trainer", addresses[:count]
+            options = (dtype, cores, int(LANES[lane]), *chosen)
             trainer = Child(stack, f"the trainer of {count} teachers", module, *options)
             trainer.receive()
             readers[count] = ReaderTimes()

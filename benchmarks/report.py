@@ -250,8 +250,8 @@ def _cpu_model() -> str:
 
 def _gpu_models() -> list[str]:
     """Return the models of NVIDIA GPUs, as named by the driver."""
-    said = [line for path in sorted(_GPUS.glob("*/information")) for line in _lines(path)]
-    return [line.partition(":")[2].strip() for line in said if line.startswith("Model:")]
+    lines = [line for path in sorted(_GPUS.glob("*/information")) for line in _lines(path)]
+    return [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
 
 
 def _lines(path: Path) -> list[str]:

@@ -93,8 +93,8 @@ def paced(batch_s: float, window_s: float) -> Estimate:
         options = ("--backend", "paced", "--rate", f"{ROWS / batch_s:.10g}")
         address = _teacher(stack, "edl.benchmarks.teachers.models:cheap", options)
         reader = stack.enter_context(_reader(batch, _FIRST + _WINDOWS * per_window, address))
-        came = [time.perf_counter() for _ in reader]
-    marks = came[_FIRST - 1 :: per_window]
+        arrivals_s = [time.perf_counter() for _ in reader]
+    marks = arrivals_s[_FIRST - 1 :: per_window]
     windows = [later - earlier for earlier, later in pairwise(marks)]
     return Estimate.of([per_window * batch_s / seconds for seconds in windows])
 

@@ -43,14 +43,14 @@ pool = SimulatedPool({SLOTS: 8}, config=ElasticConfig(freeze_s=30.0))
 gang = replace(pool, config=ElasticConfig(mode="gang"))
 
 
-def show(title: str, told: Simulation, jobs: Sequence[SimulatedJob], every_s: int = 20) -> None:
+def show(title: str, result: Simulation, jobs: Sequence[SimulatedJob], every_s: int = 20) -> None:
     """Print a line for each job: working nodes every `every_s` seconds, waiting time and end."""
     print(title)
-    until_s = max(run.ended_s or 0.0 for run in told.runs)
-    for job, run in zip(jobs, told.runs, strict=True):
+    until_s = max(run.ended_s or 0.0 for run in result.runs)
+    for job, run in zip(jobs, result.runs, strict=True):
         line = ""
         for at_s in range(0, int(until_s), every_s):
-            past = [moment for moment in told.moments if moment.at_s <= at_s]
+            past = [moment for moment in result.moments if moment.at_s <= at_s]
             line += str(past[-1].working.get(job.name, 0) or ".") if past else "."
         began_s, ended_s = run.started_s or 0.0, run.ended_s or 0.0
         waited_s = began_s - job.submitted_s
@@ -77,8 +77,8 @@ show("gang", rigid, jobs)
 elastic = simulate(pool, jobs)
 show("elastic", elastic, jobs)
 waited = [
-    sum((run.started_s or 0.0) - run.job.submitted_s for run in told.runs) / len(jobs)
-    for told in (rigid, elastic)
+    sum((run.started_s or 0.0) - run.job.submitted_s for run in result.runs) / len(jobs)
+    for result in (rigid, elastic)
 ]
 print(f"mean waiting time: {waited[0]:.0f} s all or nothing, {waited[1]:.0f} s elastic")
 

@@ -125,8 +125,8 @@ def _student() -> Layer:
             self.out = nn.Linear(32, 2)
 
         def forward(self, text: Any) -> Any:
-            there = (text != END).astype("float32").unsqueeze(-1)
-            mean = (self.embedding(text) * there).sum(1) / there.sum(1).clip(min=1.0)
+            present = (text != END).astype("float32").unsqueeze(-1)
+            mean = (self.embedding(text) * present).sum(1) / present.sum(1).clip(min=1.0)
             return self.out(nn.functional.relu(self.hidden(nn.functional.softsign(mean))))
 
     return BagOfCharacters()

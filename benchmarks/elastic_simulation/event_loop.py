@@ -57,10 +57,10 @@ class _Simulation:
 
     def run(self) -> Simulation:
         while True:
-            asked = self._now >= self._ticks * self._pool.decide_every_s - _SOON
-            if asked:
+            due = self._now >= self._ticks * self._pool.decide_every_s - _SOON
+            if due:
                 self._ticks = int(self._now / self._pool.decide_every_s + _SOON) + 1
-            if asked or self._pool.prompt:
+            if due or self._pool.prompt:
                 self._decide()
             self._note()
             if self._over():

@@ -128,10 +128,10 @@ class RunningJob:
         del self._failures[: len(broken)]
         if not self.present(now):
             return
-        came = sum(at <= now + _SOON for at in self._coming)
-        if came:
+        arrived = sum(at <= now + _SOON for at in self._coming)
+        if arrived:
             self._coming = [at for at in self._coming if at > now + _SOON]
-            self._change(came, now)
+            self._change(arrived, now)
         for failure in broken:
             if self.working:
                 self._break(failure.recoverable, now)

@@ -36,9 +36,9 @@ class ProbeServer:
 
 
 async def _server_metadata(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-    asked = {key: str(value) for key, value in context.invocation_metadata() or ()}
+    metadata = {key: str(value) for key, value in context.invocation_metadata() or ()}
     proof = instance.prove(
-        KEY, asked.get("edl-instance", ""), INCARNATION, asked.get("edl-challenge", "")
+        KEY, metadata.get("edl-instance", ""), INCARNATION, metadata.get("edl-challenge", "")
     )
     context.set_trailing_metadata((("edl-proof", proof), ("edl-incarnation", str(INCARNATION))))
     return pb.ServerMetadataResponse(name="crowd").SerializeToString()

@@ -101,8 +101,8 @@ def _section(one: Mapping[str, Any]) -> str:
     lines += [f"- {note}" for note in one["notes"]]
     for goal in one["goals"]:
         limit = f"{goal['op']} {_number(goal['limit'])}"
-        said = "holds" if goal["holds"] else "**does not hold**"
-        lines.append(f"- {goal['name']}: {_number(goal['value'])} ({limit}): {said}.")
+        verdict = "holds" if goal["holds"] else "**does not hold**"
+        lines.append(f"- {goal['name']}: {_number(goal['value'])} ({limit}): {verdict}.")
     lines.append("")
     if one["contradictions"]:
         lines += ["**Where the paper contradicts itself**", ""]
@@ -162,10 +162,10 @@ def _measured(one: Mapping[str, Any]) -> str:
         if "interval" in goal:
             low, high = map(_number, goal["interval"])
             spread = f" [{low}, {high}]"
-        said = "holds" if goal["holds"] else "**does not hold**"
+        verdict = "holds" if goal["holds"] else "**does not hold**"
         lines.append(
             f"- {goal['name']}: {_number(goal['value'])}{spread}"
-            f" ({goal['op']} {_number(goal['limit'])}): {said}."
+            f" ({goal['op']} {_number(goal['limit'])}): {verdict}."
         )
     lines += [f"- {note}" for note in one.get("notes", ())]
     return "\n".join([*lines, ""])

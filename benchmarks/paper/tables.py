@@ -203,7 +203,7 @@ def _goals(experiment: Experiment, ours: Mapping[Key, float]) -> list[Goal]:
     free = sum(cell.use == "free" for cell in judged)
     worst = max(judged, key=lambda cell: abs(error(cell, ours[cell.key])))
     wrong, pairs = misplaced(experiment, ours)
-    here, there = (set(crossings(experiment, one)) for one in (ours, published(experiment)))
+    in_ours, in_paper = (set(crossings(experiment, one)) for one in (ours, published(experiment)))
     order = f"pairs of {pairs} in another order than the paper's"
     if wrong:
         order += ": " + "; ".join(wrong)
@@ -217,9 +217,9 @@ def _goals(experiment: Experiment, ours: Mapping[Key, float]) -> list[Goal]:
         Goal.judge("free cells", free, ">=", experiment.min_free_cells),
         Goal.judge(order, len(wrong), "==", 0),
     ]
-    if here or there:
-        name = f"crossings in only one of paper and ours, of {len(here | there)}"
-        goals.append(Goal.judge(name, len(here ^ there), "==", 0))
+    if in_ours or in_paper:
+        name = f"crossings in only one of paper and ours, of {len(in_ours | in_paper)}"
+        goals.append(Goal.judge(name, len(in_ours ^ in_paper), "==", 0))
     return goals
 
 

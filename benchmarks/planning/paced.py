@@ -61,37 +61,39 @@ CONFIGURATIONS: Final = (
 )
 
 
-def planned(asked: Configuration) -> float:
+def planned(configuration: Configuration) -> float:
     """Return the samples per second of all students that the planner predicts."""
-    kinds = asked.kinds
+    kinds = configuration.kinds
     devices = [DeviceKind(name, count) for name, (_, count) in kinds.items()]
     job = Distillation(
-        name=asked.name,
+        name=configuration.name,
         samples=ROWS * _SIMULATED_BATCHES,
         batch=(ROWS,),
-        student={_STUDENT: DeviceRate(seconds_per_sample=asked.step_s / ROWS)},
+        student={_STUDENT: DeviceRate(seconds_per_sample=configuration.step_s / ROWS)},
         teacher={
             name: DeviceRate(seconds_per_sample=batch_s / ROWS)
             for name, (batch_s, _) in kinds.items()
         },
         sample_bytes=FEATURES * _FLOAT_BYTES,
         label_bytes=_CLASSES * _FLOAT_BYTES,
-        students=asked.students,
+        students=configuration.students,
         synchronous=False,
     )
-    cluster = Cluster((DeviceKind(_STUDENT, asked.students), *devices))
+    cluster = Cluster((DeviceKind(_STUDENT, configuration.students), *devices))
     teams = tuple(DeviceGroup(name, float(count)) for name, (_, count) in kinds.items())
-    return predict(cluster, job, PlannedMesh(_STUDENT, asked.students, teams, ROWS)).samples_per_s
+    return predict(
+        cluster, job, PlannedMesh(_STUDENT, configuration.students, teams, ROWS)
+    ).samples_per_s
 
 
-def simulated(asked: Configuration) -> float:
+def simulated(configuration: Configuration) -> float:
     """Return the samples per second of all students in a simulation."""
-    services = [f"service-{number}" for number in range(asked.students)]
-    held = len(asked.teachers)
+    services = [f"service-{number}" for number in range(configuration.students)]
+    held = len(configuration.teachers)
     students = tuple(
         StudentGroup(
             f"{_STUDENT}-{service}",
-            asked.step_s / ROWS,
+            configuration.step_s / ROWS,
             batch=ROWS,
             batches=_SIMULATED_BATCHES,
             teachers_min=held,
@@ -105,18 +107,18 @@ def simulated(asked: Configuration) -> float:
     teachers = tuple(
         TeacherGroup(f"{service}-{number}", batch_s / ROWS, service=service)
         for service in services
-        for number, batch_s in enumerate(asked.teachers)
+        for number, batch_s in enumerate(configuration.teachers)
     )
-    slowest_s = max(asked.step_s, *asked.teachers)
-    scenario = Scenario(students, teachers, asked.name, warm_up_s=SETTLING * slowest_s)
+    slowest_s = max(configuration.step_s, *configuration.teachers)
+    scenario = Scenario(students, teachers, configuration.name, warm_up_s=SETTLING * slowest_s)
     return simulate(scenario, random.Random).samples_per_s
 
 
-def ran(asked: Configuration, window_s: float) -> list[float]:
+def measured(configuration: Configuration, window_s: float) -> list[float]:
     """Run the mesh with processes of teachers and real readers; return the rate in each window.
 
     Args:
-        asked: the mesh.
+        configuration: the mesh.
         window_s: length of each window in seconds.
 
     Returns:
@@ -125,16 +127,16 @@ def ran(asked: Configuration, window_s: float) -> list[float]:
     Raises:
         ProcessFailed: a teacher does not start.
     """
-    held = len(asked.teachers)
-    pool_s = 1 / sum(1 / batch_s for batch_s in asked.teachers)
-    best_s = max(pool_s, asked.step_s)
+    held = len(configuration.teachers)
+    pool_s = 1 / sum(1 / batch_s for batch_s in configuration.teachers)
+    best_s = max(pool_s, configuration.step_s)
     # A multiple of the number of teachers: their labels come in bursts.
     per_window = held * max(round(window_s / best_s / held), 1)
     skipped = SETTLING * held
     with ExitStack() as stack:
-        options = [paced(batch_s) for batch_s in asked.teachers * asked.students]
+        options = [paced(batch_s) for batch_s in configuration.teachers * configuration.students]
         addresses = [address for address, _ in start_teachers(stack, options)]
-        trained = [PacedStudent(asked.step_s) for _ in range(asked.students)]
+        trained = [PacedStudent(configuration.step_s) for _ in range(configuration.students)]
         works = []
         for number, student in enumerate(trained):
             own = addresses[number * held : (number + 1) * held]

@@ -301,7 +301,7 @@ def test_plan_runs_two_students_as_planner_and_simulator_agree() -> None:
     for one in planning.CONFIGURATIONS:
         assert planning.planned(one) == pytest.approx(planning.simulated(one), rel=0.05)
     asked = planning.Configuration("two students", 0.01, (0.015,), students=2)
-    rates = planning.ran(asked, window_s=0.02)
+    rates = planning.measured(asked, window_s=0.02)
     assert len(rates) == MIN_ROUNDS
     assert statistics.median(rates) > 0
 
