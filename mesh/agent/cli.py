@@ -87,7 +87,7 @@ Ttl = Annotated[
     typer.Option(
         min=0.5,
         envvar="EDL_TTL",
-        help="The machine is dead after so many seconds without a heartbeat.",
+        help="Seconds without a heartbeat after which the machine or its teacher is dead.",
     ),
 ]
 Grace = Annotated[

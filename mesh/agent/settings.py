@@ -26,7 +26,6 @@ class TeacherOptions:
         tls_key: file with its private key.
         tls_ca: file with the certificate authorities of clients.
         tokens: file with the accepted tokens.
-        ttl_s: seconds without a heartbeat after which a teacher is dead.
         grace_s: seconds that a teacher has to finish its requests.
         start_s: seconds that a teacher has to load its model.
     """
@@ -38,7 +37,6 @@ class TeacherOptions:
     tls_key: Path | None = None
     tls_ca: Path | None = None
     tokens: Path | None = None
-    ttl_s: float = 6.0
     grace_s: float = 30.0
     start_s: float = 900.0
 
@@ -51,7 +49,6 @@ class TeacherOptions:
             "tls-key": self.tls_key,
             "tls-ca": self.tls_ca,
             "tokens": self.tokens,
-            "ttl": self.ttl_s,
             "grace": self.grace_s,
         }
         given = [f"--{name}={value}" for name, value in named.items() if value is not None]
@@ -68,7 +65,7 @@ class AgentSettings:
         devices: devices of teachers, as in `edl teacher serve --devices`.
         cache: folder for models, and for the files of `edl agent yield`.
         cache_bytes: size limit of the models in bytes; None: no limit.
-        ttl_s: seconds without a heartbeat after which the machine is dead.
+        ttl_s: seconds without a heartbeat after which the machine or its teacher is dead.
         lending: conditions under which the machine is lent.
         teacher: options of its teachers.
         log_dir: folder for the teachers' output; None: only the last lines are kept, in memory.

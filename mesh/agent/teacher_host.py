@@ -224,7 +224,9 @@ class TeacherHost:
             f"--teacher-id={own.machine_id}",
             f"--devices={','.join(own.devices)}",
             *arguments(deployment.options),
-            *own.teacher.arguments(),  # last, as these override options of the deployment
+            # Last, as these override options of the deployment.
+            *own.teacher.arguments(),
+            f"--ttl={own.ttl_s}",
             # Variables, as all users of this machine can read command lines.
             env={"EDL_COORDINATOR": own.coordinator, "EDL_BEAT_RELAY": str(own.beat_relay)},
             log=None if log_dir is None else log_dir / f"{deployment.service}.log",

@@ -1,0 +1,50 @@
+"""How an agent starts the teacher of its machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from edl.cli import command_line
+from edl.coordinator.machines import Deployment
+from edl.mesh.agent import teacher_host
+from edl.mesh.agent.model_cache import ModelCache
+from edl.mesh.agent.settings import AgentSettings
+from edl.mesh.agent.teacher_host import TeacherHost
+from edl.runtime.errors import ProcessFailed
+from edl.runtime.supervise import Command
+from edl.tests.cli_output import output_of
+from edl.tests.waiting import wait_until
+
+
+def settings_of(patch: pytest.MonkeyPatch, *options: object) -> AgentSettings:
+    """Return the settings that `edl agent` makes of these options."""
+    found: list[AgentSettings] = []
+    for name in ("configure_logging", "end_with_parent"):  # they change this process
+        patch.setattr(f"edl.mesh.agent.cli.{name}", lambda *_: None)
+    patch.setattr("edl.mesh.agent.agent.run_agent", lambda settings, *_: found.append(settings))
+    output_of(command_line("agent"), "agent", *options)
+    return found[0]
+
+
+def test_ttl_is_for_the_machine_and_its_teacher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[Command] = []
+
+    def start(command: Command) -> NoReturn:
+        commands.append(command)
+        raise ProcessFailed("no process in this test")
+
+    settings = settings_of(monkeypatch, "--ttl", 30, "--devices", "cpu", "--cache", tmp_path)
+    monkeypatch.setattr(teacher_host, "start", start)
+    monkeypatch.setattr(ModelCache, "fetch", lambda *_: tmp_path)
+    host = TeacherHost(settings, ModelCache(tmp_path))
+    host.start()
+    host.set_wanted(Deployment("s", "file:///model", "0" * 64))
+    wait_until(lambda: commands)
+    host.stop()
+    assert settings.ttl_s == 30
+    assert "--ttl=30.0" in commands[0].argv
