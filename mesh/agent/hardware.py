@@ -26,6 +26,8 @@ def find_devices(proc: Path = _PROC) -> tuple[str, ...]:
         count = 0
     if count:
         return tuple(f"gpu:{number}" for number in range(count))
+    if not hasattr(os, "sched_getaffinity"):
+        return ("cpu",)  # macOS binds no process to cores
     return (f"cpu:{'+'.join(map(str, sorted(os.sched_getaffinity(0))))}",)
 
 

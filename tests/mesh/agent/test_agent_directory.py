@@ -12,7 +12,7 @@ from edl.mesh.agent.agent_directory import AgentDirectory, running_agents, wait_
 from edl.mesh.agent.cli import default_name, parse_time
 from edl.mesh.agent.hardware import OtherLoad, find_devices, memory_bytes
 from edl.runtime.errors import ProcessFailed, UsageError
-from edl.teacher.config import parse_devices
+from edl.teacher.config import check_cores, parse_devices
 from edl.tests.waiting import wait_until
 
 
@@ -113,3 +113,13 @@ def test_this_machine_is_found_out(tmp_path: Path) -> None:
     for number in range(2):
         (tmp_path / "driver" / "nvidia" / "gpus" / f"0000:{number}").mkdir(parents=True)
     assert find_devices(tmp_path) == ("gpu:0", "gpu:1"), "before cores"
+
+
+def test_a_system_without_affinity_has_one_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("sched_getaffinity", "sched_setaffinity"):  # macOS
+        monkeypatch.delattr(os, name)
+    devices = find_devices(tmp_path)
+    assert devices == ("cpu",)
+    check_cores(parse_devices(",".join(devices)))
