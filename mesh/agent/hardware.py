@@ -61,6 +61,7 @@ class OtherLoad:
         self._proc, self._clock, self._own = proc, clock, own or os.getpid()
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
         self._at_s = clock()
+        self._cores = 0.0
         try:
             self._busy = self._whole()
         except (OSError, ValueError, IndexError):
@@ -70,20 +71,21 @@ class OtherLoad:
         self._ours = self._family()
 
     def cores(self) -> float:
-        """Return the average number of busy cores since the last call; 0.0: unknown."""
+        """Return the average number of busy cores since the last call; if unknown, as before."""
         try:
             busy, ours = self._whole(), self._family()
         except (OSError, ValueError, IndexError):
-            return 0.0
+            return self._cores
         now = self._clock()
         passed_s = now - self._at_s
         if passed_s <= 0:
-            return 0.0
+            return self._cores
         # Descendants that have ended since the last call count as other processes; negligible.
         own = sum(ticks - self._ours.get(pid, 0) for pid, ticks in ours.items())
         other = max(0, busy - self._busy - max(0, own))
         self._at_s, self._busy, self._ours = now, busy, ours
-        return other / self._ticks_per_s / passed_s
+        self._cores = other / self._ticks_per_s / passed_s
+        return self._cores
 
     def _whole(self) -> int:
         first = (self._proc / "stat").read_text().split("\n", 1)[0].split()

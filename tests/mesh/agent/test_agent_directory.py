@@ -97,6 +97,10 @@ def test_load_is_what_neither_the_agent_nor_its_teacher_does(tmp_path: Path) -> 
     process(20, 1, 500 + per_s)
     busy(1000 + 3 * per_s, 0, per_s, 10**6, 10**6)  # idle, and waiting for disks, is not busy
     assert load.cores() == pytest.approx(0.5)
+    whole = (tmp_path / "stat").read_text()
+    (tmp_path / "stat").unlink()
+    assert load.cores() == pytest.approx(0.5), "unknown does not count as idle"
+    (tmp_path / "stat").write_text(whole)
     now_s = 3.0
     assert load.cores() == pytest.approx(0.0)
 
