@@ -59,7 +59,10 @@ def hold_slots(
             except EdlError as error:
                 log.warning("the reservation is not prolonged: %s", error)
     finally:
-        board.unreserve(name)
+        try:
+            board.unreserve(name)
+        except EdlError as error:
+            log.warning("the reservation ends in %g s, as it cannot be deleted: %s", TTL_S, error)
     say("given back" if is_free else f"given up: the fleet had not freed {slots} slots")
 
 

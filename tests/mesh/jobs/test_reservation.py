@@ -1,0 +1,45 @@
+"""A reservation of slots while Redis is away."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import pytest
+
+from edl.coordinator.queue import QueueBoard
+from edl.coordinator.store.memory_store import MemoryStore
+from edl.mesh.jobs.reservation import hold_slots
+from edl.runtime.errors import RegistryUnavailable
+from edl.runtime.lifecycle import Stop
+
+
+def away(*_: object) -> NoReturn:
+    raise RegistryUnavailable("Redis does not answer")
+
+
+def reserve(queue: QueueBoard, stop: Stop) -> list[str]:
+    assert queue.take("r-1", {"slots": 2}, 60.0)
+    said: list[str] = []
+    hold_slots(queue, "web", 1, None, stop, said.append)
+    return said
+
+
+def test_ctrl_c_ends_a_reservation_while_redis_is_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, stop = QueueBoard(MemoryStore()), Stop()
+    monkeypatch.setattr(queue, "unreserve", away)
+    stop.request()
+    assert reserve(queue, stop)
+    assert "Redis does not answer" in caplog.text
+
+
+def test_an_error_is_not_replaced_by_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: float) -> NoReturn:
+        raise ZeroDivisionError
+
+    queue, stop = QueueBoard(MemoryStore()), Stop()
+    monkeypatch.setattr(queue, "unreserve", away)
+    monkeypatch.setattr(stop, "wait", broken)
+    with pytest.raises(ZeroDivisionError):
+        reserve(queue, stop)
