@@ -85,7 +85,7 @@ class JobBackend(Protocol):
         """Yield the kept output of the job's nodes; with `follow`, continue until the job ends."""
 
     def events(self, last: int) -> list[Entry]:
-        """Return the latest `last` events of all jobs, oldest first."""
+        """Return the latest `last` events of all jobs, oldest first; 0: all."""
 
     def close(self) -> None:
         """Close the connections."""

@@ -115,7 +115,7 @@ class QueueBackend:
             time.sleep(_LOOK_S)
 
     def events(self, last: int) -> list[Entry]:
-        return self._board.events(count=EVENTS_KEPT)[-last:]
+        return self._board.events(count=EVENTS_KEPT)[-last:]  # [-0:] is all
 
     def close(self) -> None:
         self._board.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -318,7 +317,7 @@ def _events_of_jobs(jobs: JobKind, last: int, json: bool) -> None:
 
     from ..jobs.views import event_line
 
-    for event in jobs.events(last or sys.maxsize):
+    for event in jobs.events(last):
         if json:
             print(format_.dumps({"at_ms": event.at_ms, **event.body}))
         else:

@@ -77,7 +77,7 @@ class JobKind(ResourceKind):
             return backend.submit(spec)
 
     def events(self, last: int) -> list[Entry]:
-        """Return the latest `last` events of all jobs, oldest first."""
+        """Return the latest `last` events of all jobs, oldest first; 0: all."""
         with self.backend() as backend:
             return backend.events(last)
 

@@ -175,7 +175,7 @@ class KubernetesBackend:
     def events(self, last: int) -> list[Entry]:
         resources = self._resources()
         about = f"involvedObject.kind={DISTILL_JOB.kind}"
-        return entries_of(resources, self._client.list(EVENT, fields=about))[-last:]
+        return entries_of(resources, self._client.list(EVENT, fields=about))[-last:]  # [-0:] is all
 
     def close(self) -> None:
         self._client.close()

@@ -192,6 +192,7 @@ def test_events_include_conditions(cluster: Emulated, edl_job: Edl) -> None:
     told = edl_job("events", "--jobs").splitlines()
     assert [line.split("  ")[-1] for line in told] == ["a: Ready: has all", "a: was submitted"]
     assert edl_job("events", "--jobs", "--last", 1).splitlines() == told[1:]
+    assert edl_job("events", "--jobs", "--last", 0).splitlines() == told, "all"
 
 
 def test_following_logs_survives_an_outage_of_the_api_server(
