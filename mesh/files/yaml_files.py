@@ -61,8 +61,6 @@ def parse(text: str, kind: type[T], name: str = "text") -> T:
     Raises:
         UsageError: as for `read`.
     """
-    if len(text) > 1 << 20:
-        raise UsageError(f"{name} is larger than 1 MiB: that is no description")
     value: T = _dataclass(compose(text, name), kind, FileLocation(name))
     return value
 
@@ -71,7 +69,7 @@ def parse_kinds(text: str, kinds: Mapping[str, type[T]], name: str) -> list[T]:
     """Read a YAML text of one or more documents, each with a key `kind` and those of a dataclass.
 
     Args:
-        text: YAML.
+        text: YAML, at most 1 MiB.
         kinds: dataclass by value of `kind`.
         name: as for `parse`.
 

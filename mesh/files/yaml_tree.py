@@ -85,8 +85,7 @@ def load(path: str | os.PathLike[str]) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(f"cannot read {name}: {reason}") from error
-    if len(data) > MAX_BYTES:
-        raise UsageError(f"{name} is larger than {MAX_BYTES >> 20} MiB: that is no description")
+    _check_size(len(data), name)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -94,16 +93,21 @@ def load(path: str | os.PathLike[str]) -> str:
         raise UsageError(f"{name}:{line}: not text: expects YAML in UTF-8") from error
 
 
+def _check_size(size_bytes: int, name: str) -> None:
+    if size_bytes > MAX_BYTES:
+        raise UsageError(f"{name} is larger than {MAX_BYTES >> 20} MiB, the limit")
+
+
 def compose(text: str, name: str) -> yaml.MappingNode:
     """Parse a text with one document, a mapping.
 
     Args:
-        text: YAML.
+        text: YAML, at most `MAX_BYTES`.
         name: name of the file, for errors.
 
     Raises:
-        UsageError: the text is not YAML, is empty, has several documents, anchors or tags, is
-            nested too deeply, or is not a mapping.
+        UsageError: the text is too large, is not YAML, is empty, has several documents, anchors or
+            tags, is nested too deeply, or is not a mapping.
     """
     (root,) = compose_all(text, name, most=1)
     return root
@@ -115,6 +119,7 @@ def compose_all(text: str, name: str, *, most: int) -> list[yaml.MappingNode]:
     Raises:
         UsageError: as for `compose`.
     """
+    _check_size(len(text.encode(errors="surrogatepass")), name)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _check(text, name, loader, most)

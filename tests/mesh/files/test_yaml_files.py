@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from edl.mesh.files import parse, read, write
+from edl.mesh.files import parse, parse_kinds, read, write
 from edl.runtime.errors import UsageError
 from edl.scheduler.units import Bytes, BytesPerSecond, Count, NotNegative, Seconds, Share
 
@@ -136,6 +136,13 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=error):
             read(path, Described)
+
+
+def test_a_text_is_limited_in_bytes() -> None:
+    with pytest.raises(UsageError, match="larger than 1 MiB"):
+        parse(BASE + "# " + "\u20ac" * 400_000, Described)
+    with pytest.raises(UsageError, match="larger than 1 MiB"):
+        parse_kinds("#" * (1 << 20) + "\nkind: x\n", {"x": Described}, "c.yaml")
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
