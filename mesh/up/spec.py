@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from glob import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -219,4 +220,4 @@ def _check_url(key: str, text: str) -> None:
 
 def _is_model(path: Path) -> bool:
     """Whether the path exists, with or without a suffix."""
-    return path.exists() or any(path.parent.glob(f"{path.name}.*"))
+    return path.exists() or any(path.parent.glob(f"{escape(path.name)}.*"))

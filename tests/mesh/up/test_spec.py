@@ -55,6 +55,14 @@ def test_teachers_get_what_the_mesh_says(tmp_path: Path) -> None:
     assert commands(tmp_path, text)["coordinator"].endswith("--redis-port 0")
 
 
+def test_a_name_of_a_model_is_no_pattern(tmp_path: Path) -> None:
+    for name in ("net[1].onnx", "other.onnx"):
+        (tmp_path / name).touch()
+    assert "--model net[1] " in commands(tmp_path, "services: {a: {model: 'net[1]'}}")["a-1"]
+    with pytest.raises(UsageError, match="there is no "):
+        commands(tmp_path, "services: {a: {model: 'oth*'}}")
+
+
 def test_a_redis_that_others_use_too(tmp_path: Path) -> None:
     text = "coordinator: {redis: redis://head:6379}\nservices: {a: {model: 'net:make'}}\n"
     found = commands(tmp_path, text, "redis://head:6379")
