@@ -6,33 +6,32 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from ..plots import BLUE, GREEN, GREY, ORANGE, RED
 from .edl_dist import EdlDistResult
 from .modes import TITLES
 from .report import DemoReport
 from .teacher_churn import TeacherEvent
 
 COLOURS = {
-    "n_training": "#8c8c8c",
-    "online": "#d98c3f",
+    "n_training": GREY,
+    "online": ORANGE,
     "online_all_cores": "#e8bd8e",
-    "edl_dist": "#2f6fb0",
+    "edl_dist": BLUE,
 }
-EVENT_COLOURS = {"kill": "#c0392b", "join": "#2e8b57"}
+EVENT_COLOURS = {"kill": RED, "join": GREEN}
 EVENT_LABELS = {"kill": "killed (SIGKILL)", "join": "joins"}
-TEACHERS_COLOUR = "#2e8b57"
+TEACHERS_COLOUR = GREEN
 MIB = 1 << 20
 
 
 def draw(report: DemoReport, path: Path) -> None:
     """Write the picture (16:9) to `path` as PNG. Raises OSError."""
     from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     style: Any = {"font.size": 12, "axes.spines.top": False, "axes.spines.right": False}
     with rc_context(style):
         figure = Figure(figsize=(13.33, 7.5), layout="constrained")
-        FigureCanvasAgg(figure)
         figure.suptitle(_headline(report), fontsize=18, fontweight="bold")
         grid = figure.add_gridspec(2, 2, height_ratios=(3, 2))
         _draw_throughput(figure.add_subplot(grid[0, 0]), report)

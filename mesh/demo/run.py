@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from ...distill_reader import ReaderStats
 from ...runtime.errors import UsageError
 from ..cores import available_cores, children_on, pin_process
 from ..local import LocalMesh, TeacherSpec
+from ..output_files import check_writable
 from . import modes
 from .cpu_cores import CoreAssignment
 from .digits import DigitDataset, load_digits
@@ -250,21 +250,6 @@ def usable_cache(preferred: Path, say: Callable[[str], None]) -> Iterator[Path]:
             yield Path(folder)
     else:
         yield preferred
-
-
-def check_writable(path: Path) -> None:
-    """Raise UsageError if `path` cannot be written; create no file."""
-    why = None
-    if path.is_dir():
-        why = "it is a folder"
-    elif path.exists() and not os.access(path, os.W_OK):
-        why = "it is not writable"
-    elif not path.parent.is_dir():
-        why = f"there is no folder {path.parent}"
-    elif not path.exists() and not os.access(path.parent, os.W_OK | os.X_OK):
-        why = f"the folder {path.parent} is not writable"
-    if why is not None:
-        raise UsageError(f"cannot write {path}: {why}")
 
 
 def write_outputs(report: DemoReport, outputs: DemoOutputs) -> None:

@@ -18,6 +18,7 @@ import yaml
 
 from ...runtime.errors import UsageError
 from ...scheduler.units import Number
+from ..output_files import replacing
 from . import scalars
 from .yaml_tree import (
     FileLocation,
@@ -230,16 +231,8 @@ def write(path: str | os.PathLike[str], value: object, heading: str = "") -> Non
     """
     comment = "".join(f"# {line}\n" for line in heading.splitlines())
     text = comment + yaml.safe_dump(_plain(value), sort_keys=False, allow_unicode=True, width=100)
-    target = Path(path)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        try:
-            part.write_text(text, encoding="utf-8")
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    with replacing(Path(path)) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def _plain(value: object) -> Any:

@@ -67,14 +67,18 @@ def plan(
     from ...scheduler.cluster import Cluster
     from ...scheduler.planner import plan as make
     from ..files import read
+    from ..output_files import check_writable
     from . import report
     from .job_file import load_job
     from .sweep import parse_sweep, plan_points
 
     devices, work = read(cluster, Cluster), load_job(job)
-    for path in (plot, scenario):
-        if path is not None and not path.parent.is_dir():
-            raise UsageError(f"there is no directory {path.parent} to write {path.name} to")
+    if plot is not None:
+        from ..plots import check_plot
+
+        check_plot(plot)
+    if scenario is not None:
+        check_writable(scenario)
     sweep = None if what_if is None else parse_sweep(what_if, devices, work)
     try:
         made = make(devices, work, aim, teachers)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...runtime.errors import UsageError
 from ...scheduler.planner import MeshPlan
 from ...scheduler.verdicts import Method
+from ..plots import BLUE, GREEN, GREY, ORANGE, save_plot
 from .sweep import SweepPoint
 
 COLOURS: dict[Method, str] = {
-    "N-training": "#8c8c8c",
-    "Online": "#d98c3f",
-    "offline store": "#2e8b57",
-    "mesh": "#2f6fb0",
+    "N-training": GREY,
+    "Online": ORANGE,
+    "offline store": GREEN,
+    "mesh": BLUE,
 }
 
 
@@ -23,7 +22,7 @@ def draw(plan: MeshPlan, key: str, points: Sequence[SweepPoint], path: Path) -> 
     """Write the plot to `path`, in the format of its suffix (png, svg, pdf).
 
     Raises:
-        UsageError: matplotlib does not support the format, or the file cannot be written.
+        UsageError: the file cannot be written.
     """
     from matplotlib.figure import Figure
 
@@ -49,12 +48,4 @@ def draw(plan: MeshPlan, key: str, points: Sequence[SweepPoint], path: Path) -> 
     money.set_ylabel(f"cost of the training, {plan.currency}")
     money.set_ylim(bottom=0)
     money.set_xlabel(key)
-    temporary = path.with_name(f".{os.getpid()}-{path.name}")
-    try:
-        figure.savefig(temporary, dpi=120)
-        temporary.replace(path)
-    except (OSError, ValueError) as error:  # ValueError: unknown format
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise UsageError(f"cannot write {path}: {why}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    save_plot(figure, path)

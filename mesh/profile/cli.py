@@ -64,11 +64,11 @@ def profile(
     """
     from ...runtime.errors import UsageError
     from ..files import write
+    from ..output_files import check_writable
 
     if job is None and model is None:
         raise UsageError("nothing to time: give --job JOB.py, --model TEACHER, or both")
-    if not out.parent.is_dir():
-        raise UsageError(f"there is no directory {out.parent} to write {out.name} to")
+    check_writable(out)
     timings = None if job is None else _student(job, batch, steps, seconds, student_device)
     rows = batch if timings is None else timings.rows
     bench = None if model is None else _teacher(model, rows, seconds, teacher_device, backend, rate)

@@ -53,18 +53,17 @@ def simulate(
     """
     import json
 
-    from ...runtime.errors import UsageError
     from ...scheduler.simulator.scenario import Scenario
     from ..files import read
+    from ..output_files import check_writable
     from .progress import simulate_with_progress
 
-    for path in (plot, trace):
-        if path is not None and not path.parent.is_dir():
-            raise UsageError(f"there is no directory {path.parent} to write {path.name} to")
     if plot is not None:
-        from .plot import check_plot
+        from ..plots import check_plot
 
         check_plot(plot)
+    if trace is not None:
+        check_writable(trace)
     described = read(scenario, Scenario)
     if seed is not None:
         described = replace(described, seed=seed)

@@ -7,46 +7,25 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from ...runtime.errors import UsageError
-from ...runtime.extras import install_command
 from ...scheduler.simulator.result import MeshSample, SimulatedEvent, SimulationResult
+from ..plots import BLUE, GREEN, GREY, ORANGE, RED, save_plot
 
 #: Kinds of events that are marked by lines, with colours; no lines above `MAX_MARKS` events.
-MARKED: Final = {"lost": "#c0392b", "crash": "#c0392b", "hang": "#c0392b", "drain": "#d98c3f"}
+MARKED: Final = {"lost": RED, "crash": RED, "hang": RED, "drain": ORANGE}
 MAX_MARKS: Final = 40
 #: Number of intervals over which throughput is averaged.
 MAX_MEANS: Final = 120
-FORMATS: Final = ("png", "svg", "pdf")
-BLUE, GREEN, GREY, RED = "#2f6fb0", "#2e8b57", "#8c8c8c", "#c0392b"
-
-
-def check_plot(path: Path) -> None:
-    """Check that the plot can be drawn, before a long run.
-
-    Raises:
-        UsageError: matplotlib is not installed, or the format is not supported.
-    """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise UsageError(f"--plot needs matplotlib: {install_command('plot')}") from error
-    if _format(path) not in FORMATS:
-        endings = ", ".join(f".{one}" for one in FORMATS)
-        raise UsageError(f"--plot {path}: the name must end in one of {endings}")
 
 
 def draw(result: SimulationResult, title: str, path: Path) -> None:
     """Write the plot to `path`, in the format of its suffix.
 
     Raises:
-        UsageError: see `check_plot`; or the file cannot be written.
+        UsageError: the file cannot be written.
     """
-    check_plot(path)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 8), layout="constrained")
-    FigureCanvasAgg(figure)
     throughput, teachers, volume = figure.subplots(3, 1, sharex=True)
     _draw_throughput(throughput, result)
     _draw_teachers(teachers, result)
@@ -57,14 +36,7 @@ def draw(result: SimulationResult, title: str, path: Path) -> None:
     throughput.set_title(f"{title} (simulated)")
     volume.set_xlabel("virtual seconds")
     volume.set_xlim(0, max(result.virtual_s, 1e-9))
-    try:
-        figure.savefig(path, format=_format(path), dpi=120)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _format(path: Path) -> str:
-    return path.suffix.removeprefix(".").lower()
+    save_plot(figure, path)
 
 
 def _draw_throughput(axes: Any, result: SimulationResult) -> None:

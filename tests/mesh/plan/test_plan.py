@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -63,6 +64,17 @@ def test_values_of_one_figure() -> None:
         ("p4.latency_s=1 m..4 h", "got '1 m'"),
     ):
         assert error in refused(*FILES, "--what-if", sweep)
+
+
+def test_a_plot_that_cannot_be_drawn_is_refused_before_any_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edl.scheduler.planner.plan", lambda *_: pytest.fail("it was planned"))
+    assert "must end in one of .png" in refused(*FILES, "--plot", tmp_path / "p.bmp")
+    for option in ("--plot", "--scenario"):
+        assert "there is no folder" in refused(*FILES, option, tmp_path / "no" / "p.png")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "--plot needs matplotlib" in refused(*FILES, "--plot", tmp_path / "p.png")
 
 
 @pytest.mark.parametrize(

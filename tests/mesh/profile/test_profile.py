@@ -90,7 +90,7 @@ def test_what_cannot_be_timed_is_refused(tmp_path: Path) -> None:
     for words, error in (
         (("--job", job, "--out", tmp_path / "p.yaml"), "job.py has no function model"),
         ((), "nothing to time"),
-        (("--model", "x", "--out", nowhere), "there is no directory"),
+        (("--model", "x", "--out", nowhere), "there is no folder"),
     ):
         with pytest.raises(UsageError, match=error):
             run(command_line("profile"), "profile", *words)

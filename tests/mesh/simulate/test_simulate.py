@@ -88,8 +88,8 @@ def test_what_cannot_be_simulated_or_written_is_refused(small: Path, tmp_path: P
     assert "no such file" in refused(small.with_name("other.yaml"))
     assert "must end in one of .png" in refused(small, "--plot", tmp_path / "run.bmp")
     for option, name in (("--plot", "run.png"), ("--trace", "run.json")):
-        assert "there is no directory" in refused(small, option, tmp_path / "no" / name)
-    assert "trace" in refused(small, "--trace", tmp_path)
+        assert "there is no folder" in refused(small, option, tmp_path / "no" / name)
+    assert "it is a folder" in refused(small, "--trace", tmp_path)
     small.write_text(SMALL.replace("duration_s: 20", "batches: 9").replace("count: 5", "count: 0"))
     assert "small.yaml: no student has trained anything" in refused(small)
 
