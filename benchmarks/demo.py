@@ -24,7 +24,7 @@ import numpy as np
 
 from ..distill_reader import DistilReader
 from ..mesh.cores import available_cores, children_on, pin_process
-from ..mesh.demo.cli import PADDLE_ENVIRONMENT, cache_folder, check_installed
+from ..mesh.demo.cli import PADDLE_ENVIRONMENT, check_installed
 from ..mesh.demo.cpu_cores import CoreAssignment
 from ..mesh.demo.digits import CLASSES, BatchSource, load_digits
 from ..mesh.demo.edl_dist import SERVICE, open_reader, wait_for_teachers
@@ -34,6 +34,7 @@ from ..mesh.demo.run import usable_cache
 from ..mesh.demo.settings import DemoSettings
 from ..mesh.demo.teacher_model import obtain_teacher
 from ..mesh.local import LocalMesh, TeacherSpec
+from ..mesh.output_files import cache_folder
 from ..runtime.errors import NoTeacherAvailable
 from ..student.losses import DistillLoss
 from ..student.trainer import Trainer
@@ -78,7 +79,7 @@ def run(quick: bool) -> BenchmarkReport:
     with ExitStack() as stack:
         stack.callback(pin_process, available)
         pin_process(cores.student)
-        folder = stack.enter_context(usable_cache(cache_folder(), log.info))
+        folder = stack.enter_context(usable_cache(cache_folder("demo"), log.info))
         log.info("obtain the teacher")
         teacher = obtain_teacher(digits, settings, folder, fresh=False, on_step=_ignore).path
         log.info("start a mesh, and a process without one")

@@ -1,4 +1,4 @@
-"""Files that commands write: checked before the work, and written atomically."""
+"""Files that commands write: cache folders, checks before the work, atomic replacement."""
 
 from __future__ import annotations
 
@@ -8,6 +8,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..runtime.errors import UsageError
+
+
+def cache_folder(name: str) -> Path:
+    """Return the folder of one kind of files in this user's cache; it need not exist.
+
+    Raises:
+        UsageError: this user has no home folder.
+    """
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "edl-dist" / name
+    except RuntimeError as error:
+        raise UsageError(
+            "this user has no home folder: set XDG_CACHE_HOME to a folder for caches"
+        ) from error
 
 
 def check_writable(path: Path) -> None:

@@ -88,6 +88,12 @@ class Stop:
             self.signal, self.requested = number, True
             self._token.put(None)
 
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if SIGINT made the request, SystemExit if anything else did."""
+        if self.requested:
+            interrupted = self.signal == signal.SIGINT
+            raise KeyboardInterrupt if interrupted else SystemExit(128 + signal.SIGTERM)
+
 
 @contextlib.contextmanager
 def stop_on_signals(

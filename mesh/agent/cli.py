@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import socket
@@ -21,6 +20,7 @@ from ...runtime.logs import configure_logging
 from ...runtime.supervise import end_with_parent
 from ..jobs.runner_cli import jobs
 from ..local import TeacherSpec
+from ..output_files import cache_folder
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -247,7 +247,7 @@ def agent(
         coordinator=mesh.coordinator,
         machine_id=machine or default_name(),
         devices=tuple(map(str, named)),
-        cache=(cache or default_cache()).expanduser().absolute(),
+        cache=(cache or cache_folder("agent")).expanduser().absolute(),
         cache_bytes=None if cache_gib is None else round(cache_gib * (1 << 30)),
         ttl_s=ttl,
         lending=LendingConfig(load, quiet),
@@ -321,7 +321,7 @@ def yield_(
     if end and (for_ or no_wait):
         raise UsageError("--end has neither --for nor --no-wait")
     for_s = None if for_ is None else parse_time(for_)
-    found = running_agents((cache or default_cache()).expanduser().absolute(), machine)
+    found = running_agents((cache or cache_folder("agent")).expanduser().absolute(), machine)
     for agent_ in found:
         if end:
             agent_.cancel_yield()
@@ -345,9 +345,3 @@ def parse_time(text: str) -> float:
 def default_name() -> str:
     """Return the host name without characters that are invalid in names."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:128] or "machine"
-
-
-def default_cache() -> Path:
-    """Return the agents' folder in this user's cache directory."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "edl-dist" / "agent"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from .settings import ChaosSettings
 
 EXIT_BROKEN = 1
-TERMINATED = 128 + signal.SIGTERM
 
 Minutes = Annotated[float, typer.Option(help="Minutes during which faults are injected.")]
 Seed = Annotated[
@@ -93,10 +92,6 @@ def _run(settings: ChaosSettings, logs: Path | None, stop: Stop) -> ChaosReport:
     from .monitoring import RUN_ID_VARIABLE, LeftoverCheck
     from .run import run_chaos
 
-    def check() -> None:
-        if stop.requested:
-            raise KeyboardInterrupt if stop.signal == signal.SIGINT else SystemExit(TERMINATED)
-
     def say(text: str) -> None:
         typer.echo(text, err=True)
 
@@ -105,7 +100,7 @@ def _run(settings: ChaosSettings, logs: Path | None, stop: Stop) -> ChaosReport:
     leftover_check = LeftoverCheck.before(run_id)
     keep = True
     try:
-        report = run_chaos(settings, folder, leftover_check, say=say, stop=stop, check=check)
+        report = run_chaos(settings, folder, leftover_check, say=say, stop=stop, check=stop.check)
         keep = not report.held
         return report
     except (KeyboardInterrupt, SystemExit):

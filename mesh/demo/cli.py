@@ -16,12 +16,12 @@ from ...coordinator.embedded import server_program
 from ...runtime.errors import UsageError
 from ...runtime.extras import install_command
 from ...runtime.supervise import end_with_parent
+from ..output_files import cache_folder
 
 #: Environment of Paddle in all processes: one thread, so that all compute the same labels, and no
 #: log of its build.
 PADDLE_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOG_minloglevel": "2"}
 PACKAGES = ("paddle", "psutil", "sklearn", "matplotlib")
-TERMINATED = 128 + signal.SIGTERM
 
 PicturePath = Annotated[Path, typer.Option(help="Write the picture to this file (PNG).")]
 JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")]
@@ -59,18 +59,13 @@ def demo(
     if seeds is not None:
         settings = replace(settings, seeds=seeds)
     with stop_on_signals(reraise=(signal.SIGINT, signal.SIGTERM)) as stop:
-
-        def check() -> None:
-            if stop.requested:
-                raise KeyboardInterrupt if stop.signal == signal.SIGINT else SystemExit(TERMINATED)
-
         run_demo(
             settings,
             DemoOutputs(picture, json),
-            cache_folder(),
+            cache_folder("demo"),
             Console(),
             fresh=fresh,
-            check=check,
+            check=stop.check,
         )
 
 
@@ -79,9 +74,3 @@ def check_installed() -> None:
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise UsageError(f"the demo needs {', '.join(missing)}: {install_command('demo')}")
     server_program()  # fail now instead of after a minute of training
-
-
-def cache_folder() -> Path:
-    """Return the user's cache folder for the demo."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "edl-dist" / "demo"

@@ -82,6 +82,7 @@ def jobs(
     from ...runtime.logs import configure_logging
     from ...scheduler.elastic_values import ElasticConfig
     from ..cores import available_cores
+    from ..output_files import cache_folder
     from .runner import FleetRunner
     from .slots import FleetConfig, divide_cores
 
@@ -97,7 +98,7 @@ def jobs(
         host,
         mesh.coordinator,
         divide_cores(cores, count) if pin else ((),) * count,
-        (folder or _cache() / mesh.queue).expanduser().absolute(),
+        (folder or cache_folder("jobs") / mesh.queue).expanduser().absolute(),
         ElasticConfig(mode=mode, max_load=max_load, freeze_s=freeze),
         yield_within,
         ttl,
@@ -109,8 +110,3 @@ def jobs(
         stop_on_signals() as stop,
     ):
         FleetRunner(board, trainings, fleet).run(stop)
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "edl-dist" / "jobs"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...coordinator.options import Verbose
+from ..output_files import cache_folder
 
 if TYPE_CHECKING:
     from ...runtime.lifecycle import Stop
@@ -110,7 +111,7 @@ def down(
     """Stop a mesh that `edl up` has started: students, then teachers, then the coordinator."""
     from .down import selected_meshes, stop_mesh
 
-    for directory, name in selected_meshes(file, every, _base()):
+    for directory, name in selected_meshes(file, every, cache_folder("up")):
         if stop_mesh(directory, within, typer.echo, keep_logs=keep_logs):
             typer.echo(f"{name} has ended")
         else:
@@ -124,7 +125,7 @@ def _mesh_run(file: Path, logs: Path | None, keep: bool) -> MeshRun:
     from .state_directory import StateDirectory
 
     spec = read_mesh(file)
-    directory = StateDirectory.of(file, _base())
+    directory = StateDirectory.of(file, cache_folder("up"))
     plan = plan_of(spec, file, directory.checkpoints)
     logs_ = directory.logs if logs is None else Path(os.path.abspath(logs.expanduser()))
     return MeshRun(Path(os.path.abspath(file)), directory, plan, logs_, keep)
@@ -161,15 +162,3 @@ def _write(text: str) -> None:
         typer.echo(text)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _base() -> Path:
-    from ...runtime.errors import UsageError
-
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(base) if base else Path.home() / ".cache") / "edl-dist" / "up"
-    except RuntimeError as error:
-        raise UsageError(
-            "this user has no home folder: XDG_CACHE_HOME names one for what is kept of a mesh"
-        ) from error

@@ -36,6 +36,17 @@ def test_a_stop_wakes_everyone_who_waits_and_stays() -> None:
     assert stop.signal is None
 
 
+@pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGINT])
+def test_check_raises_what_the_signal_means(number: int | None) -> None:
+    stop = Stop()
+    stop.check()
+    stop.request(number)
+    expected = KeyboardInterrupt if number == signal.SIGINT else SystemExit
+    with pytest.raises(expected) as raised:
+        stop.check()
+    assert raised.value.args == (() if number == signal.SIGINT else (143,))
+
+
 def test_a_signal_sets_the_flag_and_the_former_handlers_come_back() -> None:
     former = signal.getsignal(signal.SIGTERM)
     with stop_on_signals() as stop:
