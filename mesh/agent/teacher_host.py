@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import random
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -258,7 +257,7 @@ class TeacherHost:
             self._ended(teacher)
             return
         self._show("draining", teacher.deployment)
-        teacher.process.send_signal(signal.SIGTERM)
+        teacher.process.terminate()
         if teacher.process.wait(self._settings.teacher.grace_s + _LEAVE_S) is None:
             log.warning("the teacher of %s did not end: killed", teacher.deployment.service)
             teacher.process.kill()
@@ -314,6 +313,5 @@ def _same(one: Deployment | None, other: Deployment | None) -> bool:
 
 
 def _describe_end(process: Process) -> str:
-    last = next((line.strip() for line in reversed(process.tail()) if line.strip()), "")
-    ending = f"; its last line: {last}" if last else ""
+    ending = f"; its last line: {process.last_line}" if process.last_line else ""
     return f"{process.name} {describe_exit(process.returncode or 0)}{ending}"

@@ -6,7 +6,6 @@ import logging
 import os
 import random
 import re
-import signal
 import socket
 import time
 from collections.abc import Callable, Collection
@@ -191,8 +190,7 @@ class LocalFleetRunner:
             if teacher.name in found.drain:
                 teacher.leaving = True
                 teacher.deadline_s = now + self._fleet.teacher.grace_s + _MARGIN_S
-                teacher.process.send_signal(signal.SIGTERM)
-                teacher.process.send_signal(signal.SIGCONT)  # the process may be suspended
+                teacher.process.terminate()
                 log.info("%s drains", teacher.name)
 
     def _start(self, now: float) -> None:
@@ -217,7 +215,7 @@ class LocalFleetRunner:
         if teacher.leaving:
             log.info("%s has left: it %s", teacher.name, how)
             return
-        last = next((line for line in reversed(teacher.process.tail()) if line.strip()), "")
+        last = teacher.process.last_line
         if teacher.process.returncode == UsageError.exit_code and not ready:
             raise UsageError(f"no teacher can be started so: {last.removeprefix('edl: ')}")
         self._pause = pause_after_exit(self._pause, now - teacher.started_s, now, self._rng)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -116,8 +115,7 @@ class NodeGroup:
         leaving = [node for node in self.staying[::-1][:count] if node.process.alive]
         for node in leaving:
             node.leaving, node.deadline_s = True, now_s + within_s
-            node.process.send_signal(signal.SIGTERM)
-            node.process.send_signal(signal.SIGCONT)  # the process may be suspended
+            node.process.terminate()
         return leaving
 
     def hurry(self, now_s: float, within_s: float) -> None:

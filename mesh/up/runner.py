@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import random
 import re
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -221,8 +220,7 @@ class MeshRunner:
 
     def _terminate(self, name: str) -> None:
         if (process := self._running[name].process) is not None:
-            process.send_signal(signal.SIGTERM)
-            process.send_signal(signal.SIGCONT)  # the process may be suspended
+            process.terminate()
 
     def _kill(self, name: str) -> None:
         if (process := self._running[name].process) is not None:

@@ -114,6 +114,11 @@ class Process:
         with self._changed:
             return self._output.since(max(0, self._output.count - n))
 
+    @property
+    def last_line(self) -> str:
+        """Its last line of output that is not blank; empty: there is none."""
+        return next((line.strip() for line in reversed(self.tail()) if line.strip()), "")
+
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Wait for its end; return its exit code, or None if it still runs after `timeout_s`."""
         with self._changed:
@@ -148,6 +153,11 @@ class Process:
             if self._returncode is None:
                 os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        """Send SIGTERM to the child, and SIGCONT, as a suspended child could not handle SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+        self.send_signal(signal.SIGCONT)
+
     def stop(self, grace_s: float = 5.0) -> int:
         """Send SIGTERM to the child, after `grace_s` SIGKILL to its group; return its exit code.
 
@@ -165,8 +175,7 @@ class Process:
 
     def _failed(self, what: str, regex: re.Pattern[str]) -> ProcessFailed:
         lines = self._output.since(max(0, self._output.count - 20))
-        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        last = f"; its last line: {said}" if said else "; it printed nothing"
+        last = f"; its last line: {self.last_line}" if self.last_line else "; it printed nothing"
         error = ProcessFailed(f"{self.name} {what} (waited for {regex.pattern!r}){last}")
         error.add_note(f"output of {self.name}:\n" + "\n".join(lines))
         return error
@@ -227,8 +236,7 @@ def stop_all(processes: Iterable[Process], grace_s: float = 5.0) -> None:
     """
     children = list(processes)
     for process in children:
-        process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGCONT)  # a suspended child could not handle SIGTERM
+        process.terminate()
     deadline = time.monotonic() + grace_s
     left = [p for p in children if p.wait(max(0.0, deadline - time.monotonic())) is None]
     for process in left:

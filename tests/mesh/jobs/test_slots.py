@@ -77,9 +77,9 @@ class FakeProcess:
     def alive(self) -> bool:
         return self.returncode is None
 
-    def send_signal(self, number: int) -> None:
+    def terminate(self) -> None:
         if self.alive and not self._stubborn:
-            self.returncode = -number
+            self.returncode = -15
 
     def kill(self) -> None:
         self.returncode = -9 if self.alive else self.returncode
