@@ -13,7 +13,7 @@ from ...runtime.supervise import stop_all
 from ...scheduler.elastic import decide
 from ...scheduler.elastic_values import ElasticJob, ElasticMemory, Pool
 from .job_run import JobRun, progress_of
-from .slots import FleetConfig, Slots
+from .slots import JobRunnerConfig, Slots
 
 #: Seconds between reads of the progress of trainings.
 _LOOK_S: Final = 1.0
@@ -25,7 +25,7 @@ class NodeScaler:
     """Starts and removes nodes. Used by the runner's thread only.
 
     Args:
-        fleet: slots and settings.
+        config: slots and settings.
         board: board with the reports of trainings.
         on_event: called with a job and a description of an event of one of its nodes.
 
@@ -34,10 +34,10 @@ class NodeScaler:
     """
 
     def __init__(
-        self, fleet: FleetConfig, board: JobBoard, on_event: Callable[[JobRun, str], None]
+        self, config: JobRunnerConfig, board: JobBoard, on_event: Callable[[JobRun, str], None]
     ) -> None:
-        self.slots = Slots(fleet.cores)
-        self._fleet, self._board, self._on_event = fleet, board, on_event
+        self.slots = Slots(config.cores)
+        self._config, self._board, self._on_event = config, board, on_event
         self._memory = ElasticMemory()
         self._looked_s = float("-inf")
 
@@ -67,7 +67,7 @@ class NodeScaler:
             self._shrink(job, job.name in views, now_s)
         if self.slots.short(reservations):
             for job in jobs:
-                job.nodes.hurry(now_s, self._fleet.yield_s)
+                job.nodes.hurry(now_s, self._config.yield_s)
         for job in jobs:
             if job.name in views:
                 self._grow(job, now_s)
@@ -89,14 +89,14 @@ class NodeScaler:
         reservations: Sequence[Reservation],
         now_s: float,
     ) -> None:
-        slots = len(self._fleet.cores)
+        slots = len(self._config.cores)
         reserved = min(slots, sum(one.slots for one in reservations))
         stopping = sum(one.nodes.leaving for one in jobs if one.name not in views)
         # Nodes of stopping jobs still have slots: count them for a dummy job that gets no more.
         rest = ElasticJob(_STOPPING, slots + 1, slots + 1, 0, stopping, submitted_s=float("inf"))
         pool = Pool.of_slots(slots, reserved)
         targets, self._memory = decide(
-            pool, [*views.values(), rest], self._memory, now_s, self._fleet.config
+            pool, [*views.values(), rest], self._memory, now_s, self._config.elastic
         )
         by_name = {job.name: job for job in jobs}
         for target in targets:
@@ -115,9 +115,9 @@ class NodeScaler:
         if not job.endings.grows or now_s < job.not_before_s:
             return
         for slot in self.slots.free[: max(0, missing)]:
-            cards = self._fleet.cards
+            cards = self._config.cards
             env = {"CUDA_VISIBLE_DEVICES": cards[slot]} if cards else {}
-            cores, url = self._fleet.cores[slot], self._fleet.coordinator
+            cores, url = self._config.cores[slot], self._config.coordinator
             try:
                 node = job.nodes.start(slot, cores, url, env)
             except ProcessFailed as error:

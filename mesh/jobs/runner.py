@@ -18,7 +18,7 @@ from ...runtime.lifecycle import Periodic, Stop
 from ..cores import pin_process
 from .job_run import JobRun
 from .node_scaler import NodeScaler
-from .slots import FleetConfig
+from .slots import JobRunnerConfig
 from .spec import QueuedJobSpec
 
 log = logging.getLogger(__name__)
@@ -30,18 +30,18 @@ _LINES: Final = 20
 _LINES_S: Final = 0.5
 
 
-class FleetRunner:
+class JobRunner:
     """Runs the jobs of a queue in the caller's thread.
 
     Args:
         queue: the queue.
         board: board with the reports of trainings.
-        fleet: slots and settings.
+        config: slots and settings.
     """
 
-    def __init__(self, queue: QueueBoard, board: JobBoard, fleet: FleetConfig) -> None:
-        self._queue, self._fleet = queue, fleet
-        self._scaler = NodeScaler(fleet, board, self._log)
+    def __init__(self, queue: QueueBoard, board: JobBoard, config: JobRunnerConfig) -> None:
+        self._queue, self._config = queue, config
+        self._scaler = NodeScaler(config, board, self._log)
         self._jobs: dict[str, JobRun] = {}
         self._reservations: Sequence[Reservation] = ()
         self._redis_away = False
@@ -49,7 +49,7 @@ class FleetRunner:
         self._fence: Leads  # set once this runner leads
         self._beaten_s = self._lines_s = float("-inf")
         self._sent_facts: Facts = {}
-        self._own_cores = {core for cores in fleet.cores for core in cores}
+        self._own_cores = {core for cores in config.cores for core in cores}
 
     def run(self, stop: Stop) -> None:
         """Run jobs until `stop` is requested; then end their nodes, but keep the jobs queued.
@@ -61,9 +61,9 @@ class FleetRunner:
         if not self._take(stop):
             return
         self._ahead_ms = self._queue.time_ms() - time.monotonic() * 1000
-        slots, host = len(self._fleet.cores), self._fleet.host
-        self._note("runner", runner=self._fleet.runner_id, host=host, slots=slots)
-        log.info("runs jobs on %d slots of %s; logs in %s", slots, host, self._fleet.folder)
+        slots, host = len(self._config.cores), self._config.host
+        self._note("runner", runner=self._config.runner_id, host=host, slots=slots)
+        log.info("runs jobs on %d slots of %s; logs in %s", slots, host, self._config.folder)
         try:
             while not stop.wait(TICK_S):
                 self._reconcile()
@@ -113,7 +113,7 @@ class FleetRunner:
         return True
 
     def _take_queue(self, facts: Facts) -> Leads | None:
-        return self._queue.take(self._fleet.runner_id, facts, self._fleet.ttl_s)
+        return self._queue.take(self._config.runner_id, facts, self._config.ttl_s)
 
     def _sync(self, now_s: float) -> None:
         """Send a heartbeat and read the queue, unless Redis does not answer."""
@@ -134,7 +134,7 @@ class FleetRunner:
     def _beat(self, now_s: float) -> None:
         facts = self._facts()
         if (
-            now_s - self._beaten_s < self._fleet.ttl_s / _BEATS_PER_TTL
+            now_s - self._beaten_s < self._config.ttl_s / _BEATS_PER_TTL
             and facts == self._sent_facts
         ):
             return
@@ -143,7 +143,7 @@ class FleetRunner:
             other = self._queue.runner()
             raise LeaseSuperseded(
                 f"runner {other.runner_id if other else '?'} has taken the queue, as this one was"
-                f" not heard of for {self._fleet.ttl_s:g} s; its nodes leave, and it ends"
+                f" not heard of for {self._config.ttl_s:g} s; its nodes leave, and it ends"
             )
         self._fence, self._beaten_s, self._sent_facts = fence, now_s, facts
 
@@ -151,13 +151,13 @@ class FleetRunner:
         """Return the facts of this runner that commands show."""
         slots = self._scaler.slots
         return {
-            "host": self._fleet.host,
+            "host": self._config.host,
             "pid": os.getpid(),
             "slots": len(slots.cores),
             "cores": [list(cores) for cores in slots.cores],
             "taken": sorted(slots.taken),
             "kept": {name: list(kept) for name, kept in slots.kept.items()},
-            "mode": self._fleet.config.mode,
+            "mode": self._config.elastic.mode,
         }
 
     def _read(self) -> None:
@@ -189,7 +189,7 @@ class FleetRunner:
             run.reported = None
 
     def _add(self, job: QueuedJob) -> None:
-        folder = self._fleet.folder / f"{job.name}-{job.submitted_ms}"
+        folder = self._config.folder / f"{job.name}-{job.submitted_ms}"
         try:
             spec = QueuedJobSpec.from_json(job.spec)
         except UsageError as error:  # the spec is of another version
@@ -250,7 +250,7 @@ class FleetRunner:
         for run in jobs:
             run.pause("the fleet was ended: it waits for the next 'edl agent jobs'")
         self._report(time.monotonic())
-        beating = Periodic("edl-fleet-beats", self._fleet.ttl_s / _BEATS_PER_TTL, self._hold)
+        beating = Periodic("edl-fleet-beats", self._config.ttl_s / _BEATS_PER_TTL, self._hold)
         beating.start()  # otherwise another runner would start nodes before these have ended
         try:
             self._scaler.close(jobs)
@@ -261,7 +261,7 @@ class FleetRunner:
                 self._fence = fence
                 self._lines_s = float("-inf")
                 self._report(time.monotonic())
-                self._queue.resign(self._fleet.runner_id)
+                self._queue.resign(self._config.runner_id)
         except EdlError as error:
             log.warning("the queue was not told that this runner ends: %s", error)
 

@@ -83,8 +83,8 @@ def jobs(
     from ...scheduler.elastic_values import ElasticConfig
     from ..cores import available_cores
     from ..output_files import cache_folder
-    from .runner import FleetRunner
-    from .slots import FleetConfig, divide_cores
+    from .runner import JobRunner
+    from .slots import JobRunnerConfig, divide_cores
 
     end_with_parent()
     configure_logging(verbose)
@@ -93,7 +93,7 @@ def jobs(
     cores = available_cores()
     count = slots or len(cores)
     host = socket.gethostname()
-    fleet = FleetConfig(
+    config = JobRunnerConfig(
         f"fleet-{os.getpid()}-{secrets.token_hex(3)}",
         host,
         mesh.coordinator,
@@ -109,4 +109,4 @@ def jobs(
         closing(open_board(mesh.coordinator)) as trainings,
         stop_on_signals() as stop,
     ):
-        FleetRunner(board, trainings, fleet).run(stop)
+        JobRunner(board, trainings, config).run(stop)

@@ -12,7 +12,7 @@ from ...scheduler.elastic_values import ElasticConfig
 
 
 @dataclass(frozen=True, slots=True)
-class FleetConfig:
+class JobRunnerConfig:
     """Settings of a runner of jobs.
 
     Attributes:
@@ -21,7 +21,7 @@ class FleetConfig:
         coordinator: Redis URL for the nodes of jobs.
         cores: cores of each slot; its length is the number of slots.
         folder: folder for logs, and for checkpoints of jobs that name no folder.
-        config: rules by which jobs share the slots.
+        elastic: rules by which jobs share the slots.
         yield_s: seconds after which a leaving node is killed if a reservation needs its slot.
         ttl_s: seconds without a heartbeat after which another runner may take over.
         cards: accelerator card of each slot; empty: nodes see the cards that this process sees.
@@ -32,14 +32,14 @@ class FleetConfig:
     coordinator: str
     cores: tuple[tuple[int, ...], ...]
     folder: Path
-    config: ElasticConfig = field(default_factory=ElasticConfig)
+    elastic: ElasticConfig = field(default_factory=ElasticConfig)
     yield_s: float = 8.0
     ttl_s: float = 5.0
     cards: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.cores:
-            raise UsageError("a fleet has at least one slot")
+            raise UsageError("a runner of jobs has at least one slot")
         if self.cards and len(self.cards) != len(self.cores):
             raise UsageError(
                 f"{len(self.cards)} cards for {len(self.cores)} slots: name one for each"

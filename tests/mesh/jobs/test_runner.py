@@ -17,8 +17,8 @@ from edl.coordinator.queue.keys import of_queue
 from edl.coordinator.store import Leads, Put
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.mesh.jobs.queue_backend import QueueBackend
-from edl.mesh.jobs.runner import FleetRunner
-from edl.mesh.jobs.slots import FleetConfig
+from edl.mesh.jobs.runner import JobRunner
+from edl.mesh.jobs.slots import JobRunnerConfig
 from edl.mesh.jobs.spec import QueuedJobSpec
 from edl.runtime.errors import LeaseSuperseded, RegistryUnavailable
 from edl.runtime.lifecycle import Stop
@@ -36,8 +36,10 @@ Running = AbstractContextManager[tuple[Stop, Future[None]]]
 
 def running(queue: QueueBoard, folder: Path, ttl_s: float = 30.0) -> Running:
     """A runner in a thread of its own, until the end of the `with`."""
-    fleet = FleetConfig("r-1", "here", "redis://none:1", ((), ()), folder / "fleet", ttl_s=ttl_s)
-    return in_thread(FleetRunner(queue, JobBoard(MemoryStore()), fleet).run)
+    config = JobRunnerConfig(
+        "r-1", "here", "redis://none:1", ((), ()), folder / "fleet", ttl_s=ttl_s
+    )
+    return in_thread(JobRunner(queue, JobBoard(MemoryStore()), config).run)
 
 
 def submit(queue: QueueBoard, folder: Path, name: str, command: str, **more: int) -> None:

@@ -17,7 +17,7 @@ from edl.coordinator.store.memory_store import MemoryStore
 from edl.mesh.jobs import node_group
 from edl.mesh.jobs.job_run import JobRun, TrainingProgress, progress_of
 from edl.mesh.jobs.node_scaler import NodeScaler
-from edl.mesh.jobs.slots import FleetConfig, Slots, divide_cores
+from edl.mesh.jobs.slots import JobRunnerConfig, Slots, divide_cores
 from edl.mesh.jobs.spec import QueuedJobSpec
 from edl.runtime.supervise import Command
 from edl.scheduler.elastic_values import ElasticConfig
@@ -96,9 +96,11 @@ class World:
         self.jobs: list[JobRun] = []
         self.reservations: list[Reservation] = []
         self.stubborn = stubborn
-        config = ElasticConfig(mode=mode, freeze_s=2.0)
-        fleet = FleetConfig("r", "h", "redis://none", ((),) * SLOTS, Path("/none"), config, YIELD_S)
-        self.scaler = NodeScaler(fleet, JobBoard(MemoryStore()), lambda run, what: None)
+        elastic = ElasticConfig(mode=mode, freeze_s=2.0)
+        config = JobRunnerConfig(
+            "r", "h", "redis://none", ((),) * SLOTS, Path("/none"), elastic, YIELD_S
+        )
+        self.scaler = NodeScaler(config, JobBoard(MemoryStore()), lambda run, what: None)
 
     def start(self, command: Command, **_: object) -> FakeProcess:
         return FakeProcess(self.stubborn())
