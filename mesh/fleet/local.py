@@ -33,7 +33,7 @@ from .service_poller import FLEET_PREFIX, ServicePoller
 log = logging.getLogger(__name__)
 
 #: Seconds between checks of the processes.
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 #: TTLs for which a ready teacher may be unregistered before it is killed as hung. They leave time
 #: to register again after Redis was emptied.
 _SILENT_TTLS: Final = 5.0
@@ -139,12 +139,12 @@ class LocalFleetRunner:
             ProcessFailed: a killed teacher does not end.
         """
         try:
-            while not stop.wait(_LOOK_S):
-                self.look(time.monotonic())
+            while not stop.wait(_POLL_S):
+                self.step(time.monotonic())
         finally:
             self._end()
 
-    def look(self, now: float) -> None:
+    def step(self, now: float) -> None:
         """Handle teachers that have ended, are late to leave or hang; start or drain teachers."""
         for teacher in [one for one in self.teachers if not one.process.alive]:
             self.teachers.remove(teacher)

@@ -18,7 +18,7 @@ from ...runtime.errors import UnavailableError, UsageError
 from .spec import QueuedJobSpec
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_LOOK_S: Final = 0.25
+_POLL_S: Final = 0.25
 
 
 def not_ended(name: str) -> UsageError:
@@ -103,7 +103,7 @@ def wait_for_end(backend: JobBackend, job: QueuedJob, timeout_s: float) -> JobPr
             raise UnavailableError(
                 f"job {job.name} has not ended in {timeout_s:g} s; 'edl get jobs' says why"
             )
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     return end
 
 

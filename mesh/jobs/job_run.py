@@ -151,7 +151,7 @@ class JobRun:
             steady=self.training.steady or not self.nodes.staying,
         )
 
-    def aim(self, target: Target) -> None:
+    def set_target(self, target: Target) -> None:
         """Apply a decision of `scheduler.elastic`."""
         self.target, self._reason = target.nodes, target.reason
 

@@ -118,7 +118,7 @@ class NodeGroup:
             node.process.terminate()
         return leaving
 
-    def hurry(self, now_s: float, within_s: float) -> None:
+    def shorten_deadlines(self, now_s: float, within_s: float) -> None:
         """Shorten the deadlines of leaving nodes to `within_s` from now, as slots are needed."""
         for node in self.all:
             if node.leaving:
@@ -133,7 +133,7 @@ class NodeGroup:
                 node.process.kill()
         return ended
 
-    def lines(self, most: int) -> list[str]:
+    def take_lines(self, most: int) -> list[str]:
         """Remove all lines; return the latest `most`, after a note with the number of others."""
         with self._lock:
             lines, lost = list(self._lines), self._lost

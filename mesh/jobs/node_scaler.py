@@ -16,7 +16,7 @@ from .job_run import JobRun, progress_of
 from .slots import JobRunnerConfig, Slots
 
 #: Seconds between reads of the progress of trainings.
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
 #: Name of a dummy job with the nodes of stopping jobs; invalid for real jobs.
 _STOPPING: Final = "(stopping)"
 
@@ -30,7 +30,7 @@ class NodeScaler:
         on_event: called with a job and a description of an event of one of its nodes.
 
     Attributes:
-        slots: taken and reserved slots.
+        slots: used and reserved slots.
     """
 
     def __init__(
@@ -39,20 +39,20 @@ class NodeScaler:
         self.slots = Slots(config.cores)
         self._config, self._board, self._on_event = config, board, on_event
         self._memory = ElasticMemory()
-        self._looked_s = float("-inf")
+        self._updated_s = float("-inf")
 
     def reap(self, jobs: Iterable[JobRun], now_s: float) -> None:
         """Record nodes that have ended."""
         for job in jobs:
             for node in job.nodes.poll(now_s):
-                self.slots.taken.discard(node.slot)
+                self.slots.used.discard(node.slot)
                 self._on_event(job, job.ended(node, now_s))
 
-    def look(self, jobs: Iterable[JobRun], now_s: float) -> None:
+    def update_progress(self, jobs: Iterable[JobRun], now_s: float) -> None:
         """Read the progress of trainings, at most once a second."""
-        if now_s - self._looked_s < _LOOK_S:
+        if now_s - self._updated_s < _POLL_S:
             return
-        self._looked_s = now_s
+        self._updated_s = now_s
         for job in jobs:
             if job.spec.trains and job.nodes.staying:
                 job.training = progress_of(self._board, job.name, len(job.nodes.staying))
@@ -65,9 +65,9 @@ class NodeScaler:
         self._decide(jobs, views, reservations, now_s)
         for job in jobs:  # first, as starting nodes need slots
             self._shrink(job, job.name in views, now_s)
-        if self.slots.short(reservations):
+        if self.slots.lacks_slots(reservations):
             for job in jobs:
-                job.nodes.hurry(now_s, self._config.yield_s)
+                job.nodes.shorten_deadlines(now_s, self._config.yield_s)
         for job in jobs:
             if job.name in views:
                 self._grow(job, now_s)
@@ -101,7 +101,7 @@ class NodeScaler:
         by_name = {job.name: job for job in jobs}
         for target in targets:
             if target.job in by_name:
-                by_name[target.job].aim(target)
+                by_name[target.job].set_target(target)
 
     def _shrink(self, job: JobRun, continues: bool, now_s: float) -> None:
         staying = len(job.nodes.staying)
@@ -124,5 +124,5 @@ class NodeScaler:
                 job.failed_to_start(str(error), now_s)
                 self._on_event(job, str(error))
                 return
-            self.slots.taken.add(slot)
+            self.slots.used.add(slot)
             self._on_event(job, f"node {node.number} starts in slot {slot}")

@@ -25,7 +25,7 @@ from .views import fleet_line
 if TYPE_CHECKING:
     from .backend import JobLocation
 
-_LOOK_S: Final = 0.25
+_POLL_S: Final = 0.25
 
 
 class QueueBackend:
@@ -112,7 +112,7 @@ class QueueBackend:
                     yield from map(str, piece.body.get("lines", ()))
             if is_last:
                 return
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def events(self, last: int) -> list[Entry]:
         return self._board.events(count=EVENTS_KEPT)[-last:]  # [-0:] is all

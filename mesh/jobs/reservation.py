@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 #: TTL of a reservation, interval of its renewals, and interval of checks for its slots, in seconds.
 TTL_S: Final = 5.0
 _BEAT_S: Final = 1.0
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 
 
 def hold_slots(
@@ -47,7 +47,7 @@ def hold_slots(
     is_free = False
     try:
         while for_s is None or time.monotonic() - began_s < for_s:
-            if stop.wait(_BEAT_S / 2 if is_free else _LOOK_S):
+            if stop.wait(_BEAT_S / 2 if is_free else _POLL_S):
                 break
             try:
                 if time.monotonic() - beaten_s > _BEAT_S:

@@ -75,23 +75,25 @@ class JobRunner:
         self._sync(now_s)
         jobs = list(self._jobs.values())
         self._scaler.reap(jobs, now_s)
-        kept = self._scaler.slots.keep(self._reservations)
+        reserved = self._scaler.slots.reserve(self._reservations)
         self._leave_kept_cores()
         if self._redis_away:  # jobs continue unchanged
             return
-        for name in kept:
-            slots = self._scaler.slots.kept[name]
+        for name in reserved:
+            slots = self._scaler.slots.reserved[name]
             log.info("reservation %s has slots %s", name, slots)
             self._note("kept", reservation=name, slots=slots)
-        self._scaler.look(jobs, now_s)
+        self._scaler.update_progress(jobs, now_s)
         self._scaler.rescale(jobs, self._reservations, now_s)
         self._report(now_s)
 
     def _leave_kept_cores(self) -> None:
         """Keep this process off the cores of reserved slots."""
         slots = self._scaler.slots
-        kept = {slot for held in slots.kept.values() for slot in held}
-        own = {core for slot, cores in enumerate(slots.cores) if slot not in kept for core in cores}
+        reserved = {slot for held in slots.reserved.values() for slot in held}
+        own = {
+            core for slot, cores in enumerate(slots.cores) if slot not in reserved for core in cores
+        }
         if own and own != self._own_cores:
             pin_process(own)
             self._own_cores = own
@@ -155,8 +157,8 @@ class JobRunner:
             "pid": os.getpid(),
             "slots": len(slots.cores),
             "cores": [list(cores) for cores in slots.cores],
-            "taken": sorted(slots.taken),
-            "kept": {name: list(kept) for name, kept in slots.kept.items()},
+            "taken": sorted(slots.used),
+            "kept": {name: list(reserved) for name, reserved in slots.reserved.items()},
             "mode": self._config.elastic.mode,
         }
 
@@ -222,7 +224,7 @@ class JobRunner:
                 del self._jobs[run.name]
             return
         progress = run.progress(now_ms)
-        if (with_lines or progress.ended) and (lines := run.nodes.lines(_LINES)):
+        if (with_lines or progress.ended) and (lines := run.nodes.take_lines(_LINES)):
             self._queue.log(self._fence, run.name, lines)
         if progress == run.reported:
             return

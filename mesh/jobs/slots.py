@@ -1,4 +1,4 @@
-"""Slots of this machine: their cores, and which of them are taken or reserved."""
+"""Slots of this machine: their cores, and which of them are used or reserved."""
 
 from __future__ import annotations
 
@@ -64,25 +64,25 @@ def divide_cores(cores: Collection[int], slots: int) -> tuple[tuple[int, ...], .
 
 @dataclass(slots=True)
 class Slots:
-    """Taken and reserved slots. Used by the runner's thread only.
+    """Used and reserved slots. Used by the runner's thread only.
 
     Attributes:
         cores: cores of each slot.
-        taken: numbers of slots with a node.
-        kept: numbers of slots that are kept free, by name of the reservation.
+        used: numbers of slots with a node.
+        reserved: numbers of slots that are kept free, by name of the reservation.
     """
 
     cores: tuple[tuple[int, ...], ...]
-    taken: set[int] = field(default_factory=set)
-    kept: dict[str, list[int]] = field(default_factory=dict)
+    used: set[int] = field(default_factory=set)
+    reserved: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def free(self) -> list[int]:
-        """Numbers of slots that are neither taken nor kept."""
-        held = {slot for slots in self.kept.values() for slot in slots}
-        return [slot for slot in range(len(self.cores)) if slot not in self.taken | held]
+        """Numbers of slots that are neither used nor reserved."""
+        held = {slot for slots in self.reserved.values() for slot in slots}
+        return [slot for slot in range(len(self.cores)) if slot not in self.used | held]
 
-    def keep(self, reservations: Sequence[Reservation]) -> list[str]:
+    def reserve(self, reservations: Sequence[Reservation]) -> list[str]:
         """Keep free slots for reservations, the oldest first.
 
         Args:
@@ -92,17 +92,17 @@ class Slots:
             Names of reservations that are complete now and were not before.
         """
         asked = {one.name: one.slots for one in reservations}
-        before = {name for name, slots in self.kept.items() if len(slots) >= asked.get(name, 0)}
-        self.kept = {name: self.kept.get(name, [])[:count] for name, count in asked.items()}
+        before = {name for name, slots in self.reserved.items() if len(slots) >= asked.get(name, 0)}
+        self.reserved = {name: self.reserved.get(name, [])[:count] for name, count in asked.items()}
         for name, count in asked.items():
-            self.kept[name] += self.free[: count - len(self.kept[name])]
+            self.reserved[name] += self.free[: count - len(self.reserved[name])]
         return [
             name
             for name, count in asked.items()
-            if len(self.kept[name]) >= count and name not in before
+            if len(self.reserved[name]) >= count and name not in before
         ]
 
-    def short(self, reservations: Sequence[Reservation]) -> bool:
+    def lacks_slots(self, reservations: Sequence[Reservation]) -> bool:
         """Whether a reservation still waits for slots that nodes have."""
         asked = sum(one.slots for one in reservations)
-        return sum(map(len, self.kept.values())) < min(asked, len(self.cores))
+        return sum(map(len, self.reserved.values())) < min(asked, len(self.cores))

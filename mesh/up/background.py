@@ -13,7 +13,7 @@ from ...runtime.supervise import Background, identity_of, python_command
 from .foreground import already_up
 from .state_directory import StateDirectory
 
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 
 
 def run_in_background(
@@ -59,7 +59,7 @@ def _until_up(
     """Return the exit code of the process if it ends before the mesh is up, otherwise None."""
     identity = identity_of(background.pid)
     terminated = False
-    while (code := background.wait(_LOOK_S)) is None:
+    while (code := background.wait(_POLL_S)) is None:
         tail.update()
         state = directory.read()
         if wish.requested:

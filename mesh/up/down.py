@@ -18,7 +18,7 @@ ORPHANS_S: Final = 12.0
 _KILL_S: Final = 5.0
 #: Seconds within which an `edl up` that holds the lock must write its record.
 _WRITES_S: Final = 5.0
-_LOOK_S: Final = 0.02
+_POLL_S: Final = 0.02
 
 
 def stop_mesh(
@@ -103,7 +103,7 @@ def _keeper_of(directory: StateDirectory) -> MeshRecord | None:
                 return None
         if time.monotonic() > deadline:
             raise ProcessFailed(f"somebody holds {directory.folder}, and says not who it is")
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     return state
 
 

@@ -20,7 +20,7 @@ from .mesh_state import MeshState, decide, ended, initial_state, ready, started,
 from .plan import COORDINATOR, LaunchPlan
 
 #: Seconds between checks of the processes.
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 #: Exit code of shells for a command that cannot be started.
 _NOT_STARTED: Final = 127
 
@@ -129,7 +129,7 @@ class MeshRunner:
     def _step(self, wish: Stop) -> None:
         """Wait briefly for events, and act on them."""
         before = self._mesh
-        self._note_ready(_LOOK_S)
+        self._note_ready(_POLL_S)
         self._note_ended()
         if wish.requested and not (self._mesh.stopping and self._mesh.urgent >= wish.urgent):
             self._set_state(stop(self._mesh, wish.urgent))

@@ -263,7 +263,7 @@ def test_logs_follow_until_the_end(
     stage: Stage, edl: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("queue_backend", "kubernetes.backend"):
-        monkeypatch.setattr(f"edl.mesh.jobs.{module}._LOOK_S", 0.02)
+        monkeypatch.setattr(f"edl.mesh.jobs.{module}._POLL_S", 0.02)
     edl("apply", "-f", edl.file("a"))
     stage.prints("a", 1, "up")
     with closing(stage.where().open()) as backend:

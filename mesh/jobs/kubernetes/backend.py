@@ -27,9 +27,9 @@ from .views import entries_of, job_of, jobs_of
 if TYPE_CHECKING:
     from ..backend import JobLocation
 
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 #: Seconds between reads of logs, per pod; limits the load on the API server.
-_LOOK_S_PER_POD: Final = 0.1
+_POLL_S_PER_POD: Final = 0.1
 #: Seconds without an answer of the API server after which following a job fails.
 _AWAY_S: Final = 60.0
 #: Seconds within which a deleted resource must be gone.
@@ -100,7 +100,7 @@ class KubernetesBackend:
                     f"the former job {name} is not gone after {_GONE_WITHIN_S:g} s: 'kubectl get"
                     f" distilljob {name} -o yaml' shows what holds it (finalizers)"
                 )
-            time.sleep(_LOOK_S / 5)
+            time.sleep(_POLL_S / 5)
 
     def listing(self) -> Listing:
         jobs = jobs_of(self._resources())
@@ -170,7 +170,7 @@ class KubernetesBackend:
                 yield from lines
                 if is_last:
                     return
-            time.sleep(max(_LOOK_S, _LOOK_S_PER_POD * logs.pods))
+            time.sleep(max(_POLL_S, _POLL_S_PER_POD * logs.pods))
 
     def events(self, last: int) -> list[Entry]:
         resources = self._resources()

@@ -39,26 +39,26 @@ def test_slots_have_equal_parts_of_the_cores_and_share_none(cores: set[int], slo
 
 
 def test_free_slots_are_kept_for_the_first_that_asked() -> None:
-    slots = Slots(((),) * 4, taken={0, 2})
+    slots = Slots(((),) * 4, used={0, 2})
     both = asked(web=1, api=2)
-    assert slots.keep(both) == ["web"]
-    assert (slots.kept, slots.free) == ({"web": [1], "api": [3]}, [])
-    assert slots.short(both)
-    slots.taken.discard(2)
-    assert slots.keep(both) == ["api"]
-    assert slots.kept == {"web": [1], "api": [3, 2]}
-    assert slots.keep(both) == [], "said once"
-    assert not slots.short(both)
-    slots.keep(asked(api=1))
-    assert (slots.kept, slots.free) == ({"api": [3]}, [1, 2])
-    slots.keep([])
+    assert slots.reserve(both) == ["web"]
+    assert (slots.reserved, slots.free) == ({"web": [1], "api": [3]}, [])
+    assert slots.lacks_slots(both)
+    slots.used.discard(2)
+    assert slots.reserve(both) == ["api"]
+    assert slots.reserved == {"web": [1], "api": [3, 2]}
+    assert slots.reserve(both) == [], "said once"
+    assert not slots.lacks_slots(both)
+    slots.reserve(asked(api=1))
+    assert (slots.reserved, slots.free) == ({"api": [3]}, [1, 2])
+    slots.reserve([])
     assert slots.free == [1, 2, 3]
-    slots.keep(asked(web=5))
-    assert slots.kept == {"web": [1, 2, 3]}
-    assert slots.short(asked(web=5)), "one is taken yet"
-    slots.taken.clear()
-    slots.keep(asked(web=5))
-    assert not slots.short(asked(web=5)), "more than there is hurries nobody for ever"
+    slots.reserve(asked(web=5))
+    assert slots.reserved == {"web": [1, 2, 3]}
+    assert slots.lacks_slots(asked(web=5)), "one is taken yet"
+    slots.used.clear()
+    slots.reserve(asked(web=5))
+    assert not slots.lacks_slots(asked(web=5)), "more than there is hurries nobody for ever"
 
 
 SLOTS = 4
@@ -117,16 +117,16 @@ class World:
     def turn(self) -> None:
         self.now_s += TURN_S
         self.scaler.reap(self.jobs, self.now_s)
-        self.scaler.slots.keep(self.reservations)
+        self.scaler.slots.reserve(self.reservations)
         going = [one for one in self.jobs if not one.progress(0).ended]
         self.scaler.rescale(going, self.reservations, self.now_s)
         self.check()
 
     def check(self) -> None:
-        taken = [node.slot for one in self.jobs for node in one.nodes.all]
-        kept = [slot for slots in self.scaler.slots.kept.values() for slot in slots]
-        assert len({*taken, *kept}) == len(taken) + len(kept), "a slot has one owner"
-        assert set(taken) == self.scaler.slots.taken
+        used = [node.slot for one in self.jobs for node in one.nodes.all]
+        reserved = [slot for slots in self.scaler.slots.reserved.values() for slot in slots]
+        assert len({*used, *reserved}) == len(used) + len(reserved), "a slot has one owner"
+        assert set(used) == self.scaler.slots.used
         for one in self.jobs:
             assert len(one.nodes.staying) <= one.spec.max_nodes
             progress = one.progress(0)
@@ -182,7 +182,7 @@ def test_a_slot_has_one_owner_and_all_jobs_end(
             wanted = min(world.reservations[0].slots, SLOTS)
             for _ in range(int((YIELD_S + 2) / TURN_S)):
                 world.turn()
-            assert len(world.scaler.slots.kept["web"]) == wanted
+            assert len(world.scaler.slots.reserved["web"]) == wanted
         world.reservations = []
         for _ in range(150):  # nodes end well now: whoever fits comes to its end
             if not world.nodes() and all(one.progress(0).ended for one in world.jobs):
@@ -194,7 +194,7 @@ def test_a_slot_has_one_owner_and_all_jobs_end(
             most = one.spec.max_nodes if mode == "gang" else one.spec.min_nodes
             state = one.progress(0).state
             assert state in ("succeeded", "failed", "stopped") or most > SLOTS, state
-        assert world.scaler.slots.taken == set()
+        assert world.scaler.slots.used == set()
 
 
 def world_with_nodes(patch: pytest.MonkeyPatch, most: int) -> tuple[World, JobRun]:

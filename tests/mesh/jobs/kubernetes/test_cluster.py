@@ -198,7 +198,7 @@ def test_events_include_conditions(cluster: Emulated, edl_job: Edl) -> None:
 def test_following_logs_survives_an_outage_of_the_api_server(
     cluster: Emulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edl.mesh.jobs.kubernetes.backend._LOOK_S", 0.01)
+    monkeypatch.setattr("edl.mesh.jobs.kubernetes.backend._POLL_S", 0.01)
     submitted(cluster)
     requests = cluster.server.requests
     where = JobLocation(True, cluster.namespace, kubeconfig=cluster.kubeconfig)
