@@ -165,7 +165,7 @@ class _Agent:
             self._redis_answers = True
         except (UnavailableError, AccessError) as error:
             if self._redis_answers:
-                log.warning("%s; this machine keeps what it has, and tries again", error)
+                log.warning("%s; the teacher keeps running, retrying", error)
             self._redis_answers = False
 
     def _send_beat(self, report: Report | None) -> None:

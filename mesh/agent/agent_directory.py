@@ -53,8 +53,8 @@ class AgentDirectory:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise UsageError(
-                    f"an agent runs as machine {self.machine_id} here already: name another one "
-                    "by --machine, with other --devices"
+                    f"an agent named {self.machine_id} already runs on this machine: give another"
+                    " --machine and other --devices"
                 ) from None
             self.write_state({})
             yield

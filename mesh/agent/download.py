@@ -119,8 +119,8 @@ class _Work:
                 count += len(block)
                 if count > most:
                     raise ModelUnavailable(
-                        f"{path} is longer than the {most:,} bytes that it says it has, or that "
-                        f"there is room for in {self._into.parent}"
+                        f"{path} is larger than its stated size, or than the free space in"
+                        f" {self._into.parent} ({most:,} bytes)"
                     )
                 target.write(block)
         return count

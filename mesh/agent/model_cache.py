@@ -45,8 +45,8 @@ class ModelCache:
             ) from None
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
             raise UsageError(
-                f"others may write to {self._folder}, and so change a model after it was looked "
-                "at: name a folder of your own by --cache"
+                f"other users may write to {self._folder} and could change a model after its"
+                " check: use a folder of your own with --cache"
             )
         self._remove_leftovers()
 
@@ -82,7 +82,7 @@ class ModelCache:
                 self._verify(folder, deployment)
                 os.utime(folder)
                 return folder
-            tell(f"{folder} is not what it was: fetching it again")
+            tell(f"the cached model {folder} has changed: downloading it again")
             shutil.rmtree(folder, ignore_errors=True)
         # A new name each time: an aborted download may still write for a moment.
         part = self._folder / f".part-{os.getpid()}-{next(self._parts)}"

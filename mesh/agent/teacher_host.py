@@ -286,7 +286,7 @@ class TeacherHost:
         pause = self._pauses.get(name, RetryPause()).failed(now, self._rng, base_s, cap_s, sure=0.5)
         self._pauses = {**self._pauses, name: pause}
         self._troubles[name] = str(error)
-        log.error("%s; it is tried again in %.0f s at the earliest", error, pause.until_s - now)
+        log.error("%s; next attempt in %.0f s or later", error, pause.until_s - now)
         self._show("failing", deployment, str(error))
 
     def _show(self, state: State, deployment: Deployment | None, why: str = "") -> None:

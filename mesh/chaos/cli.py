@@ -25,7 +25,7 @@ Minutes = Annotated[float, typer.Option(help="Minutes during which faults are in
 Seed = Annotated[
     int | None,
     typer.Option(
-        min=0, show_default="random", help="Of the fault plan: equal seeds, equal faults."
+        min=0, show_default="random", help="Seed of the fault plan; equal seeds give equal plans."
     ),
 ]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")]

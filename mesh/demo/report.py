@@ -314,7 +314,8 @@ def _disturbance_notes(report: DemoReport) -> list[str]:
 def _churn_clause(edl: EdlDistResult) -> str:
     if not edl.killed and not edl.added:
         return ""
-    return f", although {edl.killed} of the teachers was killed and {edl.added} joined"
+    teachers = "teacher" if edl.killed == 1 else "teachers"
+    return f", with {edl.killed} {teachers} killed and {edl.added} added"
 
 
 def _placement(report: DemoReport) -> str:

@@ -66,7 +66,7 @@ def check_words(
         raise ValueError(f"{key}: no program can be given a NUL character")
     for option in (word.split("=")[0] for word in words):
         if option in ours:
-            raise ValueError(f"{key}: {option} is what the file says ({said_by}): leave it out")
+            raise ValueError(f"{key}: {option} is set from {said_by} of the file: remove it")
     return words
 
 

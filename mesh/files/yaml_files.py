@@ -159,7 +159,7 @@ def _items(node: yaml.Node, location: FileLocation) -> list[tuple[str, yaml.Node
         key = str(key_node.value)
         if key in seen:
             line = seen[key].start_mark.line + 1
-            location.of(key).fail(key_node, f"the key is there already, at line {line}")
+            location.of(key).fail(key_node, f"duplicate key, first used at line {line}")
         seen[key] = key_node
     return [(str(key_node.value), child) for key_node, child in node.value]
 

@@ -152,15 +152,17 @@ def _check(text: str, name: str, loader: type[yaml.SafeLoader], most: int) -> No
             depth -= 1
         documents += isinstance(event, yaml.DocumentStartEvent)
         if depth > MAX_DEPTH:
-            raise UsageError(f"{name}:{line}: nested deeper than {MAX_DEPTH}: no description is")
+            raise UsageError(f"{name}:{line}: nested deeper than {MAX_DEPTH} levels, the limit")
         if documents > most:
             expects = "one, without `---` inside" if most == 1 else f"at most {most}"
             raise UsageError(f"{name}:{line}: document {documents}: expects {expects}")
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise UsageError(f"{name}:{line}: anchors (& and *) are not read: write it out")
+            raise UsageError(
+                f"{name}:{line}: anchors (& and *) are not supported: repeat the value"
+            )
         tag = getattr(event, "tag", None)
         if tag and tag not in ("!", *(_TAG + known for known in ("str", "int", "float", "bool"))):
-            raise UsageError(f"{name}:{line}: the tag {tag!r} is not read: leave it out")
+            raise UsageError(f"{name}:{line}: the tag {tag!r} is not supported: remove it")
 
 
 def _complaint(error: yaml.YAMLError, text: str, name: str) -> str:

@@ -154,8 +154,8 @@ class LocalFleetRunner:
         if desired is not None:
             count = fleet_size(desired, fleet.least, fleet.most)
             if count != self._count:
-                bound = "" if count == desired else f", of {desired} desired"
-                log.info("%s: teachers from now on: %d%s", fleet.teacher.service, count, bound)
+                bound = "" if count == desired else f" ({desired} desired)"
+                log.info("%s: %d teachers wanted%s", fleet.teacher.service, count, bound)
             self._count = count
         processes = [
             FleetProcess(one.name, one.name in self.ready, one.leaving) for one in self.teachers
@@ -217,7 +217,9 @@ class LocalFleetRunner:
             return
         last = teacher.process.last_line
         if teacher.process.returncode == UsageError.exit_code and not ready:
-            raise UsageError(f"no teacher can be started so: {last.removeprefix('edl: ')}")
+            raise UsageError(
+                f"teachers cannot start with these options: {last.removeprefix('edl: ')}"
+            )
         self._pause = pause_after_exit(self._pause, now - teacher.started_s, now, self._rng)
         pause_s = max(0.0, self._pause.until_s - now)
         log.warning(
@@ -227,7 +229,7 @@ class LocalFleetRunner:
 
     def _end(self) -> None:
         if self.teachers:
-            log.info("teachers that finish what they have: %d", len(self.teachers))
+            log.info("draining %d teachers", len(self.teachers))
         processes = [teacher.process for teacher in self.teachers]
         stop_all(processes, self._fleet.teacher.grace_s + _MARGIN_S)
 

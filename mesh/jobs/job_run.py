@@ -214,7 +214,7 @@ class JobRun:
     def _reason_of(self, state: str) -> str:
         match state:
             case "succeeded":
-                return "a node has ended well, and no other is left"
+                return "a node has finished, and no other is left"
             case "stopped":
                 return "it was asked to stop"
             case "failed":
@@ -226,7 +226,7 @@ class JobRun:
             why = "it was asked to stop" if self.job.wish.stop else self._why_failed
             return f"its nodes are leaving: {why}"[:_REASON_CHARS]
         if not self.endings.grows:
-            return "a node has ended well; the last ones are waited for"
+            return "a node has finished; waiting for the others"
         if self.endings.failures and len(self.nodes.staying) < self.target:
             return f"a node is started again: {self._why_failed}"[:_REASON_CHARS]
         return self._reason[:_REASON_CHARS]

@@ -93,7 +93,7 @@ class QueueBackend:
         return self._board.wish(job.name, DesiredJobState(job.wish.nodes, stop=True))
 
     def stop_note(self) -> str:
-        return "" if self._board.runner() is not None else ", once a fleet runs: nobody does"
+        return "" if self._board.runner() is not None else ", once a runner is up; none is now"
 
     def ended(self, job: QueuedJob) -> JobProgress | None:
         found = self._find(job.name)

@@ -63,7 +63,7 @@ def hold_slots(
             board.unreserve(name)
         except EdlError as error:
             log.warning("the reservation ends in %g s, as it cannot be deleted: %s", TTL_S, error)
-    say("given back" if is_free else f"given up: the fleet had not freed {slots} slots")
+    say("given back" if is_free else f"cancelled before {slots} slots were free")
 
 
 def _check(board: QueueBoard, name: str, slots: int) -> None:

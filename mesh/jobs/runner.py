@@ -108,7 +108,7 @@ class JobRunner:
             if other is not None and not is_waiting:
                 is_waiting = True
                 host = other.facts.get("host", "?")
-                log.info("%s on %s has the queue: waits in reserve", other.runner_id, host)
+                log.info("runner %s on %s leads the queue: standing by", other.runner_id, host)
             if stop.wait(TICK_S):
                 return False
         self._fence = fence
@@ -144,8 +144,8 @@ class JobRunner:
         if fence is None:
             other = self._queue.runner()
             raise LeaseSuperseded(
-                f"runner {other.runner_id if other else '?'} has taken the queue, as this one was"
-                f" not heard of for {self._config.ttl_s:g} s; its nodes leave, and it ends"
+                f"runner {other.runner_id if other else '?'} took over the queue after"
+                f" {self._config.ttl_s:g} s without a heartbeat of this one; ending its nodes"
             )
         self._fence, self._beaten_s, self._sent_facts = fence, now_s, facts
 

@@ -124,7 +124,7 @@ def plan(spec: QueuedJobSpec) -> Iterator[str]:
     yield f"in {spec.folder}"
     for name, value in spec.env.items():
         yield f"with {name}={value}"
-    yield f"told to leave, it has {spec.grace_s:g} s; {spec.retries} nodes may end badly"
+    yield f"grace period {spec.grace_s:g} s; up to {spec.retries} failures"
     if note := spec.fleet_note():
         yield note
     yield "nothing was submitted"

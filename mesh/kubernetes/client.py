@@ -349,7 +349,7 @@ def _error(method: str, path: str, status: int, body: bytes) -> EdlError:
         case 409:
             return (ObjectExists if reason == "AlreadyExists" else ObjectChanged)(message)
         case 401:
-            return Unauthenticated(f"Kubernetes does not know who we are: {message}")
+            return Unauthenticated(f"Kubernetes rejected the credentials: {message}")
         case 403:
             return Forbidden(f"Kubernetes does not allow it: {message}")
         case 404:

@@ -67,7 +67,8 @@ def connect(
         contexts, active = config.list_kube_config_contexts(file)
     except (config.ConfigException, OSError) as error:
         raise UsageError(
-            f"no Kubernetes to talk to: {error}; name another kubeconfig, or a context of it"
+            f"no Kubernetes cluster is configured: {error}; name another kubeconfig, or a context"
+            " of it"
         ) from None
     except (YAMLError, TypeError, ValueError, AttributeError, KeyError) as error:
         raise UsageError(

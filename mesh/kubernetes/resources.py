@@ -160,7 +160,7 @@ def seconds_of(text: str) -> float:
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, TypeError):
-        raise UsageError(f"{text!r:.60} is no time as RFC 3339 has them") from None
+        raise UsageError(f"{text!r:.60} is not an RFC 3339 time") from None
 
 
 _FACTORS: Final = {

@@ -99,7 +99,7 @@ def excluded_lines(plan: MeshPlan) -> Iterator[str]:
     """Yield a line for each method that is not feasible, with the reason."""
     for way in plan.ways:
         if way.why_not:
-            yield f"{way.method}: not here: {way.why_not}"
+            yield f"{way.method}: not possible: {way.why_not}"
 
 
 def sweep_table(key: str, points: Sequence[SweepPoint]) -> Table:

@@ -214,8 +214,8 @@ def upgrade(
         str,
         typer.Argument(
             metavar="CONTENT",
-            help="The content to move to: `edl describe service NAME` names those that are served,"
-            " and the first characters of one do.",
+            help="Content to move to, or its first characters; `edl describe service NAME` lists"
+            " the contents.",
         ),
     ],
     at: Annotated[
@@ -276,18 +276,23 @@ def reserve(
 
 def events(
     service: Service = "",
-    jobs: Annotated[bool, typer.Option("--jobs", help="Of elastic jobs instead.")] = False,
+    jobs: Annotated[
+        bool, typer.Option("--jobs", help="Show events of elastic jobs instead.")
+    ] = False,
     last: Annotated[
-        int, typer.Option(min=0, help="So many of the log, the latest; 0: all that it holds.")
+        int, typer.Option(min=0, help="Number of latest events; 0: all stored events.")
     ] = 50,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Show new events until Ctrl-C.")
     ] = False,
     json: Json = False,
     context: MeshName = "",
     coordinator: Coordinator = "",
 ) -> None:
-    """Show what happened in the mesh, and why: who came, was lost, drained, was given to whom."""
+    """Show the log of the mesh: members that joined, left or were lost, and assignments.
+
+    Each event has its reason.
+    """
     quiet_grpc()
     if jobs:
         if service or follow:

@@ -17,7 +17,7 @@ ScenarioFile = Annotated[
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(min=0, show_default="the file's", help="Of the random numbers."),
+    typer.Option(min=0, show_default="the file's", help="Seed of the random numbers."),
 ]
 Plot = Annotated[
     Path | None,

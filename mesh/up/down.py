@@ -102,7 +102,10 @@ def _keeper_of(directory: StateDirectory) -> MeshRecord | None:
             if ours:
                 return None
         if time.monotonic() > deadline:
-            raise ProcessFailed(f"somebody holds {directory.folder}, and says not who it is")
+            raise ProcessFailed(
+                f"another process holds the lock of {directory.folder} but has not written its"
+                " record: try again"
+            )
         time.sleep(_POLL_S)
     return state
 
@@ -146,7 +149,7 @@ def selected_meshes(file: Path | None, every: bool, base: Path) -> list[tuple[St
     ]
     if file is not None:
         if every:
-            raise UsageError("a file, or --all: one of both")
+            raise UsageError("give a file or --all, not both")
         directory = StateDirectory.of(file, base)
         if not (file.exists() or directory.folder.exists()):  # the file may have been deleted
             names = ", ".join(sorted(relative_path(Path(state.file)) for _, state in running))
@@ -157,7 +160,7 @@ def selected_meshes(file: Path | None, every: bool, base: Path) -> list[tuple[St
     found = [(directory, relative_path(Path(state.file))) for directory, state in there]
     if len(found) > 1 and not every:
         names = ", ".join(sorted(name for _, name in found))
-        raise UsageError(f"several meshes are there: name one of {names}, or say --all")
+        raise UsageError(f"several meshes run: name one of {names}, or use --all")
     if not found and not every:
         raise UsageError("no mesh is up")
     return found

@@ -87,8 +87,8 @@ def run_mesh(mesh: MeshRun, display: LineDisplay, wish: Stop) -> int:
         _prepare(mesh)
         if directory.checkpoints.exists():
             display.say(
-                f"trainings without --checkpoint go on from {directory.checkpoints}:"
-                f" 'edl down {relative_path(mesh.file)}' removes what is there"
+                f"trainings without --checkpoint resume from {directory.checkpoints};"
+                f" 'edl down {relative_path(mesh.file)}' deletes it"
             )
         directory.write(mesh.record(None))
         try:
@@ -151,7 +151,7 @@ class _Recorder:
             self._failed = False
         except UsageError as error:
             if not self._failed:
-                self._display.say(f"the mesh goes on, but is not written down: {error}")
+                self._display.say(f"the mesh continues, but its record cannot be written: {error}")
             self._failed = True
         return not self._failed
 

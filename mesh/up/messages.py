@@ -44,7 +44,7 @@ def changes(
 def _ending(mesh: MeshState) -> list[str]:
     """Describe why the mesh ends, and how."""
     if mesh.broken is not None:
-        return [f"the mesh cannot be kept without {mesh.broken.spec.name}: all of it ends"]
+        return [f"{mesh.broken.spec.name} has failed, so the mesh ends"]
     students = mesh.with_role("student")
     if students and not any(one.alive or one.phase == "due" for one in students):
         return ["all students have ended: teachers and coordinator leave"]

@@ -144,7 +144,7 @@ def test_a_runner_that_dies_takes_its_nodes_along_and_the_next_one_goes_on(world
     world.reaches("both", "running", 2)
     wait_until(lambda: "node 2 | up 2" in world.printed("both"))
     second = world.fleet()
-    second.expect("waits in reserve", 20)
+    second.expect("standing by", 20)
     nodes = [child.pid for child in psutil.Process(first.pid).children(recursive=True)]
     assert len(nodes) >= 2
     first.kill()

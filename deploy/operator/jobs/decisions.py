@@ -141,7 +141,7 @@ def _reason(case: JobCase, target: Target | None, state: ElasticJobState, now: f
     wanted, ledger, endings = case.job.wanted, case.ledger, case.endings
     match state:
         case "succeeded":
-            return "a node has ended well, and no other is left"
+            return "a node has finished, and no other is left"
         case "stopped":
             return "it was asked to stop"
         case "failed":
@@ -151,7 +151,7 @@ def _reason(case: JobCase, target: Target | None, state: ElasticJobState, now: f
         why = "it was asked to stop" if wanted.stop else ledger.why
         return f"its nodes are leaving: {why}"
     if not endings.grows:
-        return "a node has ended well; the last ones are waited for"
+        return "a node has finished; waiting for the others"
     if wanted.wrong:
         return f"nothing can be started as it says: {wanted.wrong}"
     again_s = max(0.0, ledger.fits_until_s - now)

@@ -229,7 +229,7 @@ def test_a_node_that_has_ended_well_says_so_and_ends_the_job(
     world, run = world_with_nodes(monkeypatch, 2)
     world.nodes()[1].returncode = 0
     world.scaler.reap(world.jobs, world.now_s)
-    assert run.progress(0).reason.startswith("a node has ended well")
+    assert run.progress(0).reason.startswith("a node has finished")
     world.nodes()[0].returncode = 0
     world.scaler.close(world.jobs)
     assert run.progress(0).state == "succeeded", "though its fleet ends"

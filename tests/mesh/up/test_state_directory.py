@@ -72,7 +72,7 @@ def test_the_only_mesh_is_meant_without_its_name(tmp_path: Path) -> None:
     one.write(state_of(tmp_path / "one.yaml"))
     assert selected_meshes(None, False, base) == [(one, str(tmp_path / "one.yaml"))]
     two.write(state_of(tmp_path / "two.yaml"))
-    with pytest.raises(UsageError, match=r"several .* name one of .*one.yaml, .*two.yaml, or say"):
+    with pytest.raises(UsageError, match=r"several .* name one of .*one.yaml, .*two.yaml, or use"):
         selected_meshes(None, False, base)
     assert [place for place, _ in selected_meshes(None, True, base)] == [one, two]
     here = identity_of(os.getpid())
@@ -82,7 +82,7 @@ def test_the_only_mesh_is_meant_without_its_name(tmp_path: Path) -> None:
         "the other one was killed"
     )
     assert selected_meshes(tmp_path / "two.yaml", False, base)[0][0] == two
-    with pytest.raises(UsageError, match="one of both"):
+    with pytest.raises(UsageError, match="not both"):
         selected_meshes(tmp_path / "two.yaml", True, base)
 
 

@@ -194,12 +194,12 @@ def test_checkpoints_stay_until_edl_down_and_the_exit_code_is_that_of_the_studen
     assert kept(keeping, said.append) == 0
     assert (keeping.logs / "u.log").read_text() == "learned\n", "the log has begun anew"
     assert keeping.directory.read() is None
-    assert not any("go on from" in line for line in said)
+    assert not any("resume from" in line for line in said)
     saved = keeping.directory.checkpoints / "u" / "step-1"
     saved.mkdir(parents=True)
     assert kept(keeping, said.append) == 0
     assert saved.exists()
-    (told,) = [line for line in said if "go on from" in line]
+    (told,) = [line for line in said if "resume from" in line]
     assert (str(keeping.directory.checkpoints) in told, "edl down" in told) == (True, True)
     stop_mesh(keeping.directory, None, said.append)
     assert not saved.exists()
@@ -215,7 +215,7 @@ def test_a_mesh_without_a_teacher_is_an_error(
     with pytest.raises(error, match=f"t ended with exit code {code}: no such model"):
         kept(keeping, said.append)
     assert "u runs" not in said
-    assert "the mesh cannot be kept without t: all of it ends" in said
+    assert "t has failed, so the mesh ends" in said
     assert keeping.directory.read() is None
 
 

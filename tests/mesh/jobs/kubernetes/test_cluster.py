@@ -169,15 +169,17 @@ def test_bad_kubeconfigs_are_reported(
             ),
         )
     )
-    with pytest.raises(UsageError, match=r"no Kubernetes to talk to.*nowhere"):
+    with pytest.raises(UsageError, match=r"no Kubernetes cluster is configured.*nowhere"):
         edl_job("get", "jobs", "--context", "b")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    with pytest.raises(UsageError, match="no Kubernetes to talk to"):
+    with pytest.raises(UsageError, match="no Kubernetes cluster is configured"):
         edl_job("get", "jobs")
     for text in ("a: [", "hello", "[1, 2]", "contexts: 5\ncurrent-context: a"):
         (tmp_path / "odd").write_text(text)
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "odd"))
-        with pytest.raises(UsageError, match=r"no kubeconfig|no Kubernetes to talk to") as caught:
+        with pytest.raises(
+            UsageError, match=r"no kubeconfig|no Kubernetes cluster is configured"
+        ) as caught:
             edl_job("get", "jobs")
         assert "\n" not in str(caught.value)
 
