@@ -18,7 +18,7 @@ from ...runtime.errors import AccessError, LeaseSuperseded, UnavailableError
 from ...runtime.lifecycle import Stop
 from .agent_directory import AgentDirectory
 from .hardware import OtherLoad, memory_bytes
-from .lending import LendingDecision, LendingMemory, lend
+from .lending import LendingDecision, LendingMemory, decide_lending
 from .model_cache import ModelCache
 from .settings import AgentSettings
 from .teacher_host import TeacherHost
@@ -31,13 +31,13 @@ _TICK_S: Final = 0.1
 _LOAD_S: Final = 1.0
 
 
-def run_agent(settings: AgentSettings, stop: Stop, announce: Callable[[str], None]) -> None:
+def run_agent(settings: AgentSettings, stop: Stop, say: Callable[[str], None]) -> None:
     """Lend this machine to the mesh until `stop` is requested, then drain its teacher.
 
     Args:
         settings: settings of the agent.
         stop: ends the agent.
-        announce: called with one line once the machine is registered.
+        say: called with one line once the machine is registered.
 
     Raises:
         UsageError: an agent of this name runs here, or the cache cannot be written.
@@ -54,7 +54,7 @@ def run_agent(settings: AgentSettings, stop: Stop, announce: Callable[[str], Non
         try:
             incarnation = registry.time_ms()
             relay.start()
-            _Agent(settings, directory, cache, board, incarnation).run(stop, announce)
+            _Agent(settings, directory, cache, board, incarnation).run(stop, say)
         finally:
             relay.stop()
             registry.close()
@@ -83,7 +83,7 @@ class _Agent:
         self._lending = LendingDecision(True)
         self._memory = LendingMemory()
         lending = settings.lending
-        self._other = OtherLoad() if lending.most_load is not None else None
+        self._other = OtherLoad() if lending.max_load is not None else None
         self._load = 0.0
         self._loaded_s = 0.0
         self._memory_bytes = memory_bytes()
@@ -96,12 +96,12 @@ class _Agent:
         """Keep this machine free until 'edl agent yield --end': its teacher was drained."""
         self._directory.request_yield(None)
 
-    def run(self, stop: Stop, announce: Callable[[str], None]) -> None:
+    def run(self, stop: Stop, say: Callable[[str], None]) -> None:
         self._host.start()
         try:
             self._check_lending()
             self._join()
-            announce(
+            say(
                 f"machine {self._settings.machine_id} has {','.join(self._settings.devices)} "
                 "for the mesh"
             )
@@ -136,7 +136,7 @@ class _Agent:
         asked_s = self._directory.yield_left_s()
         until_s = None if asked_s is None else now + asked_s
         before = self._lending
-        self._lending, self._memory = lend(
+        self._lending, self._memory = decide_lending(
             self._load, until_s, self._memory, now, self._settings.lending
         )
         if before.lent != self._lending.lent:
@@ -210,7 +210,7 @@ class _Agent:
             until_s=round(self._lending.until_s),
             why=why,
             blocked=view.blocked,
-            troubles=view.troubles,
+            troubles=view.errors,
             cached=self._cached,
             leaving=leaving or not self._lending.lent,
         )

@@ -135,14 +135,14 @@ def running_agents(cache: Path, machine_id: str | None) -> list[AgentDirectory]:
 
 
 def wait_until_yielded(
-    agents: list[AgentDirectory], timeout_s: float, tell: Callable[[str], None]
+    agents: list[AgentDirectory], timeout_s: float, say: Callable[[str], None]
 ) -> None:
     """Wait until no teacher of these agents runs.
 
     Args:
         agents: directories of the agents.
         timeout_s: seconds to wait for all of them.
-        tell: called with a line for each agent that has yielded.
+        say: called with a line for each agent that has yielded.
 
     Raises:
         ProcessFailed: a teacher still runs after `timeout_s`.
@@ -157,7 +157,7 @@ def wait_until_yielded(
                     f"it is {state}"
                 )
             time.sleep(_POLL_S)
-        tell(f"{agent.machine_id} has given this machine back")
+        say(f"{agent.machine_id} has given this machine back")
 
 
 def _write(file: Path, value: Mapping[str, Any]) -> None:

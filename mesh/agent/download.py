@@ -27,7 +27,7 @@ _BESIDE: Final[Mapping[str, str]] = {".json": ".pdiparams", ".pdmodel": ".pdipar
 
 
 def download(
-    url: str, into: Path, room: int, check: Callable[[], None], tell: Callable[[str], None]
+    url: str, into: Path, room: int, check: Callable[[], None], say: Callable[[str], None]
 ) -> None:
     """Download a model.
 
@@ -40,14 +40,14 @@ def download(
             removes it once it notices.
         room: size limit in bytes.
         check: called every 0.1 s; an exception from it aborts the download.
-        tell: called with a line about the download, in any thread.
+        say: called with a line about the download, in any thread.
 
     Raises:
         ModelError: the URL has no model.
         ModelUnavailable: the model cannot be downloaded now, or is larger than `room`.
         UsageError: the URL needs a library that is not installed.
     """
-    work = _Work(url, into, room, tell)
+    work = _Work(url, into, room, say)
     threading.Thread(target=work.run, name="edl-fetch", daemon=True).start()
     try:
         while not wait([work.ended], _SLICE_S).done:
@@ -72,8 +72,8 @@ class _Work:
         last_s: monotonic time of the latest bytes.
     """
 
-    def __init__(self, url: str, into: Path, room: int, tell: Callable[[str], None]) -> None:
-        self._url, self._into, self._room, self._tell = url, into, room, tell
+    def __init__(self, url: str, into: Path, room: int, say: Callable[[str], None]) -> None:
+        self._url, self._into, self._room, self._say = url, into, room, say
         self.ended: Future[None] = Future()
         self.given_up = threading.Event()
         self.last_s = time.monotonic()
@@ -101,7 +101,7 @@ class _Work:
                 "another folder by --cache"
             )
         if not self.given_up.is_set():
-            self._tell(f"fetching {self._url}: {len(files)} files, {known:,} bytes")
+            self._say(f"fetching {self._url}: {len(files)} files, {known:,} bytes")
         room = self._room
         for name, path in files.items():
             size = sizes[path]

@@ -17,13 +17,13 @@ class LendingConfig:
     """Conditions of a machine's owner.
 
     Attributes:
-        most_load: CPU cores that other processes may keep busy while the machine is lent; None: any
+        max_load: CPU cores that other processes may keep busy while the machine is lent; None: any
             number.
-        quiet_s: seconds below half of `most_load` before the machine is lent again.
+        quiet_s: seconds below half of `max_load` before the machine is lent again.
         mean_s: time constant in seconds of the average load.
     """
 
-    most_load: float | None = None
+    max_load: float | None = None
     quiet_s: float = 30.0
     mean_s: float = 3.0
 
@@ -35,13 +35,13 @@ class LendingMemory:
     Attributes:
         load: average load, in CPU cores.
         at_s: time of the latest decision.
-        loaded: the load was too high, and the machine has not been quiet since.
+        overloaded: the load was too high, and the machine has not been quiet since.
         quiet_since_s: time since which the load is low; inf: it is not low.
     """
 
     load: float = 0.0
     at_s: float | None = None
-    loaded: bool = False
+    overloaded: bool = False
     quiet_since_s: float = inf
 
 
@@ -60,7 +60,7 @@ class LendingDecision:
     until_s: float = 0.0
 
 
-def lend(
+def decide_lending(
     load: float,
     asked_until_s: float | None,
     memory: LendingMemory,
@@ -81,14 +81,14 @@ def lend(
         The decision, and the state for the next one.
     """
     memory = _averaged(load, memory, now, config)
-    memory = _loaded(memory, now, config)
+    memory = _overloaded(memory, now, config)
     if asked_until_s is not None and asked_until_s > now:
         left_s = 0.0 if asked_until_s == inf else asked_until_s - now
         return LendingDecision(
             False, "it was asked for by 'edl agent yield' or 'edl drain'", left_s
         ), memory
-    if memory.loaded:
-        most = config.most_load or 0.0
+    if memory.overloaded:
+        most = config.max_load or 0.0
         why = f"other processes keep {memory.load:.1f} cores busy; above {most:g} it is theirs"
         left_s = 0.0 if memory.quiet_since_s == inf else memory.quiet_since_s + config.quiet_s - now
         return LendingDecision(False, why, max(0.0, left_s)), memory
@@ -104,14 +104,14 @@ def _averaged(
     return replace(memory, load=share * memory.load + (1 - share) * load, at_s=now)
 
 
-def _loaded(memory: LendingMemory, now: float, config: LendingConfig) -> LendingMemory:
-    if config.most_load is None:
-        return replace(memory, loaded=False, quiet_since_s=inf)
-    if memory.load > config.most_load:
-        return replace(memory, loaded=True, quiet_since_s=inf)
-    if not memory.loaded:
+def _overloaded(memory: LendingMemory, now: float, config: LendingConfig) -> LendingMemory:
+    if config.max_load is None:
+        return replace(memory, overloaded=False, quiet_since_s=inf)
+    if memory.load > config.max_load:
+        return replace(memory, overloaded=True, quiet_since_s=inf)
+    if not memory.overloaded:
         return memory
-    if memory.load > config.most_load / 2:
+    if memory.load > config.max_load / 2:
         return replace(memory, quiet_since_s=inf)
     since_s = min(memory.quiet_since_s, now)
-    return replace(memory, loaded=now - since_s < config.quiet_s, quiet_since_s=since_s)
+    return replace(memory, overloaded=now - since_s < config.quiet_s, quiet_since_s=since_s)

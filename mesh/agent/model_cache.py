@@ -58,14 +58,14 @@ class ModelCache:
         return ()
 
     def fetch(
-        self, deployment: Deployment, check: Callable[[], None], tell: Callable[[str], None]
+        self, deployment: Deployment, check: Callable[[], None], say: Callable[[str], None]
     ) -> Path:
         """Return the model of a deployment; download it if needed, and check its content.
 
         Args:
             deployment: the deployment.
             check: called every 0.1 s; an exception from it aborts the download.
-            tell: called with a line about the progress, in any thread.
+            say: called with a line about the progress, in any thread.
 
         Returns:
             A folder that contains only this model.
@@ -82,12 +82,12 @@ class ModelCache:
                 self._verify(folder, deployment)
                 os.utime(folder)
                 return folder
-            tell(f"the cached model {folder} has changed: downloading it again")
+            say(f"the cached model {folder} has changed: downloading it again")
             shutil.rmtree(folder, ignore_errors=True)
         # A new name each time: an aborted download may still write for a moment.
         part = self._folder / f".part-{os.getpid()}-{next(self._parts)}"
         try:
-            download(deployment.model_url, part, self._room(), check, tell)
+            download(deployment.model_url, part, self._room(), check, say)
             self._verify(part, deployment)
             self._keep(part, folder)
         finally:

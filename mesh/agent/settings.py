@@ -86,7 +86,7 @@ class AgentSettings:
             raise UsageError(f"a machine's TTL is 0.5 to 3600 seconds, not {self.ttl_s:g}")
         if not self.devices:
             raise UsageError("a machine without devices runs no teacher: name them by --devices")
-        most = self.lending.most_load
+        most = self.lending.max_load
         if most is not None and not 0 < most <= 1 << 16:
             raise UsageError(f"--load is a number of CPU cores above 0, not {most:g}")
 

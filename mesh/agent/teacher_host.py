@@ -49,7 +49,7 @@ class HostStatus:
         content_id: content_id of that teacher.
         why: progress of the download, or the error.
         blocked: `attempt_of` each deployment that is not retried yet.
-        troubles: error of each of these deployments.
+        errors: error of each of these deployments.
     """
 
     state: State = "idle"
@@ -57,7 +57,7 @@ class HostStatus:
     content_id: str = ""
     why: str = ""
     blocked: tuple[str, ...] = ()
-    troubles: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
 
 
 class TeacherHost:
@@ -89,7 +89,7 @@ class TeacherHost:
         self._stopping = False
         self._status = HostStatus()
         self._pauses: dict[str, RetryPause] = {}  # by attempt; replaced, never changed
-        self._troubles: dict[str, str] = {}
+        self._errors: dict[str, str] = {}
         self._teacher = _RunningTeacher()
         self._thread = threading.Thread(target=self._run, name="edl-host", daemon=True)
 
@@ -98,8 +98,8 @@ class TeacherHost:
         """Current state."""
         now, pauses = time.monotonic(), self._pauses
         blocked = tuple(name for name, pause in pauses.items() if now < pause.until_s)
-        troubles = tuple(self._troubles.get(name, "") for name in blocked)
-        return replace(self._status, blocked=blocked, troubles=troubles)
+        errors = tuple(self._errors.get(name, "") for name in blocked)
+        return replace(self._status, blocked=blocked, errors=errors)
 
     @property
     def is_empty(self) -> bool:
@@ -131,7 +131,7 @@ class TeacherHost:
         while True:
             wanted = self._next()
             try:
-                if self._is_over(wanted):
+                if self._has_to_end(wanted):
                     self._end()
                 elif wanted is not None:
                     self._start(wanted)
@@ -154,7 +154,7 @@ class TeacherHost:
                 self._changed.wait(self._sleep_s())
             return self._wanted
 
-    def _is_over(self, wanted: Deployment | None) -> bool:
+    def _has_to_end(self, wanted: Deployment | None) -> bool:
         """Whether the teacher has ended or is no longer wanted."""
         teacher = self._teacher
         if teacher.process is None:
@@ -164,7 +164,7 @@ class TeacherHost:
     def _due(self) -> bool:
         teacher, wanted = self._teacher, self._wanted
         if teacher.process is not None:
-            if self._is_over(wanted):
+            if self._has_to_end(wanted):
                 return True
             if teacher.deployment is not None and time.monotonic() - teacher.since_s > _HEALTHY_S:
                 name = attempt_of(teacher.deployment)
@@ -285,7 +285,7 @@ class TeacherHost:
         name, now = attempt_of(deployment), time.monotonic()
         pause = self._pauses.get(name, RetryPause()).failed(now, self._rng, base_s, cap_s, sure=0.5)
         self._pauses = {**self._pauses, name: pause}
-        self._troubles[name] = str(error)
+        self._errors[name] = str(error)
         log.error("%s; next attempt in %.0f s or later", error, pause.until_s - now)
         self._show("failing", deployment, str(error))
 

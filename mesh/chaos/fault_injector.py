@@ -19,7 +19,7 @@ from .settings import ChaosSettings
 #: Delay of each chunk by "delay-teacher", in each direction.
 DELAY_S = 0.2
 #: A healed fault counts as active for its settle time, or for this time if that is shorter.
-MIN_SETTLE_S = 2.0
+LATE_SETTLE_S = 2.0
 #: Kinds that are healed as soon as they are injected.
 _INSTANT = ("break-teacher", "kill-engine")
 
@@ -113,7 +113,7 @@ class FaultInjector:
             and (
                 one.healed_s is None
                 or now < one.fault.settled_s
-                or now < one.healed_s + min(MIN_SETTLE_S, KIND_BY_NAME[one.fault.kind].settle_s)
+                or now < one.healed_s + min(LATE_SETTLE_S, KIND_BY_NAME[one.fault.kind].settle_s)
             )
         ]
 

@@ -21,14 +21,16 @@ def check_name(key: str, name: str) -> None:
         )
 
 
-def check_program(train: str, command: str, ours: tuple[str, ...], said_by: str) -> None:
+def check_program(
+    train: str, command: str, reserved_options: tuple[str, ...], set_by_keys: str
+) -> None:
     """Check that exactly one of `train` and `command` is given, and its command line.
 
     Args:
         train: arguments of `edl student train` in shell syntax, the job file first.
         command: another program and its arguments in shell syntax.
-        ours: options that `train` must not have.
-        said_by: keys of the file that set these options.
+        reserved_options: options that `train` must not have.
+        set_by_keys: keys of the file that set these options.
 
     Raises:
         ValueError: both, none, or an invalid one is given.
@@ -39,24 +41,24 @@ def check_program(train: str, command: str, ours: tuple[str, ...], said_by: str)
             " `command: PROGRAM ...`"
         )
     check_words("command", command)
-    words = check_words("train", train, ours, said_by)
+    words = check_words("train", train, reserved_options, set_by_keys)
     if words and words[0].startswith("-"):
         raise ValueError(f"train: expects the job file first, got {words[0]!r}")
 
 
 def check_words(
-    key: str, text: str, ours: tuple[str, ...] = (), said_by: str = ""
+    key: str, text: str, reserved_options: tuple[str, ...] = (), set_by_keys: str = ""
 ) -> tuple[str, ...]:
     """Split a command line like a shell.
 
     Args:
         key: key of the file, for errors.
         text: the command line.
-        ours: options that it must not have.
-        said_by: keys of the file that set these options.
+        reserved_options: options that it must not have.
+        set_by_keys: keys of the file that set these options.
 
     Raises:
-        ValueError: it cannot be split, has a NUL character, or has one of the options `ours`.
+        ValueError: it cannot be split, has a NUL character, or has one of `reserved_options`.
     """
     try:
         words = tuple(shlex.split(text))
@@ -65,8 +67,8 @@ def check_words(
     if "\0" in text:
         raise ValueError(f"{key}: no program can be given a NUL character")
     for option in (word.split("=")[0] for word in words):
-        if option in ours:
-            raise ValueError(f"{key}: {option} is set from {said_by} of the file: remove it")
+        if option in reserved_options:
+            raise ValueError(f"{key}: {option} is set from {set_by_keys} of the file: remove it")
     return words
 
 

@@ -27,17 +27,17 @@ def text(node: yaml.Node, location: FileLocation) -> str:
     return str(node.value)
 
 
-def truth(node: yaml.Node, location: FileLocation) -> bool:
+def boolean(node: yaml.Node, location: FileLocation) -> bool:
     """Return a boolean."""
     if node.tag != f"{_TAG}bool" or not isinstance(node, yaml.ScalarNode):
         location.fail(node, f"expects true or false, got {describe_node(node)}")
     return str(node.value).lower() in ("true", "yes", "on")
 
 
-def whole(node: yaml.Node, location: FileLocation, rule: Number = ANY) -> int:
+def integer(node: yaml.Node, location: FileLocation, rule: Number = ANY) -> int:
     """Return an integer within the bounds, also after conversion from a unit."""
     written = _written(node)
-    real = None if written is None else amount(written, rule)
+    real = None if written is None else parse_number(written, rule)
     if written is not None and _WHOLE.fullmatch(written) and len(written) < 30:
         value: int | None = int(written)  # conversion through a float would lose digits
     else:
@@ -50,7 +50,7 @@ def whole(node: yaml.Node, location: FileLocation, rule: Number = ANY) -> int:
 def number(node: yaml.Node, location: FileLocation, rule: Number = ANY) -> float:
     """Return a finite number within the bounds, with or without a unit."""
     written = _written(node)
-    real = None if written is None else amount(written, rule)
+    real = None if written is None else parse_number(written, rule)
     if real is None or not rule.takes(real):
         location.fail(node, _complaint("a number", rule, real, node))
     return real
@@ -59,7 +59,7 @@ def number(node: yaml.Node, location: FileLocation, rule: Number = ANY) -> float
 def _complaint(kind: str, rule: Number, value: float | None, node: yaml.Node) -> str:
     far = value is not None and not sensible(value)
     most = f"; no figure here is beyond {LARGEST:g}, or nearer to 0 than {1 / LARGEST:g}"
-    return f"expects {form(kind, rule)}, got {describe_node(node)}{most if far else ''}"
+    return f"expects {describe_number(kind, rule)}, got {describe_node(node)}{most if far else ''}"
 
 
 def _written(node: yaml.Node) -> str | None:
@@ -70,7 +70,7 @@ def _written(node: yaml.Node) -> str | None:
     return None if quoted and _REAL.fullmatch(node.value) else str(node.value).strip()
 
 
-def amount(written: str, rule: Number) -> float | None:
+def parse_number(written: str, rule: Number) -> float | None:
     """Return the number in a text, with or without a unit of `rule`; None: it is no number."""
     if _REAL.fullmatch(written):
         return float(written)
@@ -81,7 +81,7 @@ def amount(written: str, rule: Number) -> float | None:
     return None if factor is None else float(parts[1]) * factor
 
 
-def form(kind: str, rule: Number) -> str:
+def describe_number(kind: str, rule: Number) -> str:
     """Describe the expected number: its kind, bounds and units."""
     words = f"{kind}{rule.bounds()}"
     if not rule.unit:

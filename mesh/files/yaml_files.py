@@ -98,9 +98,9 @@ def _value(node: yaml.Node, kind: Any, location: FileLocation) -> Any:
     if kind is float:
         return scalars.number(node, location, rule)
     if kind is int:
-        return scalars.whole(node, location, rule)
+        return scalars.integer(node, location, rule)
     if kind is bool:
-        return scalars.truth(node, location)
+        return scalars.boolean(node, location)
     if kind is str:
         return scalars.text(node, location)
     if kind is Path:

@@ -12,7 +12,7 @@ from ...scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, Di
 from ...scheduler.planner import MeshPlan, plan
 from ...scheduler.units import Number
 from ...scheduler.verdicts import Aim
-from ..files.scalars import amount, form
+from ..files.scalars import describe_number, parse_number
 from ..files.yaml_tree import unknown_key
 
 #: Default number of points of a range, and the limit.
@@ -69,12 +69,12 @@ def parse_sweep(text: str, cluster: Cluster, job: Distillation) -> Sweep:
     rule = _variable_keys(cluster, job).get(key)
     if rule is None:
         raise UsageError(f"--what-if {key}: {unknown_key(key, _variable_keys(cluster, job))}")
-    whole, number = rule
-    first, last = (_bound(text, match[name].strip(), whole, number) for name in ("first", "last"))
-    step = None if match["step"] is None else _bound(text, match["step"], whole, Number(above=0))
+    integer, number = rule
+    first, last = (_bound(text, match[name].strip(), integer, number) for name in ("first", "last"))
+    step = None if match["step"] is None else _bound(text, match["step"], integer, Number(above=0))
     if last < first:
         raise UsageError(f"--what-if {text}: the range is empty: write the lower bound first")
-    return Sweep(key, tuple(_values(text, first, last, step, whole)))
+    return Sweep(key, tuple(_values(text, first, last, step, integer)))
 
 
 def plan_points(
@@ -93,18 +93,20 @@ def plan_points(
             yield SweepPoint(value, made)
 
 
-def _bound(text: str, written: str, whole: bool, rule: Number) -> float:
-    value = amount(written, rule)
-    if value is None or not rule.takes(value) or (whole and not value.is_integer()):
-        kind = "a whole number" if whole else "a number"
-        raise UsageError(f"--what-if {text}: expects {form(kind, rule)}, got {written!r}")
+def _bound(text: str, written: str, integer: bool, rule: Number) -> float:
+    value = parse_number(written, rule)
+    if value is None or not rule.takes(value) or (integer and not value.is_integer()):
+        kind = "a whole number" if integer else "a number"
+        raise UsageError(
+            f"--what-if {text}: expects {describe_number(kind, rule)}, got {written!r}"
+        )
     return value
 
 
 def _values(
-    text: str, first: float, last: float, step: float | None, whole: bool
+    text: str, first: float, last: float, step: float | None, integer: bool
 ) -> Iterator[float]:
-    if step is None and whole and last - first < MAX_POINTS:
+    if step is None and integer and last - first < MAX_POINTS:
         step = 1.0
     if step is not None:
         count = int((last - first) / step + 1e-9) + 1
@@ -117,7 +119,7 @@ def _values(
     for index in range(POINTS):
         part = index / (POINTS - 1)
         value = first * (last / first) ** part if wide else first + part * (last - first)
-        value = float(round(value)) if whole else value
+        value = float(round(value)) if integer else value
         if value not in seen:
             seen.add(value)
             yield value

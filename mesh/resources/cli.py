@@ -270,8 +270,8 @@ def reserve(
             " above theirs; docs/how-to/elastic-jobs.md says more"
         )
     board = open_queue(jobs.mesh.coordinator, jobs.mesh.queue)
-    with closing(board), stop_on_signals() as wish:
-        hold_slots(board, name, slots, for_, wish, typer.echo)
+    with closing(board), stop_on_signals() as stop:
+        hold_slots(board, name, slots, for_, stop, typer.echo)
 
 
 def events(

@@ -15,7 +15,7 @@ class ContextKind(ResourceKind):
     """Contexts. The verbs do not contact a mesh."""
 
     name = "context"
-    missing: ClassVar = {"describe": "'edl get context NAME' shows all of it"}
+    alternatives: ClassVar = {"describe": "'edl get context NAME' shows all of it"}
 
     def get(self, name: str, service: str) -> ResourceList:
         from rich.table import Table

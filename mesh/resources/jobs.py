@@ -24,7 +24,7 @@ class JobKind(ResourceKind):
     """Elastic jobs."""
 
     name = "job"
-    missing: ClassVar = {"drain": "'edl delete job NAME' stops it at a safe point"}
+    alternatives: ClassVar = {"drain": "'edl delete job NAME' stops it at a safe point"}
 
     def get(self, name: str, service: str) -> ResourceList:
         from rich.console import Group

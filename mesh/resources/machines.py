@@ -19,7 +19,7 @@ class MachineKind(ResourceKind):
     """Machines: hosts that lend themselves to the mesh."""
 
     name = "machine"
-    missing: ClassVar = {
+    alternatives: ClassVar = {
         "logs": "'edl agent' prints them on the machine",
         "scale": "'edl scale service NAME MIN:MAX' sets how many machines serve a service",
         "delete": "end its 'edl agent'; 'edl agent yield' gives it back for a while",

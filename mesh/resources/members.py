@@ -71,7 +71,7 @@ class TeacherKind(_Members):
 
     name = "teacher"
     plural = "teachers"
-    missing: ClassVar = {
+    alternatives: ClassVar = {
         "logs": "its log is where it was started: the terminal or folder of 'edl up' and"
         " 'edl agent', 'journalctl', 'kubectl logs'",
         "scale": "'edl scale service NAME MIN:MAX' sets how many teachers a service has",
@@ -96,7 +96,7 @@ class StudentKind(_Members):
 
     name = "student"
     plural = "students"
-    missing: ClassVar = {
+    alternatives: ClassVar = {
         "logs": "its log is where it was started",
         "scale": "'edl scale job NAME N' sets the nodes of an elastic job",
         "drain": "SIGTERM stops it at a safe point",

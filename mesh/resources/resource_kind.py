@@ -44,7 +44,7 @@ class ResourceKind(ABC):
 
     name: ClassVar[str]
     #: What to use instead of a verb that does not exist.
-    missing: ClassVar[dict[str, str]] = {}
+    alternatives: ClassVar[dict[str, str]] = {}
 
     def __init__(self, context: str = "", redis: str = "") -> None:
         self._context, self._redis = context, redis
@@ -92,7 +92,7 @@ class ResourceKind(ABC):
         self._refuse("delete")
 
     def _refuse(self, verb: str) -> NoReturn:
-        why = self.missing.get(verb, "")
+        why = self.alternatives.get(verb, "")
         raise UsageError(f"'edl {verb}' is not for a {self.name}{why and ': '}{why}")
 
     def not_found(self, name: str, known: Iterable[str]) -> UsageError:

@@ -22,7 +22,7 @@ class ServiceKind(ResourceKind):
     """Services: sets of interchangeable teachers."""
 
     name = "service"
-    missing: ClassVar = {
+    alternatives: ClassVar = {
         "logs": "'edl events --service NAME' shows what happened in it",
         "drain": "'edl drain teacher NAME' is for one teacher, 'edl drain machine NAME' for those"
         " of a host; 'edl delete service NAME' takes its machines",

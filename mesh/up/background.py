@@ -21,7 +21,7 @@ def run_in_background(
     directory: StateDirectory,
     options: Sequence[str],
     write: Callable[[str], None],
-    wish: Stop,
+    stop: Stop,
 ) -> int | None:
     """Start `edl up` in the background and wait until the mesh is up.
 
@@ -30,7 +30,7 @@ def run_in_background(
         directory: its state directory.
         options: options of `edl up` for the process in the background.
         write: called with each line of output of the process.
-        wish: a request to stop sends SIGTERM to the process.
+        stop: a request to stop sends SIGTERM to the process.
 
     Returns:
         Exit code of the process if it has ended; None: the mesh is up.
@@ -39,22 +39,24 @@ def run_in_background(
         UsageError: the mesh is up already, or its directory cannot be written.
         ProcessFailed: the process cannot be started.
     """
-    with directory.held() as ours:
-        if not ours:
+    with directory.held() as acquired:
+        if not acquired:
             raise UsageError(already_up(file, directory.read()))
-        log = directory.open_own_log()
+        log = directory.open_background_log()
     with log:
         words = ("up", str(file), *options)
-        background = Background(python_command("edl up", "edl", *words, log=directory.own_log))
+        background = Background(
+            python_command("edl up", "edl", *words, log=directory.background_log)
+        )
         tail = _Tail(log, write)
-        code = _until_up(background, directory, tail, wish)
+        code = _until_up(background, directory, tail, stop)
         if code and not tail.any:  # the log may be empty as the disk is full
-            write(f"'edl up' ended with exit code {code}; why is not in {directory.own_log}")
+            write(f"'edl up' ended with exit code {code}; why is not in {directory.background_log}")
     return code
 
 
 def _until_up(
-    background: Background, directory: StateDirectory, tail: _Tail, wish: Stop
+    background: Background, directory: StateDirectory, tail: _Tail, stop: Stop
 ) -> int | None:
     """Return the exit code of the process if it ends before the mesh is up, otherwise None."""
     identity = identity_of(background.pid)
@@ -62,7 +64,7 @@ def _until_up(
     while (code := background.wait(_POLL_S)) is None:
         tail.update()
         state = directory.read()
-        if wish.requested:
+        if stop.requested:
             if not terminated and identity is not None:
                 identity.send(signal.SIGTERM)
             terminated = True

@@ -95,7 +95,9 @@ def down(
             metavar="FILE.yaml", help="Its file. Default: that of the only mesh that is up."
         ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Stop all meshes of this user.")] = False,
+    all_meshes: Annotated[
+        bool, typer.Option("--all", help="Stop all meshes of this user.")
+    ] = False,
     within: Annotated[
         float | None,
         typer.Option(
@@ -111,7 +113,7 @@ def down(
     """Stop a mesh that `edl up` has started: students, then teachers, then the coordinator."""
     from .down import selected_meshes, stop_mesh
 
-    for directory, name in selected_meshes(file, every, cache_folder("up")):
+    for directory, name in selected_meshes(file, all_meshes, cache_folder("up")):
         if stop_mesh(directory, within, typer.echo, keep_logs=keep_logs):
             typer.echo(f"{name} has ended")
         else:

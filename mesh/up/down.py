@@ -52,10 +52,10 @@ def stop_mesh(
             return most_s
         return min(most_s, max(0.0, began_s + within_s - time.monotonic()))
 
-    with directory.held() as ours:
+    with directory.held() as acquired:
         state = directory.read()
         # If the keeper runs although we hold the lock, a user has removed the lock file.
-        if ours and (state is None or not state.keeper.runs):
+        if acquired and (state is None or not state.keeper.runs):
             left = [] if state is None else state.processes
             stop_orphans(left, say, left_s(orphans_s))
             _clear(directory, keep_logs)
@@ -64,8 +64,8 @@ def stop_mesh(
     if state is not None:
         _end_keeper(state, state.grace_s if within_s is None else within_s, say)
         stop_orphans((directory.read() or state).processes, say, left_s(orphans_s))
-    with directory.held() as ours:
-        if ours:  # otherwise the mesh was started again
+    with directory.held() as acquired:
+        if acquired:  # otherwise the mesh was started again
             _clear(directory, keep_logs)
     return True
 
@@ -98,8 +98,8 @@ def _keeper_of(directory: StateDirectory) -> MeshRecord | None:
     """
     deadline = time.monotonic() + _WRITES_S
     while (state := directory.read()) is None or not state.keeper.runs:
-        with directory.held() as ours:
-            if ours:
+        with directory.held() as acquired:
+            if acquired:
                 return None
         if time.monotonic() > deadline:
             raise ProcessFailed(
@@ -126,41 +126,43 @@ def _end_keeper(state: MeshRecord, within_s: float, say: Callable[[str], None]) 
 
 def _clear(directory: StateDirectory, keep_logs: bool) -> None:
     if keep_logs:
-        directory.forget()
+        directory.delete_record()
     else:
-        directory.clear()
+        directory.delete()
 
 
-def selected_meshes(file: Path | None, every: bool, base: Path) -> list[tuple[StateDirectory, str]]:
+def selected_meshes(
+    file: Path | None, all_meshes: bool, base: Path
+) -> list[tuple[StateDirectory, str]]:
     """Return the state directories and names of the selected meshes.
 
     Args:
         file: file of the mesh; None: the only mesh that is up.
-        every: select all meshes of this user.
+        all_meshes: select all meshes of this user.
         base: folder of the state directories.
 
     Raises:
-        UsageError: the file does not exist, and no mesh was started from it; `file` and `every` are
-            both given; or none is given, and there is not exactly one mesh.
+        UsageError: the file does not exist, and no mesh was started from it; `file` and
+            `all_meshes` are both given; or none is given, and there is not exactly one mesh.
     """
     there = recorded_meshes(base)
     running = [
         (directory, state) for directory, state in there if state.keeper.runs or state.processes
     ]
     if file is not None:
-        if every:
+        if all_meshes:
             raise UsageError("give a file or --all, not both")
         directory = StateDirectory.of(file, base)
         if not (file.exists() or directory.folder.exists()):  # the file may have been deleted
             names = ", ".join(sorted(relative_path(Path(state.file)) for _, state in running))
             raise UsageError(f"there is no file {file}; up: {names or 'no mesh'}")
         return [(directory, str(file))]
-    if running and not every:  # ignore records of killed meshes
+    if running and not all_meshes:  # ignore records of killed meshes
         there = running
     found = [(directory, relative_path(Path(state.file))) for directory, state in there]
-    if len(found) > 1 and not every:
+    if len(found) > 1 and not all_meshes:
         names = ", ".join(sorted(name for _, name in found))
         raise UsageError(f"several meshes run: name one of {names}, or use --all")
-    if not found and not every:
+    if not found and not all_meshes:
         raise UsageError("no mesh is up")
     return found

@@ -71,7 +71,7 @@ def _entry(one: ProcessState, view: MeshView) -> ProcessRecord:
     return ProcessRecord(one.spec.name, one.spec.role, one.phase, running.identity, running.address)
 
 
-def run_mesh(mesh: MeshRun, display: LineDisplay, wish: Stop) -> int:
+def run_mesh(mesh: MeshRun, display: LineDisplay, stop: Stop) -> int:
     """Run a mesh until it ends.
 
     Returns:
@@ -94,9 +94,9 @@ def run_mesh(mesh: MeshRun, display: LineDisplay, wish: Stop) -> int:
         try:
             changed = _Recorder(mesh, display).write
             runner = MeshRunner(mesh.plan, mesh.logs, display, changed, keep=mesh.keep)
-            view = runner.run(wish)
+            view = runner.run(stop)
         finally:
-            directory.forget()
+            directory.delete_record()
     return _exit_code(view, display)
 
 
@@ -107,14 +107,14 @@ def lock(directory: StateDirectory, file: Path, display: LineDisplay) -> Iterato
     Raises:
         UsageError: the mesh is up.
     """
-    with directory.held() as ours:
-        if not ours:
+    with directory.held() as acquired:
+        if not acquired:
             raise UsageError(already_up(file, directory.read()))
         if (before := directory.read()) is not None:
             if before.keeper.runs:  # a user has removed the lock file
                 raise UsageError(already_up(file, before))
             stop_orphans(before.processes, display.say)
-            directory.forget()
+            directory.delete_record()
         yield
 
 

@@ -218,7 +218,7 @@ def ended(
     return _changed(mesh, name, change)
 
 
-def stop(mesh: MeshState, urgent: bool = False) -> MeshState:
+def stop_requested(mesh: MeshState, urgent: bool = False) -> MeshState:
     """Record a request to stop the mesh, in order or at once."""
     return replace(mesh, stopping=True, urgent=mesh.urgent or urgent)
 
@@ -230,7 +230,7 @@ def decide(mesh: MeshState, now: float) -> tuple[MeshState, MeshActions]:
     ends; other actions are not.
     """
     if not mesh.stopping and _finished(mesh):
-        mesh = stop(mesh)
+        mesh = stop_requested(mesh)
     if mesh.stopping:
         return _leave(mesh, now)
     start = tuple(

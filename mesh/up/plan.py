@@ -45,16 +45,16 @@ class PlannedProcess:
     Attributes:
         spec: name, role and time limits.
         group: key of its service or student in the file.
-        words: arguments of `edl`, or a program with arguments. `{coordinator}` is the Redis URL.
-        ours: it is a command of `edl`.
+        argv: arguments of `edl`, or a program with arguments. `{coordinator}` is the Redis URL.
+        is_edl: it is a command of `edl`.
         ready: pattern of the line that it prints when it is ready; empty: it is ready at once.
         env: environment variables.
     """
 
     spec: ProcessSpec
     group: str
-    words: tuple[str, ...]
-    ours: bool = True
+    argv: tuple[str, ...]
+    is_edl: bool = True
     ready: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -77,7 +77,7 @@ class LaunchPlan:
         """Return the process of this name."""
         return next(one for one in self.processes if one.spec.name == name)
 
-    def described(self) -> str:
+    def summary(self) -> str:
         """Return a summary of the processes in words."""
         fleets = [one.group for one in self.processes if one.ready == _FLEET_READY]
         counts = {
@@ -98,25 +98,25 @@ class LaunchPlan:
             logs: folder for its output.
         """
         process = self.of(name)
-        words = self.words(process, url)
+        argv = self.argv(process, url)
         log = logs / f"{name}.log"
         env = {"EDL_COORDINATOR": url or "", "PYTHONUNBUFFERED": "1", **process.env}
-        if process.ours:
-            words, unseen = _unseen(words, url or "")
+        if process.is_edl:
+            argv, unseen = _hide_password(argv, url or "")
             env.update(unseen)
-            return python_command(name, "edl", *words, env=env, cwd=self.folder, log=log)
+            return python_command(name, "edl", *argv, env=env, cwd=self.folder, log=log)
         return Command(
-            name, words, env=env, cwd=self.folder, log=log, guard=True,
+            name, argv, env=env, cwd=self.folder, log=log, guard=True,
             orphan_grace_s=_ORPHAN_GRACE_S,
         )  # fmt: skip
 
-    def words(self, process: PlannedProcess, url: str | None) -> tuple[str, ...]:
+    def argv(self, process: PlannedProcess, url: str | None) -> tuple[str, ...]:
         """Return the command line of a process; `url` None: the Redis URL is unknown."""
-        words = tuple(word.replace(URL, url or UNKNOWN) for word in process.words)
-        if process.spec.role != "coordinator" or self.redis or "--redis-port" in _options(words):
-            return words
+        argv = tuple(word.replace(URL, url or UNKNOWN) for word in process.argv)
+        if process.spec.role != "coordinator" or self.redis or "--redis-port" in _options(argv):
+            return argv
         # A restarted coordinator keeps its port, as all other processes know it.
-        return (*words, "--redis-port", url.rpartition(":")[2] if url else "0")
+        return (*argv, "--redis-port", url.rpartition(":")[2] if url else "0")
 
 
 def plan_of(file: MeshFile, path: Path, checkpoints: Path) -> LaunchPlan:
@@ -150,22 +150,22 @@ def command_lines(plan: LaunchPlan) -> list[str]:
         if process.spec.role != role:
             role = process.spec.role
             lines.append(f"# {_ORDER[role]}")
-        words = plan.words(process, plan.redis and masked(plan.redis))
+        argv = plan.argv(process, plan.redis and masked(plan.redis))
         env = [f"{key}={shlex.quote(value)}" for key, value in process.env.items() if key != "PATH"]
-        lines.append(" ".join([*env, shlex.join(("edl", *words) if process.ours else words)]))
+        lines.append(" ".join([*env, shlex.join(("edl", *argv) if process.is_edl else argv)]))
     return lines
 
 
 def _coordinator(file: MeshFile) -> PlannedProcess:
     given = file.coordinator
-    words = ["coordinator", "serve", *shlex.split(given.options)]
+    argv = ["coordinator", "serve", *shlex.split(given.options)]
     env = dict(given.env)
     if given.redis is not None:
-        words += ["--redis", URL]
+        argv += ["--redis", URL]
     else:  # variables of this process may name another Redis
         env = {"EDL_REDIS": "", "EDL_REDIS_PORT": "", **env}
     spec = ProcessSpec(COORDINATOR, "coordinator", grace_s=_COORDINATOR_GRACE_S)
-    return PlannedProcess(spec, COORDINATOR, tuple(words), ready=COORDINATOR_READY, env=env)
+    return PlannedProcess(spec, COORDINATOR, tuple(argv), ready=COORDINATOR_READY, env=env)
 
 
 def _teachers(name: str, service: ServiceSpec, tag: str, folder: Path) -> list[PlannedProcess]:
@@ -185,14 +185,14 @@ def _teachers(name: str, service: ServiceSpec, tag: str, folder: Path) -> list[P
             bounds += ["--max", str(service.max_teachers)]
         spec = ProcessSpec(f"{name}-fleet", "teacher", name, late_s + _MARGIN_S, service.ready_s)
         more = ("--teacher-options", service.options) if options else ()
-        words = ("agent", "--local", *common, *bounds, *more)
-        return [PlannedProcess(spec, name, words, ready=_FLEET_READY, env=env)]
+        argv = ("agent", "--local", *common, *bounds, *more)
+        return [PlannedProcess(spec, name, argv, ready=_FLEET_READY, env=env)]
     found = []
     for number in range(1, service.teachers + 1):
         spec = ProcessSpec(f"{name}-{number}", "teacher", name, late_s, service.ready_s)
         own = ("--teacher-id", f"{spec.name}{tag}")
-        words = ("teacher", "serve", *common, *own, *options)
-        found.append(PlannedProcess(spec, name, words, ready=TEACHER_READY, env=env))
+        argv = ("teacher", "serve", *common, *own, *options)
+        found.append(PlannedProcess(spec, name, argv, ready=TEACHER_READY, env=env))
     return found
 
 
@@ -200,9 +200,9 @@ def _students(
     file: MeshFile, name: str, student: StudentSpec, checkpoints: Path, place: str
 ) -> list[PlannedProcess]:
     if student.trains:
-        words = ("student", "train", *_training(name, student, checkpoints))
+        argv = ("student", "train", *_training(name, student, checkpoints))
     else:
-        words = program(file, student, place)
+        argv = program(file, student, place)
     env = {"PATH": search_path(), **student.env}
     found = []
     for number in range(1, student.nodes + 1):
@@ -214,35 +214,35 @@ def _students(
             trains=student.trains,
         )
         own = {"EDL_STUDENT": name, "EDL_STUDENT_NODE": str(number), **env}
-        found.append(PlannedProcess(spec, name, words, student.trains, env=own))
+        found.append(PlannedProcess(spec, name, argv, student.trains, env=own))
     return found
 
 
 def _training(name: str, student: StudentSpec, checkpoints: Path) -> list[str]:
-    words = shlex.split(student.train)
-    given = _options(tuple(words))
-    words += ["--redis", URL]
+    argv = shlex.split(student.train)
+    given = _options(tuple(argv))
+    argv += ["--redis", URL]
     if "--job" not in given:
-        words += ["--job", name]
+        argv += ["--job", name]
     if "--nodes" not in given and student.nodes > 1:
-        words += ["--nodes", f"1:{student.nodes}"]
+        argv += ["--nodes", f"1:{student.nodes}"]
     if "--checkpoint" not in given:  # a restarted training needs one
-        words += ["--checkpoint", str(checkpoints / name)]
-    return words
+        argv += ["--checkpoint", str(checkpoints / name)]
+    return argv
 
 
-def _unseen(words: tuple[str, ...], url: str) -> tuple[tuple[str, ...], dict[str, str]]:
+def _hide_password(argv: tuple[str, ...], url: str) -> tuple[tuple[str, ...], dict[str, str]]:
     """Move a URL with a password to a variable, as all users can read command lines."""
     if masked(url) != url:
-        variable = "EDL_REDIS" if words[0] == COORDINATOR else "EDL_COORDINATOR"
-        for at, pair in enumerate(pairwise(words)):
+        variable = "EDL_REDIS" if argv[0] == COORDINATOR else "EDL_COORDINATOR"
+        for at, pair in enumerate(pairwise(argv)):
             if pair == ("--redis", url):
-                return (*words[:at], *words[at + 2 :]), {variable: url}
-    return words, {}
+                return (*argv[:at], *argv[at + 2 :]), {variable: url}
+    return argv, {}
 
 
-def _options(words: tuple[str, ...]) -> set[str]:
-    return {word.split("=")[0] for word in words}
+def _options(argv: tuple[str, ...]) -> set[str]:
+    return {word.split("=")[0] for word in argv}
 
 
 def _tag(path: Path) -> str:

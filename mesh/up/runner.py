@@ -16,7 +16,7 @@ from ...runtime.errors import ProcessFailed
 from ...runtime.lifecycle import Stop
 from ...runtime.supervise import Identity, Process, identity_of, start, stop_all
 from . import messages
-from .mesh_state import MeshState, decide, ended, initial_state, ready, started, stop
+from .mesh_state import MeshState, decide, ended, initial_state, ready, started, stop_requested
 from .plan import COORDINATOR, LaunchPlan
 
 #: Seconds between checks of the processes.
@@ -112,27 +112,27 @@ class MeshRunner:
         self._unrecorded = False
         self._began_s = time.monotonic()
 
-    def run(self, wish: Stop) -> MeshView:
+    def run(self, stop: Stop) -> MeshView:
         """Run until the mesh has ended; return the final view.
 
-        The mesh ends when all students have ended, when it fails, or when `wish` is requested.
+        The mesh ends when all students have ended, when it fails, or when `stop` is requested.
         """
         self._began_s = time.monotonic()
         try:
             while not self._mesh.over:
-                self._step(wish)
+                self._step(stop)
         finally:  # leave no process after an error
             left = [one.process for one in self._running.values() if one.process is not None]
             stop_all([process for process in left if process.alive], 0.0)
         return self._view()
 
-    def _step(self, wish: Stop) -> None:
+    def _step(self, stop: Stop) -> None:
         """Wait briefly for events, and act on them."""
         before = self._mesh
         self._note_ready(_POLL_S)
         self._note_ended()
-        if wish.requested and not (self._mesh.stopping and self._mesh.urgent >= wish.urgent):
-            self._set_state(stop(self._mesh, wish.urgent))
+        if stop.requested and not (self._mesh.stopping and self._mesh.urgent >= stop.urgent):
+            self._set_state(stop_requested(self._mesh, stop.urgent))
         now = time.monotonic()
         mesh, actions = decide(self._mesh, now)
         self._set_state(mesh)
@@ -145,7 +145,7 @@ class MeshRunner:
         if self._up_s is None and self._mesh.up:
             self._up_s = time.monotonic() - self._began_s
             self._display.say(
-                messages.up(self._plan.described(), self._up_s, masked(self._url or ""))
+                messages.up(self._plan.summary(), self._up_s, masked(self._url or ""))
             )
         view = self._view()
         self._display.show(view)

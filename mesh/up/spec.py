@@ -76,8 +76,15 @@ class ServiceSpec:
     ready_s: Ready = 120.0
 
     def __post_init__(self) -> None:
-        ours = ("--model", "--service", "--redis", "--coordinator", "--teacher-id", "--grace")
-        check_words("options", self.options, ours, "model, the service's name, grace_s")
+        reserved_options = (
+            "--model",
+            "--service",
+            "--redis",
+            "--coordinator",
+            "--teacher-id",
+            "--grace",
+        )
+        check_words("options", self.options, reserved_options, "model, the service's name, grace_s")
         _check_url("options", self.options)
         check_env(self.env)
         bounds = (self.min_teachers, self.max_teachers)
@@ -115,8 +122,8 @@ class StudentSpec:
     grace_s: Grace = 30.0
 
     def __post_init__(self) -> None:
-        ours = ("--redis", "--dry-run", "--teachers")
-        check_program(self.train, self.command, ours, "the coordinator")
+        reserved_options = ("--redis", "--dry-run", "--teachers")
+        check_program(self.train, self.command, reserved_options, "the coordinator")
         _check_url("train", self.train)
         check_env(self.env)
 

@@ -128,7 +128,7 @@ class StateDirectory:
         return self.folder / "checkpoints"
 
     @property
-    def own_log(self) -> Path:
+    def background_log(self) -> Path:
         """Path of the output of an `edl up` in the background."""
         return self.folder / "up.log"
 
@@ -160,7 +160,7 @@ class StateDirectory:
             part.write_text(state.to_json())
             part.replace(self._state)
 
-    def open_own_log(self) -> BinaryIO:
+    def open_background_log(self) -> BinaryIO:
         """Truncate the log of an `edl up` in the background, and open it for reading.
 
         Raises:
@@ -168,14 +168,14 @@ class StateDirectory:
         """
         with _writing(self.folder):
             self.folder.mkdir(0o700, parents=True, exist_ok=True)
-            return self.own_log.open("w+b", buffering=0)
+            return self.background_log.open("w+b", buffering=0)
 
-    def forget(self) -> None:
+    def delete_record(self) -> None:
         """Delete the record of a mesh that has ended."""
         with contextlib.suppress(OSError):  # a stale record does no harm: its processes have ended
             self._state.unlink()
 
-    def clear(self) -> None:
+    def delete(self) -> None:
         """Remove the directory of a mesh that has ended; the caller holds the lock."""
         shutil.rmtree(self.folder, ignore_errors=True)
 

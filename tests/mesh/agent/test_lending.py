@@ -7,16 +7,16 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.mesh.agent.lending import LendingConfig, LendingMemory, lend
+from edl.mesh.agent.lending import LendingConfig, LendingMemory, decide_lending
 
-OWNED = LendingConfig(most_load=1.0, quiet_s=10.0, mean_s=0.0)
+OWNED = LendingConfig(max_load=1.0, quiet_s=10.0, mean_s=0.0)
 
 
 def looks(loads: list[float], config: LendingConfig = OWNED) -> list[bool]:
     """Whether it was lent at each look, one a second."""
     memory, lent = LendingMemory(), []
     for now, load in enumerate(loads):
-        found, memory = lend(load, None, memory, float(now), config)
+        found, memory = decide_lending(load, None, memory, float(now), config)
         lent.append(found.lent)
     return lent
 
@@ -27,18 +27,18 @@ class TestLending:
         assert lent == [True, False, *[False] * 10, True, True]
         assert not any(looks([2.0, *[0.6] * 30]))
         assert looks([2.0, *[0.1] * 9, 0.7, *[0.1] * 9]) == [False] * 20
-        config = LendingConfig(most_load=1.0, mean_s=3.0)
+        config = LendingConfig(max_load=1.0, mean_s=3.0)
         assert all(looks([0.0, 2.0, 0.0, 0.0, 2.0, 0.0], config))
         assert not all(looks([0.0, 2.0, 2.0, 2.0, 2.0], config))
         assert all(looks([64.0] * 5, LendingConfig()))
 
     def test_yielded_until(self) -> None:
         for until, left_s in ((30.0, 25.0), (inf, 0.0)):
-            found, memory = lend(0.0, until, LendingMemory(), 5.0, OWNED)
+            found, memory = decide_lending(0.0, until, LendingMemory(), 5.0, OWNED)
             assert (found.lent, found.until_s) == (False, left_s)
             assert "edl agent yield" in found.why
-        assert lend(0.0, 30.0, memory, 30.0, OWNED)[0].lent
-        assert lend(0.0, None, memory, 6.0, OWNED)[0].lent
+        assert decide_lending(0.0, 30.0, memory, 30.0, OWNED)[0].lent
+        assert decide_lending(0.0, None, memory, 6.0, OWNED)[0].lent
 
     @given(
         st.lists(st.tuples(st.sampled_from([0.1, 0.4, 0.7, 1.5]), st.integers(1, 15)), min_size=4)

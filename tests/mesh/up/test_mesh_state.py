@@ -24,7 +24,7 @@ from edl.mesh.up.mesh_state import (
     initial_state,
     ready,
     started,
-    stop,
+    stop_requested,
 )
 
 RNG = random.Random(1)
@@ -113,7 +113,7 @@ def parts_of_a_mesh(draw: st.DrawFn) -> tuple[ProcessSpec, ...]:
 
 class TestMeshStartup:
     def test_mesh_ends_in_reverse_order(self) -> None:
-        leaves, orders = decide(stop(after(initial_state(SMALL), "c", "t", "u")), 0.0)
+        leaves, orders = decide(stop_requested(after(initial_state(SMALL), "c", "t", "u")), 0.0)
         assert orders == MeshActions(terminate=("u",))
         assert decide(leaves, 1.0) == (leaves, MeshActions()), "nobody is told twice"
         mesh = leaves
@@ -123,7 +123,7 @@ class TestMeshStartup:
         assert mesh.over
         assert mesh.exit_code == 0, "nothing has failed"
         assert decide(leaves, SMALL[2].grace_s + 0.1)[1] == MeshActions(kill=("u",))
-        mesh, orders = decide(stop(leaves, urgent=True), 1.0)
+        mesh, orders = decide(stop_requested(leaves, urgent=True), 1.0)
         assert set(orders.kill) == {"c", "t", "u"}
         assert all(one.phase == "leaving" for one in mesh.processes)
 
@@ -211,7 +211,7 @@ class TestMeshStartup:
             for _ in range(60):
                 world.turn()
             assert world.mesh.up, "nothing died, and not all of it is there"
-        world.mesh = stop(world.mesh, urgent=rng.random() < 0.2)
+        world.mesh = stop_requested(world.mesh, urgent=rng.random() < 0.2)
         for _ in range(200):
             if world.mesh.over:
                 break

@@ -28,7 +28,7 @@ def commands(folder: Path, text: str, url: str | None = None) -> dict[str, str]:
     """Name -> words of each process."""
     file = written(folder, text)
     plan = plan_of(read_mesh(file), file, folder / "own")
-    found = {one.spec.name: plan.words(one, url) for one in plan.processes}
+    found = {one.spec.name: plan.argv(one, url) for one in plan.processes}
     for words in found.values():
         if is_ours(["edl", *words]) and words[0] in ("coordinator", "teacher", "agent", "student"):
             check(["edl", *words])

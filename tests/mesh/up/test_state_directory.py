@@ -49,7 +49,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert (place.folder / "state.json").stat().st_mode & 0o077 == 0, "it may hold a password"
     assert recorded_meshes(tmp_path / "base") == [(place, state)]
     assert "redis://***@127.0.0.1:1" in already_up(Path("mesh.yaml"), state_of(tmp_path))
-    place.forget()
+    place.delete_record()
     assert place.read() is None
     for text in ("", "[]", "{}", '{"version": 1}', '{"version": 99}', "\xff"):
         (place.folder / "state.json").write_text(text)
@@ -97,6 +97,6 @@ def test_a_file_that_is_none_is_no_mesh_unless_one_was_started_from_it(tmp_path:
     place = place_of(tmp_path, "typo.yaml")
     place.write(state_of(typo))
     assert selected_meshes(typo, False, base) == [(place, str(typo))]
-    place.clear()
+    place.delete()
     typo.touch()
     assert selected_meshes(typo, False, base) == [(place, str(typo))]

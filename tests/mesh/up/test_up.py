@@ -152,7 +152,7 @@ TEACHER = "teacher ready: t s on h:2"
 
 def member(part: ProcessSpec, code: str, *args: str, ready: str = "") -> PlannedProcess:
     words = (sys.executable, "-P", "-u", "-c", dedent(code), *args)
-    return PlannedProcess(part, part.service or part.name, words, ours=False, ready=ready)
+    return PlannedProcess(part, part.service or part.name, words, is_edl=False, ready=ready)
 
 
 def coordinator() -> PlannedProcess:
