@@ -81,27 +81,27 @@ def plan(
         check_writable(scenario)
     sweep = None if what_if is None else parse_sweep(what_if, devices, work)
     try:
-        made = make(devices, work, aim, teachers)
+        mesh_plan = make(devices, work, aim, teachers)
     except ValueError as error:
         raise UsageError(f"{cluster} with {job}: {error}") from error
     rows = [] if sweep is None else list(plan_points(sweep, devices, work, aim))
     key = "" if sweep is None else sweep.key
     if as_json:
-        typer.echo(json.dumps(report.as_json(made, key, rows), indent=2))
+        typer.echo(json.dumps(report.as_json(mesh_plan, key, rows), indent=2))
     else:
-        _print(made, key, rows)
+        _print(mesh_plan, key, rows)
         for note in _notes(devices, work):
             typer.echo(note)
     if plot is not None:
         from .plot import draw
 
-        draw(made, key or "teachers", rows or _by_teachers(devices, work, aim), plot)
+        draw(mesh_plan, key or "teachers", rows or _by_teachers(devices, work, aim), plot)
         typer.echo(f"plot written: {plot}", err=True)
     if scenario is not None:
-        _write_scenario(scenario, made, devices, work)
+        _write_scenario(scenario, mesh_plan, devices, work)
 
 
-def _print(made: MeshPlan, key: str, rows: list[SweepPoint]) -> None:
+def _print(mesh_plan: MeshPlan, key: str, rows: list[SweepPoint]) -> None:
     import textwrap
 
     from rich.console import Console
@@ -116,30 +116,30 @@ def _print(made: MeshPlan, key: str, rows: list[SweepPoint]) -> None:
         lines = textwrap.wrap(text, width, subsequent_indent=" " * indent)
         console.print("\n".join(lines), soft_wrap=True)
 
-    for line in report.plan_lines(made):
+    for line in report.plan_lines(mesh_plan):
         say(line, 12)
     console.print()
-    console.print(report.comparison_table(made))
-    for line in report.excluded_lines(made):
+    console.print(report.comparison_table(mesh_plan))
+    for line in report.excluded_lines(mesh_plan):
         say(line, 2)
     console.print()
-    for line in report.verdict_lines(made):
+    for line in report.verdict_lines(mesh_plan):
         say(line, 4)
     if rows:
         console.print()
         console.print(report.sweep_table(key, rows))
 
 
-def _write_scenario(path: Path, made: MeshPlan, cluster: Cluster, job: Distillation) -> None:
+def _write_scenario(path: Path, mesh_plan: MeshPlan, cluster: Cluster, job: Distillation) -> None:
     from ...runtime.errors import UsageError
     from ..files import write
     from .scenario import scenario_of
 
-    if made.mesh is None or made.prediction is None:
-        raise UsageError(f"no scenario to write: {made.way('mesh').why_not}")
-    rate = made.prediction.samples_per_s
+    if mesh_plan.mesh is None or mesh_plan.prediction is None:
+        raise UsageError(f"no scenario to write: {mesh_plan.way('mesh').why_not}")
+    rate = mesh_plan.prediction.samples_per_s
     heading = f"by `edl plan`, which predicts {rate:.5g} samples/s: `edl simulate {path.name}`"
-    write(path, scenario_of(cluster, job, made.mesh, made.prediction), heading)
+    write(path, scenario_of(cluster, job, mesh_plan.mesh, mesh_plan.prediction), heading)
     typer.echo(f"scenario written: {path}", err=True)
 
 

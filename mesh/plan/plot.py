@@ -30,7 +30,7 @@ def draw(plan: MeshPlan, key: str, points: Sequence[SweepPoint], path: Path) -> 
     throughput, money = figure.subplots(2, 1, sharex=True)
     known = [(point.value, point.plan) for point in points if point.plan is not None]
     for method, colour in COLOURS.items():
-        ways = [(value, made.way(method)) for value, made in known]
+        ways = [(value, planned.way(method)) for value, planned in known]
         ways = [(value, way) for value, way in ways if not way.why_not]
         if not ways:
             continue

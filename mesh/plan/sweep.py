@@ -84,13 +84,13 @@ def plan_points(
     for value in sweep.values:
         try:
             if sweep.key == "teachers":
-                made = plan(cluster, job, aim, teachers=int(value))
+                planned = plan(cluster, job, aim, teachers=int(value))
             else:
-                made = plan(*_changed(sweep.key, value, cluster, job), aim)
+                planned = plan(*_changed(sweep.key, value, cluster, job), aim)
         except ValueError as error:
             yield SweepPoint(value, None, str(error))
         else:
-            yield SweepPoint(value, made)
+            yield SweepPoint(value, planned)
 
 
 def _bound(text: str, written: str, integer: bool, rule: Number) -> float:
