@@ -70,7 +70,7 @@ def time_steps_in_child(
     steps: int,
     budget_s: float,
     cores: Sequence[int],
-    on_progress: Callable[[str], None],
+    say: Callable[[str], None],
 ) -> StepTimings:
     """Time steps of a job in a child process.
 
@@ -80,7 +80,7 @@ def time_steps_in_child(
         steps: number of steps with a whole batch; the number with half a batch is the same.
         budget_s: seconds after which no further step begins, once five steps count.
         cores: cores of the child; empty: any.
-        on_progress: called with a line of text.
+        say: called with a line of text.
 
     Raises:
         JobError: the job cannot be timed.
@@ -93,7 +93,7 @@ def time_steps_in_child(
         for message in channel:
             match message["kind"]:
                 case "progress":
-                    on_progress(message["text"])
+                    say(message["text"])
                 case "refused":
                     raise JobError(message["message"])
                 case "done":
