@@ -56,13 +56,14 @@ def test_all_output_is_kept_logged_and_echoed_even_if_that_fails(tmp_path: Path)
 
 
 def test_expect_finds_earlier_lines_and_says_how_the_child_ended() -> None:
-    process = start(python("print('port 17'); print('no such model'); raise SystemExit(2)"))
+    process = start(python("print('port 17'); print('no such model\\n'); raise SystemExit(2)"))
     for _ in range(2):
         assert process.expect(r"port (\d+)", WAIT_S)[1] == "17"
     with pytest.raises(ProcessFailed, match=r"exit code 2.*no such model") as caught:
         process.expect("ready", WAIT_S)
     assert "\n" not in str(caught.value)
     assert "port 17\nno such model" in caught.value.__notes__[0]
+    assert process.last_line == "no such model", "blank lines do not count"
 
 
 def test_waits_that_end_leave_the_child_alone() -> None:
