@@ -84,15 +84,15 @@ class OipGrpcClient:
         self._retry_s = 0.0  # time of the next attempt
 
     def probe(self, timeout_s: float) -> ModelDescription:
-        name = self._model
+        name, until_s = self._model, time.monotonic() + timeout_s
         ready = _call(self._stub.ModelReady, pb.ModelReadyRequest(name=name), timeout_s)
         if not ready.ready:
             raise RetryableError(f"model {name!r} is not ready there")
-        configured = MODEL_CONFIGURATION in self._extensions(timeout_s)
-        most_rows = self._most_rows(timeout_s) if configured else None
+        configured = MODEL_CONFIGURATION in self._extensions(_left_s(until_s))
+        most_rows = self._most_rows(_left_s(until_s)) if configured else None
         try:
             wanted = pb.ModelMetadataRequest(name=name)
-            metadata = _call(self._stub.ModelMetadata, wanted, timeout_s)
+            metadata = _call(self._stub.ModelMetadata, wanted, _left_s(until_s))
         except RequestRefused:  # it is ready, but does not describe itself
             return ModelDescription(most_rows=most_rows)
         return ModelDescription(_specs(metadata.inputs), _specs(metadata.outputs), most_rows)
@@ -105,8 +105,7 @@ class OipGrpcClient:
             raise RequestRefused(f"it cannot be sent: {error}") from None
         request.check()
         try:
-            left_s = max(until_s - time.monotonic(), 0.0)
-            said = tensors.decode_response(_call(self._infer, message, left_s))
+            said = tensors.decode_response(_call(self._infer, message, _left_s(until_s)))
         except WireError as error:
             raise BadAnswer(str(error)) from None
         return LabelResponse(said.outputs, said.parameters, said.output_parameters)
@@ -196,6 +195,10 @@ def _specs(tensors: Any) -> tuple[TensorSpec, ...]:
         TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape), tensor.output_kind)
         for tensor in tensors
     )
+
+
+def _left_s(until_s: float) -> float:
+    return max(until_s - time.monotonic(), 0.0)
 
 
 def _call(method: Any, request: Any, timeout_s: float) -> Any:

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
 import pytest
 
 from edl.proto.arena import Array
-from edl.proto.clients import LabelRequest, TeacherClient, input_mismatch, open_client
+from edl.proto.clients import LabelRequest, TeacherClient, input_mismatch, oip_grpc, open_client
 from edl.proto.clients.oip_http import OipHttpClient
 from edl.proto.datatypes import TensorSpec
 from edl.proto.protocols import PADDLE_SERVING, PADDLE_SERVING_CPP
@@ -334,3 +335,22 @@ def test_nothing_secret_goes_in_the_clear(authority: Authority, tmp_path: Path) 
         OipHttpClient("https://192.0.2.1:8000", MODEL, security).close()
     trusted = ClientSecurity(None, token, insecure=True)
     OipHttpClient("http://192.0.2.1:8000", MODEL, trusted).close()
+
+
+def test_the_calls_of_a_probe_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, timeouts_s = [50.0], list[float]()
+    really_call = oip_grpc._call  # noqa: SLF001 - each call takes a second of virtual time
+
+    def call(method: object, request: object, timeout_s: float) -> object:
+        timeouts_s.append(timeout_s)
+        now_s[0] += 1.0
+        return really_call(method, request, DEADLINE_S)
+
+    monkeypatch.setattr(oip_grpc, "_call", call)
+    monkeypatch.setattr(oip_grpc, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    server = start("grpc")
+    server.most_rows = 8
+    with closing(open_client("oip", server.address, MODEL)) as client:
+        assert client.probe(9.0).most_rows == 8
+    server.stop()
+    assert timeouts_s == [9.0, 8.0, 7.0, 6.0]
