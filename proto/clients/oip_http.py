@@ -117,8 +117,11 @@ class HttpConnectionPool:
             said["Content-Length"] = str(sum(map(len, body)))
         request = _HttpRequest(method, self._connector.path + path, said, body, check)
         if (kept := self._take_idle()) is not None:
-            with suppress(TeacherLost):
+            try:
                 return self._exchange_on(kept, request, until_s)
+            except TeacherLost as error:
+                if isinstance(error, DeadlineExceeded):
+                    raise
         return self._exchange_on(self._open_connection(until_s), request, until_s)
 
     def close(self) -> None:

@@ -172,3 +172,13 @@ def test_a_body_that_changes_while_it_is_sent_is_not_answered(talk: Talk) -> Non
 
 def test_a_long_error_text_is_cut() -> None:
     assert HttpReply(503, {}, memoryview(b"[" * 100_000)).words() == "[" * 300
+
+
+def test_a_late_reply_over_a_kept_connection_is_not_asked_for_again(talk: Talk) -> None:
+    assert talk.ask().status == 200
+    over = threading.Event()
+    talk.server.behave = lambda *_: (over.wait(DEADLINE_S), b"")[1]
+    with pytest.raises(DeadlineExceeded, match="no answer"):
+        talk.ask(within_s=0.3)
+    over.set()
+    assert (len(talk.server.asked), talk.opened) == (2, 1)
