@@ -98,8 +98,8 @@ STATUS_HEADER: Final = "edl-status"
 #: gRPC's words for a message above the size limit. Its code says "try again", but the same bytes
 #: will never fit.
 _TOO_LARGE = "larger than max"
-#: Details travel in a header; gRPC takes 8 KiB of headers in all.
-_MAX_DETAILS = 1000
+#: Details travel in a header, where each byte may take three; gRPC takes 8 KiB of headers in all.
+_MAX_DETAILS_BYTES = 1000
 
 
 def to_status(error: Exception) -> tuple[grpc.StatusCode, str]:
@@ -107,8 +107,10 @@ def to_status(error: Exception) -> tuple[grpc.StatusCode, str]:
     kinds = dict(_SENT)
     code = next(kinds[kind] for kind in type(error).__mro__ if kind in kinds)
     message = str(error) if isinstance(error, EdlError) else f"{type(error).__name__}: {error}"
-    message = message.encode("utf-8", "replace").decode()
-    return code, message if len(message) <= _MAX_DETAILS else message[: _MAX_DETAILS - 1] + "…"
+    details = message.encode("utf-8", "replace")
+    if len(details) > _MAX_DETAILS_BYTES:
+        details = details[: _MAX_DETAILS_BYTES - 3] + "…".encode()
+    return code, details.decode("utf-8", "ignore")
 
 
 def to_metadata(error: Exception) -> tuple[tuple[str, str], ...]:
