@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, MetricsHandler
 
-from .errors import AccessError, AddressInUse, EdlError, UnavailableError, UsageError
+from .errors import AccessError, AddressInUse, EdlError, Forbidden, UnavailableError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -217,8 +217,9 @@ def _handler(
             try:
                 if authorize is not None:
                     authorize(token.strip() if kind.lower() == "bearer" else "")
-            except AccessError:
-                self._send(401, b"", "WWW-Authenticate", "Bearer")
+            except AccessError as error:
+                status = 403 if isinstance(error, Forbidden) else 401
+                self._send(status, b"", "WWW-Authenticate", "Bearer")
                 return
             try:
                 found = answer(path)

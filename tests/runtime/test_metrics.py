@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Metric
 from prometheus_client.registry import Collector
 
 from edl.runtime import metrics
-from edl.runtime.errors import AddressInUse, Unauthenticated, UsageError
+from edl.runtime.errors import AddressInUse, Forbidden, Unauthenticated, UsageError
 from edl.runtime.metrics import MetricsServer, split_listen
 from edl.tests.waiting import DEADLINE_S
 
@@ -96,6 +96,8 @@ def test_hosts_and_ports_are_told_apart() -> None:
 
 def test_with_a_gate_a_scrape_needs_its_token_and_health_none(registry: CollectorRegistry) -> None:
     def authorize(token: str) -> None:
+        if token == "closesesame":
+            raise Forbidden("it is for another role")
         if token != "opensesame":
             raise Unauthenticated("no such token")
 
@@ -104,6 +106,7 @@ def test_with_a_gate_a_scrape_needs_its_token_and_health_none(registry: Collecto
         MetricsServer("0.0.0.0:0", registry, authorize=authorize, ready=lambda: well[0])
     ) as server:
         assert scrape(server) == scrape(server, "wrong") == (401, "")
+        assert scrape(server, "closesesame") == (403, "")
         status, text = scrape(server, "opensesame")
         assert (status, "edl_test_turns_total" in text) == (200, True)
         assert scrape(server, path="/health/live") == (200, "")
