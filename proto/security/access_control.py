@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import stat
 import threading
 import time
@@ -153,7 +154,7 @@ def read_token(path: Path) -> str:
 def _read_secret(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            mode = stat.S_IMODE(path.stat().st_mode)
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
                 raise UsageError(
                     f"{path} holds secrets and its mode is {mode:04o}, which lets others in: "

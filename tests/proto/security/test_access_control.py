@@ -216,6 +216,23 @@ def test_a_file_open_to_others_is_refused(tmp_path: Path, mode: int, read: objec
         read(path)  # type: ignore[operator]
 
 
+def test_the_file_that_was_opened_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, later = (write_secret(tmp_path / name, "abc") for name in ("tokens", "later"))
+    path.chmod(0o644)
+    really_open = Path.open
+
+    def replaced_meanwhile(self: Path, mode: str) -> object:
+        file = really_open(self, mode)
+        later.replace(path)
+        return file
+
+    monkeypatch.setattr(Path, "open", replaced_meanwhile)
+    with pytest.raises(UsageError, match="mode is 0644"):
+        read_token(path)
+
+
 def test_a_client_has_one_token_in_a_file_of_its_own(tmp_path: Path) -> None:
     path = write_secret(tmp_path / "token", " abc\n")
     for mode in (0o600, 0o400, 0o440):
