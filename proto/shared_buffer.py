@@ -187,7 +187,7 @@ class SharedBuffer(Arena):
         Raises:
             WireError: no array can lie there.
         """
-        if offset > self._size and self._grown_size(offset) < offset:
+        if offset < ALIGNMENT or (offset > self._size and self._grown_size(offset) < offset):
             raise WireError(
                 f"no array lies at byte {offset} of a shared memory of {self._size} bytes"
             )

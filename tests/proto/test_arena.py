@@ -226,6 +226,12 @@ def test_it_never_becomes_smaller(shared: SharedBuffer) -> None:
         os.ftruncate(shared.fd, 0)
 
 
+@pytest.mark.parametrize("offset", [-64, 0, 7, 1 << 40])
+def test_a_generation_is_that_of_an_array(shared: SharedBuffer, offset: int) -> None:
+    with pytest.raises(WireError, match=f"no array lies at byte {offset} "):
+        shared.generation(offset)
+
+
 def test_a_key_names_a_descriptor_or_a_file() -> None:
     assert descriptor_of(key_of(77, 5)) == (77, 5)
     for name in ("edl-x", "edl-fd-1", "edl-fd--1-2", "edl-fd-1-2x", "edl-fd-٣-2", "edl-fd-0-1"):
