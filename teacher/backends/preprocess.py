@@ -17,6 +17,7 @@ import numpy as np
 
 from ...proto.arena import Array
 from ...proto.datatypes import TensorSpec, dtype_of
+from ...proto.forms import FLOATS
 from ...runtime.errors import ModelError, RequestRefused, UsageError
 from . import Backend, Submit, queue_of
 from .callable import read_only
@@ -29,7 +30,6 @@ Apply = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 #: function that converts them.
 BuiltInStep = Callable[[str, Sequence[TensorSpec]], tuple[tuple[TensorSpec, ...], Apply]]
 
-_FLOATS: Final = ("FP32", "FP16", "BF16")
 _BYTE: Final = 255.0
 #: Of ImageNet's training images: red, green and blue, as shares of the full range of a byte.
 _IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
@@ -64,7 +64,7 @@ class _Normalize:
 
     def _factors(self, name: str, tensor: TensorSpec) -> tuple[Array, Array]:
         """Return `scale` and `offset` (float32) in shapes for broadcasting."""
-        if tensor.datatype not in _FLOATS:
+        if tensor.datatype not in FLOATS:
             raise ModelError(f"{name} makes floats of bytes; the model takes {tensor}")
         mean, std = np.asarray(self.mean), np.asarray(self.std)
         shape = [1, 1, 1, 1]

@@ -83,7 +83,8 @@ def test_bytes_become_normalised_floats(name: str, mean: Any, std: Any, pixels: 
     assert backend.spec.inputs[1] == TensorSpec("mask", "FP32", (-1, 2))
     made = backend.run(given(pixels))["image"]
     assert made.dtype == np.float32
-    assert preprocessed(echo("FP16"), [name]).run(given(pixels))["image"].dtype == np.float16
+    for datatype, dtype in (("FP16", np.float16), ("FP64", np.float64)):
+        assert preprocessed(echo(datatype), [name]).run(given(pixels))["image"].dtype == dtype
     last = np.moveaxis(pixels, 1, -1) / 255
     np.testing.assert_allclose(np.moveaxis(made, 1, -1), (last - mean) / std, atol=1e-5)
 
