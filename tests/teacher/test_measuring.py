@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -116,6 +117,23 @@ def test_sizes_that_do_not_fit_into_memory_are_left_out() -> None:
     chosen, per_sample_s = fastest_micro_batch(device.backend, device.clock)
     assert chosen == 8
     assert list(per_sample_s) == [1, 2, 4, 8]
+
+
+def test_a_size_that_stops_fitting_excludes_larger_ones() -> None:
+    """Another process may take memory between two runs."""
+    runs = Counter[int]()
+
+    def seconds_of(size: int, _: int) -> float:
+        runs[size] += 1
+        if size == 4 and runs[size] > 9:
+            raise RetryableError("out of device memory")
+        return size * {1: 0.02, 2: 0.011}.get(size, 0.01)
+
+    device = Device(seconds_of)
+    chosen, per_sample_s = fastest_micro_batch(device.backend, device.clock)
+    assert runs[8] > 0
+    assert chosen == 2
+    assert list(per_sample_s) == [1, 2]
 
 
 @pytest.mark.parametrize("runs", [0, 4])
