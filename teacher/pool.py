@@ -354,6 +354,7 @@ class PredictorProcess:
                 self._median.add(seconds / samples)
                 self.t_t_s = max(self._median.value or 0.0, LEAST_S)
         except Exception as error:  # such as no memory: no caller may wait for ever
+            sent += [told["record"] for told in message["results"] if "record" in told]
             job.results.set_exception(error)
             return
         job.results.set_result(results)
@@ -435,7 +436,8 @@ class PredictorProcess:
                     self._on_progress(message["text"])
                 case "ready":
                     self._became_ready(from_plain(PredictorReady, message))
-                    self._channel, self.ready = channel, True
+                    with self._lock:
+                        self._channel, self.ready = channel, True
                     self._on_change()
                     self._settled.set()
                 case "refused":

@@ -166,6 +166,22 @@ def test_the_memory_of_inputs_and_labels_is_used_again() -> None:
     assert sizes[-1] == sizes[3]
 
 
+def test_labels_that_cannot_be_read_give_their_memory_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(refs: object, arena: object) -> dict[str, Array]:
+        raise OSError("no memory to map")
+
+    monkeypatch.setattr(pool.jobs, "arrays_at", fail)
+    sizes = []
+    with running(STEERED) as bench:
+        for _ in range(6):
+            with pytest.raises(OSError, match="no memory to map"):
+                submit(bench.pool, batch(rows=GROWTH_BYTES // 64)).result(DEADLINE_S)
+            sizes.append(memory_bytes())
+    assert sizes[-1] == sizes[3]
+
+
 def test_a_crash_fails_its_jobs_and_the_next_start_serves(hold: Path) -> None:
     with running(STEERED) as bench:
         client, before = bench.pool, bench.ask()
