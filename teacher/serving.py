@@ -158,28 +158,30 @@ class TeacherLifecycle:
         self._pool = PredictorPool(
             config.predictors, on_progress=on_progress, on_change=self._predictors_changed
         )
-        self._batcher = Batcher(self._pool, config.server.slots, config.batching, self._recorder)
-        access = AccessControl(config.server.security, self._recorder.count_refusal)
-        servicer = InferenceServicer(
-            self._identity,
-            self._batcher,
-            self._recorder,
-            SharedMemoryRegions(
-                config.server.max_message_bytes, system=config.server.allow_system_shm
-            ),
-        )
-        self._server = TeacherServer(
-            config.server, servicer, access, self._recorder, self._server_ended
-        )
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._pool.stop)
+            self._batcher = Batcher(
+                self._pool, config.server.slots, config.batching, self._recorder
+            )
+            access = AccessControl(config.server.security, self._recorder.count_refusal)
+            servicer = InferenceServicer(
+                self._identity,
+                self._batcher,
+                self._recorder,
+                SharedMemoryRegions(
+                    config.server.max_message_bytes, system=config.server.allow_system_shm
+                ),
+            )
+            self._server = TeacherServer(
+                config.server, servicer, access, self._recorder, self._server_ended
+            )
+            undo.callback(self._server.stop, 0)
             self._address = advertised(config.server.host, config.advertise, self._server.port)
             self._identity.teacher_id = config.teacher_id or self._address
             log_as(service=config.service, teacher=self._identity.teacher_id)
             self._recorder.watch(self._view)
             self._serve_metrics(access)
-        except BaseException:
-            self._server.stop(0)
-            raise
+            undo.pop_all()
 
     def load(self) -> bool:
         """Answer probes, load the model and warm it up; returns False if a stop came first."""

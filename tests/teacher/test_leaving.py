@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import socket
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from edl import __version__
 from edl.coordinator.registry import Registry, connect
 from edl.coordinator.store.memory_store import MemoryStore
+from edl.runtime.errors import AddressInUse
 from edl.runtime.lifecycle import Stop
 from edl.teacher import serving
-from edl.teacher.config import PredictorConfig, TeacherConfig
+from edl.teacher.config import PredictorConfig, ServerConfig, TeacherConfig
 from edl.teacher.registration import TeacherView, kinds_fact, new_incarnation, new_registration
-from edl.teacher.serving import drain
+from edl.teacher.serving import TeacherLifecycle, drain
 from edl.tests.teacher.bench import Bench, timing
 from edl.tests.teacher.fakes import SPEC
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -118,3 +124,19 @@ def test_a_drain_ends_after_its_grace(teacher: Teacher) -> None:
 def test_incarnations_follow_the_clock_of_the_registry() -> None:
     assert new_incarnation(Registry(MemoryStore(clock=lambda: 7.25)), Stop()) == 7250
     assert new_incarnation(None, Stop()) > 7250
+
+
+def test_a_teacher_that_cannot_listen_closes_its_memory() -> None:
+    folder = Path("/proc/self/fd")
+
+    def memory_files() -> int:
+        return sum("memfd:" in os.path.realpath(file) for file in folder.iterdir())
+
+    gc.collect()
+    before = memory_files()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = replace(CONFIG, server=ServerConfig(port=taken.getsockname()[1]))
+        with pytest.raises(AddressInUse):
+            TeacherLifecycle(config, Stop(), None, lambda text: None)
+    gc.collect()  # a map has a descriptor of its own
+    assert memory_files() == before
