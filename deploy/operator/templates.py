@@ -12,7 +12,21 @@ from ...mesh.kubernetes.resources import GROUP, Object, quantity
 from ...runtime.errors import UsageError
 
 #: User id and group id of our images.
-USER: Final = 65532
+_USER: Final = 65532
+#: Security contexts of our pods and of their containers.
+POD_SECURITY: Final[Object] = {
+    "runAsNonRoot": True,
+    "runAsUser": _USER,
+    "runAsGroup": _USER,
+    "fsGroup": _USER,
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONTAINER_SECURITY: Final[Object] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
 #: Annotation with the hash of the manifest. It changes even if a field is only removed from it.
 HASH_ANNOTATION: Final = f"{GROUP}/made-from"
 #: Lists of a pod spec that are merged by this key of their items; lists that are concatenated.
@@ -23,6 +37,19 @@ _KEYED: Final = {
     "volumeMounts": "mountPath",
 }
 _APPENDED: Final = frozenset({"tolerations"})
+
+
+def unreachable_tolerations(seconds: int) -> list[Object]:
+    """Return tolerations that move a pod from an unreachable node after so many seconds."""
+    return [
+        {
+            "key": f"node.kubernetes.io/{condition}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": seconds,
+        }
+        for condition in ("unreachable", "not-ready")
+    ]
 
 
 def merged(ours: Any, theirs: Any, key: str = "") -> Any:

@@ -9,7 +9,14 @@ from ....mesh.jobs.spec import QueuedJobSpec
 from ....mesh.kubernetes.resources import NODE_CONTAINER, Object, labels_of, owner_reference
 from ....runtime.errors import UsageError
 from ..capacity import checked_requests_of
-from ..templates import USER, check_coordinator, escaped, merged
+from ..templates import (
+    CONTAINER_SECURITY,
+    POD_SECURITY,
+    check_coordinator,
+    escaped,
+    merged,
+    unreachable_tolerations,
+)
 
 #: Folder of checkpoints: a volume claim, if the job names one, else an empty volume of the pod.
 CHECKPOINTS: Final = "/var/lib/edl/checkpoints"
@@ -98,23 +105,8 @@ def _pod_spec(job: Object, number: int, url: str | None) -> Object:
         # The kernel drops a SIGTERM for process 1 of a container that has no handler for it.
         "shareProcessNamespace": not spec.get("train"),
         "terminationGracePeriodSeconds": spec.get("graceSeconds", 60),
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "tolerations": [
-            {
-                "key": f"node.kubernetes.io/{trouble}",
-                "operator": "Exists",
-                "effect": "NoExecute",
-                "tolerationSeconds": _UNREACHABLE_S,
-            }
-            for trouble in ("unreachable", "not-ready")
-        ],
+        "securityContext": POD_SECURITY,
+        "tolerations": unreachable_tolerations(_UNREACHABLE_S),
         "containers": [
             {
                 "name": NODE_CONTAINER,
@@ -123,11 +115,7 @@ def _pod_spec(job: Object, number: int, url: str | None) -> Object:
                 "env": _env(job, number, url),
                 "resources": spec.get("resources") or {},
                 "terminationMessagePolicy": "FallbackToLogsOnError",
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "readOnlyRootFilesystem": True,
-                    "capabilities": {"drop": ["ALL"]},
-                },
+                "securityContext": CONTAINER_SECURITY,
                 "volumeMounts": [
                     {"name": "tmp", "mountPath": "/tmp"},
                     {"name": "state", "mountPath": "/var/lib/edl"},

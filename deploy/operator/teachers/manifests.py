@@ -16,7 +16,7 @@ from ....mesh.kubernetes.resources import (
     quantity,
 )
 from ....runtime.errors import UsageError
-from ..templates import USER, check_coordinator, escaped, merged
+from ..templates import CONTAINER_SECURITY, POD_SECURITY, check_coordinator, escaped, merged
 from .spot import spot_fields
 
 CONTAINER: Final = "teacher"
@@ -205,14 +205,7 @@ def _pod(resource: Object, coordinator: str | None) -> Object:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": spec["graceSeconds"] + _MARGIN_S,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": POD_SECURITY,
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,
@@ -251,11 +244,7 @@ def _container(resource: Object, coordinator: str | None) -> Object:
         "readinessProbe": _probe("/health/ready", periodSeconds=5, failureThreshold=3),
         "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", _DRAIN]}}},
         **({"resources": resources} if resources else {}),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": CONTAINER_SECURITY,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},

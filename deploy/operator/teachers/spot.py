@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ....mesh.kubernetes.resources import Object
+from ..templates import unreachable_tolerations
 
 #: Taints and labels of spot machines.
 _SPOT_TAINTS: Final = (
@@ -19,7 +20,7 @@ _SPOT_LABELS: Final = (
     ("karpenter.sh/capacity-type", "spot"),
 )
 #: Pods are moved from an unreachable machine after so many seconds.
-_SILENCE_S: Final = 10
+_UNREACHABLE_S: Final = 10
 
 
 def spot_fields() -> Object:
@@ -30,15 +31,7 @@ def spot_fields() -> Object:
         else {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
         for key, value in _SPOT_TAINTS
     ]
-    for trouble in ("unreachable", "not-ready"):
-        tolerations.append(
-            {
-                "key": f"node.kubernetes.io/{trouble}",
-                "operator": "Exists",
-                "effect": "NoExecute",
-                "tolerationSeconds": _SILENCE_S,
-            }
-        )
+    tolerations += unreachable_tolerations(_UNREACHABLE_S)
     preferred = [
         {
             "weight": 100,
