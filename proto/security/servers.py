@@ -16,7 +16,7 @@ import logging
 import socket
 import ssl
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -26,6 +26,7 @@ from grpc.aio import _server as grpc_server
 
 from ...runtime.errors import AddressInUse
 from .certificates import PemContents, Reloaded, check_validity, read_pem
+from .client_connections import Options
 from .credentials import ServerSecurity, TlsFiles
 
 if TYPE_CHECKING:
@@ -237,9 +238,6 @@ def _configuration(pem: PemContents) -> grpc.ServerCertificateConfiguration:
     assert pem.key is not None
     assert pem.certificate is not None
     return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], pem.ca)
-
-
-Options = Sequence[tuple[str, Any]]
 
 
 def aio_server(

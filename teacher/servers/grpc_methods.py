@@ -30,7 +30,7 @@ from ..recorder import CallRecord
 from ..request import RequestTooLarge
 from .admission import EVICTED, AccessLevel, AdmittedCall, CallTable
 from .callers import CallCredentials, CallerIdentity
-from .servicer import ServerContext, ServicerMethod
+from .servicer import MAX_PLAIN_BYTES, ServerContext, ServicerMethod
 from .transport_listener import TransportListener
 
 #: Requests of one stream in work at a time.
@@ -152,8 +152,6 @@ SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_nam
 STREAM: Final = "ModelStreamInfer"
 #: Seconds from the end of a broken call's messages until gRPC cancels it.
 _HANG_UP_S: Final = 0.1
-#: The largest request without tensors.
-_NAMES_BYTES: Final = 64 << 10
 
 _Metadata = tuple[tuple[str, str], ...]
 #: Answers a request, given its caller, its deadline and the record of its call.
@@ -329,10 +327,10 @@ def _deadline_s(context: _Context) -> float | None:
 
 
 def _parse(data: bytes, kind: type[_M]) -> _M:
-    if len(data) > _NAMES_BYTES:
+    if len(data) > MAX_PLAIN_BYTES:
         # gRPC's own words, which tell clients not to retry.
         raise RequestTooLarge(
-            f"a {kind.DESCRIPTOR.name} is larger than max ({len(data)} vs. {_NAMES_BYTES})"
+            f"a {kind.DESCRIPTOR.name} is larger than max ({len(data)} vs. {MAX_PLAIN_BYTES})"
         )
     try:
         return kind.FromString(data)

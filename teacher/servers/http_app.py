@@ -43,7 +43,7 @@ from ..recorder import CallRecord, Recorder
 from ..request import RequestTooLarge
 from .admission import AdmittedCall
 from .callers import CallCredentials
-from .servicer import ServerContext, in_thread
+from .servicer import LIGHT_BYTES, MAX_PLAIN_BYTES, ServerContext, in_thread
 from .shared_regions import RegionReader
 
 #: Key in the `state` of a request: the common name of the caller's certificate.
@@ -125,8 +125,6 @@ _MAX_JSON_BYTES: Final = 16 << 20
 _SMALL_JSON_BYTES: Final = 64 << 10
 #: JSON up to this size is parsed and encoded in the event loop.
 _LITTLE_JSON_BYTES: Final = 4 << 10
-#: Larger binary outputs are not encoded in the event loop.
-_LIGHT_BYTES: Final = 1 << 20
 
 
 class PathNotFound(RequestRefused):
@@ -269,7 +267,7 @@ async def encode(
 
 
 def _light_bytes(request: InferRequest, name: str, text: bool) -> int:
-    return _LIGHT_BYTES if is_binary(request, name) and not text else _LITTLE_JSON_BYTES
+    return LIGHT_BYTES if is_binary(request, name) and not text else _LITTLE_JSON_BYTES
 
 
 def _encoded(
@@ -281,10 +279,6 @@ def _encoded(
     headers = {"content-type": "application/octet-stream", HEAD_LENGTH: str(len(head))}
     body = b"".join((head, *raws))
     return Response(body, headers=headers), len(body)
-
-
-#: The largest body of a request without tensors.
-_NAMES_BYTES: Final = 64 << 10
 
 
 class HttpApi:
@@ -379,7 +373,7 @@ class HttpApi:
         right = self._servicer.methods[name].right
         caller = self._admission.admit(credentials_of(request), right)
         with self._admission.named_calls.begin(caller.owner) as call:
-            body = await read_body(request, call, _NAMES_BYTES, self._config.receive_s)
+            body = await read_body(request, call, MAX_PLAIN_BYTES, self._config.receive_s)
         return parse_object(body) if len(body) else {}
 
     async def _infer(self, request: Request) -> Response:

@@ -71,7 +71,9 @@ EXTENSIONS: Final = (
 )
 
 #: Larger outputs are encoded in a thread, not in the event loop.
-_LIGHT_BYTES: Final = 1 << 20
+LIGHT_BYTES: Final = 1 << 20
+#: The largest request without tensors.
+MAX_PLAIN_BYTES: Final = 64 << 10
 
 
 class ServicerMethod(NamedTuple):
@@ -387,7 +389,7 @@ async def _encode(
     _: InferRequest, response: InferResponse, elsewhere: Collection[str]
 ) -> tuple[bytes, int]:
     outputs = response.outputs.values()
-    if any(array.dtype.hasobject or array.nbytes > _LIGHT_BYTES for array in outputs):
+    if any(array.dtype.hasobject or array.nbytes > LIGHT_BYTES for array in outputs):
         data = await in_thread(tensors.encode_response, response, elsewhere)
     else:
         data = tensors.encode_response(response, elsewhere)
