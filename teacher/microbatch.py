@@ -11,7 +11,7 @@ import numpy as np
 from ..proto.arena import Array
 from ..runtime.errors import BadAnswer, ModelError, RetryableError, TeacherError, UsageError
 from ..scheduler.batching import RUNS, BatchRule, choose, next_size, per_sample_s
-from .backends import Backend, Finish, Submit, at_once, submit_to
+from .backends import Backend, Finish, Run, Submit, at_once, submit_to
 from .backends.tensor_specs import example_batch
 
 #: Value of `--micro-batch` that requests a measurement.
@@ -60,9 +60,6 @@ def _size(text: str, expected: str) -> int:
     if not (digits.isascii() and digits.isdigit() and len(digits) < 10 and int(digits)):
         raise UsageError(f"{expected}, not {digits!r}")
     return int(digits)
-
-
-Run = Callable[[Mapping[str, Array]], dict[str, Array]]
 
 
 def run_in_micro_batches(

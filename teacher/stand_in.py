@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
 from ..proto.arena import Array
 from ..proto.datatypes import TensorSpec
-
-Function = Callable[[Mapping[str, Array]], dict[str, Array]]
+from .backends import Run
 
 IMAGE: Final = TensorSpec("image", "UINT8", (-1, 3, 224, 224))
 _CLASSES: Final = 1000
@@ -21,7 +20,7 @@ _CLASSES: Final = 1000
 _STRIDE: Final = 28
 
 
-def images() -> tuple[Function, list[TensorSpec]]:
+def images() -> tuple[Run, list[TensorSpec]]:
     """Make a model that returns logits of 1000 classes: a fixed projection of UINT8 pixels.
 
     A batch of 32 takes well below a millisecond. Different images get different logits, so mixed-up

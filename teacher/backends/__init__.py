@@ -69,6 +69,8 @@ def _id_of(numerics: tuple[str, ...]) -> str:
     return "-".join([*numerics[:2], digest])
 
 
+#: Runs one micro-batch.
+Run = Callable[[Mapping[str, Array]], dict[str, Array]]
 #: Waits for the end of a run; returns its outputs and its seconds on the device.
 Finish = Callable[[], tuple[dict[str, Array], float]]
 #: Starts a run.
@@ -113,7 +115,7 @@ def submit_to(backend: Backend, clock: Callable[[], float] = time.perf_counter) 
 
 
 def at_once(
-    run: Callable[[Mapping[str, Array]], dict[str, Array]],
+    run: Run,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Submit:
     """Return a `Submit` that runs the model before it returns."""

@@ -23,12 +23,11 @@ from . import Backend, Submit, queue_of
 from .callable import read_only
 from .framework import translated
 from .model_source import call_factory, hash_of_function, is_factory
-from .tensor_specs import matches_spec, narrowed, outputs_by_trial, parse_declared
+from .tensor_specs import ArrayFunction, matches_spec, narrowed, outputs_by_trial, parse_declared
 
-Apply = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 #: Makes a step, given its name and the model's inputs: returns the inputs on the wire, and the
 #: function that converts them.
-BuiltInStep = Callable[[str, Sequence[TensorSpec]], tuple[tuple[TensorSpec, ...], Apply]]
+BuiltInStep = Callable[[str, Sequence[TensorSpec]], tuple[tuple[TensorSpec, ...], ArrayFunction]]
 
 _BYTE: Final = 255.0
 #: Of ImageNet's training images: red, green and blue, as shares of the full range of a byte.
@@ -45,7 +44,7 @@ class _Normalize:
 
     def __call__(
         self, name: str, takes: Sequence[TensorSpec]
-    ) -> tuple[tuple[TensorSpec, ...], Apply]:
+    ) -> tuple[tuple[TensorSpec, ...], ArrayFunction]:
         images = {tensor.name: self._factors(name, tensor) for tensor in _images(name, takes)}
         dtypes = {tensor.name: dtype_of(tensor.datatype) for tensor in takes}
 
@@ -73,7 +72,9 @@ class _Normalize:
         return scale.astype(np.float32).reshape(shape), offset.astype(np.float32).reshape(shape)
 
 
-def _channels_last(name: str, takes: Sequence[TensorSpec]) -> tuple[tuple[TensorSpec, ...], Apply]:
+def _channels_last(
+    name: str, takes: Sequence[TensorSpec]
+) -> tuple[tuple[TensorSpec, ...], ArrayFunction]:
     """Images arrive channels last, as from decoders, for a model that takes channels first."""
     images = {tensor.name for tensor in _images(name, takes)}
 
@@ -139,7 +140,7 @@ class Preprocessed:
         backend: Backend,
         name: str,
         inputs: tuple[TensorSpec, ...],
-        apply: Apply,
+        apply: ArrayFunction,
         content: str,
     ) -> None:
         self._backend, self._name, self._apply = backend, name, apply
@@ -213,7 +214,7 @@ def outputs_of_steps(names: Sequence[str], inputs: Sequence[TensorSpec]) -> tupl
     return tuple(inputs)
 
 
-def _applied(name: str, apply: Apply, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+def _applied(name: str, apply: ArrayFunction, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
     with translated(f"preprocessing by {name}"):
         return apply(read_only(inputs))
 

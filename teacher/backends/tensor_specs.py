@@ -83,7 +83,8 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return noise
 
 
-Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+#: Converts the arrays of a batch; a model, or a step before it.
+ArrayFunction = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 
 def parse_declared(
@@ -143,7 +144,7 @@ def refuse_outputs(model: Path, settings: ModelSettings) -> None:
 
 
 def outputs_by_trial(
-    run: Run, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], model: str
+    run: ArrayFunction, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], model: str
 ) -> tuple[TensorSpec, ...]:
     """Find the outputs of a model by running it on examples of two sizes.
 
@@ -180,7 +181,7 @@ def _shape(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
     return (FREE, *(size if size == again else FREE for size, again in sizes))
 
 
-def _tried_longer(run: Run, inputs: Sequence[TensorSpec]) -> Mapping[str, Array] | None:
+def _tried_longer(run: ArrayFunction, inputs: Sequence[TensorSpec]) -> Mapping[str, Array] | None:
     """Return outputs for larger free dimensions; None if there are none, or the run fails."""
     if not any(FREE in tensor.shape[1:] for tensor in inputs):
         return None
