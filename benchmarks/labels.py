@@ -22,7 +22,7 @@ from functools import partial
 
 import numpy as np
 
-from ..proto.datatypes import Array
+from ..proto.arena import Array
 from ..proto.forms import LabelForm, decode, encode
 from .report import BenchmarkReport, Estimate, Goal, Row, cpu_s, interleaved
 

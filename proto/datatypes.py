@@ -12,8 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from ..runtime.errors import UsageError, WireError
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from .arena import Array
 
 Buffer = bytes | bytearray | memoryview
 

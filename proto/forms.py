@@ -40,7 +40,8 @@ import ml_dtypes
 import numpy as np
 
 from ..runtime.errors import RequestRefused, UsageError, WireError
-from .datatypes import MAX_MESSAGE_BYTES, Array, Parameter, datatype_of
+from .arena import Array
+from .datatypes import MAX_MESSAGE_BYTES, Parameter, datatype_of
 
 Plain = Literal["float32", "bfloat16", "float16"]
 #: The meaning of an output's numbers along its last axis. Sigmoid outputs are "other".

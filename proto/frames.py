@@ -46,8 +46,9 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 
 from ..runtime.errors import EdlError, WireError
+from .arena import Array
 from .dataclass_json import from_plain, to_plain
-from .datatypes import Array, Parameter, dtype_of, element_count, to_bytes
+from .datatypes import Parameter, dtype_of, element_count, to_bytes
 
 #: Metadata key of `ModelMetadata`: in the call it requests an offer, in the answer it is the offer.
 OFFER_KEY: Final = "edl-transport"

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from ..runtime.errors import RequestRefused, WireError
+from .arena import Array
 from .datatypes import (
     MAX_DIMENSIONS,
-    Array,
     Input,
     Parameter,
     datatype_of,

@@ -20,9 +20,9 @@ from google.protobuf.message import DecodeError, Message
 
 from ..runtime.errors import WireError
 from . import inference_pb2 as pb
+from .arena import Array
 from .datatypes import (
     MAX_MESSAGE_BYTES,
-    Array,
     Buffer,
     Parameter,
     datatype_of,

@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import numpy as np
 
+from edl.proto.arena import Array
 from edl.proto.clients.paddle_serving import NPY, TYPES, read_npy, write_npy
-from edl.proto.datatypes import Array
 from edl.proto.paddle_serving import general_model_pb2 as cpp
 from edl.proto.paddle_serving import general_model_pb2_grpc, pipeline_pb2, pipeline_pb2_grpc
 

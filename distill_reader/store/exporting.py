@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...proto.datatypes import Array
+from ...proto.arena import Array
 from ...proto.forms import LabelForm, decode
 from ...runtime.errors import RequestRefused, StoreDamaged, StoreUnavailable, UsageError
 from .database import Database

@@ -25,7 +25,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ...proto.datatypes import Array, datatype_of, dtype_of
+from ...proto.arena import Array
+from ...proto.datatypes import datatype_of, dtype_of
 from ...proto.forms import FLOATS, LabelForm, encode, narrow
 
 #: Part of every key; changes with the way keys are made.

@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from ...runtime.errors import InputsOverwritten, UsageError, WireError
-from ..datatypes import Array, Input, Parameter, TensorSpec, dtype_of
+from ..arena import Array
+from ..datatypes import Input, Parameter, TensorSpec, dtype_of
 from ..protocols import OIP, PADDLE_SERVING, PADDLE_SERVING_CPP, PROTOCOLS, check_dialled
 from ..security import ClientSecurity
 
@@ -68,6 +69,9 @@ class ModelDescription:
     most_rows: int | None = None
 
 
+OVERWRITTEN: Final = "the memory of the batch was reused before it was sent"
+
+
 class LabelRequest(NamedTuple):
     """One batch to be labelled.
 
@@ -92,7 +96,7 @@ class LabelRequest(NamedTuple):
     def check(self) -> None:
         """Raise InputsOverwritten if the inputs have changed."""
         if not self.is_current():
-            raise InputsOverwritten("the batch was over before it was sent")
+            raise InputsOverwritten(OVERWRITTEN)
 
 
 @dataclass(frozen=True, slots=True)

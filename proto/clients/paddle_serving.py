@@ -37,7 +37,8 @@ from ...runtime.errors import (
     TeacherLost,
     WireError,
 )
-from ..datatypes import Array, datatype_of, dtype_of, from_bytes, from_elements, to_bytes, whole
+from ..arena import Array
+from ..datatypes import datatype_of, dtype_of, from_bytes, from_elements, to_bytes, whole
 from ..paddle_serving import general_model_pb2 as cpp
 from ..paddle_serving import pipeline_pb2 as pb
 from ..security import ClientSecurity, open_channel

@@ -25,7 +25,7 @@ from .. import frames
 from ..datatypes import Parameter, datatype_of, from_bytes, pieces_of, to_bytes
 from ..frames import FramedTensor, FrameHeader, OpenFrame, ResultDescription, TransportOffer
 from ..shared_buffer import BufferLocation, SharedBuffer
-from . import LabelRequest, LabelResponse
+from . import OVERWRITTEN, LabelRequest, LabelResponse
 
 #: The most requests in flight over one connection; a teacher works on as many at a time.
 AT_ONCE: Final = 8
@@ -429,7 +429,11 @@ class TransportConnection:
         answer = self._answer(header, payload)
         sent = self._sent.pop(header.number)
         self._shared_memory_works |= sent.in_memory
-        return [RequestOutcome(header.number, answer if sent.current else _overwritten_error())]
+        return [
+            RequestOutcome(
+                header.number, answer if sent.current else InputsOverwritten(OVERWRITTEN)
+            )
+        ]
 
     def _failed(self, header: FrameHeader, error: EdlError) -> list[RequestOutcome]:
         if header.number not in self._sent:  # about the connection: no request on it is answered
@@ -437,7 +441,7 @@ class TransportConnection:
             raise ConnectionEnded(error)
         sent = self._sent.pop(header.number)
         if sent.current is False:
-            error = _overwritten_error()
+            error = InputsOverwritten(OVERWRITTEN)
         doubtful = not self._shared_memory_works and not isinstance(
             error, RateLimited | AccessError
         )
@@ -480,10 +484,6 @@ def _result_layout(described: ResultDescription, head: bytes, nbytes: int) -> _R
         begin = end
     own = {one.name: one.parameters for one in described.outputs if one.parameters}
     return _ResultLayout(head, nbytes, arrays, own)
-
-
-def _overwritten_error() -> InputsOverwritten:
-    return InputsOverwritten("the batch was over before it was sent")
 
 
 def _all_sent(sent: _PendingRequest) -> None:

@@ -39,7 +39,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from ...proto.datatypes import Array, Parameter, quoted, to_bytes
+from ...proto.arena import Array
+from ...proto.datatypes import Parameter, quoted, to_bytes
 from ...proto.forms import LabelForm
 from ...proto.shared_buffer import BufferRef
 from ...proto.tensors import InferRequest, SlowToDecode

@@ -11,8 +11,9 @@ from hypothesis.extra import numpy as hnp
 
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
+from edl.proto.arena import Array
 from edl.proto.clients import LabelRequest
-from edl.proto.datatypes import Array, Parameter, datatype_of, from_elements, to_bytes
+from edl.proto.datatypes import Parameter, datatype_of, from_elements, to_bytes
 
 FIXED_SIZE = ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)

@@ -20,8 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from edl.proto.arena import ALIGNMENT, GROWTH_BYTES, Arena, ArrayRef, Record
-from edl.proto.datatypes import Array
+from edl.proto.arena import ALIGNMENT, GROWTH_BYTES, Arena, Array, ArrayRef, Record
 from edl.proto.shared_buffer import SharedBuffer, descriptor_of, key_of
 from edl.runtime.errors import WireError
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edl.proto.datatypes import Array
+from edl.proto.arena import Array
 from edl.proto.forms import LabelForm, check_parts, decode, encode, kind_of, softmax, top_k
 from edl.runtime.errors import RequestRefused, UsageError, WireError
 

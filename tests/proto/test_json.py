@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.proto import json_tensors
+from edl.proto.arena import Array
 from edl.proto.clients import LabelRequest
-from edl.proto.datatypes import Array, not_finite
+from edl.proto.datatypes import not_finite
 from edl.proto.json_tensors import decode_request, encode_response
 from edl.proto.shared_buffer import BufferRef
 from edl.proto.tensors import InferRequest, InferResponse, SlowToDecode

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
+from edl.proto.arena import Array
 from edl.proto.datatypes import (
-    Array,
     Parameter,
     StackedArray,
     datatype_of,

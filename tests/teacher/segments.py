@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from edl.proto.arena import Record
-from edl.proto.datatypes import Array
+from edl.proto.arena import Array, Record
 from edl.proto.shared_buffer import BufferRef, SharedBuffer
 from edl.teacher.servers.shared_segment import FOLDER, PREFIX
 from edl.tests.buffer_locations import located

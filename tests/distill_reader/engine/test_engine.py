@@ -86,7 +86,7 @@ def test_the_last_batch_is_poison_where_its_teachers_have_reconnected(bench: Ben
 
 
 def test_a_batch_that_is_over_before_it_was_sent_says_nothing_of_its_teacher(bench: Bench) -> None:
-    bench.fail("a", InputsOverwritten("the batch was over before it was sent"), 0)
+    bench.fail("a", InputsOverwritten("the memory of the batch was reused before it was sent"), 0)
     assert bench.member.ledger.usable == 1
     assert bench.batches_at("a") == [1, 0]
 

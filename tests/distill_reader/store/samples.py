@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edl.distill_reader.store.rows import Content, LabelRow, keys_of, layout_of, pack
-from edl.proto.datatypes import Array
+from edl.proto.arena import Array
 from edl.proto.forms import LabelForm, encode
 
 CONTENT = Content("content-1")

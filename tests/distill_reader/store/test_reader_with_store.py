@@ -14,7 +14,7 @@ import pytest
 from edl.distill_reader import DistilReader, LabelStore
 from edl.distill_reader.options import Timeouts
 from edl.distill_reader.store.database import Database
-from edl.proto.datatypes import Array
+from edl.proto.arena import Array
 from edl.runtime.errors import NoTeacherAvailable, UsageError
 from edl.tests.distill_reader.conftest import StartTeacher
 from edl.tests.distill_reader.readers import NOBODY, reader_of

@@ -24,7 +24,7 @@ from edl.distill_reader.store.rows import (
     pack,
     unpack,
 )
-from edl.proto.datatypes import Array
+from edl.proto.arena import Array
 from edl.proto.forms import LabelForm, encode
 from edl.runtime.errors import RequestRefused
 from edl.tests.distill_reader.store.samples import inputs_of, logits_of, rows_in

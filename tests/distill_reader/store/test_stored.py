@@ -28,8 +28,9 @@ from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.rows import Content, LabelRow, merged
 from edl.distill_reader.store.store import LabelDatabase
+from edl.proto.arena import Array
 from edl.proto.clients import LabelResponse
-from edl.proto.datatypes import Array, Parameter
+from edl.proto.datatypes import Parameter
 from edl.proto.forms import encode
 from edl.tests.waiting import DEADLINE_S
 

@@ -162,7 +162,7 @@ def test_a_body_that_changes_while_it_is_sent_is_not_answered(talk: Talk) -> Non
     talk.says(reply(), reply())
 
     def changed() -> None:
-        raise InputsOverwritten("the batch was over before it was sent")
+        raise InputsOverwritten("the memory of the batch was reused before it was sent")
 
     with pytest.raises(InputsOverwritten):
         talk.ask(b"x", check=changed)

@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from edl.proto.arena import Array
 from edl.proto.clients import paddle_serving
 from edl.proto.clients.paddle_serving import NPY, NUMBERS, TYPES, read_npy, write_npy
-from edl.proto.datatypes import Array, datatype_of
+from edl.proto.datatypes import datatype_of
 from edl.proto.paddle_serving import general_model_pb2 as cpp
 from edl.proto.paddle_serving import pipeline_pb2 as pb
 from edl.runtime import errors
