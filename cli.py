@@ -44,7 +44,7 @@ _GROUPS = {
     ),
     "operator": (
         "deploy.operator.cli",
-        "Kubernetes: make TeacherServices and DistillJobs true.",
+        "The operator: reconcile TeacherServices and DistillJobs of a Kubernetes cluster.",
     ),
 }
 #: Commands of older versions, and what to use instead.

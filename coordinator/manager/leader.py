@@ -194,7 +194,7 @@ class Leader:
 
     def _forget(self) -> None:
         if self._state is not None:
-            log.info("service %s: leads no more", self.service)
+            log.info("service %s: no longer leads", self.service)
         self._keep_state()
         self._autoscaler.forget()
         self._state = self._basis = self._view = None

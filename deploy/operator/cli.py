@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 @app.callback()
 def operator() -> None:
-    """Kubernetes: make TeacherServices and DistillJobs true."""
+    """The operator: reconcile TeacherServices and DistillJobs of a Kubernetes cluster."""
 
 
 @app.command()
@@ -44,12 +44,12 @@ def run(
     token_file: TokenFile = None,
     verbose: Verbose = False,
 ) -> None:
-    """Make TeacherServices and DistillJobs true until SIGTERM or Ctrl-C.
+    """Reconcile TeacherServices and DistillJobs until SIGTERM or Ctrl-C.
 
     A TeacherService becomes a Deployment of teachers: as many as its coordinator desires, or as
     `kubectl scale` says. DistillJobs share what the cluster has, each between its fewest and most
-    nodes. Any number of operators may run: one acts, and another takes over when it is gone. What
-    they have made goes on without them.
+    nodes. Any number of operators may run: one acts, and another takes over when it is gone. Their
+    pods run on without them.
     """
     from ...coordinator.ops.options import quiet_grpc
     from ...mesh.kubernetes.client import ALL_NAMESPACES, connect

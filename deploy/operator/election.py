@@ -83,7 +83,7 @@ class LeaseElection:
             LeaseSuperseded: this operator does not lead.
         """
         if method in _WRITING and not self.leads():
-            raise LeaseSuperseded(f"{self._me} leads no more: {method} {path} is not sent")
+            raise LeaseSuperseded(f"{self._me} no longer leads: {method} {path} is not sent")
 
     def start(self) -> None:
         """Start the thread that acquires and renews the lease; call it once."""
@@ -96,7 +96,7 @@ class LeaseElection:
             try:
                 self._release()
             except EdlError as error:
-                log.warning("the lead could not be given back: %s", error)
+                log.warning("cannot release the lease: %s", error)
         self._notify()
 
     def look(self) -> None:
@@ -107,7 +107,7 @@ class LeaseElection:
             except ObjectChanged:
                 log.debug("another operator was faster")
             except EdlError as error:
-                self._errors.report(log, self._name, "the lead cannot be kept or sought", error)
+                self._errors.report(log, self._name, "cannot renew or acquire the lease", error)
             else:
                 self._errors.clear(self._name)
         self._notify()
@@ -145,7 +145,7 @@ class LeaseElection:
         leading = self.leads()
         if leading != self._led:
             self._led = leading
-            log.info("this operator (%s) %s", self._me, "leads" if leading else "leads no more")
+            log.info("this operator (%s) %s", self._me, "leads" if leading else "no longer leads")
             self._on_change()
 
     def _manifest(self) -> Object:

@@ -117,11 +117,11 @@ class ReconcileLoop:
             log.info("%s", error)
             return True  # another operator leads
         except EdlError as error:
-            self._errors.report(log, name, f"{name} wait", error)
+            self._errors.report(log, name, f"{name} are not reconciled", error)
             return False
         except Exception:  # an unexpected resource must not stop the operator
             log.exception("%s failed; they are tried again", name)
             return False
         if self._errors.clear(name):
-            log.info("%s go on", name)
+            log.info("%s are reconciled again", name)
         return True

@@ -25,13 +25,13 @@ class OperatorMetrics:
         leading.set_function(lambda: float(leads()))
         self._turns = Counter(
             "edl_operator_turns",
-            "Times that everything was looked at, by how it ended: done, failed",
+            "Reconcile rounds by part and result (done, failed)",
             ["part", "result"],
             registry=self.registry,
         )
         self._seconds = Histogram(
             "edl_operator_turn_seconds",
-            "Seconds of one look at everything, and of what followed",
+            "Duration of a reconcile round in seconds",
             ["part"],
             registry=self.registry,
             buckets=(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0),

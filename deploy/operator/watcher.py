@@ -88,7 +88,7 @@ class ResourceWatcher:
             except Exception as error:
                 if time.monotonic() - began_s > self._again_s:  # it worked for a while
                     self._errors.clear(self._namespace)
-                what = "changes are not seen, only looked for"
+                what = "cannot watch for changes, polling instead"
                 self._errors.report(log, self._namespace, what, error)
             self._stopping.wait(self._again_s)
 

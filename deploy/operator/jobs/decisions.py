@@ -145,7 +145,7 @@ def _reason(case: JobCase, target: Target | None, state: ElasticJobState, now: f
         case "stopped":
             return "it was asked to stop"
         case "failed":
-            again = "" if endings.hopeless else f"{endings.failures} nodes ended badly: "
+            again = "" if endings.hopeless else f"{endings.failures} nodes failed: "
             return f"{again}{ledger.why}"
     if wanted.stop or endings.broken:
         why = "it was asked to stop" if wanted.stop else ledger.why
@@ -153,21 +153,21 @@ def _reason(case: JobCase, target: Target | None, state: ElasticJobState, now: f
     if not endings.grows:
         return "a node has finished; waiting for the others"
     if wanted.wrong:
-        return f"nothing can be started as it says: {wanted.wrong}"
+        return f"the spec is invalid: {wanted.wrong}"
     again_s = max(0.0, ledger.fits_until_s - now)
     if case.held:
         return (
-            f"waits, as {ledger.fits} nodes have a place and it needs {wanted.least}:"
+            f"waits, as {ledger.fits} nodes could be placed and it needs {wanted.least}:"
             f" {ledger.why}; tries again in {again_s:.0f} s"
         )
     if blocked := _blocked(case):
         return blocked
     if _pauses(case):
-        return f"a node is started again: {ledger.why}"
+        return f"a node is restarted: {ledger.why}"
     if ledger.fits is not None and ledger.target == ledger.fits < wanted.most:
         return (
-            f"has the {ledger.fits} nodes that have a place, asks for more in {again_s:.0f} s:"
-            f" {ledger.why}"
+            f"runs with the {ledger.fits} nodes that could be placed; tries more in {again_s:.0f}"
+            f" s: {ledger.why}"
         )
     return target.reason if target is not None else ""
 

@@ -314,7 +314,9 @@ def _note_ends(
         ledger = replace(ledger, counted=ledger.counted | {number})
         if pod.code is None:
             if not pod.going:
-                why = f"node {number} was ended: {pod.said or 'nobody says why'}"[:_WHY_CHARS]
+                why = f"the cluster ended node {number}: {pod.said or 'reason unknown'}"[
+                    :_WHY_CHARS
+                ]
                 told.append(JobNotice("NodeLost", why))
                 ledger = replace(ledger, retry_s=_later(ledger, now + _pause_s(job, config)))
                 ledger = ledger if endings_of(job, ledger).broken else replace(ledger, why=why)
@@ -325,12 +327,12 @@ def _note_ends(
             ledger, failures=endings.failures, done=endings.done, hopeless=endings.hopeless
         )
         if ending in ("failed", "hopeless"):
-            last = f"its last lines: {pod.said}" if pod.said else "it said nothing"
+            last = f"its last lines: {pod.said}" if pod.said else "it printed nothing"
             why = f"node {number} ended with exit code {pod.code}; {last}"[:_WHY_CHARS]
             ledger = replace(ledger, why=why, retry_s=_later(ledger, now + endings.delay_s))
             told.append(JobNotice("NodeFailed", why, warns=True))
         elif ending == "done":
-            told.append(JobNotice("NodeDone", f"node {number} has ended well"))
+            told.append(JobNotice("NodeDone", f"node {number} has finished"))
     return ledger, told
 
 
@@ -395,9 +397,9 @@ def _note_unplaced(
             ledger = replace(ledger, fits=None, fits_until_s=0.0)
         return ledger, []
     fits = len(job.staying) - len(unplaced)
-    why = f"node {unplaced[0].number} has no place: {unplaced[0].said}"[:_WHY_CHARS]
+    why = f"node {unplaced[0].number} cannot be placed: {unplaced[0].said}"[:_WHY_CHARS]
     again_s = _place_again_s(ledger, now, config)
     told = JobNotice(
-        "Unplaceable", f"{why}; it does with {fits} nodes for {again_s:.0f} s", warns=True
+        "Unplaceable", f"{why}; the job runs with {fits} nodes for {again_s:.0f} s", warns=True
     )
     return replace(ledger, fits=fits, fits_until_s=now + again_s, why=why), [told]

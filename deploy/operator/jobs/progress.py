@@ -54,7 +54,7 @@ class ProgressReader:
             found = read_progress(self._boards[url], job, nodes)
         except EdlError as error:
             level = logging.DEBUG if url in self._silent else logging.WARNING  # said once
-            log.log(level, "how far trainings are is not known: %s", error)
+            log.log(level, "cannot read the progress of trainings: %s", error)
             self._silent[url] = self._clock() + _PAUSE_S
             return ObservedProgress()
         self._silent.pop(url, None)

@@ -57,7 +57,7 @@ class DistillJobReconciler:
             now: seconds since 1970, the clock of the ledgers.
 
         Raises:
-            LeaseSuperseded: this operator leads no more.
+            LeaseSuperseded: this operator no longer leads.
             EdlError: the cluster does not answer, or denies access.
             Exception: every job failed; this is the first error.
         """

@@ -72,7 +72,7 @@ class TeacherRoom:
             machines = Machines.of(self._client.list(NODE))
             pods = self._client.list(POD, namespace=ALL_NAMESPACES, fields=NOT_ENDED)
         except Forbidden as error:
-            self._errors.report(log, NODE, "how much room there is may not be known", error)
+            self._errors.report(log, NODE, "cannot read the capacity of the cluster", error)
             self._closed = True
             return
         self._errors.clear(NODE)

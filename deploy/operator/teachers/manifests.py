@@ -147,9 +147,7 @@ def _check(resource: Object) -> None:
         )
     for word in spec.get("args") or ():
         if word.split("=")[0] in _RESERVED_ARGS:
-            raise UsageError(
-                f"spec.args: {word.split('=')[0]} is said by the operator: leave it out"
-            )
+            raise UsageError(f"spec.args: {word.split('=')[0]} is set by the operator: remove it")
     for what in ("requests", "limits"):
         for kind, amount in ((spec.get("resources") or {}).get(what) or {}).items():
             try:
@@ -176,9 +174,9 @@ def _check_container(container: Object) -> None:
     said |= {one["name"] for one in container.get("env") or ()}
     if not said & {*_CREDENTIALS, *_CREDENTIAL_VARIABLES}:
         raise UsageError(
-            "spec.args: teachers are reached from other machines, and nothing asks who calls: give"
-            " them --tokens or --tls-ca (of a Secret that spec.podTemplate mounts), or say"
-            " --insecure if the network is trusted"
+            "spec.args: teachers are reached from other machines, and callers are not"
+            " authenticated: give them --tokens or --tls-ca (of a Secret that"
+            " spec.podTemplate mounts), or say --insecure if the network is trusted"
         )
 
 

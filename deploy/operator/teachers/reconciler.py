@@ -74,7 +74,7 @@ class TeacherServiceReconciler:
             now: seconds since 1970.
 
         Raises:
-            LeaseSuperseded: this operator leads no more.
+            LeaseSuperseded: this operator no longer leads.
             EdlError: the cluster does not answer, or denies access.
             Exception: every service failed; this is the first error.
         """
@@ -145,7 +145,7 @@ class TeacherServiceReconciler:
             self._ensure(DEPLOYMENT, resource, deployment, manifest)
             room.promise(manifest)
         except (ManifestRefused, Forbidden) as error:  # Forbidden: for example by a quota
-            why = f"the cluster refuses what would be made of it: {error}"
+            why = f"the cluster refuses its objects: {error}"
             status = refusal_of(resource, deployment, why, now)
         self._write_status(resource, status, now)
 

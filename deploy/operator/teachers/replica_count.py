@@ -66,7 +66,7 @@ def count_of(
     if desired is None:
         fewest = bounds.least if last is None or last > 0 or not bounds.to_zero else 0
         kept = min(max(last or 0, fewest), bounds.most)
-        return ReplicaCount(kept, "unknown", "nobody says how many are desired: as before")
+        return ReplicaCount(kept, "unknown", "the desired number is unknown: unchanged")
     count = max(
         fleet_size(desired, bounds.least, bounds.most), 0 if bounds.to_zero else bounds.least
     )

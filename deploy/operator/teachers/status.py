@@ -52,11 +52,11 @@ def refusal_of(resource: Object, deployment: Object | None, why: str, now: float
     """Return the status of a service with an invalid spec; its teachers keep running."""
     before = resource.get("status") or {}
     there, ready = _count(deployment, "replicas"), _count(deployment, "readyReplicas")
-    never = Condition("Available", False, "InvalidSpec", "there has been no valid spec yet")
+    never = Condition("Available", False, "InvalidSpec", "the spec has never been valid")
     conditions = [
         _available(before["desired"], ready) if "desired" in before else never,
-        Condition("Progressing", False, "InvalidSpec", "nothing is changed until the spec is"),
-        Condition("ScalingActive", False, "InvalidSpec", "nothing is changed until the spec is"),
+        Condition("Progressing", False, "InvalidSpec", "no changes until the spec is valid"),
+        Condition("ScalingActive", False, "InvalidSpec", "no changes until the spec is valid"),
         Condition("InvalidSpec", True, "InvalidSpec", why),
     ]
     return {
@@ -87,7 +87,7 @@ def events_of(resource: Object, status: Object) -> list[ResourceEvent]:
         found.append(ResourceEvent(resource, "Stuck", stuck["message"], "Warning"))
     silent = now["ScalingActive"]["reason"] == "NoNumber"
     if silent and was.get("ScalingActive", {}).get("reason") == "FollowsCoordinator":
-        text = "the coordinator says no number: the last one stays"
+        text = "the coordinator reports no number: the last one stays"
         found.append(ResourceEvent(resource, "NoNumber", text, "Warning"))
     settled = status.get("desired", 0) > 0 and now["Available"]["reason"] == "AllReady"
     if settled and was.get("Available", {}).get("reason") != "AllReady":
@@ -107,7 +107,7 @@ def _always(resource: Object, conditions: list[Condition], now: float) -> Object
 
 def _available(desired: int, ready: int) -> Condition:
     if desired == 0:
-        return Condition("Available", True, "ScaledToZero", "no teacher is wanted")
+        return Condition("Available", True, "ScaledToZero", "no teacher is desired")
     words = f"{ready} of {_teachers(desired)} serving"
     if ready == 0:
         return Condition("Available", False, "NoneReady", words)
@@ -118,10 +118,10 @@ def _progressing(
     deployment: Object | None, applied: bool, desired: int, there: int, ready: int
 ) -> Condition:
     if deployment is None:
-        return Condition("Progressing", True, "Creating", "the Deployment is made")
+        return Condition("Progressing", True, "Creating", "the Deployment is being created")
     if not applied or _count(deployment, "observedGeneration") < _generation(deployment):
         # its status is about the former spec
-        return Condition("Progressing", True, "Updating", "the Deployment is changed")
+        return Condition("Progressing", True, "Updating", "the Deployment is being updated")
     for one in deployment.get("status", {}).get("conditions", ()):
         failed = one["type"] == "ReplicaFailure" and one["status"] == "True"
         if failed or one.get("reason") == "ProgressDeadlineExceeded":
@@ -131,8 +131,8 @@ def _progressing(
         text = f"{ready} of {desired} serving, {updated} of this spec"
         return Condition("Progressing", True, "Starting", text)
     if there > desired:
-        return Condition("Progressing", True, "Leaving", f"{there - desired} to leave")
-    return Condition("Progressing", False, "Settled", "as many as there are to be")
+        return Condition("Progressing", True, "Leaving", f"{there - desired} are leaving")
+    return Condition("Progressing", False, "Settled", "the desired number runs")
 
 
 def _count(deployment: Object | None, what: str) -> int:

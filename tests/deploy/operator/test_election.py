@@ -70,7 +70,7 @@ def test_one_that_leads_no_more_changes_nothing(cluster: Cluster) -> None:
     clock = Clock()
     only = candidate(cluster.client, clock)
     with cluster.calling(only.check) as client:
-        with pytest.raises(LeaseSuperseded, match="a leads no more"):
+        with pytest.raises(LeaseSuperseded, match="a no longer leads"):
             client.create(CONFIG_MAP, CONFIG)
         only.look()
         client.create(CONFIG_MAP, CONFIG)

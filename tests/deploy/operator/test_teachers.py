@@ -194,9 +194,9 @@ def test_a_change_is_progressing_until_its_rollout_is_complete(cluster: Cluster)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"args": []}, "nothing asks who calls"),
-        ({"args": ["--insecure", "--listen=1"]}, "spec.args: --listen is said by the operator"),
-        ({"args": ["--coordinator=redis://x"]}, "spec.args: --coordinator is said by the operator"),
+        ({"args": []}, "callers are not authenticated"),
+        ({"args": ["--insecure", "--listen=1"]}, "spec.args: --listen is set by the operator"),
+        ({"args": ["--coordinator=redis://x"]}, "spec.args: --coordinator is set by the operator"),
         ({"resources": {"requests": {"cpu": "much"}}}, "spec.resources.requests.cpu"),
         ({"podTemplate": {"spec": {"containers": {}}}}, "containers: expects a list"),
         ({"podTemplate": {"spec": {"overhead": "x"}}}, "podTemplate is no template"),

@@ -114,7 +114,7 @@ def test_an_error_of_one_service_is_logged_once_and_does_not_block_others(
             both.said.numbers.update(resnet101=number, other=number)
             services.reconcile(both.now + number)
         assert [one.getMessage() for one in caplog.records] == [
-            "how much room there is may not be known: nodes is forbidden",
+            "cannot read the capacity of the cluster: nodes is forbidden",
             f"service {NAME}: {error}",
         ]
         unexpected = isinstance(error, AttributeError)
