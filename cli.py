@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .runtime.interrupts import end_at_once
+from .runtime.interrupts import exit_on_interrupt
 
 TYPE_CHECKING = False  # that of `typing` takes longer to import than all the rest here
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ _COMMANDS = {
 
 def main() -> None:
     """Run the `edl` command line; the console script and `python -m edl` call it."""
-    end_at_once("edl")
+    exit_on_interrupt("edl")
     from .runtime.lifecycle import run_cli
 
     run_cli(_edl, moved=_moved(sys.argv[1] if len(sys.argv) > 1 else ""))
@@ -168,7 +168,7 @@ def main() -> None:
 
 def teacher() -> None:
     """Run the `edl-teacher` command line; the console script calls it."""
-    end_at_once("edl-teacher")
+    exit_on_interrupt("edl-teacher")
     from .runtime.lifecycle import run_cli
 
     run_cli(_teacher, name="edl-teacher", moved=_moved("teacher"))

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ..runtime.errors import AddressInUse, ProcessFailed, UsageError
 from ..runtime.extras import install_command
-from ..runtime.supervise import Command, Keeper, Process, start
+from ..runtime.supervise import Command, Process, Restarter, start
 
 _T = TypeVar("_T")
 
@@ -91,11 +91,11 @@ def start_embedded(port: int | None = 0, host: str = "127.0.0.1") -> tuple[Proce
     return _on_a_port(begin, port, host)
 
 
-def keep_embedded(port: int | None = 0, host: str = "127.0.0.1") -> tuple[Keeper, str]:
+def keep_embedded(port: int | None = 0, host: str = "127.0.0.1") -> tuple[Restarter, str]:
     """Start a server as `start_embedded` does, and restart it on the same port if it ends."""
 
-    def begin(chosen: int) -> Keeper:
-        keeper = Keeper(server_command(chosen, host), on_start=_await_ready)
+    def begin(chosen: int) -> Restarter:
+        keeper = Restarter(server_command(chosen, host), on_start=_await_ready)
         try:
             keeper.start()
         except BaseException:

@@ -236,7 +236,7 @@ def _serve_metrics(
         metrics.registry,
         insecure=config.insecure,
         authorize=authorize if asks else None,
-        answer=partial(page, registry),
+        json_route=partial(page, registry),
         ready=lambda: manager.view().answering,
     )
     undo.callback(server.close)

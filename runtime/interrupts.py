@@ -14,8 +14,8 @@ from types import FrameType
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
-def end_at_once(name: str) -> None:
-    """Let Ctrl-C end this process at once, without clean-up, until `raise_again`.
+def exit_on_interrupt(name: str) -> None:
+    """Let Ctrl-C end this process at once, without clean-up, until `restore_interrupt`.
 
     Without effect if SIGINT is ignored or has another handler than Python's default.
 
@@ -34,8 +34,8 @@ def end_at_once(name: str) -> None:
         _ours.append(end)
 
 
-def raise_again() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again; without effect if `end_at_once` had none."""
+def restore_interrupt() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt again; without effect if `exit_on_interrupt` had none."""
     if signal.getsignal(signal.SIGINT) in _ours:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

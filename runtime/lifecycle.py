@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from .errors import EdlError
 from .extras import EXTRA_BY_PACKAGE, install_command
-from .interrupts import EXIT_INTERRUPTED, raise_again
-from .standard_streams import visible, write_whole_lines
+from .interrupts import EXIT_INTERRUPTED, restore_interrupt
+from .standard_streams import escape_control_characters, write_whole_lines
 
 if TYPE_CHECKING:
     import typer
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 #: Longest wait of a main thread in seconds. The kernel may deliver a signal to any thread, but
 #: Python runs the handler only in the main thread, between two instructions.
-LOOK_UP_S = 0.25
+SIGNAL_CHECK_S = 0.25
 
 #: Number of descriptors if the hard limit is infinite.
 _MOST_DESCRIPTORS = 1 << 16
@@ -78,7 +78,7 @@ class Stop:
             if left_s <= 0:
                 break
             with contextlib.suppress(queue.Empty):
-                self._token.get(timeout=min(left_s, LOOK_UP_S))
+                self._token.get(timeout=min(left_s, SIGNAL_CHECK_S))
                 self._token.put(None)  # for the next waiting thread
         return self.requested
 
@@ -97,7 +97,10 @@ class Stop:
 
 @contextlib.contextmanager
 def stop_on_signals(
-    *, reraise: Iterable[int] = (signal.SIGINT,), hurries: bool = False, ends: bool = False
+    *,
+    reraise: Iterable[int] = (signal.SIGINT,),
+    second_signal_urgent: bool = False,
+    exits_after: bool = False,
 ) -> Iterator[Stop]:
     """Turn SIGINT and SIGTERM into a `Stop`, so that the body can end in order.
 
@@ -108,9 +111,9 @@ def stop_on_signals(
         reraise: signals that are sent again after the body if one of them requested the stop, so
             that the exit code names the signal. SIGTERM is not included by default: an ordered end
             after SIGTERM is a success.
-        hurries: the body checks `Stop.urgent`, which the second signal sets; the third one ends the
-            process.
-        ends: the process ends after the body: a SIGTERM that comes then is ignored.
+        second_signal_urgent: the body checks `Stop.urgent`, which the second signal sets; the third
+            one ends the process.
+        exits_after: the process ends after the body: a SIGTERM that comes then is ignored.
 
     Raises:
         ValueError: called outside the main thread.
@@ -120,7 +123,7 @@ def stop_on_signals(
 
     def handle(number: int, _: FrameType | None) -> None:
         nonlocal came
-        if came and hurries and not stop.urgent:
+        if came and second_signal_urgent and not stop.urgent:
             stop.urgent = True
             return
         if came:
@@ -134,7 +137,7 @@ def stop_on_signals(
     try:
         yield stop
     finally:
-        if ends:
+        if exits_after:
             former[signal.SIGTERM] = signal.SIG_IGN
         for number, handler in former.items():
             # None: a C library had installed the handler, and Python cannot restore it.
@@ -215,7 +218,11 @@ def run_cli(
             line += f": {instead}"
         if debug:
             traceback.print_exception(error)
-        print(f"{name}: {visible(' '.join(line.splitlines()))}", file=sys.stderr, flush=True)
+        print(
+            f"{name}: {escape_control_characters(' '.join(line.splitlines()))}",
+            file=sys.stderr,
+            flush=True,
+        )
         sys.exit(code)
 
 
@@ -223,7 +230,7 @@ def _invoke(app: typer.Typer | Callable[[], typer.Typer], name: str) -> int:
     import typer
 
     command = typer.main.get_command(app if isinstance(app, typer.Typer) else app())
-    raise_again()
+    restore_interrupt()
     program = os.path.basename(sys.argv[0])
     if program in ("__main__.py", "-c"):
         program = name

@@ -1,8 +1,8 @@
 """Logging of our processes: one line per record on stderr, as text or JSON.
 
 A record may name its subject: `log.info(..., extra={"teacher": name})` with a key of `KEYS`. A JSON
-record has these, and the identity of the process (`log_as`), as separate fields, so that one batch
-can be followed from its student through its teachers.
+record has these, and the identity of the process (`add_log_fields`), as separate fields, so that
+one batch can be followed from its student through its teachers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from .errors import UsageError
-from .standard_streams import visible
+from .standard_streams import escape_control_characters
 
 #: "text" or "json"; processes that this one starts inherit it.
 FORMAT_VARIABLE: Final = "EDL_LOG_FORMAT"
@@ -28,7 +28,7 @@ LEVEL_VARIABLE: Final = "EDL_LOG_LEVEL"
 KEYS: Final = ("job", "student", "service", "teacher", "request", "batches")
 
 #: Libraries that write a debug record for each call and nothing else of use.
-_TALKATIVE: Final = ("grpc", "asyncio")
+_VERBOSE_LIBRARIES: Final = ("grpc", "asyncio")
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def configure_logging(verbose: bool = False) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_Json(tracebacks) if is_json() else _OneLine(tracebacks))
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for name in _TALKATIVE:
+    for name in _VERBOSE_LIBRARIES:
         logging.getLogger(name).setLevel(logging.INFO)
 
 
@@ -68,7 +68,7 @@ def is_json() -> bool:
     return os.environ.get(FORMAT_VARIABLE) == "json"
 
 
-def pass_on(line: str) -> None:
+def write_line(line: str) -> None:
     """Write a line to stderr in one piece, so that lines of several threads do not mix."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
@@ -83,15 +83,15 @@ def tell(text: str) -> None:
         log.log(logging.WARNING if "warning: " in text else logging.INFO, "%s", text)
     else:
         with contextlib.suppress(OSError):  # stderr is closed, which must not end a server
-            pass_on(text)
+            write_line(text)
 
 
-def relay() -> Callable[[str], None] | None:
+def child_log_relay() -> Callable[[str], None] | None:
     """Return a function that passes log lines of a child on; None unless the environment asks."""
-    return pass_on if is_json() or LEVEL_VARIABLE in os.environ else None
+    return write_line if is_json() or LEVEL_VARIABLE in os.environ else None
 
 
-def log_as(**own: str) -> None:
+def add_log_fields(**own: str) -> None:
     """Add fields with keys of `KEYS` to all later JSON records of this process."""
     _own.update(own)
 
@@ -114,13 +114,13 @@ class _OneLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         if self._tracebacks:
-            return visible(super().format(record))
+            return escape_control_characters(super().format(record))
         record.message = record.getMessage()
         record.asctime = self.formatTime(record)
         line = self.formatMessage(record)
         if error := _error_of(record):
             line += f" ({error})"
-        return visible(line.replace("\n", " | "))
+        return escape_control_characters(line.replace("\n", " | "))
 
 
 class _Json(logging.Formatter):

@@ -50,8 +50,8 @@ class MetricsServer:
         insecure: allow a host that other machines can reach, without authentication.
         authorize: called with the bearer token of each scrape ("" without one); raises AccessError
             to refuse it. With it, the server may listen on any host.
-        answer: called with the path of each request that is no probe; returns the JSON to answer,
-            or None for metrics. Its UsageError is answered 404, its UnavailableError 503.
+        json_route: called with the path of each request that is no probe; returns the JSON to
+            answer, or None for metrics. Its UsageError is answered 404, its UnavailableError 503.
         ready: returns whether the process can do its work now.
 
     Raises:
@@ -67,7 +67,7 @@ class MetricsServer:
         *,
         insecure: bool = False,
         authorize: Callable[[str], object] | None = None,
-        answer: Callable[[str], bytes | None] = lambda path: None,
+        json_route: Callable[[str], bytes | None] = lambda path: None,
         ready: Callable[[], bool] = lambda: True,
     ) -> None:
         host, port = split_listen(listen)
@@ -76,7 +76,7 @@ class MetricsServer:
                 f"metrics on {host} can be read from other machines: listen on {_HOST}, or say "
                 "--insecure if the network is trusted"
             )
-        self._server = _Server(host, port, _handler(registry, authorize, answer, ready))
+        self._server = _Server(host, port, _handler(registry, authorize, json_route, ready))
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.1,), name="edl-metrics", daemon=True
         )
@@ -197,7 +197,7 @@ def _shut(connection: socket.socket) -> None:
 def _handler(
     registry: CollectorRegistry,
     authorize: Callable[[str], object] | None,
-    answer: Callable[[str], bytes | None],
+    json_route: Callable[[str], bytes | None],
     ready: Callable[[], bool],
 ) -> type[MetricsHandler]:
     class Handler(MetricsHandler):
@@ -222,7 +222,7 @@ def _handler(
                 self._send(status, b"", "WWW-Authenticate", "Bearer")
                 return
             try:
-                found = answer(path)
+                found = json_route(path)
             except EdlError as error:
                 status = 503 if isinstance(error, AccessError | UnavailableError) else 404
                 told = json.dumps({"error": str(error)}).encode()

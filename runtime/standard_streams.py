@@ -12,7 +12,7 @@ from typing import Final
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def visible(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     r"""Return the text with control characters escaped (as \x1b), so that terminals ignore them.
 
     For text of other origin: logs, events, names and messages from the network.
@@ -20,7 +20,7 @@ def visible(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
-def hold_standard_fds() -> None:
+def open_standard_fds() -> None:
     """Open descriptors 0, 1 and 2 if they are closed.
 
     A new file would get such a number, and a child would inherit it as its output. A trainer that

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ...runtime.errors import UsageError
-from ...runtime.standard_streams import visible
+from ...runtime.standard_streams import escape_control_characters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -131,7 +131,9 @@ def console() -> Console:
             self, renderable: RenderableType, options: ConsoleOptions | None = None
         ) -> Iterable[Segment]:
             for one in super().render(renderable, options):
-                yield one if one.control else Segment(visible(one.text), one.style)
+                yield (
+                    one if one.control else Segment(escape_control_characters(one.text), one.style)
+                )
 
     found = Harmless()
     return found if found.is_terminal else Harmless(width=_PLAIN_WIDTH)

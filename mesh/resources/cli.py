@@ -17,7 +17,7 @@ from ...coordinator.ops.options import (
     quiet_grpc,
 )
 from ...runtime.errors import UsageError
-from ...runtime.standard_streams import visible
+from ...runtime.standard_streams import escape_control_characters
 
 if TYPE_CHECKING:
     from .documents import Spec
@@ -89,7 +89,7 @@ def logs(
     """Show the latest lines that the nodes of a job printed, each with its node."""
     try:
         for line in _resources(kind, context, coordinator).logs(name, follow):
-            print(visible(line), flush=True)
+            print(escape_control_characters(line), flush=True)
     except KeyboardInterrupt:
         if not follow:  # Ctrl-C ends --follow
             raise
@@ -126,7 +126,7 @@ def drain(
     period. Needs a token of the role admin, where tokens are asked for.
     """
     for drained in _resources(kind, context, coordinator).drain(name, service):
-        typer.echo(visible(f"draining {drained}"))
+        typer.echo(escape_control_characters(f"draining {drained}"))
 
 
 def delete(
@@ -326,7 +326,7 @@ def _events_of_jobs(jobs: JobKind, last: int, json: bool) -> None:
         if json:
             print(format_.dumps({"at_ms": event.at_ms, **event.body}))
         else:
-            typer.echo(visible(event_line(event)))
+            typer.echo(escape_control_characters(event_line(event)))
 
 
 def _resources(kind: str, context: str, coordinator: str) -> ResourceKind:

@@ -82,7 +82,7 @@ def up(
         ]
         _in_background(mesh, options)
         return
-    with stop_on_signals(reraise=(signal.SIGINT,), hurries=True) as stop:
+    with stop_on_signals(reraise=(signal.SIGINT,), second_signal_urgent=True) as stop:
         code = _run(mesh, names or [] if follow or names else None, stop)
     if code:
         raise typer.Exit(code)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ...coordinator.store.redis_url import masked
 from ...runtime.errors import UsageError
-from ...runtime.standard_streams import visible
+from ...runtime.standard_streams import escape_control_characters
 from . import messages
 from .mesh_state import ProcessState
 from .runner import MeshView, RunningProcess
@@ -73,7 +73,7 @@ class LineDisplay:
 
     def print_output(self, name: str, line: str) -> None:
         if (text := self._follow.prefixed(name, line)) is not None:
-            self.say(visible(text))
+            self.say(escape_control_characters(text))
 
 
 class TerminalDisplay(LineDisplay):

@@ -87,7 +87,7 @@ def stop_orphans(
         one.send(signal.SIGKILL)
     if stuck := wait_gone(late, _KILL_S):
         pids = ", ".join(str(one.pid) for one in stuck)
-        raise ProcessFailed(f"killed, yet still there: processes {pids}")
+        raise ProcessFailed(f"still running after SIGKILL: processes {pids}")
 
 
 def _keeper_of(directory: StateDirectory) -> MeshRecord | None:
@@ -121,7 +121,7 @@ def _end_keeper(state: MeshRecord, within_s: float, say: Callable[[str], None]) 
         say(f"process {keeper.pid} has not ended within {within_s:g} s and is killed")
     keeper.send(signal.SIGKILL)
     if wait_gone([keeper], _KILL_S):
-        raise ProcessFailed(f"killed, yet still there: process {keeper.pid}")
+        raise ProcessFailed(f"still running after SIGKILL: process {keeper.pid}")
 
 
 def _clear(directory: StateDirectory, keep_logs: bool) -> None:

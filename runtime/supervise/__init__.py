@@ -10,21 +10,21 @@ they call `end_with_parent()` at their start. Foreign programs run under a guard
 from .background import Background
 from .command import Command, python_command
 from .identity import Identity, identity_of, wait_gone
-from .keeper import Keeper, full_jitter_s
-from .life import end_with_parent, own_fd
+from .life import drop_fd_on_fork, end_with_parent
 from .process import Process, describe_exit, start, stop_all
+from .restarter import Restarter, full_jitter_s
 
 __all__ = [
     "Background",
     "Command",
     "Identity",
-    "Keeper",
     "Process",
+    "Restarter",
     "describe_exit",
+    "drop_fd_on_fork",
     "end_with_parent",
     "full_jitter_s",
     "identity_of",
-    "own_fd",
     "python_command",
     "start",
     "stop_all",

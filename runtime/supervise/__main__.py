@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from .life import LIFE_VARIABLE, die_with_starter, end_with_parent, parent_has_ended
+from .life import LIFE_VARIABLE, end_with_parent, kill_with_parent_thread, parent_has_ended
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 NOT_EXECUTABLE = 127  # as in shells
@@ -42,7 +42,7 @@ def _start(argv: list[str], mask: set[int | signal.Signals]) -> int:
     if pid:
         return pid
     try:
-        die_with_starter()
+        kill_with_parent_thread()
         if os.getppid() != guard_pid:  # the guard died before the call of prctl
             os._exit(NOT_EXECUTABLE)
         if life is not None:

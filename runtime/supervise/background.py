@@ -8,7 +8,7 @@ import subprocess
 from typing import Final
 
 from ..errors import ProcessFailed
-from ..standard_streams import hold_standard_fds
+from ..standard_streams import open_standard_fds
 from .command import Command
 from .life import LIFE_VARIABLE
 
@@ -29,7 +29,7 @@ class Background:
 
     def __init__(self, command: Command) -> None:
         assert command.log is not None, "its output has to go somewhere"
-        hold_standard_fds()
+        open_standard_fds()
         environment = {**os.environ, **command.env}
         environment.pop(LIFE_VARIABLE, None)
         try:

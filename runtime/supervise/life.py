@@ -3,8 +3,8 @@
 The parent holds the only write end of a pipe; each child that it starts inherits the read end. The
 kernel closes the write end when the parent dies, in whatever way, and the children read end of
 file. A worker that the user's program *forks* (as Paddle's DataLoader does) would keep a copy of
-the write end open, and so keep the children alive: `own_fd` registers descriptors that forked
-workers must not keep.
+the write end open, and so keep the children alive: `drop_fd_on_fork` registers descriptors that
+forked workers must not keep.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 
-from ..standard_streams import hold_standard_fds
+from ..standard_streams import open_standard_fds
 
 #: Environment variable in which a child finds the descriptor of its read end.
 LIFE_VARIABLE = "EDL_LIFE_FD"
@@ -38,14 +38,14 @@ def life_fd() -> int:
     global _pipe
     with _lock:
         if _pipe is None:
-            hold_standard_fds()
+            open_standard_fds()
             _pipe = os.pipe()
             for fd in _pipe:
-                own_fd(fd)
+                drop_fd_on_fork(fd)
         return _pipe[0]
 
 
-def own_fd(fd: int) -> None:
+def drop_fd_on_fork(fd: int) -> None:
     """Register descriptor `fd`: processes that are forked without exec replace it by /dev/null.
 
     It need not be unregistered when it is closed: a number that belongs to another file by then is
@@ -75,7 +75,7 @@ def end_with_parent(grace_s: float = ORPHAN_GRACE_S, *, at_once: bool = False) -
         False, without effect, if `supervise` did not start this process.
     """
     global _watched
-    fd = take_life_fd()
+    fd = inherit_life_fd()
     if fd is None:
         return False
     _watched = fd
@@ -85,9 +85,9 @@ def end_with_parent(grace_s: float = ORPHAN_GRACE_S, *, at_once: bool = False) -
     ):
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if at_once:
-        die_with_starter()
+        kill_with_parent_thread()
     threading.Thread(
-        target=_wait_for_orphanhood, args=(fd, grace_s), name="edl-life", daemon=True
+        target=_wait_for_parent_exit, args=(fd, grace_s), name="edl-life", daemon=True
     ).start()
     return True
 
@@ -101,13 +101,13 @@ def parent_has_ended() -> bool:
     return bool(poller.poll(0))
 
 
-def die_with_starter() -> None:
+def kill_with_parent_thread() -> None:
     """Have the kernel kill this process when the thread that started it ends (Linux only)."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def take_life_fd() -> int | None:
+def inherit_life_fd() -> int | None:
     """Return the inherited read end, and keep children from inheriting it; None without one."""
     value = os.environ.pop(LIFE_VARIABLE, None)
     if value is None:
@@ -123,7 +123,7 @@ def take_life_fd() -> int | None:
     return fd
 
 
-def _wait_for_orphanhood(fd: int, grace_s: float) -> None:
+def _wait_for_parent_exit(fd: int, grace_s: float) -> None:
     os.read(fd, 1)  # nobody writes: it returns when the parent dies
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(grace_s)
@@ -132,7 +132,7 @@ def _wait_for_orphanhood(fd: int, grace_s: float) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _let_go_after_fork() -> None:
+def _drop_fds_after_fork() -> None:
     global _lock, _pipe
     _lock, _pipe = threading.Lock(), None
     null = os.open(os.devnull, os.O_RDWR)
@@ -147,4 +147,4 @@ def _let_go_after_fork() -> None:
     _owned.clear()
 
 
-os.register_at_fork(after_in_child=_let_go_after_fork)
+os.register_at_fork(after_in_child=_drop_fds_after_fork)

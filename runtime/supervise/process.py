@@ -17,7 +17,7 @@ from typing import Literal
 
 from ..errors import ProcessFailed
 from .command import Command
-from .life import LIFE_VARIABLE, life_fd, own_fd
+from .life import LIFE_VARIABLE, drop_fd_on_fork, life_fd
 from .output import Echo, Output
 
 #: Seconds within which a child ends after SIGKILL, unless it hangs in a device driver.
@@ -144,7 +144,7 @@ class Process:
                 if self._returncode is not None:
                     raise self._failed(describe_exit(self._returncode), regex)
                 if (left_s := deadline - time.monotonic()) <= 0:
-                    raise self._failed(f"said nothing of the kind in {timeout_s:g} s", regex)
+                    raise self._failed(f"printed no such line within {timeout_s:g} s", regex)
                 self._changed.wait(left_s)
 
     def send_signal(self, number: int) -> None:
@@ -184,7 +184,7 @@ class Process:
         pipe = self._popen.stdout
         assert pipe is not None
         os.set_blocking(pipe.fileno(), False)
-        own_fd(pipe.fileno())
+        drop_fd_on_fork(pipe.fileno())
         poller = select.poll()
         poller.register(pipe.fileno(), select.POLLIN)
         with _exit_notice(self.pid) as notice, pipe:
@@ -245,7 +245,7 @@ def stop_all(processes: Iterable[Process], grace_s: float = 5.0) -> None:
     stuck = [p for p in left if p.wait(max(0.0, deadline - time.monotonic())) is None]
     if stuck:
         names = ", ".join(f"{process.name} (pid {process.pid})" for process in stuck)
-        raise ProcessFailed(f"killed, yet still there: {names}")
+        raise ProcessFailed(f"still running after SIGKILL: {names}")
 
 
 def describe_exit(returncode: int) -> str:

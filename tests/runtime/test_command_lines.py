@@ -143,7 +143,7 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
 SERVER = """
     import sys, time
     from edl.runtime.lifecycle import stop_on_signals
-    with stop_on_signals(hurries="hurry" in sys.argv) as stop:
+    with stop_on_signals(second_signal_urgent="hurry" in sys.argv) as stop:
         print("ready")
         stop.wait()
         print("draining")

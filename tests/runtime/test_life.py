@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from edl.runtime.supervise import Command, Process, start
-from edl.runtime.supervise.life import end_with_parent, own_fd
+from edl.runtime.supervise.life import drop_fd_on_fork, end_with_parent
 from edl.tests.runtime.programs import DOCILE, STUBBORN, WAIT_S, python, runs, wait_gone
 from edl.tests.waiting import wait_until
 
@@ -147,8 +147,8 @@ def test_forked_workers_do_not_keep_the_children_of_a_dead_parent_alive() -> Non
 
 def test_a_forked_process_loses_owned_descriptors_and_no_others() -> None:
     lost, reused, other, result = (os.pipe() for _ in range(4))
-    own_fd(lost[1])
-    own_fd(reused[1])
+    drop_fd_on_fork(lost[1])
+    drop_fd_on_fork(reused[1])
     os.dup2(other[1], reused[1])  # the number was closed and given away
     if (pid := os.fork()) == 0:
         try:

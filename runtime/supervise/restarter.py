@@ -32,11 +32,11 @@ def full_jitter_s(attempt: int, fraction: float, base_s: float, cap_s: float) ->
     return fraction * min(cap_s, base_s * 2.0 ** min(attempt, 60))
 
 
-class Keeper:
+class Restarter:
     """Starts `command`, and restarts it whenever it ends, until `stop`.
 
     `start()` starts the first child in the caller's thread, so that the caller gets its errors.
-    Restarts and calls of `on_exit` happen in a thread of the keeper. Pauses grow with each restart.
+    Restarts and calls of `on_exit` happen in a thread of its own. Pauses grow with each restart.
 
     Args:
         command: the program, or a function that is called at each start (for new descriptors).
@@ -70,8 +70,8 @@ class Keeper:
         self._lock = threading.Lock()  # so that nothing starts after `stop`
         self._stopping = threading.Event()
         self._process: Process | None = None
-        self._failures = 0
-        self._thread = threading.Thread(target=self._keep, name="edl-keeper", daemon=True)
+        self._restarts = 0
+        self._thread = threading.Thread(target=self._keep, name="edl-restarter", daemon=True)
 
     @property
     def process(self) -> Process | None:
@@ -79,9 +79,9 @@ class Keeper:
         return self._process
 
     @property
-    def failures(self) -> int:
+    def restarts(self) -> int:
         """Number of restarts, also failed ones, since the last child that ran for `healthy_s`."""
-        return self._failures
+        return self._restarts
 
     def start(self) -> Process:
         """Start the first child and the thread that restarts it. Raises ProcessFailed."""
@@ -91,7 +91,7 @@ class Keeper:
             self.stop(0.0)
             raise
         if process is None:
-            raise ProcessFailed("a keeper that was stopped does not start again")
+            raise ProcessFailed("a restarter that was stopped does not start again")
         self._thread.start()
         return process
 
@@ -123,9 +123,9 @@ class Keeper:
             if code is None or self._stopping.is_set():
                 return
             if time.monotonic() - began >= self._healthy_s:
-                self._failures = 0
-            pause_s = full_jitter_s(self._failures, self._rng.random(), self._base_s, self._cap_s)
-            self._failures += 1
+                self._restarts = 0
+            pause_s = full_jitter_s(self._restarts, self._rng.random(), self._base_s, self._cap_s)
+            self._restarts += 1
             log.warning(
                 "%s %s; another starts in %.2f s", process.name, describe_exit(code), pause_s
             )
@@ -140,11 +140,11 @@ class Keeper:
                 return
             except Exception as error:  # or from on_start: start another child then, too
                 log.error("restart failed: %s", error)
-                self._failures += 1
+                self._restarts += 1
                 if self._process is not None:
                     self._process.kill()
             fraction = self._rng.random()
-            pause_s = full_jitter_s(self._failures, fraction, self._base_s, self._cap_s)
+            pause_s = full_jitter_s(self._restarts, fraction, self._base_s, self._cap_s)
 
     def _report_exit(self, process: Process, code: int) -> None:
         if self._on_exit is None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edl.runtime.errors import ProcessFailed
-from edl.runtime.supervise import Command, Keeper, Process
+from edl.runtime.supervise import Command, Process, Restarter
 from edl.tests.runtime.programs import DOCILE, WAIT_S, python
 from edl.tests.waiting import wait_until
 
@@ -23,7 +23,7 @@ Ended = list[tuple[Process, int]]
 
 def test_a_child_that_is_killed_is_replaced_and_both_ends_are_reported() -> None:
     started, ended = list[Process](), Ended()
-    keeper = Keeper(
+    keeper = Restarter(
         python(DOCILE), on_start=started.append, on_exit=lambda *end: ended.append(end), **QUICKLY
     )
     first = keeper.start()
@@ -35,7 +35,7 @@ def test_a_child_that_is_killed_is_replaced_and_both_ends_are_reported() -> None
     assert second.pid != first.pid
     assert second.alive
     assert ended == [(first, -signal.SIGKILL)]
-    assert keeper.failures == 1
+    assert keeper.restarts == 1
     assert keeper.stop() == -signal.SIGTERM
     assert not second.alive
     assert len(ended) == 1, "an end that `stop` brought about is not reported"
@@ -43,9 +43,9 @@ def test_a_child_that_is_killed_is_replaced_and_both_ends_are_reported() -> None
 
 def test_stop_ends_the_restarts_for_good() -> None:
     ended = Ended()
-    keeper = Keeper(python(FAILS), on_exit=lambda *end: ended.append(end), **QUICKLY)
+    keeper = Restarter(python(FAILS), on_exit=lambda *end: ended.append(end), **QUICKLY)
     keeper.start()
-    wait_until(lambda: keeper.failures >= 3)
+    wait_until(lambda: keeper.restarts >= 3)
     keeper.stop()
     last = keeper.process
     assert last is not None
@@ -61,23 +61,23 @@ def test_a_child_that_stayed_long_enough_begins_the_count_anew() -> None:
     """A function gives a fresh command for each start."""
     numbers, started = itertools.count(), list[Process]()
     code = "import sys; print(sys.argv[1]); raise SystemExit(3)"
-    keeper = Keeper(
+    keeper = Restarter(
         lambda: python(code, next(numbers)), on_start=started.append, healthy_s=0.0, **QUICKLY
     )
     keeper.start()
     wait_until(lambda: len(started) >= 4)
-    assert keeper.failures <= 1
+    assert keeper.restarts <= 1
     keeper.stop()
     assert [process.tail() for process in started[:3]] == [["0"], ["1"], ["2"]]
 
 
 def test_stop_does_not_wait_for_a_long_pause() -> None:
-    keeper = Keeper(python(FAILS), base_s=3600.0, cap_s=3600.0)
+    keeper = Restarter(python(FAILS), base_s=3600.0, cap_s=3600.0)
     keeper.start()
-    wait_until(lambda: keeper.failures == 1)
+    wait_until(lambda: keeper.restarts == 1)
     keeper.stop()
     with pytest.raises(ProcessFailed, match="no-such-program"):
-        Keeper(Command("x", ("no-such-program",))).start()
+        Restarter(Command("x", ("no-such-program",))).start()
 
 
 def test_the_first_child_does_not_outlive_a_callback_that_fails() -> None:
@@ -88,7 +88,7 @@ def test_the_first_child_does_not_outlive_a_callback_that_fails() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        Keeper(python(DOCILE), on_start=fail).start()
+        Restarter(python(DOCILE), on_start=fail).start()
     assert not children[0].alive
 
 
@@ -103,7 +103,7 @@ def test_callbacks_that_fail_later_do_not_end_the_keeping() -> None:
     def on_exit(process: Process, code: int) -> None:
         raise ValueError("exit")
 
-    keeper = Keeper(python(DOCILE), on_start=on_start, on_exit=on_exit, **QUICKLY)
+    keeper = Restarter(python(DOCILE), on_start=on_start, on_exit=on_exit, **QUICKLY)
     keeper.start().kill()
     wait_until(lambda: len(children) == 3)
     assert children[1].wait(WAIT_S) == -signal.SIGKILL
@@ -115,8 +115,8 @@ def test_a_keeper_may_be_stopped_by_its_own_callback() -> None:
     def give_up(process: Process, code: int) -> None:
         keeper.stop()
 
-    keeper = Keeper(python(FAILS), on_exit=give_up)
+    keeper = Restarter(python(FAILS), on_exit=give_up)
     process = keeper.start()
     assert process.wait(WAIT_S) == 3
-    wait_until(lambda: "edl-keeper" not in {thread.name for thread in threading.enumerate()})
+    wait_until(lambda: "edl-restarter" not in {thread.name for thread in threading.enumerate()})
     assert keeper.process is process
