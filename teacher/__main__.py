@@ -1,8 +1,8 @@
 """`python -m edl.teacher` is the `edl-teacher` command."""
 
-from ..runtime.interrupts import end_at_once
+from ..runtime.interrupts import exit_on_interrupt
 
-end_at_once("edl-teacher")
+exit_on_interrupt("edl-teacher")
 
 from .cli import main  # noqa: E402
 

@@ -54,7 +54,7 @@ READ_AHEAD: Final = 2
 #: Seconds without merging after merged requests crashed a predictor. Then the request that caused
 #: the crash, when it is sent again, crashes the predictor alone.
 UNMERGED_S: Final = 60.0
-_LEFT: Final = "this teacher has left: ask another one"
+_LEFT: Final = "this teacher has stopped: send the request to another one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ class Batcher:
             number = next(self._numbers)
             self._queue[number] = _QueuedRequest(
                 number=number,
-                shape=request.shape if self._rule.max_samples else None,  # else none are merged
+                shape=request.merge_key if self._rule.max_samples else None,  # else none are merged
                 samples=samples,
                 arrived_s=self._clock(),
                 deadline_s=request.deadline_s,

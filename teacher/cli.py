@@ -59,7 +59,7 @@ BatchSizes = Annotated[
 ]
 Runs = Annotated[int, typer.Option(min=3, help="Runs of each size.")]
 Seconds = Annotated[
-    float, typer.Option(min=0, help="After so long no further round of all sizes begins.")
+    float, typer.Option(min=0, help="Start no further round of all sizes after this time.")
 ]
 Plot = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw a picture: .png, .svg or .pdf.")
@@ -83,7 +83,7 @@ def fingerprint(
     tolerance: Tolerance = _TOLERANCE,
     as_json: AsJson = False,
 ) -> None:
-    """Say who a model is: content_id, numerics_id, inputs, outputs; and write its canary."""
+    """Print a model's content_id, numerics_id, inputs and outputs; write its canary."""
     from .config import PredictorConfig
     from .offline import run_offline
 
@@ -280,7 +280,7 @@ def serve(
         http = http_listen(http, listen.host)
     _check_reach(listen.host, http, security, insecure=insecure)
     if no_self_test:
-        tell("warning: no self-test: nobody looks at what the model answers before it serves")
+        tell("warning: no self-test: wrong answers of the model are not noticed")
     where = parse_devices(devices)
     config = TeacherConfig(
         service=service or model_name(model),
@@ -324,7 +324,7 @@ def serve(
         deterministic=deterministic,
         beat_relay=beat_relay,
     )
-    with stop_on_signals(ends=True) as stop:
+    with stop_on_signals(exits_after=True) as stop:
         serve_teacher(config, stop, on_ready=typer.echo, on_progress=tell)
 
 
@@ -374,7 +374,7 @@ def _check_reach(
     if http is not None:
         check_exposure(split_listen(http)[0], security, insecure, "the teacher's HTTP")
     if not is_loopback(host) and (security is None or not security.authenticates):
-        tell(f"warning: {host} takes requests from whoever reaches it")
+        tell(f"warning: {host} accepts requests from every machine that can reach it")
 
 
 def main() -> None:

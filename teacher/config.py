@@ -262,8 +262,8 @@ class ServerConfig:
             raise UsageError(f"slots must be at least 1, got {self.slots}")
         if min(self.max_calls, self.max_calls_per_peer) < 1:
             raise UsageError(
-                f"a server that takes no calls serves nobody: got {self.max_calls} in all and "
-                f"{self.max_calls_per_peer} of one client"
+                f"max_calls and max_calls_per_peer must be at least 1, got {self.max_calls} and "
+                f"{self.max_calls_per_peer}"
             )
         if self.request_bytes < self.max_message_bytes:
             raise UsageError(

@@ -57,7 +57,7 @@ from .self_test import check_finite
 LEAST_S: Final = 1e-9
 
 
-class JobPart(NamedTuple):
+class JobRequest(NamedTuple):
     """One request of a job without its arrays; the fields are those of `BatchRequest`."""
 
     samples: int
@@ -116,7 +116,7 @@ class PredictorReady:
     micro_batch: int
 
     @classmethod
-    def together(cls, every: Sequence[Self]) -> Self:
+    def combined(cls, every: Sequence[Self]) -> Self:
         """Combine reports on one model: pooled t_t, all numerics, the largest micro-batch."""
         first = every[0]
         numerics = sorted({one.spec.numerics for one in every})
@@ -156,7 +156,7 @@ def arrays_at(refs: Mapping[str, Any], arena: Arena) -> dict[str, Array]:
 def submit_parts(
     submit: Submit,
     inputs: Mapping[str, Array],
-    parts: Sequence[JobPart],
+    parts: Sequence[JobRequest],
     clock: Callable[[], float] = time.monotonic,
 ) -> Callable[[], list[Result]]:
     """Start to label the requests in `inputs`.
@@ -179,9 +179,11 @@ def submit_parts(
             samples += part.samples
     if not live:
         return lambda: results
-    cut = _cut(inputs, parts)
+    cut = _split_rows(inputs, parts)
     try:
-        running = submit(inputs if len(live) == len(parts) else _joined([cut[i] for i in live]))
+        running = submit(
+            inputs if len(live) == len(parts) else _concatenate([cut[i] for i in live])
+        )
     except EdlError as error:  # `finish` handles it
         running = partial(_raise, error.with_traceback(None))
 
@@ -197,7 +199,7 @@ def submit_parts(
             for i, run in [(i, submit_parts(submit, cut[i], [parts[i]], clock)) for i in live]:
                 (results[i],) = run()
             return results
-        for i, own in zip(live, _cut(every, [parts[i] for i in live]), strict=True):
+        for i, own in zip(live, _split_rows(every, [parts[i] for i in live]), strict=True):
             results[i] = _checked(own, parts[i], device_s * parts[i].samples / samples)
         return results
 
@@ -208,7 +210,7 @@ def _raise(error: EdlError) -> Any:
     raise error
 
 
-def _checked(own: Mapping[str, Array], part: JobPart, device_seconds: float) -> Result:
+def _checked(own: Mapping[str, Array], part: JobRequest, device_seconds: float) -> Result:
     try:
         check_finite({one.name: own[one.name] for one in part.outputs})
         return RequestLabels(encode_outputs(own, part.outputs), device_seconds)
@@ -216,7 +218,9 @@ def _checked(own: Mapping[str, Array], part: JobPart, device_seconds: float) -> 
         return error.with_traceback(None)
 
 
-def _cut(arrays: Mapping[str, Array], parts: Sequence[JobPart]) -> list[Mapping[str, Array]]:
+def _split_rows(
+    arrays: Mapping[str, Array], parts: Sequence[JobRequest]
+) -> list[Mapping[str, Array]]:
     """Return the rows of each part, as views."""
     if len(parts) == 1:
         return [arrays]
@@ -228,7 +232,7 @@ def _cut(arrays: Mapping[str, Array], parts: Sequence[JobPart]) -> list[Mapping[
     return cut
 
 
-def _joined(some: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:
+def _concatenate(some: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:
     if len(some) == 1:
         return some[0]
     return {name: np.concatenate([own[name] for own in some]) for name in some[0]}

@@ -104,12 +104,12 @@ def submit_in_micro_batches(
             outputs, run_s = run()
             parts.append((size, outputs))
             device_s += run_s
-        return _joined(parts), device_s
+        return _joined_runs(parts), device_s
 
     return finish
 
 
-def _joined(parts: Sequence[tuple[int, dict[str, Array]]]) -> dict[str, Array]:
+def _joined_runs(parts: Sequence[tuple[int, dict[str, Array]]]) -> dict[str, Array]:
     """Join the outputs of several runs; `parts` has the samples and the outputs of each."""
     for rows, outputs in parts:
         for name, array in outputs.items():

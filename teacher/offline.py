@@ -36,7 +36,7 @@ from .backends import Backend, submit_to
 from .backends.tensor_specs import example_batch, probe_batch
 from .config import PredictorConfig
 from .microbatch import run_in_micro_batches
-from .predictor import LoadedModel, load, open_model, prepare_process, say_progress
+from .predictor import LoadedModel, load, open_model, prepare_process, send_progress
 from .request import check_inputs, check_request
 from .self_test import Canary, load_samples, replacing, self_test
 
@@ -60,7 +60,7 @@ def fingerprint(loaded: LoadedModel) -> dict[str, Any]:
     }
 
 
-def take_canary(
+def make_canary(
     loaded: LoadedModel,
     samples: Mapping[str, Array] | None,
     tolerance: float,
@@ -88,7 +88,7 @@ def take_canary(
         outputs = run_in_micro_batches(backend.run, samples, loaded.ready.micro_batch)
     except TeacherError as error:
         raise ModelError(f"the model fails on the samples of the canary: {error}") from error
-    canary = Canary.of(spec.content_id, tolerance, samples, outputs)
+    canary = Canary.from_answer(spec.content_id, tolerance, samples, outputs)
     self_test(backend, canary, loaded.ready.micro_batch, on_progress)
     return canary
 
@@ -223,9 +223,9 @@ def run_offline(
         ProcessFailed: the process ended by itself.
     """
     channel, child_end = Channel.pair()
-    words = json.dumps({"task": task, "config": to_plain(config), "options": options})
+    request = json.dumps({"task": task, "config": to_plain(config), "options": options})
     command = supervise.python_command(
-        task, __name__, child_end, words, pass_fds=(child_end,), env=config.environment
+        task, __name__, child_end, request, pass_fds=(child_end,), env=config.environment
     )
     try:
         process = supervise.start(command)
@@ -258,7 +258,7 @@ def _fingerprint(
     if canary is not None:
         names = [tensor.name for tensor in loaded.backend.spec.inputs]
         given = None if samples is None else load_samples(Path(samples), names)
-        take_canary(loaded, given, tolerance, say).save(Path(canary))
+        make_canary(loaded, given, tolerance, say).save(Path(canary))
         say(f"canary written: {canary}")
     return {**fingerprint(loaded), "device": config.device_label}
 
@@ -286,15 +286,15 @@ def main() -> None:
     supervise.end_with_parent(at_once=True)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("channel", type=int, help="descriptor of the channel")
-    parser.add_argument("words", help="task, config and options as JSON")
+    parser.add_argument("request", help="task, config and options as JSON")
     given = parser.parse_args()
-    words = json.loads(given.words)
-    config = from_plain(PredictorConfig, words["config"])
+    request = json.loads(given.request)
+    config = from_plain(PredictorConfig, request["config"])
     prepare_process(config)
     channel = Channel.attach(given.channel)
     try:
-        say = partial(say_progress, channel)
-        result = TASKS[words["task"]](config, say, **words["options"])
+        on_progress = partial(send_progress, channel)
+        result = TASKS[request["task"]](config, on_progress, **request["options"])
     except EdlError as error:
         channel.send("refused", **jobs.error_fields(error))
     else:

@@ -14,15 +14,15 @@ from ..coordinator.options import LISTEN, ListenAddress
 SERVE = (
     "Load a model, warm it up, measure it, and label what students send."
     "\n\nOne line on stdout says when it is ready; the steps before go to stderr. SIGTERM, "
-    "or 'edl drain teacher NAME', drains: no new students, finish what is there, leave, exit 0. "
-    "Settings come from the flag, else from "
+    "or 'edl drain teacher NAME', drains: accept no new students, answer running requests, "
+    "leave the mesh, exit 0. Settings come from the flag, else from "
     "the environment variable named beside it, else from the default."
 )
 
 
-def option(panel: str, variable: str | None, words: str, *flags: str, **limits: Any) -> Any:
+def option(panel: str, variable: str | None, help_text: str, *flags: str, **limits: Any) -> Any:
     """Return a command-line option with a help panel and an environment variable."""
-    return typer.Option(*flags, envvar=variable, help=words, rich_help_panel=panel, **limits)
+    return typer.Option(*flags, envvar=variable, help=help_text, rich_help_panel=panel, **limits)
 
 
 _model = partial(option, "The model")
@@ -64,8 +64,8 @@ Deterministic = Annotated[
     bool,
     _model(
         "EDL_DETERMINISTIC",
-        "Equal requests get equal bits, whatever else is asked: nothing is tuned by the "
-        "teacher itself, nothing merged.",
+        "Equal requests get labels with equal bits, whatever other requests there are: no "
+        "measured settings, no merging.",
         "--deterministic",
     ),
 ]
@@ -73,7 +73,7 @@ BatchMax = Annotated[
     int,
     _batching(
         "EDL_BATCH_MAX",
-        "Merge requests of equal shape up to so many samples; 0: merge none.",
+        "Merge requests of equal shape up to this many samples; 0: do not merge.",
         min=0,
     ),
 ]
@@ -89,7 +89,7 @@ BatchPreferred = Annotated[
     str,
     _batching(
         "EDL_BATCH_PREFERRED",
-        "Sizes in samples that go without waiting for more, with commas: 8,16.",
+        "Batch sizes in samples that are sent without waiting for more requests: 8,16.",
     ),
 ]
 Canary = Annotated[
@@ -145,7 +145,7 @@ Backend = Annotated[
         "EDL_BACKEND",
         "What runs the model: auto (by its files, or by what the factory returns), paddle, "
         "onnx, torch, callable; or paced, an emulated accelerator: the model's answers, at the "
-        "speed that --rate states. Whatever a paced teacher says of itself says 'emulated'.",
+        "speed that --rate states. A paced teacher describes itself as emulated.",
     ),
 ]
 Engine = Annotated[
@@ -223,8 +223,8 @@ BeatRelay = Annotated[
     Path | None,
     _mesh(
         "EDL_BEAT_RELAY",
-        "Socket of this host's agent, which sends the beats of all its teachers in one message. "
-        "The agent sets it.",
+        "Socket of this host's agent, which sends the heartbeats of all its teachers in one "
+        "message. The agent sets it.",
         metavar="FILE",
     ),
 ]
@@ -239,8 +239,8 @@ Listen = Annotated[
     typer.Option(
         "--listen",
         rich_help_panel="The socket",
-        help="Address of the gRPC server. Beyond loopback it wants credentials (--tokens, "
-        "--tls-ca), or --insecure.",
+        help="Address of the gRPC server. Addresses beyond loopback need credentials "
+        "(--tokens, --tls-ca), or --insecure.",
         **LISTEN,
     ),
 ]
@@ -279,8 +279,8 @@ MaxCalls = Annotated[
     int,
     _socket(
         "EDL_MAX_CALLS",
-        "Calls open at once, those included that have not sent their request yet. Where there "
-        "is no room, the oldest of these is ended for a new one.",
+        "Calls open at once, including those that have not sent their request yet. At the "
+        "limit, the oldest call without a request is ended for a new one.",
         min=1,
     ),
 ]
@@ -310,7 +310,8 @@ ReceiveTimeout = Annotated[
     float,
     _socket(
         "EDL_RECEIVE_TIMEOUT",
-        "Seconds that a request may take to arrive. Raise it for big batches over slow links.",
+        "Seconds that a request may take to arrive. Raise it for big batches over slow links. If "
+        "--request-memory-mib is used up, a request that takes more than a second may be ended.",
         min=0.1,
     ),
 ]
@@ -338,6 +339,6 @@ MetricsListen = Annotated[
     _socket(
         "EDL_METRICS_LISTEN",
         "PORT or HOST:PORT at which Prometheus reads /metrics; 0 takes a free port. With "
-        "--tokens it wants one of a viewer or an admin.",
+        "--tokens, Prometheus needs the token of a viewer or an admin.",
     ),
 ]

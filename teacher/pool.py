@@ -28,7 +28,7 @@ from ..proto.channel import Channel, Message
 from ..proto.dataclass_json import from_plain, to_plain
 from ..runtime import supervise
 from ..runtime.errors import EdlError, ModelError, PredictorCrashed, ProcessFailed, RetryableError
-from ..runtime.logs import relay
+from ..runtime.logs import child_log_relay
 from ..scheduler.backoff import delay_s
 from ..scheduler.rates import RecentMedian, pooled_t_t
 from . import jobs
@@ -172,7 +172,7 @@ class PredictorPool:
         with self._lock:
             known = [one.loaded for one in self.predictors if one.loaded is not None]
             if len(known) == len(self.predictors):
-                self.loaded = PredictorReady.together(known)
+                self.loaded = PredictorReady.combined(known)
         self.start()  # devices that waited for this one's measurement
         for predictor in self.predictors:
             if predictor.failure is not None and predictor not in self._given_up:
@@ -362,7 +362,7 @@ class PredictorProcess:
     def _fail_jobs(self) -> None:
         """Fail every job, because the process is gone; it was computing the oldest one."""
         ended = RetryableError("the predictor ended before it computed the request: try again")
-        crashed = PredictorCrashed("the predictor ended in mid-request")
+        crashed = PredictorCrashed("the predictor ended while it computed this request")
         with self._lock:
             self._channel, self.ready = None, False
             waiting, self._jobs = self._jobs, {}
@@ -417,7 +417,7 @@ class PredictorProcess:
                 pass_fds=fds,
                 env=self._config.environment,
             )
-            return supervise.start(command, echo=relay())
+            return supervise.start(command, echo=child_log_relay())
         finally:
             os.close(child_end)
 

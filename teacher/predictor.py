@@ -37,7 +37,7 @@ from .backends.paced import PacedBackend
 from .backends.selection import open_backend
 from .backends.tensor_specs import example_batch
 from .config import PredictorConfig
-from .jobs import JobPart, PredictorReady, Result, outputs_from_text, submit_parts
+from .jobs import JobRequest, PredictorReady, Result, outputs_from_text, submit_parts
 from .microbatch import fastest_micro_batch, submit_in_micro_batches, warm_up
 from .self_test import Canary, self_test
 
@@ -138,7 +138,7 @@ class PredictorLoop:
         self._channel = channel
         self._inputs = inputs
         self._outputs = outputs
-        self._lost: RetryableError | None = None
+        self._device_error: RetryableError | None = None
         self._submitted: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def serve(self) -> None:
@@ -156,19 +156,19 @@ class PredictorLoop:
                 if message["kind"] == "job":
                     finish = self._begin(message)
                     self._submitted.put(finish) if finisher else finish()
-                if self._lost is not None:
+                if self._device_error is not None:
                     break
         finally:
             if finisher is not None:
                 self._submitted.put(None)
                 finisher.join()
-        if self._lost is not None:
-            raise self._lost
+        if self._device_error is not None:
+            raise self._device_error
 
     def _finish_jobs(self) -> None:
         while (finish := self._submitted.get()) is not None:
             finish()
-            if self._lost is not None:
+            if self._device_error is not None:
                 self._channel.close()  # ends the loop in `serve`
                 return
 
@@ -177,7 +177,7 @@ class PredictorLoop:
         for record in job["free"]:
             self._outputs.free(record)
         parts = [
-            JobPart(samples, outputs_from_text(outputs), deadline_s)
+            JobRequest(samples, outputs_from_text(outputs), deadline_s)
             for samples, outputs, deadline_s in job["parts"]
         ]
         rows = self._ready.micro_batch
@@ -188,7 +188,7 @@ class PredictorLoop:
             submit = partial(submit_in_micro_batches, self._submit, micro_batch=rows)
             labels = submit_parts(submit, inputs, parts)
         except Exception as error:  # such as no memory: the model can still run other jobs
-            lost = _lost(error)
+            lost = _job_lost_error(error)
             labels = partial(list, [lost] * len(parts))
         return partial(self._finish, job["id"], len(parts), rows, labels)
 
@@ -198,10 +198,10 @@ class PredictorLoop:
         try:
             results = labels()
         except Exception as error:  # as above
-            results = [_lost(error)] * parts
+            results = [_job_lost_error(error)] * parts
         told, failures = list[Message](), set[type[EdlError]]()
         for result in results:
-            told.append(self._told(result))
+            told.append(self._result_message(result))
             if isinstance(result, RetryableError):
                 failures.add(type(result))
         if rows == self._ready.micro_batch and DeviceOutOfMemory in failures:
@@ -218,7 +218,7 @@ class PredictorLoop:
         except (RequestRefused, BadAnswer):  # the device works
             pass
         except RetryableError as error:
-            self._lost = error
+            self._device_error = error
 
     def _halve_micro_batch(self) -> None:
         """Halve the micro-batch from the next job on, and report it."""
@@ -229,7 +229,7 @@ class PredictorLoop:
         self._ready = replace(self._ready, micro_batch=rows, spec=spec)
         self._channel.send("ready", **to_plain(self._ready))
 
-    def _told(self, result: Result) -> Message:
+    def _result_message(self, result: Result) -> Message:
         """Return the message for a result, after copying its labels to shared memory."""
         if isinstance(result, EdlError):
             return jobs.error_fields(result)
@@ -246,11 +246,11 @@ class PredictorLoop:
         }
 
 
-def _lost(error: Exception) -> RetryableError:
+def _job_lost_error(error: Exception) -> RetryableError:
     return RetryableError(f"the job was lost: {type(error).__name__}: {error}")
 
 
-def say_progress(channel: Channel, text: str) -> None:
+def send_progress(channel: Channel, text: str) -> None:
     """Send a line of progress for the operator."""
     channel.send("progress", text=text)
 
@@ -271,7 +271,7 @@ def main() -> int | str:
     channel = Channel.attach(given.channel)
     inputs, outputs = Arena.attach(given.inputs), Arena.attach(given.outputs)
     try:
-        loaded = load(config, partial(say_progress, channel))
+        loaded = load(config, partial(send_progress, channel))
     except EdlError as error:
         channel.send("refused", **jobs.error_fields(error))
         return ModelError.exit_code

@@ -74,7 +74,7 @@ class CallRecord:
     _timing: RequestTiming | None = None
     _began_s: float = field(default_factory=time.perf_counter)
 
-    def timing(self, nbytes: int) -> RequestTiming:
+    def start_timing(self, nbytes: int) -> RequestTiming:
         """Time a request for labels that has arrived with `nbytes`; enter the result at once."""
         self.received_bytes = nbytes
         self._timing = RequestTiming(self)
@@ -153,13 +153,13 @@ class RequestTiming:
             raise retryable from error
         self.call.recorder.request_finished(self, error)
 
-    def read(self) -> None:
+    def inputs_read(self) -> None:
         """Record that the inputs have been read and are valid."""
         now_ns = self.call.recorder.clock_ns()
         self.input_ns, self._at_ns = now_ns - self._at_ns, now_ns
 
-    def labelled(self, samples: int, device_seconds: float) -> None:
-        """Record the model's answer: it took `device_seconds` of the time since `read`."""
+    def labels_ready(self, samples: int, device_seconds: float) -> None:
+        """Record the model's answer: it took `device_seconds` of the time since `inputs_read`."""
         now_ns = self.call.recorder.clock_ns()
         waited_ns, self._at_ns = now_ns - self._at_ns, now_ns
         self.samples = samples
@@ -226,13 +226,11 @@ class Recorder:
         self._inferred = self._inferred_ms = 0  # samples answered, and the time of the last
         self.registry = r = CollectorRegistry()
         counter, histogram = partial(Counter, registry=r), partial(Histogram, registry=r)
-        requests = counter(
-            "edl_teacher_requests", "Batches that came, by what became of them.", ["outcome"]
-        )
+        requests = counter("edl_teacher_requests", "Batches received, by outcome.", ["outcome"])
         self._outcomes = {outcome: requests.labels(outcome) for outcome in _OUTCOMES}
         self._samples = counter("edl_teacher_samples", "Samples that were labelled.")
-        self._received = counter("edl_teacher_received_bytes", "Requests, in bytes.")
-        self._sent = counter("edl_teacher_sent_bytes", "Answers, in bytes.")
+        self._received = counter("edl_teacher_received_bytes", "Bytes of received requests.")
+        self._sent = counter("edl_teacher_sent_bytes", "Bytes of sent answers.")
         self._device_s = histogram(
             "edl_teacher_device_seconds", "Time in the model for one request.", buckets=_BUCKETS
         )
@@ -245,17 +243,17 @@ class Recorder:
             buckets=_BUCKETS,
         )  # fmt: skip
         self._batch_samples = histogram(
-            "edl_teacher_batch_samples", "Samples handed to a device in one go.", buckets=_SIZES
+            "edl_teacher_batch_samples", "Samples sent to a device in one job.", buckets=_SIZES
         )
         self._refused = counter(
-            "edl_teacher_refused", "Calls of any method that were refused, by why.", ["reason"]
+            "edl_teacher_refused", "Refused calls of all methods, by reason.", ["reason"]
         )
         self._expired = counter(
-            "edl_teacher_expired", "Requests that were not computed: nobody waited any more."
+            "edl_teacher_expired", "Requests not computed: deadline over or caller gone."
         )
         self._output_errors = counter(
             "edl_teacher_output_errors",
-            "Answers that were refused because this output of the model is no label.", ["output"],
+            "Answers refused because this output was not finite or broke its spec.", ["output"],
         )  # fmt: skip
         for reason in REASONS:
             self._refused.labels(reason)

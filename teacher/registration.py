@@ -39,7 +39,7 @@ class TeacherView:
         draining: about to leave.
         restarts: number of restarts of predictor processes.
         micro_batch_reductions: how often a device ran out of memory, which halved its micro-batch.
-        heartbeat: the registry answered the last heartbeat; None without a registry.
+        registry_answers: the registry answered the last heartbeat; None without a registry.
         samples_per_second: labelled samples per second, over the last seconds.
         output_kinds: `OutputKind` of each output, by name; empty while unknown.
     """
@@ -59,13 +59,13 @@ class TeacherView:
     draining: bool
     restarts: int
     micro_batch_reductions: int
-    heartbeat: bool | None
+    registry_answers: bool | None
     samples_per_second: float = 0.0
     output_kinds: Mapping[str, str] = field(default_factory=dict)
 
     def families(self) -> Iterator[Metric]:
         """Yield the metrics of this state; unknown values are left out."""
-        who = InfoMetricFamily("edl_teacher", "Which teacher this is.")
+        who = InfoMetricFamily("edl_teacher", "Identity of this teacher.")
         names = ("service", "teacher_id", "version", "incarnation", "content_id", "numerics_id")
         who.add_metric((), {name: str(getattr(self, name)) for name in names})
         yield who
@@ -84,8 +84,12 @@ class TeacherView:
             ("in_flight_requests", "Requests that are not answered yet.", self.in_flight),
             ("sample_device_seconds", "t_t: device time of one sample, the median.", self.t_t_s),
             ("model_loaded", "1: the model takes requests.", self.loaded),
-            ("draining", "1: it takes leave.", self.draining),
-            ("heartbeat_answering", "1: the registry answered the last beat.", self.heartbeat),
+            ("draining", "1 while the teacher drains.", self.draining),
+            (
+                "heartbeat_answering",
+                "1: the registry answered the last heartbeat.",
+                self.registry_answers,
+            ),
         )
         for name, text, value in gauges:
             if value is not None:

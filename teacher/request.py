@@ -49,7 +49,7 @@ class BatchRequest:
         object.__setattr__(self, "samples", len(next(iter(self.inputs.values()))))
 
     @property
-    def shape(self) -> Hashable:
+    def merge_key(self) -> Hashable:
         """Names, dtypes and row shapes of the inputs; requests with equal ones can share a run."""
         return frozenset(
             (name, array.dtype.str, array.dtype.name, array.shape[1:])
@@ -108,19 +108,19 @@ class RequestedOutput:
 
 
 def encode_outputs(
-    outputs: Mapping[str, Array], wanted: Iterable[RequestedOutput]
+    outputs: Mapping[str, Array], requested: Iterable[RequestedOutput]
 ) -> dict[str, Array]:
     """Encode outputs in their forms; return the arrays to send by name, in the requested order.
 
     Args:
         outputs: arrays of the model by name, all finite.
-        wanted: the requested outputs.
+        requested: the requested outputs.
 
     Raises:
         RequestRefused: a value does not fit its form, or parts of two outputs have the same name.
     """
     travel: dict[str, Array] = {}
-    for one in wanted:
+    for one in requested:
         array, form = outputs[one.name], one.form
         arrays = {one.name: array} if form is None else encode(one.name, array, form, one.kind)
         if twice := travel.keys() & arrays.keys():
@@ -132,12 +132,12 @@ def encode_outputs(
 
 
 def form_parameters(
-    wanted: Iterable[RequestedOutput], spec: ModelSpec
+    requested: Iterable[RequestedOutput], spec: ModelSpec
 ) -> dict[str, dict[str, Parameter]]:
     """Return parameters that describe the forms in an answer, by names of the sent outputs."""
     outputs = {tensor.name: tensor for tensor in spec.outputs}
     return {
-        part: form for one in wanted for part, form in one.parameters(outputs[one.name]).items()
+        part: form for one in requested for part, form in one.parameters(outputs[one.name]).items()
     }
 
 
@@ -172,7 +172,7 @@ def check_request(request: InferRequest, spec: ModelSpec) -> tuple[RequestedOutp
         problem = f"unknown input {unknown[0]!r}" if unknown else f"missing input {missing[0]!r}"
         raise RequestRefused(f"{problem}: expected {expected}, got {given}")
     outputs = {tensor.name: tensor for tensor in spec.outputs}
-    names = _wanted(request.outputs, list(outputs))
+    names = _requested_outputs(request.outputs, list(outputs))
     return tuple(
         RequestedOutput(name, _form(request, outputs[name]), outputs[name].kind) for name in names
     )
@@ -229,7 +229,7 @@ def deadline_of(request: InferRequest, call_s: float | None, now_s: float) -> fl
     return own_s if call_s is None else min(own_s, call_s)
 
 
-def _wanted(asked: tuple[str, ...], known: list[str]) -> tuple[str, ...]:
+def _requested_outputs(asked: tuple[str, ...], known: list[str]) -> tuple[str, ...]:
     for name in asked:
         if name not in known:
             raise RequestRefused(f"unknown output {name!r}: expected some of {known}")

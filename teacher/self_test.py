@@ -81,16 +81,16 @@ def self_test(
     else:
         answers = [_answer_to(backend, micro_batch, canary)]
     try:
-        oddities = uninformative_outputs(answers)
+        warnings = uninformative_outputs(answers)
     except ModelError as error:
         raise ModelError(
             f"the self-test failed: {error} A model that answers so to noise only is judged by"
             " real samples, if 'edl teacher fingerprint --samples' keeps some in a canary; or serve"
             " it with --no-self-test"
         ) from None
-    for oddity in oddities:
-        on_progress(f"warning: {oddity}")
-    compared = bool(_judged(answers))
+    for warning in warnings:
+        on_progress(f"warning: {warning}")
+    compared = bool(_comparable_outputs(answers))
     found = ["finite", "neither constant nor uniform" if compared else "nothing to compare"]
     if canary is not None:
         found.append(f"agrees with its canary within {canary.tolerance:g}")
@@ -109,7 +109,7 @@ def uninformative_outputs(answers: Answers) -> tuple[str, ...]:
         ModelError: no output of floats carries information.
     """
     odd: list[str] = []
-    judged = sorted(_judged(answers))
+    judged = sorted(_comparable_outputs(answers))
     for name in judged:
         rows = np.concatenate([answer[name].astype(np.float64) for answer in answers])
         same = _SAME * np.abs(rows).max(initial=0.0)
@@ -125,7 +125,7 @@ def uninformative_outputs(answers: Answers) -> tuple[str, ...]:
     return tuple(odd)
 
 
-def _judged(answers: Answers) -> set[str]:
+def _comparable_outputs(answers: Answers) -> set[str]:
     """Return the outputs of floats with one trailing shape; none for fewer than 2 samples."""
     if sum(len(next(iter(answer.values()), ())) for answer in answers) < 2:
         return set()
@@ -203,7 +203,7 @@ class Canary:
             raise UsageError(f"a tolerance is a share from 0 to 1, not {self.tolerance:g}")
 
     @classmethod
-    def of(
+    def from_answer(
         cls,
         content_id: str,
         tolerance: float,

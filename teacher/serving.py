@@ -17,7 +17,7 @@ from ..proto.security import AccessControl
 from ..proto.security.certificates import export_expiry
 from ..runtime.errors import EdlError, ProcessFailed, StartCancelled
 from ..runtime.lifecycle import Stop
-from ..runtime.logs import log_as
+from ..runtime.logs import add_log_fields
 from ..runtime.metrics import MetricsServer
 from .backends.selection import check_model
 from .batcher import Batcher
@@ -178,7 +178,7 @@ class TeacherLifecycle:
             undo.callback(self._server.stop, 0)
             self._address = advertised(config.server.host, config.advertise, self._server.port)
             self._identity.teacher_id = config.teacher_id or self._address
-            log_as(service=config.service, teacher=self._identity.teacher_id)
+            add_log_fields(service=config.service, teacher=self._identity.teacher_id)
             self._recorder.watch(self._view)
             self._serve_metrics(access)
             undo.pop_all()
@@ -272,7 +272,7 @@ class TeacherLifecycle:
             draining=self._identity.draining,
             restarts=self._pool.restarts,
             micro_batch_reductions=sum(one.micro_batch_reductions for one in self._pool.predictors),
-            heartbeat=heartbeat.answering if heartbeat else None,
+            registry_answers=heartbeat.answering if heartbeat else None,
             samples_per_second=self._recorder.samples_per_second,
             output_kinds={one.name: one.kind for one in loaded.spec.outputs} if loaded else {},
         )

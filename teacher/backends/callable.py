@@ -9,7 +9,7 @@ import numpy as np
 from ...proto.arena import Array
 from ...runtime.errors import ModelError, RequestRefused
 from . import ModelSpec
-from .framework import gpu_of, numerics, translated
+from .framework import gpu_of, numerics, translate_errors
 from .model_source import BackendKind, FactoryResult, ModelSettings, hash_of_function
 from .tensor_specs import outputs_by_trial, parse_declared
 
@@ -47,7 +47,7 @@ class NumpyFunction:
         )
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        with translated("the function"):
+        with translate_errors("the function"):
             outputs = self._function(read_only(inputs))
             if not isinstance(outputs, Mapping):
                 raise RequestRefused(

@@ -36,16 +36,16 @@ def lacks_resources(error: Exception) -> bool:
 
 
 @contextmanager
-def translated(
-    doing: str,
-    passing: Callable[[Exception], bool] = lacks_resources,
+def translate_errors(
+    action: str,
+    is_transient: Callable[[Exception], bool] = lacks_resources,
     line: Callable[[BaseException], str] = lambda error: first_line(error),
 ) -> Iterator[None]:
     """Convert exceptions of the block to EdlErrors; EdlErrors pass unchanged.
 
     Args:
-        doing: what failed, in words.
-        passing: returns whether the same inputs may succeed elsewhere or later.
+        action: what failed, in words.
+        is_transient: returns whether the same inputs may succeed elsewhere or later.
         line: extracts one line of text from an error.
 
     Raises:
@@ -59,11 +59,11 @@ def translated(
         raise
     except Exception as error:  # frameworks and the user's code may raise anything
         kind: type[EdlError] = RequestRefused
-        if passing(error):
+        if is_transient(error):
             said = str(error).lower()
             is_memory = isinstance(error, MemoryError) or any(word in said for word in _OF_MEMORY)
             kind = DeviceOutOfMemory if is_memory else RetryableError
-        raise kind(f"{doing} failed: {line(error)}") from error
+        raise kind(f"{action} failed: {line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:
@@ -73,7 +73,7 @@ def first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def loading(
+def loading_errors(
     runtime: str, file: Path, package: str, line: Callable[[BaseException], str] = first_line
 ) -> Iterator[None]:
     """Convert a framework's exceptions about a file to ModelError, and silence its warnings.
@@ -82,7 +82,7 @@ def loading(
         runtime: the framework, with its version.
         file: the file that is loaded.
         package: the package to upgrade if the file is too new.
-        line: as of `translated`.
+        line: as of `translate_errors`.
     """
     try:
         with warnings.catch_warnings():
@@ -113,7 +113,7 @@ def is_network(thing: object, framework: str, kind: str) -> bool:
 _ROWS = 8
 
 
-def compared(backend: Backend, exact: Backend, precision: str) -> str:
+def describe_difference(backend: Backend, exact: Backend, precision: str) -> str:
     """Return a line that says how far the outputs of `backend` are from those of `exact`."""
     rows = backend.spec.rows_per_run(_ROWS)
     batch = probe_batch(backend.spec.inputs, rows, 0)
@@ -150,7 +150,7 @@ def gpu_of(device: str) -> int | None:
 def check_gpu(device: str, index: int, count: int) -> None:
     """Raise ModelError if there is no GPU with this index."""
     if index >= count:
-        raise ModelError(f"device {device} asked for, but there are {count} GPUs")
+        raise ModelError(f"there is no {device}: this machine has {count} GPUs")
 
 
 #: Flags of /proc/cpuinfo that decide which kernels oneDNN, MKL and OpenBLAS choose.

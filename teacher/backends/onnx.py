@@ -16,9 +16,9 @@ from ...proto.protobuf_fields import split_bytes_field
 from ...runtime.errors import ModelError, WireError
 from ...runtime.extras import install_command
 from . import Finish, ModelSpec, Submit, at_once
-from .framework import first_line, gpu_of, numerics, translated
+from .framework import first_line, gpu_of, numerics, translate_errors
 from .model_source import BackendKind, ModelSettings, hash_of_files
-from .tensor_specs import narrowed, outputs_by_trial, refuse_outputs
+from .tensor_specs import outputs_by_trial, refuse_outputs, with_declared_shapes
 
 # Field numbers of onnx.proto.
 _MODEL_GRAPH = 7
@@ -65,7 +65,7 @@ def _fields(message: Buffer, number: int) -> list[memoryview]:
 #: Types whose names differ between onnxruntime and numpy.
 _NAMES = {"float": "float32", "double": "float64"}
 #: Words in onnxruntime's errors about models that need a newer version.
-_YOUNGER = ("IR version", "opset", "No Op registered")
+_NEEDS_NEWER = ("IR version", "opset", "No Op registered")
 _ERRORS_ONLY = 3
 
 
@@ -91,12 +91,12 @@ class OnnxSession:
                 str(model), _options(runtime, settings.threads), providers=providers
             )
         except Exception as error:  # its classes come from C++ and have no common base
-            raise ModelError(_refusal(runtime, model, error)) from error
+            raise ModelError(_load_error(runtime, model, error)) from error
         _check_provider(self._session, settings.device, gpu)
         own = [_spec_of(node, model) for node in self._session.get_inputs()]
         outputs = [_spec_of(node, model) for node in self._session.get_outputs()]
         self._outputs = [tensor.name for tensor in outputs]
-        self._inputs = narrowed(own, settings.inputs)
+        self._inputs = with_declared_shapes(own, settings.inputs)
         if not all(
             tensor.shape for tensor in outputs
         ):  # it does not state the number of dimensions
@@ -126,7 +126,7 @@ class OnnxSession:
             tensor.name: np.require(inputs[tensor.name], requirements=["C", "A"])
             for tensor in self._inputs
         }
-        with translated("the model", line=_said):
+        with translate_errors("the model", line=_message):
             arrays = self._session.run(self._outputs, given)
         return dict(zip(self._outputs, arrays, strict=True))
 
@@ -210,14 +210,14 @@ def _gpu_name(gpu: int) -> str:
     return names[0] if names else "unknown"
 
 
-def _refusal(runtime: Any, model: Path, error: Exception) -> str:
-    said = f"onnxruntime {runtime.__version__} cannot load {model}: {_said(error)}"
-    if any(word in str(error) for word in _YOUNGER):
+def _load_error(runtime: Any, model: Path, error: Exception) -> str:
+    said = f"onnxruntime {runtime.__version__} cannot load {model}: {_message(error)}"
+    if any(word in str(error) for word in _NEEDS_NEWER):
         return f"{said}; a newer one may: pip install --upgrade onnxruntime"
     return said
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """Return the message without "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : "."""
     line = first_line(error)
     return line.split(" : ", 3)[-1] if line.startswith("[ONNXRuntimeError]") else line

@@ -41,12 +41,12 @@ class Schedule:
         self._rate = rate
         self._free_at_s = 0.0
 
-    def end_s(self, now_s: float, rows: int) -> float:
+    def schedule(self, now_s: float, rows: int) -> float:
         """Schedule a run of `rows` samples that arrives at `now_s`; return the time of its end."""
         self._free_at_s = max(now_s, self._free_at_s) + rows / self._rate
         return self._free_at_s
 
-    def late_s(self, now_s: float) -> None:
+    def record_late_end(self, now_s: float) -> None:
         """Record that the last run ended late, at `now_s`; the next one starts no earlier."""
         self._free_at_s = max(now_s, self._free_at_s)
 
@@ -90,7 +90,7 @@ class PacedBackend:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         rows = len(next(iter(inputs.values())))
-        end_s = self._schedule.end_s(min(self._came_s, self._clock()), rows)
+        end_s = self._schedule.schedule(min(self._came_s, self._clock()), rows)
         outputs = self._backend.run(inputs)
         self._wait_until(end_s)
         return outputs
@@ -98,7 +98,7 @@ class PacedBackend:
     def _wait_until(self, end_s: float) -> None:
         now_s = self._clock()
         if now_s > end_s:
-            self._schedule.late_s(now_s)
+            self._schedule.record_late_end(now_s)
         if end_s - now_s > _AWAKE_S:
             self._sleep(end_s - now_s - _AWAKE_S)
         while self._clock() < end_s:

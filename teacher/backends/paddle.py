@@ -24,11 +24,11 @@ from .framework import check_gpu, gpu_of
 from .model_source import BackendKind, FactoryResult, ModelSettings, hash_of_code, hash_of_files
 from .tensor_specs import (
     datatype_named,
-    narrowed,
     outputs_by_name,
     outputs_by_trial,
     parse_declared,
     refuse_outputs,
+    with_declared_shapes,
 )
 
 
@@ -80,14 +80,14 @@ def datatype(dtype: Any) -> str:
     return datatype_named(str(dtype).rpartition(".")[2].lower())
 
 
-def translated(doing: str) -> AbstractContextManager[None]:
+def translate_errors(doing: str) -> AbstractContextManager[None]:
     """Convert errors of a run; Paddle raises Python's exception classes for its own.
 
     Raises:
         RetryableError: the device or its memory failed; the same inputs may succeed elsewhere.
         RequestRefused: every other error is about the inputs.
     """
-    return framework.translated(doing, _may_pass, first_line)
+    return framework.translate_errors(doing, _may_pass, first_line)
 
 
 def first_line(error: BaseException) -> str:
@@ -128,7 +128,7 @@ class PaddleInference:
         gpu = check_device(paddle, settings.device)
         _check_precision(paddle, gpu, settings.precision)
         runtime = f"paddle {paddle.__version__}"
-        with framework.loading(runtime, program, "paddlepaddle", first_line):
+        with framework.loading_errors(runtime, program, "paddlepaddle", first_line):
             # The specs that the program states for its inputs and outputs.
             if program.suffix == ".json":
                 declared = _declared_by_pir(paddle, str(program))
@@ -147,7 +147,7 @@ class PaddleInference:
         self._outputs = [(name, self._predictor.get_output_handle(name)) for name in names[1]]
         self.spec = ModelSpec(
             platform="paddle_inference",
-            inputs=narrowed(
+            inputs=with_declared_shapes(
                 [_spec_of(name, declared, program) for name in names[0]], settings.inputs
             ),
             outputs=tuple(_spec_of(name, declared, program) for name in names[1]),
@@ -158,7 +158,7 @@ class PaddleInference:
         )
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        with translated("the model"):
+        with translate_errors("the model"):
             for name, handle in self._inputs:
                 handle.copy_from_cpu(np.ascontiguousarray(inputs[name]))
             self._predictor.run()
@@ -279,7 +279,7 @@ class PaddleDygraph:
         )
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        with translated("the model"), self._paddle.no_grad():
+        with translate_errors("the model"), self._paddle.no_grad():
             given = [self._paddle.to_tensor(inputs[tensor.name]) for tensor in self._inputs]
             return {
                 name: tensor.numpy()

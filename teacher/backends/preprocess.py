@@ -21,9 +21,15 @@ from ...proto.forms import FLOATS
 from ...runtime.errors import ModelError, RequestRefused, UsageError
 from . import Backend, Submit, queue_of
 from .callable import read_only
-from .framework import translated
+from .framework import translate_errors
 from .model_source import call_factory, hash_of_function, is_factory
-from .tensor_specs import ArrayFunction, matches_spec, narrowed, outputs_by_trial, parse_declared
+from .tensor_specs import (
+    ArrayFunction,
+    matches_spec,
+    outputs_by_trial,
+    parse_declared,
+    with_declared_shapes,
+)
 
 #: Makes a step, given its name and the model's inputs: returns the inputs on the wire, and the
 #: function that converts them.
@@ -43,10 +49,12 @@ class _Normalize:
     std: tuple[float, ...]
 
     def __call__(
-        self, name: str, takes: Sequence[TensorSpec]
+        self, name: str, model_inputs: Sequence[TensorSpec]
     ) -> tuple[tuple[TensorSpec, ...], ArrayFunction]:
-        images = {tensor.name: self._factors(name, tensor) for tensor in _images(name, takes)}
-        dtypes = {tensor.name: dtype_of(tensor.datatype) for tensor in takes}
+        images = {
+            tensor.name: self._factors(name, tensor) for tensor in _images(name, model_inputs)
+        }
+        dtypes = {tensor.name: dtype_of(tensor.datatype) for tensor in model_inputs}
 
         def apply(inputs: Mapping[str, Array]) -> dict[str, Array]:
             made = dict(inputs)
@@ -57,14 +65,16 @@ class _Normalize:
 
         wire = (
             replace(tensor, datatype="UINT8") if tensor.name in images else tensor
-            for tensor in takes
+            for tensor in model_inputs
         )
         return tuple(wire), apply
 
     def _factors(self, name: str, tensor: TensorSpec) -> tuple[Array, Array]:
         """Return `scale` and `offset` (float32) in shapes for broadcasting."""
         if tensor.datatype not in FLOATS:
-            raise ModelError(f"{name} makes floats of bytes; the model takes {tensor}")
+            raise ModelError(
+                f"step {name} needs an input of {', '.join(FLOATS)}; the model takes {tensor}"
+            )
         mean, std = np.asarray(self.mean), np.asarray(self.std)
         shape = [1, 1, 1, 1]
         shape[_channel_axis(name, tensor, len(mean))] = len(mean)
@@ -73,10 +83,10 @@ class _Normalize:
 
 
 def _channels_last(
-    name: str, takes: Sequence[TensorSpec]
+    name: str, model_inputs: Sequence[TensorSpec]
 ) -> tuple[tuple[TensorSpec, ...], ArrayFunction]:
     """Images arrive channels last, as from decoders, for a model that takes channels first."""
-    images = {tensor.name for tensor in _images(name, takes)}
+    images = {tensor.name for tensor in _images(name, model_inputs)}
 
     def apply(inputs: Mapping[str, Array]) -> dict[str, Array]:
         return {
@@ -88,13 +98,13 @@ def _channels_last(
         batch, channels, height, width = tensor.shape
         return replace(tensor, shape=(batch, height, width, channels))
 
-    return tuple(wire(each) if each.name in images else each for each in takes), apply
+    return tuple(wire(each) if each.name in images else each for each in model_inputs), apply
 
 
-def _images(name: str, takes: Sequence[TensorSpec]) -> list[TensorSpec]:
-    images = [tensor for tensor in takes if len(tensor.shape) == 4]
+def _images(name: str, model_inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    images = [tensor for tensor in model_inputs if len(tensor.shape) == 4]
     if not images:
-        taken = ", ".join(map(str, takes))
+        taken = ", ".join(map(str, model_inputs))
         raise ModelError(f"{name} is for images, of four dimensions; the model takes {taken}")
     return images
 
@@ -165,14 +175,14 @@ class Preprocessed:
         return made
 
 
-def content_with_step(content_id: str, hook: str) -> str:
+def content_with_step(content_id: str, step_content: str) -> str:
     """Return the content_id of a model with a step before it.
 
     Args:
         content_id: of the model.
-        hook: the content of the step; for a built-in one, its name.
+        step_content: the content of the step; for a built-in one, its name.
     """
-    return hashlib.sha256(f"{content_id} {hook}".encode()).hexdigest()
+    return hashlib.sha256(f"{content_id} {step_content}".encode()).hexdigest()
 
 
 def preprocessed(
@@ -215,7 +225,7 @@ def outputs_of_steps(names: Sequence[str], inputs: Sequence[TensorSpec]) -> tupl
 
 
 def _applied(name: str, apply: ArrayFunction, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-    with translated(f"preprocessing by {name}"):
+    with translate_errors(f"preprocessing by {name}"):
         return apply(read_only(inputs))
 
 
@@ -228,30 +238,30 @@ def check_step_name(name: str) -> None:
         )
 
 
-def check_step_output(hook: str, made: object, wanted: Sequence[TensorSpec]) -> None:
+def check_step_output(name: str, made: object, wanted: Sequence[TensorSpec]) -> None:
     """Raise RequestRefused if the output of a step is not what the model takes."""
     if not isinstance(made, Mapping):
-        raise RequestRefused(f"{hook} returned {type(made).__name__}: expected a dict of arrays")
+        raise RequestRefused(f"{name} returned {type(made).__name__}: expected a dict of arrays")
     for tensor in wanted:
         array = made.get(tensor.name)
         if not isinstance(array, np.ndarray):
-            raise RequestRefused(f"{hook} gave {sorted(made)}; the model takes {tensor}")
+            raise RequestRefused(f"{name} gave {sorted(made)}; the model takes {tensor}")
         if not matches_spec(array, tensor):
             raise RequestRefused(
-                f"{hook} gave {tensor.name!r} as {array.dtype} {list(array.shape)}; "
+                f"{name} gave {tensor.name!r} as {array.dtype} {list(array.shape)}; "
                 f"the model takes {tensor}"
             )
 
 
 def _with_step(name: str, backend: Backend, inputs: tuple[TensorSpec, ...]) -> Backend:
-    takes = backend.spec.inputs
+    model_inputs = backend.spec.inputs
     if name in BUILT_IN_STEPS:
-        own, apply = BUILT_IN_STEPS[name](name, takes)
+        own, apply = BUILT_IN_STEPS[name](name, model_inputs)
         # The meaning of a name never changes: it is part of content_id.
-        return Preprocessed(backend, name, narrowed(own, inputs), apply, name)
+        return Preprocessed(backend, name, with_declared_shapes(own, inputs), apply, name)
     made = call_factory(name)
     if not callable(made.model):
         raise ModelError(f"{name} gave {type(made.model).__name__}: expected a function on arrays")
-    own = inputs or parse_declared(made.inputs) or takes
-    of_hook = hash_of_function(name, made.model)
-    return Preprocessed(backend, name, own, made.model, of_hook)
+    own = inputs or parse_declared(made.inputs) or model_inputs
+    content = hash_of_function(name, made.model)
+    return Preprocessed(backend, name, own, made.model, content)

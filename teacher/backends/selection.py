@@ -10,7 +10,7 @@ from ...proto.arena import Array
 from ...proto.datatypes import TensorSpec
 from ...runtime.errors import BadAnswer, ModelError, UsageError
 from . import Backend, Finish, Submit, callable, onnx, paced, paddle, queue_of, torch
-from .framework import compared
+from .framework import describe_difference
 from .model_source import (
     BackendKind,
     ModelSettings,
@@ -93,7 +93,7 @@ def open_backend(
     opened = _open(model, _kinds(backend), settings)
     if precision != "fp32":
         exact = _open(model, _kinds(backend), replace(settings, precision="fp32"))
-        tell(compared(opened, exact, precision))
+        tell(describe_difference(opened, exact, precision))
     opened = OutputCheckedBackend(preprocessed(opened, preprocess, inputs), by_option=bool(outputs))
     for tensor in (*opened.spec.inputs, *opened.spec.outputs):
         if not tensor.shape:

@@ -54,7 +54,7 @@ _IMAGE_DIMENSIONS = 3
 #: Steps of the noise between 0 and 1: coarse, so that a file with it compresses well.
 _STEPS = 16
 #: Standard deviations of samples: a model that saturates at one does not at another.
-_LOUDNESS = (0.125, 0.5, 1.0, 2.0)
+_DEVIATIONS = (0.125, 0.5, 1.0, 2.0)
 
 
 def probe_batch(inputs: Sequence[TensorSpec], rows: int, number: int) -> dict[str, Array]:
@@ -78,7 +78,7 @@ def probe_batch(inputs: Sequence[TensorSpec], rows: int, number: int) -> dict[st
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    loudness = rng.choice(_LOUDNESS, (shape[0], *(1 for _ in shape[1:])))
+    loudness = rng.choice(_DEVIATIONS, (shape[0], *(1 for _ in shape[1:])))
     noise: Array = loudness * rng.standard_normal(shape)
     return noise
 
@@ -120,7 +120,9 @@ def parse_declared(
     return tuple(tensors)
 
 
-def narrowed(specs: Sequence[TensorSpec], narrower: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def with_declared_shapes(
+    specs: Sequence[TensorSpec], narrower: Sequence[TensorSpec]
+) -> tuple[TensorSpec, ...]:
     """Return a model's own inputs, with the narrower shapes that the user declares.
 
     Raises:

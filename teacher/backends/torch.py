@@ -25,14 +25,14 @@ from ...proto.datatypes import FREE, TensorSpec
 from ...runtime.errors import ModelError
 from ...runtime.extras import install_command
 from . import Finish, ModelSpec, Submit, framework
-from .framework import check_gpu, gpu_of, loading, translated
+from .framework import check_gpu, gpu_of, loading_errors, translate_errors
 from .model_source import BackendKind, FactoryResult, ModelSettings, hash_of_code, hash_of_files
 from .tensor_specs import (
     datatype_named,
-    narrowed,
     outputs_by_name,
     outputs_by_trial,
     parse_declared,
+    with_declared_shapes,
 )
 from .torch_graphs import GraphedCalls
 
@@ -333,7 +333,7 @@ class TorchModel:
 
 
 def _model_errors() -> AbstractContextManager[None]:
-    return translated("the model", lacks_resources)
+    return translate_errors("the model", lacks_resources)
 
 
 def open_file(file: Path, settings: ModelSettings) -> TorchModel:
@@ -349,7 +349,7 @@ def open_object(made: FactoryResult, settings: ModelSettings) -> TorchModel:
 
 
 def _loading(torch: Any, file: Path) -> AbstractContextManager[None]:
-    return loading(f"torch {torch.__version__}", file, "torch")
+    return loading_errors(f"torch {torch.__version__}", file, "torch")
 
 
 def _script(file: Path, torch: Any, device: Any, settings: ModelSettings) -> LoadedNetwork:
@@ -374,7 +374,7 @@ def _exported(file: Path, torch: Any, device: Any, settings: ModelSettings) -> L
         arguments, keywords = structure.unflatten(list(tensors))
         return module(*arguments, **keywords)
 
-    inputs = narrowed(own, settings.inputs)
+    inputs = with_declared_shapes(own, settings.inputs)
     return LoadedNetwork(str(file), "torch_export", call, inputs, hash_of_files([file]))
 
 

@@ -32,12 +32,12 @@ from ...runtime.lifecycle import Stop
 from ..backends.framework import gpu_of
 from ..backends.model_source import find_model, hash_of_files
 from ..backends.paddle import KIND
-from ..backends.tensor_specs import datatype_named, narrowed
+from ..backends.tensor_specs import datatype_named, with_declared_shapes
 from ..config import PredictorConfig, TeacherConfig
 from ..pool import CRASHES_AT_MOST
 from ..register.config import RegisterConfig
 from ..register.sidecar import register
-from ..register.trial import Trial
+from ..register.trial import ServerTest
 from ..registration import advertised, split
 from ..self_test import Canary
 
@@ -123,7 +123,10 @@ def _variable(kind: str, tensor: TensorSpec) -> str:
     """Return a variable in the text format of upstream's message `GeneralModelConfig`."""
     number = NUMBERS.get(tensor.datatype)
     if number is None:
-        raise ModelError(f"Paddle Serving has no {tensor.datatype}, which {tensor.name!r} is of")
+        raise ModelError(
+            f"{kind} variable {tensor.name!r} is {tensor.datatype}, which Paddle Serving does not "
+            "support"
+        )
     name = json.dumps(tensor.name, ensure_ascii=False)
     lines = [
         f"name: {name}",
@@ -136,7 +139,7 @@ def _variable(kind: str, tensor: TensorSpec) -> str:
 
 
 #: Supported settings; all others must have their defaults.
-_HEEDED: Final = frozenset(
+_SUPPORTED: Final = frozenset(
     {"service", "coordinator", "teacher_id", "advertise", "ttl_s", "grace_s", "insecure", "devices"}
     | {"model", "threads", "micro_batch", "inputs", "canary"}
     | {"host", "port", "slots"}
@@ -165,21 +168,21 @@ def check_settings(config: TeacherConfig) -> None:
         raise UsageError("Paddle Serving does not measure its micro-batch: name a number")
     plain = TeacherConfig("", PredictorConfig(""))
     unheeded = [
-        *_changed(config, plain, _PARTS),
-        *_changed(config.predictor, plain.predictor),
-        *_changed(config.server, plain.server),
+        *_unsupported(config, plain, _PARTS),
+        *_unsupported(config.predictor, plain.predictor),
+        *_unsupported(config.server, plain.server),
     ]
     if unheeded:
         flags = ", ".join(_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in unheeded)
         raise UsageError(f"with --engine paddle-serving there is no {flags}: leave it out")
 
 
-def _changed(settings: Any, plain: Any, parts: Sequence[str] = ()) -> list[str]:
+def _unsupported(settings: Any, plain: Any, parts: Sequence[str] = ()) -> list[str]:
     """Return the names of unsupported settings that differ from their defaults."""
     return [
         field.name
         for field in fields(settings)
-        if field.name not in _HEEDED
+        if field.name not in _SUPPORTED
         and field.name not in parts
         and getattr(settings, field.name) != getattr(plain, field.name)
     ]
@@ -271,7 +274,7 @@ class ServingProcess:
         probe: Callable[[float], object],
         on_failure: Callable[[ProcessFailed], None],
     ) -> None:
-        self._keeper = supervise.Keeper(command, on_exit=self._ended)
+        self._keeper = supervise.Restarter(command, on_exit=self._ended)
         self._probe = probe
         self._on_failure = on_failure
         self._lock = threading.Lock()
@@ -308,7 +311,7 @@ class ServingProcess:
     def _ended(self, process: supervise.Process, code: int) -> None:
         with self._lock:
             if self._failure is not None or (
-                self._answered and self._keeper.failures < CRASHES_AT_MOST
+                self._answered and self._keeper.restarts < CRASHES_AT_MOST
             ):
                 return
             last = next((line for line in reversed(process.tail()) if line.strip()), "")
@@ -320,7 +323,7 @@ class ServingProcess:
 
 _LOOPBACK: Final = "127.0.0.1"
 #: Calls in addition to those of students: probes of this process and of managers.
-_LOOKS: Final = 3
+_PROBE_CALLS: Final = 3
 
 
 def serve(
@@ -380,7 +383,7 @@ def serve(
             register(
                 registration,
                 stop,
-                on_ready=_first(on_ready, ready, on_progress),
+                on_ready=_ready_once(on_ready, ready, on_progress),
                 on_progress=on_progress,
             )
     if failures:
@@ -391,7 +394,7 @@ def _configured(
     config: TeacherConfig, model: ServingModel, python: Path, folder: Path, port: int
 ) -> supervise.Command:
     """Write the configuration into `folder`; return the command of the server."""
-    calls = config.server.slots + _LOOKS
+    calls = config.server.slots + _PROBE_CALLS
     (predictor,) = config.predictors
     file = write_configuration(
         folder, model, port=port, calls=calls, device=predictor.device, threads=predictor.threads
@@ -418,7 +421,7 @@ def _registration(config: TeacherConfig, model: ServingModel, port: int) -> Regi
         coordinator=config.coordinator or "",
         protocol=PADDLE_SERVING,
         canary=Path(canary) if canary is not None else None,
-        inputs=narrowed(model.inputs, config.predictor.inputs),
+        inputs=with_declared_shapes(model.inputs, config.predictor.inputs),
         slots=config.server.slots,
         device=f"{config.device_label} (Paddle Serving, Paddle {model.paddle})",
         teacher_id=config.teacher_id or "",
@@ -448,10 +451,10 @@ def _test(registration: RegisterConfig, client: TeacherClient) -> None:
     canary = None if registration.canary is None else Canary.load(registration.canary)
     if canary is not None:
         canary.check_content(registration.content_id)
-    Trial(client, registration, canary).run()
+    ServerTest(client, registration, canary).run()
 
 
-def _first(
+def _ready_once(
     on_ready: Callable[[str], None], ready: str, on_progress: Callable[[str], None]
 ) -> Callable[[str], None]:
     """Return a function that reports `ready` at the first registration, and all as progress."""

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 # One line for each paragraph: the command wraps them to the width of the terminal.
 REGISTER = (
-    "Make a teacher of a server that knows nothing of us: Triton, KServe, MLServer, Paddle Serving."
-    "\n\nIt is asked and tested, measured, registered, and watched: taken out when it stops "
-    "answering, or answers wrongly, and registered again when it is well. Students send their "
-    "batches to the server itself. SIGTERM, or 'edl drain', takes it out and ends; the server "
-    "goes on. Settings come from the flag, else from the environment variable named beside it, "
-    "else from the default."
+    "Register a foreign server as a teacher: Triton, KServe, MLServer, Paddle Serving."
+    "\n\nIt is probed, tested, measured, registered, and watched: removed from the registry when "
+    "it stops answering, or answers wrongly, and registered again when it is well. Students send "
+    "their batches to the server itself. SIGTERM, or 'edl drain', removes it and ends; the server "
+    "keeps running. Settings come from the flag, else from the environment variable named beside "
+    "it, else from the default."
 )
 
 _server = partial(option, "The server")
 _trust = partial(option, "Trust")
 _mesh = partial(option, "The mesh")
-_socket = partial(option, "Where managers ask who has registered it")
+_socket = partial(option, "The sidecar's own server")
 
 Endpoint = Annotated[
     str,
@@ -104,7 +104,7 @@ Every = Annotated[
     float,
     _trust(
         "EDL_EVERY",
-        "Seconds between two questions whether it is ready; two without an answer put it out.",
+        "Seconds between two probes; two probes without an answer remove it from the registry.",
         min=0.05,
     ),
 ]
@@ -131,9 +131,9 @@ Listen = Annotated[
     ListenAddress,
     typer.Option(
         "--listen",
-        rich_help_panel="Where managers ask who has registered it",
-        help="Address of the sidecar. Beyond loopback it wants credentials (--tokens, --tls-ca), "
-        "or --insecure. On loopback --tls-ca alone only tells how to check the server.",
+        rich_help_panel="The sidecar's own server",
+        help="Address of the sidecar. Addresses beyond loopback need credentials (--tokens, "
+        "--tls-ca), or --insecure. On loopback --tls-ca alone only tells how to check the server.",
         **LISTEN,
     ),
 ]
@@ -206,7 +206,7 @@ def register(
         teacher_id=teacher_id,
         ttl_s=ttl,
         timeout_s=timeout,
-        patience=HealthCheckSettings(every, test_every),
+        health_check=HealthCheckSettings(every, test_every),
         host=listen.host,
         port=listen.port,
         advertise=advertise,
@@ -215,7 +215,7 @@ def register(
         ),
         server=security_at(listen.host, tls_cert, tls_key, tls_ca, tokens, insecure=insecure),
     )
-    with stop_on_signals(ends=True) as stop:
+    with stop_on_signals(exits_after=True) as stop:
         keep_registered(config, stop, on_ready=typer.echo, on_progress=tell)
 
 

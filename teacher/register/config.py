@@ -35,7 +35,7 @@ class RegisterConfig:
         ttl_s: seconds without a heartbeat after which the teacher counts as gone.
         grace_s: the longest time, in seconds, between announcing the leave and leaving.
         timeout_s: seconds for the server to label a test batch.
-        patience: how often the server is probed, and how much silence is tolerated.
+        health_check: how often the server is probed, and how much silence is tolerated.
         host: address to bind for managers.
         port: 0 takes a free one.
         advertise: HOST or HOST:PORT at which managers reach the sidecar; None for `host`.
@@ -61,7 +61,7 @@ class RegisterConfig:
     ttl_s: float = 6.0
     grace_s: float = 30.0
     timeout_s: float = 30.0
-    patience: HealthCheckSettings = field(default_factory=HealthCheckSettings)
+    health_check: HealthCheckSettings = field(default_factory=HealthCheckSettings)
     host: str = "127.0.0.1"
     port: int = 0
     advertise: str | None = None

@@ -51,7 +51,7 @@ from ...scheduler.admission import (
 from ..registration import InstanceIdentity, advertised, kinds_fact, new_incarnation, split
 from ..self_test import Canary
 from .config import RegisterConfig, with_canary
-from .trial import Trial, TrialResult
+from .trial import ServerTest, TrialResult
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 #: Requests and answers have a few hundred bytes.
@@ -130,7 +130,7 @@ def _anybody(answer: Callable[[], Any]) -> grpc.RpcMethodHandler[Any, Any]:
 _ANSWER_S: Final = 2.0
 
 
-def with_scheme(
+def resolve_endpoint(
     config: RegisterConfig, stop: Stop, on_progress: Callable[[str], None]
 ) -> RegisterConfig | None:
     """Return `config` with a scheme in its endpoint, after waiting until the server answers.
@@ -156,7 +156,7 @@ def with_scheme(
         if (text := f"{where} is not registered: {'; '.join(silent)}") != told:
             told = text
             on_progress(text)
-        stop.wait(config.patience.every_s)
+        stop.wait(config.health_check.every_s)
     return None
 
 
@@ -184,7 +184,7 @@ log = logging.getLogger(__name__)
 #: Seconds within which managers and students notice that a teacher leaves.
 LEAVE_S: Final = 2.0
 #: Timeout of a probe whether the server is ready, in seconds.
-ASK_S: Final = 2.0
+PROBE_S: Final = 2.0
 
 Say = Callable[[str], None]
 
@@ -225,12 +225,12 @@ def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: 
         registry.time_ms()  # check that Redis answers and accepts us
         attestation = AttestationServer(join_address(config.host, config.port), config.server)
         leaving.callback(attestation.stop)
-        found = with_scheme(config, stop, on_progress)
+        found = resolve_endpoint(config, stop, on_progress)
         if found is None:
             return
         config = found
         client = open_client(config.protocol, config.address, config.model, config.client)
-        trial = Trial(client, config, canary)
+        trial = ServerTest(client, config, canary)
         leaving.callback(trial.close)
         Sidecar(config, trial, attestation, registry, stop, on_ready, on_progress).run()
 
@@ -250,7 +250,7 @@ class Sidecar:
     """
 
     config: RegisterConfig
-    trial: Trial
+    trial: ServerTest
     attestation: AttestationServer
     registry: Registry
     stop: Stop
@@ -289,26 +289,26 @@ class Sidecar:
     def _watch(self) -> None:
         try:
             while not self.stop.requested:
-                self._look_once()
+                self._check_once()
         except Exception as error:
             self._fail(error)
 
-    def _look_once(self) -> None:
-        patience = self.config.patience
-        look, wait_s = next_check(self._health, time.monotonic(), patience)
+    def _check_once(self) -> None:
+        health_check = self.config.health_check
+        look, wait_s = next_check(self._health, time.monotonic(), health_check)
         if self.stop.wait(wait_s):
             return
-        found, why = self._look(look)
+        found, why = self._check(look)
         if self.stop.requested:
             return
         now = time.monotonic()
-        self._health, step = after_check(self._health, look, found, now, patience, random)
-        self._carry_out(step, why)
+        self._health, step = after_check(self._health, look, found, now, health_check, random)
+        self._apply(step, why)
 
-    def _look(self, look: CheckMode) -> tuple[CheckResult, str]:
+    def _check(self, look: CheckMode) -> tuple[CheckResult, str]:
         try:
             if look == "ask":
-                self.trial.check_ready(ASK_S)
+                self.trial.check_ready(PROBE_S)
             elif self._health.registered:
                 self.trial.repeat()
             else:
@@ -321,7 +321,7 @@ class Sidecar:
             return "silent", str(error)
         return "well", ""
 
-    def _carry_out(self, step: RegistryAction, why: str) -> None:
+    def _apply(self, step: RegistryAction, why: str) -> None:
         where = f"{self.config.model} at {self.config.endpoint}"
         if step == "register":
             self._register()
@@ -336,12 +336,12 @@ class Sidecar:
     def _register(self) -> None:
         config, result = self.config, self._result
         assert result is not None
-        for oddity in result.oddities:
-            self._say(f"warning: {oddity}")
+        for warning in result.warnings:
+            self._say(f"warning: {warning}")
         try:
             self._start_lease(result)
         except (UnavailableError, AccessError) as error:
-            self._health = registration_failed(time.monotonic(), config.patience)
+            self._health = registration_failed(time.monotonic(), config.health_check)
             self._say(str(error))
             return
         self._told = ""

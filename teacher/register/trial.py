@@ -51,17 +51,17 @@ class TrialResult:
         t_t_s: seconds per sample between completions while it is busy, which is what can be
             measured from outside.
         verified: "canary", or "declared" if there is none to compare with.
-        oddities: outputs without information, in words.
+        warnings: outputs without information, in words.
         kinds: `OutputKind` of each output, by name.
     """
 
     t_t_s: float
     verified: str
-    oddities: tuple[str, ...]
+    warnings: tuple[str, ...]
     kinds: Mapping[str, OutputKind]
 
 
-class Trial:
+class ServerTest:
     """Tests one server, as often as needed.
 
     Args:
@@ -111,13 +111,13 @@ class Trial:
         answers = [answer for answer in answers if answer]
         if len({_layout(answer) for answer in answers}) > 1:
             raise ModelError("its outputs have other names, shapes or dtypes in each answer")
-        oddities = uninformative_outputs(answers)
+        warnings = uninformative_outputs(answers)
         if self._canary is not None:
             self._canary.check(_with_canary_names(answers[0], self._canary.outputs))
         self._reference_batch, self._layout = batches[0], _layout(answers[0])
         verified = "canary" if self._canary else "declared"
         kinds = {name: kind_of([answer[name] for answer in answers]) for name in answers[0]}
-        return TrialResult(self._measure(self._reference_batch), verified, oddities, kinds)
+        return TrialResult(self._measure(self._reference_batch), verified, warnings, kinds)
 
     def repeat(self) -> None:
         """Test a registered server with a batch that it accepted at first; errors as of `run`."""
@@ -141,9 +141,9 @@ class Trial:
         try:
             batches = [probe_batch(inputs, self._config.rows, number) for number in range(PROBES)]
         except (ValueError, MemoryError, WireError) as error:  # the server's specs may be invalid
-            raise _indescribable(inputs, str(error)) from None
+            raise _unusable_inputs(inputs, str(error)) from None
         if not all(array.size for array in batches[0].values()):
-            raise _indescribable(inputs, "it would hold nothing")
+            raise _unusable_inputs(inputs, "it would hold nothing")
         return batches
 
     def _checked_outputs(self, batch: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -211,7 +211,7 @@ class Trial:
         return (time.monotonic() - began) / (done * rows)
 
 
-def _indescribable(inputs: Sequence[TensorSpec], why: str) -> UsageError:
+def _unusable_inputs(inputs: Sequence[TensorSpec], why: str) -> UsageError:
     said = " ".join(map(str, inputs))
     return UsageError(
         f"no batch can be made of {said[:_WORDS]} ({why}): describe the inputs by --input"

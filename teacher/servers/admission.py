@@ -32,12 +32,12 @@ from .callers import CallCredentials, CallerIdentity
 PATIENCE_S: Final = 1.0
 #: Seconds between checks for such calls.
 _LOOK_S: Final = 0.25
-_NO_ROOM: Final = "requests of other calls fill the memory for them: try again later"
+_NO_ROOM: Final = "the memory for requests is full: try again later"
 EVICTED: Final = "a call that sent nothing was ended for another one"
 
 
 #: Who may call a method. Load balancers have no token and may only probe whether a teacher is up.
-AccessLevel = Literal["anybody", "known", "student"]
+AccessLevel = Literal["anybody", "authenticated", "student"]
 
 
 class CallAdmission:
@@ -49,7 +49,7 @@ class CallAdmission:
 
     Attributes:
         infer_calls: open calls with batches to label.
-        named_calls: open calls with small requests. They are counted separately, so that batches
+        small_calls: open calls with small requests. They are counted separately, so that batches
             leave room for them.
     """
 
@@ -60,20 +60,20 @@ class CallAdmission:
             config.request_bytes,
             max(config.request_bytes // 4, config.max_message_bytes),
         )
-        self.infer_calls, self.named_calls = CallTable(*limits), CallTable(*limits)
+        self.infer_calls, self.small_calls = CallTable(*limits), CallTable(*limits)
         self._access = access
 
-    def admit(self, credentials: CallCredentials, right: AccessLevel) -> CallerIdentity:
+    def admit(self, credentials: CallCredentials, access: AccessLevel) -> CallerIdentity:
         """Authenticate a caller.
 
         Raises:
             AccessError: a credential is missing or unknown, or lacks the right.
         """
-        if right == "anybody":
+        if access == "anybody":
             self._access.call_received(credentials.peer)
             return credentials.caller_identity()
         caller = self._access.admit(credentials.metadata, credentials.identities, credentials.peer)
-        if right == "student":
+        if access == "student":
             self._access.require(caller, "student")
         return credentials.caller_identity(caller.principal)
 
@@ -94,7 +94,7 @@ class AdmittedCall:
         nbytes: memory reserved for its request.
         is_stream: it may send many requests at any time.
         since_s: its start, on the table's clock.
-        is_owing: it has sent no request yet, or its last one is answered; it may be evicted.
+        is_idle: it has sent no request yet, or its last one is answered; it may be evicted.
         evicted: it was ended to make room.
         on_evicted: called once when that happens.
     """
@@ -104,7 +104,7 @@ class AdmittedCall:
     is_stream: bool
     since_s: float
     nbytes: int = 0
-    is_owing: bool = True
+    is_idle: bool = True
     evicted: bool = False
     on_evicted: Callable[[], None] = lambda: None
 
@@ -115,7 +115,7 @@ class AdmittedCall:
         self.end()
 
     @contextlib.asynccontextmanager
-    async def receiving(self, within_s: float) -> AsyncIterator[None]:
+    async def request_timeout(self, within_s: float) -> AsyncIterator[None]:
         """Limit the time for which the block waits for memory and for the request.
 
         Args:
@@ -141,40 +141,40 @@ class AdmittedCall:
         finally:
             self.on_evicted = on_evicted
 
-    async def expect(self, nbytes: int) -> None:
+    async def wait_and_reserve(self, nbytes: int) -> None:
         """Wait until memory for a request of up to `nbytes` is free, and reserve it."""
-        while not self.table.has_room(self, nbytes):
+        while not self.table.try_reserve(self, nbytes):
             await self.table.wait_for_room()
 
-    def announced(self, nbytes: int) -> None:
+    def reserve(self, nbytes: int) -> None:
         """Reserve memory for a request of `nbytes`.
 
         Raises:
             RateLimited: there is none.
         """
-        if not self.table.has_room(self, nbytes):
+        if not self.table.try_reserve(self, nbytes):
             raise RateLimited(_NO_ROOM)
 
-    def received(self, nbytes: int | None = None) -> None:
+    def request_received(self, nbytes: int | None = None) -> None:
         """Record that the request has arrived: the call cannot be evicted any more.
 
         Args:
             nbytes: its size; None if it is as announced.
         """
-        if self.is_owing:
-            self.table.owes(self, yes=False)
+        if self.is_idle:
+            self.table.set_idle(self, False)
         if nbytes is not None:
-            self.table.keep(self, nbytes)
+            self.table.set_reserved(self, nbytes)
 
-    def owes(self) -> None:
+    def mark_idle(self) -> None:
         """Record that a stream's last request is answered: it may be evicted until the next one."""
-        self.table.owes(self)
+        self.table.set_idle(self, True)
 
     def end(self) -> None:
         """Remove the call from its table, unless it was evicted."""
         self.on_evicted = lambda: None  # breaks a reference cycle
         if not self.evicted:
-            self.table.forget(self)
+            self.table.remove(self)
 
 
 class CallTable:
@@ -207,7 +207,7 @@ class CallTable:
         #: Calls that wait for memory.
         self._waiting: deque[asyncio.Future[None]] = deque()
         #: Calls without a request by peer, the oldest first.
-        self._owing: dict[str, dict[AdmittedCall, None]] = {}
+        self._idle_calls: dict[str, dict[AdmittedCall, None]] = {}
 
     def __len__(self) -> int:
         return self._total
@@ -223,27 +223,29 @@ class CallTable:
                 peer, f"{self._max_calls_per_peer} calls of one client are open: wait for one"
             )
         elif self._total >= self._max_calls:
-            greediest = max(self._owing, key=lambda name: len(self._owing[name]), default="")
+            greediest = max(
+                self._idle_calls, key=lambda name: len(self._idle_calls[name]), default=""
+            )
             self._make_room(greediest, f"{self._max_calls} calls are open: try again later")
         call = AdmittedCall(self, peer, is_stream, self._clock())
         self._total += 1
         self._calls_by_peer[peer] = self._calls_by_peer.get(peer, 0) + 1
-        self._owing.setdefault(peer, {})[call] = None
+        self._idle_calls.setdefault(peer, {})[call] = None
         return call
 
     # --- called by its calls
 
-    def has_room(self, call: AdmittedCall, nbytes: int) -> bool:
+    def try_reserve(self, call: AdmittedCall, nbytes: int) -> bool:
         """Reserve `nbytes` for a call, evicting idle calls if needed; False if that fails."""
         more = nbytes - call.nbytes
         while True:
             if self._bytes_by_peer.get(call.peer, 0) + more > self._max_bytes_per_peer:
-                idle = self._idle(call.peer, call)
+                idle = self._evictable(call.peer, call)
             elif self._bytes + more > self._max_bytes:
-                every = (self._idle(peer, call) for peer in self._owing)
+                every = (self._evictable(peer, call) for peer in self._idle_calls)
                 idle = max(every, key=len, default=[])
             else:
-                self.keep(call, nbytes)
+                self.set_reserved(call, nbytes)
                 return True
             if not idle:
                 return False
@@ -259,7 +261,7 @@ class CallTable:
             if more_room in self._waiting:
                 self._waiting.remove(more_room)
 
-    def keep(self, call: AdmittedCall, nbytes: int) -> None:
+    def set_reserved(self, call: AdmittedCall, nbytes: int) -> None:
         """Set the reserved memory of a call, without a check of limits."""
         more = nbytes - call.nbytes
         if call.evicted or not more:
@@ -272,22 +274,22 @@ class CallTable:
         if more < 0 and self._waiting:
             self._wake()
 
-    def owes(self, call: AdmittedCall, *, yes: bool = True) -> None:
-        """Set whether a call owes a request, so that it may be evicted."""
-        call.is_owing = yes
-        if yes:
-            self._owing.setdefault(call.peer, {})[call] = None
+    def set_idle(self, call: AdmittedCall, idle: bool) -> None:
+        """Set whether a call waits for a request, so that it may be evicted."""
+        call.is_idle = idle
+        if idle:
+            self._idle_calls.setdefault(call.peer, {})[call] = None
             if self._waiting:
                 self._wake()
-        elif (owing := self._owing.get(call.peer)) is not None:
-            owing.pop(call, None)
-            if not owing:
-                del self._owing[call.peer]
+        elif (idle_calls := self._idle_calls.get(call.peer)) is not None:
+            idle_calls.pop(call, None)
+            if not idle_calls:
+                del self._idle_calls[call.peer]
 
-    def forget(self, call: AdmittedCall) -> None:
+    def remove(self, call: AdmittedCall) -> None:
         """Remove a call."""
-        self.owes(call, yes=False)
-        self.keep(call, 0)
+        self.set_idle(call, False)
+        self.set_reserved(call, 0)
         self._total -= 1
         self._calls_by_peer[call.peer] -= 1
         if not self._calls_by_peer[call.peer]:
@@ -301,23 +303,23 @@ class CallTable:
             if not (waiting := self._waiting.popleft()).done():
                 waiting.set_result(None)
 
-    def _idle(self, peer: str, but: AdmittedCall) -> list[AdmittedCall]:
+    def _evictable(self, peer: str, but: AdmittedCall) -> list[AdmittedCall]:
         """Return calls of a peer that hold memory and send nothing, the oldest first."""
         late_s = self._clock() - PATIENCE_S
         return [
             one
-            for one in self._owing.get(peer, ())
+            for one in self._idle_calls.get(peer, ())
             if one.nbytes and one is not but and (one.is_stream or one.since_s <= late_s)
         ]
 
     def _make_room(self, peer: str, why_not: str) -> None:
-        owing = self._owing.get(peer)
-        if not owing:
+        idle_calls = self._idle_calls.get(peer)
+        if not idle_calls:
             raise RateLimited(why_not)
-        self._evict(next(iter(owing)))
+        self._evict(next(iter(idle_calls)))
 
     def _evict(self, victim: AdmittedCall) -> None:
-        self.forget(victim)
+        self.remove(victim)
         victim.evicted = True
         victim.on_evicted()
 

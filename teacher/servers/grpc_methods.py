@@ -101,7 +101,7 @@ class _InferStream:
             mine.set_result(None)
             self._in_work -= 1
             if not self._in_work:
-                self._call.owes()
+                self._call.mark_idle()
 
     async def _read(self) -> bytes | None:
         """Return the next request; None if there are no more."""
@@ -117,7 +117,7 @@ class _InferStream:
         finally:
             self._reader = None
         if isinstance(data, bytes):
-            self._call.received()
+            self._call.request_received()
             self._in_work += 1
             return data
         self._over = True
@@ -166,19 +166,19 @@ class GrpcMethods:
     """The handlers of all methods. Used only in one event loop.
 
     Args:
-        given: shared objects of the server.
+        context: shared objects of the server.
 
     Attributes:
         transport: listener for batches of our own readers.
     """
 
-    def __init__(self, given: ServerContext) -> None:
-        config, self._servicer, self._admission, self._recorder = given
+    def __init__(self, context: ServerContext) -> None:
+        config, self._servicer, self._admission, self._recorder = context
         self._receive_s = config.receive_s
         self._max_message_bytes = config.max_message_bytes
         self._streams: set[_InferStream] = set()
         self._leaving = False
-        self.transport = TransportListener(given)
+        self.transport = TransportListener(context)
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """Return handlers by method. They get bytes, so that this class refuses malformed ones."""
@@ -223,14 +223,14 @@ class GrpcMethods:
             self._streams.add(stream)
             try:
                 if not self._leaving:
-                    async with call.receiving(self._receive_s):
+                    async with call.request_timeout(self._receive_s):
                         # Memory for one request, as long as the stream is open.
-                        await call.expect(self._max_message_bytes)
+                        await call.wait_and_reserve(self._max_message_bytes)
                     await stream.serve()
             finally:
                 self._streams.discard(stream)
         if self._leaving:
-            raise TeacherLost("this teacher takes leave: go on with another one")
+            raise TeacherLost("this teacher is draining: send the next request to another one")
 
     def _proof(self, context: _Context) -> _Metadata:
         """Return trailing metadata that proves this instance."""
@@ -245,7 +245,7 @@ class GrpcMethods:
         fields = method.request.DESCRIPTOR.fields_by_name
 
         async def unread(context: _Context, _: CallRecord) -> bytes:
-            caller = self._admission.admit(CallCredentials.from_context(context), method.right)
+            caller = self._admission.admit(CallCredentials.from_context(context), method.access)
             return method.answer(method.request(), caller).SerializeToString()
 
         async def parsed(
@@ -256,7 +256,7 @@ class GrpcMethods:
                 entry.model = request.name or None
             return method.answer(request, caller).SerializeToString()
 
-        return self._read(method.right, self._admission.named_calls, parsed) if fields else unread
+        return self._read(method.access, self._admission.small_calls, parsed) if fields else unread
 
     def _with_trailing_metadata(
         self, metadata: Callable[[_Context], _Metadata], answer: _Serve
@@ -270,14 +270,14 @@ class GrpcMethods:
 
         return serve
 
-    def _read(self, right: AccessLevel, calls: CallTable, answer: _Answer) -> _Serve:
+    def _read(self, access: AccessLevel, calls: CallTable, answer: _Answer) -> _Serve:
         """Return a method that reads its request after its caller has been checked."""
 
         async def serve(context: _Context, entry: CallRecord) -> bytes:
-            caller = self._admission.admit(CallCredentials.from_context(context), right)
+            caller = self._admission.admit(CallCredentials.from_context(context), access)
             with calls.begin(caller.owner) as call:
                 data = await self._request(context, call, entry)
-                call.received(len(data))
+                call.request_received(len(data))
                 entry.received_bytes = len(data)
                 return await answer(data, caller, _deadline_s(context), entry)
 
@@ -304,8 +304,8 @@ class GrpcMethods:
 
     async def _request(self, context: _Context, call: AdmittedCall, entry: CallRecord) -> bytes:
         """Receive a request within its time limit."""
-        async with call.receiving(self._receive_s):
-            await call.expect(self._max_message_bytes)
+        async with call.request_timeout(self._receive_s):
+            await call.wait_and_reserve(self._max_message_bytes)
             data = await context.read()
         if isinstance(data, bytes):
             return data

@@ -71,9 +71,9 @@ def refuse_browsers(app: ASGIApp, *, local: bool) -> ASGIApp:
 
     def refusal(headers: Headers) -> tuple[int, str] | None:
         if "origin" in headers:
-            return 403, "this is for programs, not for web pages"
+            return 403, "requests of web pages are refused"
         if local and not _is_here(headers.get("host", "")):
-            return 421, "this is called by 127.0.0.1 or localhost"
+            return 421, "use the host 127.0.0.1 or localhost"
         return None
 
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
@@ -197,15 +197,15 @@ async def read_body(
     announced = int(length[:20]) if length.isdigit() else most_bytes
     if announced > most_bytes:
         raise _too_large(str(announced), most_bytes)
-    call.announced(announced)
+    call.reserve(announced)
     entry, body = call_record_of(request), bytearray()
-    async with call.receiving(within_s):
+    async with call.request_timeout(within_s):
         async for piece in request.stream():
             if len(body) + len(piece) > most_bytes:
                 raise _too_large("more", most_bytes)
             body += piece
             entry.received_bytes = len(body)
-    call.received(len(body))
+    call.request_received(len(body))
     return memoryview(body).toreadonly()
 
 
@@ -249,21 +249,22 @@ def decoder(
 
 
 async def encode(
-    request: InferRequest, response: InferResponse, elsewhere: Collection[str]
+    request: InferRequest, response: InferResponse, in_shared_memory: Collection[str]
 ) -> tuple[Response, int]:
     """Encode the answer to a request; returns it and its size in bytes.
 
     Args:
         request: the request.
         response: the labels.
-        elsewhere: outputs that are in shared memory.
+        in_shared_memory: outputs that are in shared memory.
     """
     if all(
-        name in elsewhere or array.nbytes <= _light_bytes(request, name, array.dtype.hasobject)
+        name in in_shared_memory
+        or array.nbytes <= _light_bytes(request, name, array.dtype.hasobject)
         for name, array in response.outputs.items()
     ):
-        return _encoded(request, response, elsewhere)
-    return await in_thread(_encoded, request, response, elsewhere)
+        return _encoded(request, response, in_shared_memory)
+    return await in_thread(_encoded, request, response, in_shared_memory)
 
 
 def _light_bytes(request: InferRequest, name: str, text: bool) -> int:
@@ -271,9 +272,9 @@ def _light_bytes(request: InferRequest, name: str, text: bool) -> int:
 
 
 def _encoded(
-    request: InferRequest, response: InferResponse, elsewhere: Collection[str]
+    request: InferRequest, response: InferResponse, in_shared_memory: Collection[str]
 ) -> tuple[Response, int]:
-    head, raws = encode_response(request, response, elsewhere)
+    head, raws = encode_response(request, response, in_shared_memory)
     if not raws:
         return Response(head, media_type="application/json"), len(head)
     headers = {"content-type": "application/octet-stream", HEAD_LENGTH: str(len(head))}
@@ -285,11 +286,11 @@ class HttpApi:
     """The routes of the protocol. Used only in one event loop.
 
     Args:
-        given: shared objects of the server.
+        context: shared objects of the server.
     """
 
-    def __init__(self, given: ServerContext) -> None:
-        self._config, self._servicer, self._admission, self._recorder = given
+    def __init__(self, context: ServerContext) -> None:
+        self._config, self._servicer, self._admission, self._recorder = context
         # A single thread for large JSON, so that small requests do not wait for it.
         self._json_reader = ThreadPoolExecutor(1, "json")
 
@@ -346,7 +347,7 @@ class HttpApi:
         of_model = "version" in method.request.DESCRIPTOR.fields_by_name
         if of_model:
             call_record_of(request).model = request.path_params.get("name")
-        caller = self._admission.admit(credentials_of(request), method.right)
+        caller = self._admission.admit(credentials_of(request), method.access)
         try:
             return method.answer(method.request(**request.path_params, **fields), caller)
         except RequestRefused as error:
@@ -370,9 +371,9 @@ class HttpApi:
 
     async def _body(self, name: str, request: Request) -> dict[str, Any]:
         """Read the JSON object in the body of a request; an empty body is an empty object."""
-        right = self._servicer.methods[name].right
-        caller = self._admission.admit(credentials_of(request), right)
-        with self._admission.named_calls.begin(caller.owner) as call:
+        access = self._servicer.methods[name].access
+        caller = self._admission.admit(credentials_of(request), access)
+        with self._admission.small_calls.begin(caller.owner) as call:
             body = await read_body(request, call, MAX_PLAIN_BYTES, self._config.receive_s)
         return parse_object(body) if len(body) else {}
 

@@ -144,7 +144,7 @@ class HttpServer:
     """The HTTP server: binds when it is created; the rest runs in the event loop of gRPC.
 
     Args:
-        given: shared objects of the server.
+        context: shared objects of the server.
 
     Raises:
         UsageError: `config.http` is not an address of this machine, or the certificates cannot be
@@ -152,11 +152,11 @@ class HttpServer:
         AddressInUse: another process listens there.
     """
 
-    def __init__(self, given: ServerContext) -> None:
-        config = given.config
+    def __init__(self, context: ServerContext) -> None:
+        config = context.config
         host, port = split_listen(config.http or "")
-        self._api = api = HttpApi(given)
-        app = record_calls(refuse_browsers(api.app(), local=is_loopback(host)), given.recorder)
+        self._api = api = HttpApi(context)
+        app = record_calls(refuse_browsers(api.app(), local=is_loopback(host)), context.recorder)
         served = _config(app)
         self._server = uvicorn.Server(served)
         state = self._server.server_state
@@ -171,7 +171,7 @@ class HttpServer:
             partial(
                 HttpConnection,
                 config.receive_s,
-                partial(given.recorder.count_refusal, "malformed"),
+                partial(context.recorder.count_refusal, "malformed"),
                 config=served,
                 server_state=state,
                 app_state={},

@@ -86,15 +86,15 @@ class TeacherServer:
         self._on_ended = on_ended
         self._stopping = False
         self.admission = CallAdmission(config, access)
-        given = ServerContext(config, servicer, self.admission, recorder)
-        self._methods = GrpcMethods(given)
+        context = ServerContext(config, servicer, self.admission, recorder)
+        self._methods = GrpcMethods(context)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="edl-teacher-grpc", daemon=True)
         self._thread.start()
         self._http: HttpServer | None = None
         try:
             if config.http is not None:
-                self._http = _http_server()(given)
+                self._http = _http_server()(context)
             self._server = self._do(self._bind())
         except BaseException:
             self._end()

@@ -80,12 +80,12 @@ class ServicerMethod(NamedTuple):
     """A method that is answered in the event loop, without waiting.
 
     Attributes:
-        right: who may call it.
+        access: who may call it.
         request: the type of its request.
         answer: returns the response, given the request and the caller.
     """
 
-    right: AccessLevel
+    access: AccessLevel
     request: type[Message]
     answer: Callable[[Any, CallerIdentity], Message]
 
@@ -149,18 +149,18 @@ class InferenceServicer:
         methods: dict[str, tuple[AccessLevel, Callable[[Any, CallerIdentity], Message]]] = {
             "ServerLive": ("anybody", self._server_live),
             "ServerReady": ("anybody", self._server_ready),
-            "ServerMetadata": ("known", self._server_metadata),
-            "ModelReady": ("known", self._model_ready),
-            "ModelMetadata": ("known", self._model_metadata),
-            "ModelStatistics": ("known", self._model_statistics),
-            "RepositoryIndex": ("known", self._repository_index),
+            "ServerMetadata": ("authenticated", self._server_metadata),
+            "ModelReady": ("authenticated", self._model_ready),
+            "ModelMetadata": ("authenticated", self._model_metadata),
+            "ModelStatistics": ("authenticated", self._model_statistics),
+            "RepositoryIndex": ("authenticated", self._repository_index),
             "SystemSharedMemoryStatus": ("student", self._shared_memory_status),
             "SystemSharedMemoryRegister": ("student", self._shared_memory_register),
             "SystemSharedMemoryUnregister": ("student", self._shared_memory_unregister),
         }
         self.methods = {
-            name: ServicerMethod(right, getattr(pb, f"{name}Request"), answer)
-            for name, (right, answer) in methods.items()
+            name: ServicerMethod(access, getattr(pb, f"{name}Request"), answer)
+            for name, (access, answer) in methods.items()
         }
 
     def _server_live(self, _: pb.ServerLiveRequest, __: CallerIdentity) -> Message:
@@ -275,7 +275,7 @@ class InferenceServicer:
             entry: the record of the call.
             nbytes: size of the request.
         """
-        with entry.timing(nbytes) as timing:
+        with entry.start_timing(nbytes) as timing:
             reading = RegionReader(self.memory, caller)
             request = await decode(reading)
             entry.model, entry.request_id = request.model_name, request.request_id
@@ -286,7 +286,7 @@ class InferenceServicer:
             try:
                 reading.check()
                 samples = len(next(iter(request.inputs.values())))
-                timing.labelled(samples, labels.device_seconds)
+                timing.labels_ready(samples, labels.device_seconds)
                 said: dict[str, dict[str, Parameter]] = {}
                 if output_refs:
                     said = await in_thread(
@@ -354,7 +354,7 @@ class InferenceServicer:
             The labels, which the caller must release.
         """
         check_inputs(inputs, spec.model)
-        timing.read()
+        timing.inputs_read()
         refs = None if buffers is None else buffers.refs
         labels = self.labeller.submit(BatchRequest(inputs, spec.outputs, deadline_s, refs))
         if buffers is not None:
@@ -386,11 +386,11 @@ def _give_back(labels: Future[RequestLabels]) -> None:
 
 
 async def _encode(
-    _: InferRequest, response: InferResponse, elsewhere: Collection[str]
+    _: InferRequest, response: InferResponse, in_shared_memory: Collection[str]
 ) -> tuple[bytes, int]:
     outputs = response.outputs.values()
     if any(array.dtype.hasobject or array.nbytes > LIGHT_BYTES for array in outputs):
-        data = await in_thread(tensors.encode_response, response, elsewhere)
+        data = await in_thread(tensors.encode_response, response, in_shared_memory)
     else:
-        data = tensors.encode_response(response, elsewhere)
+        data = tensors.encode_response(response, in_shared_memory)
     return data, len(data)

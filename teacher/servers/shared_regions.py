@@ -68,19 +68,19 @@ class SharedMemoryRegions:
     list of the system.
 
     Args:
-        place_bytes: most bytes of one input.
+        max_input_bytes: most bytes of one input.
         system: allow named objects of `/dev/shm`, also over TCP.
         clock: seconds, monotonic.
     """
 
     def __init__(
         self,
-        place_bytes: int = 256 << 20,
+        max_input_bytes: int = 256 << 20,
         *,
         system: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._place_bytes = place_bytes
+        self._max_input_bytes = max_input_bytes
         self._system = system
         self._clock = clock
         self._lock = threading.Lock()
@@ -153,19 +153,19 @@ class SharedMemoryRegions:
             return frozenset(self._regions)
 
     def read(self, caller: CallerIdentity, ref: BufferRef) -> memoryview:
-        """Copy the input at `ref`; raises the errors of `SharedSegment.read` and `holding`."""
-        return self.holding(caller, ref).read(ref)
+        """Copy the input at `ref`; errors as of `SharedSegment.read` and `segment_of_input`."""
+        return self.segment_of_input(caller, ref).read(ref)
 
-    def holding(self, caller: CallerIdentity, ref: BufferRef) -> SharedSegment:
+    def segment_of_input(self, caller: CallerIdentity, ref: BufferRef) -> SharedSegment:
         """Return the segment with an input.
 
         Raises:
             RequestRefused: the caller has no such region, or the input is too large.
         """
-        if ref.nbytes > self._place_bytes:
+        if ref.nbytes > self._max_input_bytes:
             raise RequestRefused(
                 f"an input of {ref.nbytes} bytes is larger than max "
-                f"({self._place_bytes}): split the batch"
+                f"({self._max_input_bytes}): split the batch"
             )
         return self._used(caller, ref)
 
@@ -226,7 +226,7 @@ class RegionReader:
         self._in_place: list[tuple[SharedSegment, BufferRef]] = []
 
     def read(self, ref: BufferRef) -> memoryview:
-        """Return the bytes at `ref`; raises the errors of `SharedSegment.read` and `holding`."""
+        """Return the bytes at `ref`; errors as of `SharedSegment.read` and `segment_of_input`."""
         try:
             return self.read_in_place(ref)
         except SlowToDecode:
@@ -234,7 +234,7 @@ class RegionReader:
 
     def read_in_place(self, ref: BufferRef) -> memoryview:
         """As `read`, for an event loop; raises SlowToDecode if the bytes must be copied."""
-        segment = self._memory.holding(self._caller, ref)
+        segment = self._memory.segment_of_input(self._caller, ref)
         if (data := segment.read_in_place(ref)) is None:
             raise SlowToDecode
         self._in_place.append((segment, ref))

@@ -49,8 +49,8 @@ def open_object(key: str) -> int:
     name = _without_slash(key)
     if not name.startswith(PREFIX) or "/" in name or "\0" in name:
         raise RequestRefused(
-            f"{quoted(key)} is no name of shared memory that is taken here: one begins with "
-            f"{PREFIX!r} and has no '/' in it"
+            f"{quoted(key)} is not a valid name of shared memory: it must begin with "
+            f"{PREFIX!r} and have no '/' in it"
         )
     held = descriptor_of(name)
     try:
@@ -294,5 +294,7 @@ def _lock(fd: int, at: int) -> None:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
-            raise RetryableError("the place is being taken back by its owner") from None
-        raise RetryableError(f"the place cannot be locked: {error.strerror}") from None
+            raise RetryableError(
+                "the location is being reused by its owner: send the request again"
+            ) from None
+        raise RetryableError(f"the location cannot be locked: {error.strerror}") from None

@@ -252,16 +252,16 @@ class ReaderConnection(asyncio.BufferedProtocol):
         if is_open:
             session.open(content)
             return True
-        if (fixed := session.fixed) is None:
+        if (opened_session := session.opened_session) is None:
             raise WireError("a request before its session was opened")
         if not header.flags & frames.IN_SHARED_MEMORY:
-            self._receive(FramedRequest(header, content, fixed))
+            self._receive(FramedRequest(header, content, opened_session))
         elif header.nbytes:
             raise WireError("a request in shared memory that announces bytes")
         else:
             assert self._call is not None
-            self._call.received()
-            self._begin_request(FramedRequest(header, content, fixed))
+            self._call.request_received()
+            self._begin_request(FramedRequest(header, content, opened_session))
         return True
 
     def _consume(self, count: int) -> bytes | None:
@@ -273,14 +273,14 @@ class ReaderConnection(asyncio.BufferedProtocol):
 
     def _receive(self, asked: FramedRequest) -> None:
         """Allocate memory for the arrays of a request, which come next."""
-        header, inputs = asked.header, asked.fixed.opened.inputs
+        header, inputs = asked.header, asked.opened_session.opened.inputs
         layouts = frames.layouts_of(inputs, frames.unpack_shapes(asked.head, inputs), header.nbytes)
         assert self._call is not None
         try:
             if header.nbytes > (most := self._listener.config.max_message_bytes):
                 raise RequestTooLarge(f"a request is larger than max ({header.nbytes} vs. {most})")
-            self._call.announced(sum(self._tasks.values()) + header.nbytes)
-            self._call.received()  # a call that receives must not be evicted
+            self._call.reserve(sum(self._tasks.values()) + header.nbytes)
+            self._call.request_received()  # a call that receives must not be evicted
             memory = self._listener.servicer.input_memory
             try:
                 asked.buffers = InputBuffers(memory, tuple(layouts))
@@ -347,10 +347,10 @@ class ReaderConnection(asyncio.BufferedProtocol):
             return
         incoming = self._incoming
         held = sum(self._tasks.values(), incoming.header.nbytes if incoming else 0)
-        call.table.keep(call, held)
+        call.table.set_reserved(call, held)
         is_idle = not self._tasks and incoming is None
         if is_idle and not self._writing_paused and not self._refuses_requests:
-            call.owes()
+            call.mark_idle()
 
     # --- the end
 

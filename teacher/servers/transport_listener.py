@@ -41,15 +41,15 @@ class TransportListener:
     """The listener of one teacher, on TCP and a Unix socket. Used only in one event loop.
 
     Args:
-        given: shared objects of the server. Connections count as inference calls.
+        context: shared objects of the server. Connections count as inference calls.
 
     Attributes:
         port: for TCP; 0 before `bind`.
     """
 
-    def __init__(self, given: ServerContext) -> None:
+    def __init__(self, context: ServerContext) -> None:
         self.port = 0
-        self.config, self.servicer, self.admission, self.recorder = given
+        self.config, self.servicer, self.admission, self.recorder = context
         self._grpc_port = 0
         self._unix_name = ""
         self._acceptors: list[Acceptor] = []

@@ -57,14 +57,14 @@ class FramedRequest:
     Attributes:
         header: header of its frame.
         head: shapes of the inputs, and their locations in shared memory.
-        fixed: the session as it was opened when the request arrived.
+        opened_session: the session as it was opened when the request arrived.
         buffers: its inputs; None if they are in the reader's memory.
         missing: the parts of `buffers` that have not been received yet.
     """
 
     header: FrameHeader
     head: bytes
-    fixed: OpenedSession
+    opened_session: OpenedSession
     buffers: InputBuffers | None = None
     missing: list[memoryview] = field(default_factory=list)
 
@@ -82,7 +82,7 @@ class TransportSession:
         credentials: of the caller; checked for each request.
 
     Attributes:
-        fixed: what the latest OPEN frame fixed; None before the first one.
+        opened_session: what the latest OPEN frame fixed; None before the first one.
         regions: names of regions of shared memory; the last one is the current one, earlier ones
             may still be used by requests.
     """
@@ -91,7 +91,7 @@ class TransportSession:
         self._listener = listener
         self._credentials = credentials
         self._protocol = "tcp" if credentials.uid is None else "local"
-        self.fixed: OpenedSession | None = None
+        self.opened_session: OpenedSession | None = None
         self.regions: list[str] = []
         self._described: tuple[object, ...] = ()  # the last description that was sent
 
@@ -116,7 +116,7 @@ class TransportSession:
             outputs=opened.outputs,
             output_parameters=opened.output_parameters,
         )
-        self.fixed = OpenedSession(opened, request, region, failed)
+        self.opened_session = OpenedSession(opened, request, region, failed)
         self._described = ()
 
     def release_regions(self, *, including_current: bool = False) -> None:
@@ -127,40 +127,40 @@ class TransportSession:
             try:
                 self._listener.servicer.memory.unregister(self._caller(), region)
             except EdlError as error:
-                log.debug("memory of who may not ask any more is swept later: %s", error)
+                log.debug("cannot release a region now; it is swept later: %s", error)
 
     async def answer(self, asked: FramedRequest) -> bytes:
         """Answer a request with a RESULT or an ERROR frame."""
-        listener, header, fixed = self._listener, asked.header, asked.fixed
+        listener, header, opened_session = self._listener, asked.header, asked.opened_session
         servicer, buffers = listener.servicer, asked.buffers
         try:
             with listener.recorder.call(self._protocol, "Label", self._address) as entry:
                 entry.received_bytes = header.nbytes or header.head_bytes
-                entry.model, caller_id = fixed.opened.model, fixed.opened.caller
+                entry.model, caller_id = opened_session.opened.model, opened_session.opened.caller
                 entry.request_id = f"{caller_id}#{header.number}" if caller_id else ""
                 # Again for each request: the credentials may have been withdrawn.
                 caller = listener.admission.admit(self._credentials, "student")
-                with entry.timing(entry.received_bytes) as timing:
+                with entry.start_timing(entry.received_bytes) as timing:
                     reading = None
                     if buffers is None:
                         reading = RegionReader(servicer.memory, caller)
-                        arrays = _in_memory(asked.head, fixed, reading)
+                        arrays = _in_memory(asked.head, opened_session, reading)
                     else:
                         arrays = buffers.arrays
-                        _check_booleans(fixed.opened.inputs, arrays)
+                        _check_booleans(opened_session.opened.inputs, arrays)
                     model = servicer.labeller.require_loaded().spec
-                    spec = fixed.spec
+                    spec = opened_session.spec
                     if spec is None or spec.model is not model:
-                        spec = fixed.spec = servicer.spec_of(fixed.request)
+                        spec = opened_session.spec = servicer.spec_of(opened_session.request)
                     now = time.monotonic()
                     call_s = now + header.seconds if header.seconds > 0 else None
-                    deadline_s = deadline_of(fixed.request, call_s, now)
-                    inputs = dict(zip(fixed.request.inputs, arrays, strict=True))
+                    deadline_s = deadline_of(opened_session.request, call_s, now)
+                    inputs = dict(zip(opened_session.request.inputs, arrays, strict=True))
                     labels = await servicer.label(spec, inputs, deadline_s, timing, buffers)
                     try:
                         if reading is not None:
                             reading.check()
-                        timing.labelled(len(arrays[0]), labels.device_seconds)
+                        timing.labels_ready(len(arrays[0]), labels.device_seconds)
                         frame = self._result(header.number, spec, labels)
                         entry.sent_bytes = len(frame)
                         return frame
@@ -168,7 +168,9 @@ class TransportSession:
                         labels.release()
         except EdlError as error:
             listener.recorder.refused(error)
-            memory_fails = buffers is None and (not fixed.region or isinstance(error, _NotMapped))
+            memory_fails = buffers is None and (
+                not opened_session.region or isinstance(error, _NotMapped)
+            )
             return frames.error_frame(header.number, error, memory=memory_fails)
 
     def _result(self, number: int, spec: RequestSpec, labels: RequestLabels) -> bytes:
@@ -212,23 +214,23 @@ def _check_booleans(tensors: Sequence[FramedTensor], arrays: Sequence[Array]) ->
             raise WireError(f"input {tensor.name!r} is BOOL and holds other bytes than 0 and 1")
 
 
-def _in_memory(head: bytes, fixed: OpenedSession, reading: RegionReader) -> list[Array]:
+def _in_memory(head: bytes, opened_session: OpenedSession, reading: RegionReader) -> list[Array]:
     """Return the inputs in place, as views of the reader's memory."""
-    if fixed.memory_error is not None:
-        raise fixed.memory_error
-    opened = fixed.opened
+    if opened_session.memory_error is not None:
+        raise opened_session.memory_error
+    opened = opened_session.opened
     shapes = frames.unpack_shapes(head, opened.inputs)
     at = frames.packed_shapes_bytes(opened.inputs)
     if len(head) != at + frames.BUFFER_LOCATION.size * len(shapes):
-        raise WireError("a request in shared memory without a place for each input")
+        raise WireError("a request in shared memory without a location for each input")
     arrays = []
     for tensor, shape in zip(opened.inputs, shapes, strict=True):
         offset, generation, generation_offset = frames.BUFFER_LOCATION.unpack_from(head, at)
         at += frames.BUFFER_LOCATION.size
         nbytes = nbytes_of(tensor.datatype, shape) or 0
-        ref = BufferRef(fixed.region, offset, nbytes, generation, generation_offset)
+        ref = BufferRef(opened_session.region, offset, nbytes, generation, generation_offset)
         if not ref.is_possible:
-            raise WireError(f"input {tensor.name!r} has an impossible place")
+            raise WireError(f"input {tensor.name!r} has an invalid location")
         try:
             data = reading.read_in_place(ref)
         except SlowToDecode:

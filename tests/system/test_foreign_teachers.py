@@ -98,7 +98,7 @@ def server(tmp_path: Path) -> Iterator[Callable[..., Foreign]]:
 def canary(tmp_path: Path) -> Path:
     """What the servers answer as long as nothing is wrong with them."""
     x, file = numbered().at(0), tmp_path / "canary"
-    Canary.of("c", 1e-3, {"x": x}, {"logits": logits_of(x)}).save(file)
+    Canary.from_answer("c", 1e-3, {"x": x}, {"logits": logits_of(x)}).save(file)
     return file
 
 

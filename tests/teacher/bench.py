@@ -98,8 +98,8 @@ class Bench:
     @property
     def idle_calls(self) -> int:
         """The `open_calls` that have sent no request, or had their last one answered."""
-        owing = self.server.admission.infer_calls._owing  # noqa: SLF001 - no figure shows it
-        return sum(len(calls) for calls in owing.values())
+        idle_calls = self.server.admission.infer_calls._idle_calls  # noqa: SLF001 - no figure shows it
+        return sum(len(calls) for calls in idle_calls.values())
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -151,7 +151,7 @@ Make = Callable[..., Bench]
 
 def timing(recorder: Recorder, nbytes: int = 100) -> RequestTiming:
     """A request for labels as the recorder is told of it, to be entered."""
-    return recorder.call("grpc", "ModelInfer", lambda: "127.0.0.1:7").timing(nbytes)
+    return recorder.call("grpc", "ModelInfer", lambda: "127.0.0.1:7").start_timing(nbytes)
 
 
 class Held:

@@ -29,7 +29,7 @@ def test_the_client_with_most_calls_without_a_request_makes_room() -> None:
 
 
 def waits(call: AdmittedCall, nbytes: int) -> asyncio.Task[None]:
-    return asyncio.get_running_loop().create_task(call.expect(nbytes))
+    return asyncio.get_running_loop().create_task(call.wait_and_reserve(nbytes))
 
 
 def test_a_request_waits_for_room_for_its_bytes() -> None:
@@ -38,16 +38,16 @@ def test_a_request_waits_for_room_for_its_bytes() -> None:
     async def run() -> None:
         table = CallTable(9, 9, 30, 20)
         first, second, other = (table.begin(peer) for peer in ("a", "a", "b"))
-        await first.expect(20)
+        await first.wait_and_reserve(20)
         task = waits(second, 1)
         await asyncio.sleep(0)
         assert not task.done(), "the share of its client is full"
-        other.announced(10)
+        other.reserve(10)
         with pytest.raises(RateLimited, match="try again later"):
-            table.begin("c").announced(1)
-        first.received(5)
+            table.begin("c").reserve(1)
+        first.request_received(5)
         await asyncio.wait_for(task, DEADLINE_S)
-        table.begin("c").announced(14)
+        table.begin("c").reserve(14)
 
     asyncio.run(run())
 
@@ -60,11 +60,11 @@ def test_an_idle_stream_makes_room_for_bytes() -> None:
         streams = [table.begin("a", is_stream=True) for _ in range(3)]
         lone = table.begin("b", is_stream=True)
         for stream in (*streams, lone):
-            await stream.expect(10)
-        streams[0].received()
-        await table.begin("a").expect(10)
+            await stream.wait_and_reserve(10)
+        streams[0].request_received()
+        await table.begin("a").wait_and_reserve(10)
         assert [one.evicted for one in streams] == [False, True, False]
-        await table.begin("c").expect(20)
+        await table.begin("c").wait_and_reserve(20)
         assert [one.evicted for one in (*streams, lone)] == [False, True, True, False]
 
     asyncio.run(run())
@@ -78,7 +78,7 @@ def test_a_call_that_owes_its_request_for_a_second_makes_room_for_bytes() -> Non
         table = CallTable(9, 9, 40, 20, clock=lambda: now[0])
         silent = [table.begin("a") for _ in range(2)]
         for call in silent:
-            await call.expect(10)
+            await call.wait_and_reserve(10)
         task = waits(table.begin("a"), 10)
         await asyncio.sleep(0)
         assert not task.done(), "their requests may be on their way"
@@ -93,12 +93,12 @@ def test_a_stream_that_becomes_idle_makes_room_for_who_waits() -> None:
     async def run() -> None:
         table = CallTable(9, 9, 10, 10)
         stream = table.begin("a", is_stream=True)
-        await stream.expect(10)
-        stream.received()
+        await stream.wait_and_reserve(10)
+        stream.request_received()
         task = waits(table.begin("a"), 10)
         await asyncio.sleep(0)
         assert not task.done()
-        stream.owes()
+        stream.mark_idle()
         await asyncio.wait_for(task, DEADLINE_S)
         assert stream.evicted
 
@@ -120,7 +120,7 @@ def test_limits_hold_and_ended_calls_are_forgotten(rng: random.Random) -> None:
             except RateLimited:
                 assert not any(call.evicted for call in held)
         elif held and action < 0.7:
-            rng.choice(held).received(rng.randrange(100))
+            rng.choice(held).request_received(rng.randrange(100))
         elif held:
             held.pop(rng.randrange(len(held))).end()
         for call in [call for call in held if call.evicted]:

@@ -11,7 +11,7 @@ import pytest
 from edl.proto.datatypes import TensorSpec
 from edl.runtime.errors import ModelError, RequestRefused, RetryableError
 from edl.runtime.supervise import start
-from edl.teacher.backends.paddle import import_paddle, translated
+from edl.teacher.backends.paddle import import_paddle, translate_errors
 from edl.teacher.backends.selection import open_backend
 from edl.teacher.microbatch import run_in_micro_batches
 from edl.tests.runtime.programs import python
@@ -93,7 +93,7 @@ def test_damaged_files_are_refused(tmp_path: Path, suffix: str, damage: bytes) -
 )
 def test_errors_are_translated(errors: list[type[Exception]], expected: type[Exception]) -> None:
     for error in errors:
-        with pytest.raises(expected, match="the model failed: x"), translated("the model"):
+        with pytest.raises(expected, match="the model failed: x"), translate_errors("the model"):
             raise error("x")
 
 

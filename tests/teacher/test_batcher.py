@@ -26,7 +26,7 @@ from edl.runtime.errors import (
 from edl.scheduler.batching import BatchRule
 from edl.teacher.backends import at_once
 from edl.teacher.batcher import READ_AHEAD, UNMERGED_S, Batcher
-from edl.teacher.jobs import JobPart, PredictorReady, RequestLabels, Results, submit_parts
+from edl.teacher.jobs import JobRequest, PredictorReady, RequestLabels, Results, submit_parts
 from edl.teacher.recorder import Recorder
 from edl.teacher.request import BatchRequest, RequestedOutput, TeacherOverloaded
 from edl.tests.teacher.fakes import SPEC, FakeBackend, array
@@ -92,7 +92,7 @@ class Bench(AbstractContextManager["Bench"]):
             self.at_device -= 1
         if self.error is not None:
             raise self.error
-        parts = [JobPart(r.samples, tuple(r.outputs), r.deadline_s) for r in requests]
+        parts = [JobRequest(r.samples, tuple(r.outputs), r.deadline_s) for r in requests]
         rows = {"x": np.concatenate([request.inputs["x"] for request in requests])}
         results = submit_parts(at_once(self.backend.run), rows, parts, self._clock)()
         return [

@@ -161,6 +161,6 @@ def test_the_cost_of_a_precision_is_told_of_each_output() -> None:
         exact["double"][:, 0] += 1e6
         return exact
 
-    said = framework.compared(FakeBackend(rounded), FakeBackend(), "bf16")  # type: ignore[arg-type]
+    said = framework.describe_difference(FakeBackend(rounded), FakeBackend(), "bf16")  # type: ignore[arg-type]
     assert "sum differs by at most 0 " in said
     assert "double differs by at most 1e+06" in said

@@ -52,7 +52,7 @@ class Teacher:
             who.service, who.teacher_id, who.incarnation, __version__, SPEC.content_id,
             SPEC.numerics_id, slots=4, lanes=self.lanes, micro_batch=8,
             in_flight=recorder.in_flight, t_t_s=self.t_t_s, loaded=True, draining=who.draining,
-            restarts=0, micro_batch_reductions=0, heartbeat=True,
+            restarts=0, micro_batch_reductions=0, registry_answers=True,
             samples_per_second=recorder.samples_per_second,
             output_kinds={one.name: one.kind for one in SPEC.outputs},
         )  # fmt: skip

@@ -19,7 +19,7 @@ from edl.tests.teacher.bench import timing
 VIEW = TeacherView(
     service="resnet", teacher_id="t1", incarnation=41, version="1.0", content_id="c0ffee",
     numerics_id="bea7", slots=4, lanes=2, micro_batch=8, in_flight=3, t_t_s=0.0125, loaded=True,
-    draining=False, restarts=2, micro_batch_reductions=1, heartbeat=True,
+    draining=False, restarts=2, micro_batch_reductions=1, registry_answers=True,
 )  # fmt: skip
 
 
@@ -50,10 +50,10 @@ def test_the_view_is_exported_at_each_scrape() -> None:
         "edl_teacher_info", {**labels, "content_id": "c0ffee", "numerics_id": "bea7"}
     )
     assert sample == 1
-    view = replace(VIEW, draining=True, heartbeat=False)
+    view = replace(VIEW, draining=True, registry_answers=False)
     assert shown(recorder)["edl_teacher_draining"] == 1
     assert shown(recorder)["edl_teacher_heartbeat_answering"] == 0
-    view = replace(VIEW, t_t_s=None, micro_batch=None, heartbeat=None)
+    view = replace(VIEW, t_t_s=None, micro_batch=None, registry_answers=None)
     unknown = ("sample_device_seconds", "micro_batch_samples", "heartbeat_answering")
     assert not {f"edl_teacher_{name}" for name in unknown} & set(shown(recorder))
 
@@ -114,9 +114,9 @@ def answer(
     """A request: 1 ns to read, 10 ns until it is labelled, 2 ns to put together."""
     with timing(recorder) as request:
         now.ns += 1
-        request.read()
+        request.inputs_read()
         now.ns += 10
-        request.labelled(samples, device_seconds)
+        request.labels_ready(samples, device_seconds)
         now.ns += 2
 
 

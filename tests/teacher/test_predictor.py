@@ -30,7 +30,7 @@ from edl.teacher import jobs
 from edl.teacher.backends import at_once
 from edl.teacher.backends.tensor_specs import example_batch
 from edl.teacher.jobs import (
-    JobPart,
+    JobRequest,
     PredictorReady,
     RequestLabels,
     Result,
@@ -73,20 +73,20 @@ class Bench:
 
     def ask(self, number: int, x: Array, output: str | RequestedOutput) -> Message:
         wanted = output if isinstance(output, RequestedOutput) else RequestedOutput(output)
-        self.submit(number, x, JobPart(len(x), (wanted,)))
+        self.submit(number, x, JobRequest(len(x), (wanted,)))
         (told,) = self.done(number)
         return told
 
-    def submit(self, number: int, x: Array, *parts: JobPart) -> None:
+    def submit(self, number: int, x: Array, *parts: JobRequest) -> None:
         """Send a job without waiting for its labels."""
         refs = {"x": self.inputs.put([x]).arrays[0]}
-        self.send(number, refs, parts or [JobPart(len(x), (RequestedOutput("double"),))])
+        self.send(number, refs, parts or [JobRequest(len(x), (RequestedOutput("double"),))])
 
     def send(
         self,
         number: int,
         refs: Mapping[str, Any],
-        parts: Sequence[JobPart],
+        parts: Sequence[JobRequest],
         free: Sequence[int] = (),
     ) -> None:
         told = [(part.samples, outputs_to_text(part.outputs), part.deadline_s) for part in parts]
@@ -186,8 +186,8 @@ def test_requests_of_a_job_have_their_own_rows(bench: Bench, backend: FakeBacken
     bench.submit(
         1,
         x,
-        JobPart(7, (RequestedOutput("sum"),)),
-        JobPart(14, (RequestedOutput("double"), RequestedOutput("sum"))),
+        JobRequest(7, (RequestedOutput("sum"),)),
+        JobRequest(14, (RequestedOutput("double"), RequestedOutput("sum"))),
     )
     first, second = bench.done(1)
     np.testing.assert_array_equal(bench.labels(first)["sum"], x[:7].sum(axis=1))
@@ -201,7 +201,7 @@ def test_requests_of_a_job_have_their_own_rows(bench: Bench, backend: FakeBacken
 
 
 def test_a_job_with_unreadable_inputs_costs_no_other(bench: Bench) -> None:
-    bench.send(1, {"x": ["<f4", [1 << 40, 4], 0]}, [JobPart(2, (RequestedOutput("sum"),))])
+    bench.send(1, {"x": ["<f4", [1 << 40, 4], 0]}, [JobRequest(2, (RequestedOutput("sum"),))])
     (told,) = bench.done(1)
     with pytest.raises(RetryableError, match="the job was lost"):
         raise jobs.error_of(told)
@@ -325,7 +325,7 @@ def outputs(result: Result) -> Mapping[str, Array]:
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=6))
 def test_expired_requests_are_not_computed(requests: list[tuple[int, bool]]) -> None:
     backend, x = FakeBackend(), array(sum(samples for samples, _ in requests), 4)
-    parts = [JobPart(samples, DOUBLE, 2.0 if live else 1.0) for samples, live in requests]
+    parts = [JobRequest(samples, DOUBLE, 2.0 if live else 1.0) for samples, live in requests]
 
     results = submit_parts(at_once(backend.run), {"x": x}, parts, lambda: 1.0)()
 
@@ -344,9 +344,9 @@ def test_nan_fails_its_own_request_only() -> None:
     x = array(7, 4)
     x[3, 1] = np.nan
     parts = [
-        JobPart(2, DOUBLE),
-        JobPart(2, DOUBLE),
-        JobPart(3, (RequestedOutput("sum"), RequestedOutput("double"))),
+        JobRequest(2, DOUBLE),
+        JobRequest(2, DOUBLE),
+        JobRequest(3, (RequestedOutput("sum"), RequestedOutput("double"))),
     ]
     first, bad, last = submit_parts(at_once(FakeBackend().run), {"x": x}, parts)()
     assert isinstance(bad, BadAnswer)
@@ -362,11 +362,11 @@ def test_a_failed_joint_run_is_repeated_for_each() -> None:
         return double_and_sum(inputs)
 
     backend, x = FakeBackend(picky), array(6, 4)
-    (alone,) = submit_parts(at_once(backend.run), {"x": x}, [JobPart(6, DOUBLE)])()
+    (alone,) = submit_parts(at_once(backend.run), {"x": x}, [JobRequest(6, DOUBLE)])()
     assert isinstance(alone, RequestRefused)
     assert backend.runs == [6]
     backend.runs.clear()
-    first, bad, last = submit_parts(at_once(backend.run), {"x": x}, [JobPart(2, DOUBLE)] * 3)()
+    first, bad, last = submit_parts(at_once(backend.run), {"x": x}, [JobRequest(2, DOUBLE)] * 3)()
     assert isinstance(bad, RequestRefused)
     np.testing.assert_array_equal(outputs(first)["double"], x[:2] * 2)
     np.testing.assert_array_equal(outputs(last)["double"], x[4:] * 2)

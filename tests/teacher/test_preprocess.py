@@ -110,7 +110,7 @@ IDS = ModelSpec("fake", (TensorSpec("ids", "INT64", (-1, 7)),), (), "c", ("fake"
             (FakeBackend(spec=IDS), name, f"{name} is for images, of four dim")
             for name in BUILT_IN_STEPS
         ),
-        (echo("UINT8"), "unit", "unit makes floats of bytes; the model takes image:UINT8"),
+        (echo("UINT8"), "unit", "step unit needs an input of FP16, .* the model takes image:UINT8"),
         (echo("FP32", 1, 6, 4), "imagenet", "imagenet needs 3 channels, first or last"),
         (echo(), f"{HERE}:no_function", "gave int: expected a function on arrays"),
         (echo(), f"{HERE}:nope", "no factory"),

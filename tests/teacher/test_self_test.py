@@ -176,7 +176,7 @@ def test_a_canary_replaces_noise() -> None:
         return linear(inputs) if known else {"logits": np.full((len(inputs["x"]), 5), np.nan)}
 
     inputs = {"x": np.random.default_rng(8).normal(size=(3, 4)).astype(np.float32)}
-    canary = Canary.of("c0ffee", 1e-3, inputs, linear(inputs))
+    canary = Canary.from_answer("c0ffee", 1e-3, inputs, linear(inputs))
     assert judged(only_those, canary)[-1].endswith("agrees with its canary within 0.001")
     with pytest.raises(ModelError, match=r"'logits' differs from the canary by 0\.01"):
         judged(logits_of(lambda x: x @ WEIGHTS * 1.01), canary)
@@ -241,10 +241,10 @@ def test_canaries_survive_their_file(tmp_path: Path) -> None:
 def test_classes_are_kept_if_there_is_nothing_else() -> None:
     inputs = {"x": np.ones((1, 2), np.float32)}
     classes = {"class": np.array([3])}
-    assert list(Canary.of("c", 1e-3, inputs, {**classes, "logits": np.ones(1)}).outputs) == [
-        "logits"
-    ]
-    assert list(Canary.of("c", 1e-3, inputs, classes).outputs) == ["class"]
+    assert list(
+        Canary.from_answer("c", 1e-3, inputs, {**classes, "logits": np.ones(1)}).outputs
+    ) == ["logits"]
+    assert list(Canary.from_answer("c", 1e-3, inputs, classes).outputs) == ["class"]
 
 
 class Trap:

@@ -136,7 +136,7 @@ def test_bodies_have_a_budget(make: Make) -> None:
             talk.say(request)
             held.wait()
         reply = third.ask(request)
-        assert (reply.status, "fill the memory" in reply.words()) == (429, True)
+        assert (reply.status, "memory for requests is full" in reply.words()) == (429, True)
         held.release()
         assert first.hear().status == second.hear().status == 200
         assert third.ask(request).status == 200
@@ -147,7 +147,7 @@ def test_a_call_of_grpc_counts_with_the_largest_request(make: Make) -> None:
     bench = make(request_bytes=1 << 20)
     with half_open(bench, 1):
         wait_until(lambda: bench.open_calls == 1)
-        assert "fill the memory" in refused(infer(bench, rows()), 429)
+        assert "memory for requests is full" in refused(infer(bench, rows()), 429)
     wait_until(lambda: bench.open_calls == 0)
     with closing(GrpcStream(bench)) as stream:
         stream.put(bench.request())

@@ -118,7 +118,7 @@ def test_files_of_a_server(model: ServingModel, tmp_path: Path) -> None:
     local = json.loads(file.read_text())["op"]["model"]["local_service_conf"]
     assert (local["device_type"], local["devices"], local["use_mkldnn"]) == (1, "2", False)
     odd = replace(model, outputs=(TensorSpec("y", "UINT64", (-1, 2)),))
-    with pytest.raises(ModelError, match="no UINT64, which 'y' is of"):
+    with pytest.raises(ModelError, match="'y' is UINT64, which Paddle Serving does not support"):
         write_configuration(tmp_path / "odd", odd, port=1, calls=1, device="cpu", threads=1)
 
 

@@ -27,8 +27,8 @@ from edl.runtime.errors import BadAnswer, ModelError, RequestRefused, UsageError
 from edl.runtime.lifecycle import Stop
 from edl.teacher.register.cli import security_at
 from edl.teacher.register.config import RegisterConfig
-from edl.teacher.register.sidecar import AttestationServer, register, with_scheme
-from edl.teacher.register.trial import MEASURED, Trial
+from edl.teacher.register.sidecar import AttestationServer, register, resolve_endpoint
+from edl.teacher.register.trial import MEASURED, ServerTest
 from edl.teacher.registration import InstanceIdentity
 from edl.teacher.self_test import Canary
 from edl.tests.coordinator.test_prober import probe
@@ -38,7 +38,7 @@ from edl.tests.scripted_teacher import CLASSES, logits_of
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
-CANARY = Canary.of("c", 1e-3, {"x": X}, {"logits": logits_of(X)})
+CANARY = Canary.from_answer("c", 1e-3, {"x": X}, {"logits": logits_of(X)})
 WIDTHS = itertools.cycle((5, 6))
 INPUT = TensorSpec("x", "FP32", (-1, 6))
 
@@ -58,9 +58,9 @@ class ScriptedClient:
     def close(self) -> None:
         """Nothing is open."""
 
-    def trial(self, *declared: TensorSpec, canary: Canary | None = None) -> Trial:
+    def trial(self, *declared: TensorSpec, canary: Canary | None = None) -> ServerTest:
         config = RegisterConfig("s", "h:1", "m", "c", "", inputs=declared, rows=4, timeout_s=1.0)
-        return Trial(self, config, canary)
+        return ServerTest(self, config, canary)
 
 
 def logits(function: Callable[[Array], Array]) -> Callable[[LabelRequest], dict[str, Array]]:
@@ -82,7 +82,7 @@ def test_a_good_server_is_measured_and_a_slow_one_briefly(monkeypatch: pytest.Mo
             measured = trial.run()
         assert measured.verified == verified
         assert measured.t_t_s >= 0.1 / 8  # two batches of 4 are on their way at once
-        assert measured.oddities == ()
+        assert measured.warnings == ()
         assert measured.kinds == {"logits": "logits"}
     asked.clear()
     monkeypatch.setattr("edl.teacher.register.trial._BUDGET_S", 0.0)
@@ -294,7 +294,7 @@ def test_the_protocol_of_a_server_is_found(kind: Kind, ready: bool, ending: Exit
     ending.callback(server.stop)
     server.ready = ready
     bare = server.address.removeprefix("http://")
-    found = with_scheme(config(endpoint=bare, model=MODEL), Stop(), pytest.fail)
+    found = resolve_endpoint(config(endpoint=bare, model=MODEL), Stop(), pytest.fail)
     assert found is not None
     assert found.address == server.address
 
@@ -303,7 +303,7 @@ def test_the_protocol_of_a_server_is_found(kind: Kind, ready: bool, ending: Exit
 def test_a_named_protocol_is_not_probed(endpoint: str) -> None:
     bare = config(endpoint="127.0.0.1:9", protocol="paddle-serving")
     for said in (config(endpoint=endpoint), bare):
-        assert with_scheme(said, Stop(), pytest.fail) is said
+        assert resolve_endpoint(said, Stop(), pytest.fail) is said
 
 
 def test_a_missing_server_is_awaited_until_the_stop(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_a_missing_server_is_awaited_until_the_stop(tmp_path: Path) -> None:
         silent.bind(("127.0.0.1", 0))  # it does not listen, and keeps the port from all others
         bare = f"127.0.0.1:{silent.getsockname()[1]}"
         nobody = config(endpoint=bare, client=ClientSecurity(None, token))
-        found = pool.submit(with_scheme, nobody, stop, told.append)
+        found = pool.submit(resolve_endpoint, nobody, stop, told.append)
         wait_until(lambda: bool(told))
         stop.request()
         assert found.result(DEADLINE_S) is None

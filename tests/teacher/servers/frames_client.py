@@ -101,7 +101,7 @@ class FramesClient:
                     self._free.append(connection)
                     return heard[0]
                 if time.monotonic() >= until_s:
-                    raise DeadlineExceeded("no answer within the time that there was for one")
+                    raise DeadlineExceeded("no answer before the deadline")
             raise TeacherLost("the connection is closed")
 
     def _lent(self, request: LabelRequest) -> dict[str, BufferLocation]:

@@ -488,7 +488,7 @@ def test_a_result_of_a_request_that_is_not_all_sent_is_a_lie(pair: Pair) -> None
     connection.send()
     assert connection.waits_to_send
     theirs.sendall(result_frame())
-    with pytest.raises(WireError, match="half of which"):
+    with pytest.raises(WireError, match="not sent completely"):
         connection.receive()
 
 

@@ -284,7 +284,7 @@ def test_a_place_is_locked_while_it_is_written(
     monkeypatch.undo()
     with owned.taking_back(AT) as got:
         assert got
-        with pytest.raises(RetryableError, match="is being taken back"):
+        with pytest.raises(RetryableError, match="is being reused"):
             memory.write(HERE, place, memoryview(b"others"))
     assert owned.get(6, AT) == b"labels"
 
