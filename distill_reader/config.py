@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from ..proto.dataclass_json import from_plain, to_plain
-from ..proto.protocols import check_dialled
+from ..proto.protocols import check_address
 from ..proto.security import ClientSecurity, TlsFiles
 from ..runtime.errors import UsageError
 from ..scheduler.no_teacher import GRACE_S, Policy
@@ -130,7 +130,7 @@ class ReaderConfig:
                 "a reader needs either coordinator='redis://host:6379' or teachers=['host:port']"
             )
         for address in self.teachers:
-            check_dialled("", address)
+            check_address("", address)
         if not 0 <= self.lower_bytes < self.upper_bytes:
             raise UsageError(
                 f"thresholds need 0 <= lower_bytes < upper_bytes, not {self.lower_bytes} and"

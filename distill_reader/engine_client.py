@@ -20,7 +20,7 @@ from math import inf
 from ..proto.arena import Arena, Record
 from ..proto.channel import Channel, Message
 from ..runtime import errors, logs
-from ..runtime.supervise import Process, own_fd, python_command, start
+from ..runtime.supervise import Process, drop_fd_on_fork, python_command, start
 from .batch_stream import BatchLabels, BatchStream, RingBatch, StreamSnapshot
 from .config import ReaderConfig
 from .ring import ArrayLeases, Ring
@@ -211,12 +211,12 @@ class EngineClient:
             channel, fd = Channel.pair()
             undo.callback(channel.close)
             for end in (channel.fileno(), fd):  # a concurrently forked worker must not inherit it
-                own_fd(end)
+                drop_fd_on_fork(end)
             fds = (fd, self._ring.arena.fd, labels.fd)
             try:
                 process = start(
                     python_command("engine", "edl.distill_reader.engine", *fds, pass_fds=fds),
-                    echo=logs.relay(),
+                    echo=logs.child_log_relay(),
                 )
             finally:
                 os.close(fd)

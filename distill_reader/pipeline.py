@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from ..runtime.errors import ProcessFailed, UsageError
-from ..runtime.standard_streams import hold_standard_fds
+from ..runtime.standard_streams import open_standard_fds
 from .batch_stream import BatchStream, LabelledBatch
 from .config import ReaderConfig
 from .engine_client import EngineClient
@@ -106,7 +106,7 @@ class Pipeline:
         self._source = source
         self._begun: int | None = None  # the source's latest epoch
         self._epochs = threading.Lock()  # held while an epoch begins or ends; not by finalizers
-        hold_standard_fds()
+        open_standard_fds()
         with ExitStack() as undo:  # also after a Ctrl-C while the engine starts
             try:
                 self._ring = undo.enter_context(closing(Ring()))

@@ -108,17 +108,17 @@ class TransportOffer:
                 return cls(int(said[1]), int(said[2]), name, session, secret)
         return None
 
-    def teachers_proof(self, readers: bytes, teachers: bytes) -> bytes:
+    def teachers_proof(self, reader_challenge: bytes, teacher_challenge: bytes) -> bytes:
         """Return the teacher's answer to the reader's challenge, bound to both challenges."""
-        return _proof(self.secret, b"teacher", readers, teachers)
+        return _proof(self.secret, b"teacher", reader_challenge, teacher_challenge)
 
-    def readers_proof(self, readers: bytes, teachers: bytes) -> bytes:
+    def readers_proof(self, reader_challenge: bytes, teacher_challenge: bytes) -> bytes:
         """Return the reader's answer to the teacher's challenge, bound to both challenges."""
-        return _proof(self.secret, b"reader", readers, teachers)
+        return _proof(self.secret, b"reader", reader_challenge, teacher_challenge)
 
 
-def _proof(secret: bytes, who: bytes, readers: bytes, teachers: bytes) -> bytes:
-    return hmac.new(secret, who + readers + teachers, hashlib.sha256).digest()
+def _proof(secret: bytes, who: bytes, reader_challenge: bytes, teacher_challenge: bytes) -> bytes:
+    return hmac.new(secret, who + reader_challenge + teacher_challenge, hashlib.sha256).digest()
 
 
 HEADER: Final = struct.Struct("<4sBBHIQQd")
@@ -222,7 +222,7 @@ class OpenFrame:
         if not 1 <= len(self.inputs) <= MAX_ARRAYS or len(names) < len(self.inputs):
             raise WireError(f"a request with {len(self.inputs)} inputs, or two of one name")
         if self.memory_bytes < 0:
-            raise WireError("shared memory of less than nothing")
+            raise WireError("a negative size of shared memory")
 
     def frame(self) -> bytes:
         return _json_frame(OPEN, 0, to_plain(self))
@@ -359,7 +359,7 @@ def read_error(payload: bytes) -> EdlError:
             raise TypeError("metadata")
         return from_status(code, str(said["details"]), metadata)
     except (KeyError, TypeError, ValueError) as why:
-        raise WireError(f"an ERROR frame without a usable {why}") from None
+        raise WireError(f"an invalid ERROR frame: {why!r}") from None
 
 
 def goaway_frame() -> bytes:

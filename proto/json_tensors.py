@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 JsonObject = Mapping[str, Any]
 
 #: The deepest nesting of a message; numpy has at most 64 dimensions.
-_NESTED: Final = 80
-_BUT_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
+_MAX_NESTING: Final = 80
+_ALL_BUT_BRACKETS_AND_QUOTES: Final = bytes(set(range(256)) - set(b'[]{}"'))
 #: The JSON types that are allowed as elements of an array, by the kind of its dtype.
 _ALLOWED: Final[Mapping[str, set[type]]] = {
     "O": {str},
@@ -78,16 +78,16 @@ def parse_object(data: memoryview) -> dict[str, Any]:
 
 def _check_nesting(body: bytes) -> None:
     """Raise WireError for nesting that would overflow the parser's stack and abort Python."""
-    if body.count(b"[") + body.count(b"{") <= _NESTED:
+    if body.count(b"[") + body.count(b"{") <= _MAX_NESTING:
         return
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    brackets = _STRING.sub(b"", unescaped.translate(None, _BUT_BRACKETS))
+    brackets = _STRING.sub(b"", unescaped.translate(None, _ALL_BUT_BRACKETS_AND_QUOTES))
     codes = np.frombuffer(brackets, np.uint8)
     opened = (codes == ord("[")) | (codes == ord("{"))
     closed = (codes == ord("]")) | (codes == ord("}"))
     depth = np.cumsum(opened.astype(np.int8) - closed.astype(np.int8), dtype=np.int64)
-    if depth.max(initial=0) > _NESTED:
-        raise WireError(f"the body is nested more than {_NESTED} deep")
+    if depth.max(initial=0) > _MAX_NESTING:
+        raise WireError(f"the body is nested more than {_MAX_NESTING} deep")
 
 
 def _no_constant(name: str) -> float:
@@ -238,14 +238,14 @@ def decode_request(
 
 
 def encode_response(
-    request: InferRequest, response: InferResponse, elsewhere: Collection[str]
+    request: InferRequest, response: InferResponse, in_shared_memory: Collection[str]
 ) -> tuple[bytes, list[memoryview]]:
     """Encode an answer as its JSON object and the buffers that follow it.
 
     Args:
         request: the request that is answered; it says which outputs are sent as bytes.
         response: the answer.
-        elsewhere: names of outputs whose elements are in shared memory.
+        in_shared_memory: names of outputs whose elements are in shared memory.
 
     Raises:
         RequestRefused: JSON cannot hold an output that was not requested as bytes.
@@ -254,11 +254,11 @@ def encode_response(
     raws: list[memoryview] = []
     for name, array in response.outputs.items():
         parameters = response.output_parameters.get(name, {})
-        if name in elsewhere:
+        if name in in_shared_memory:
             described.append(_described(name, array, parameters))
         else:
-            behind = raws if is_binary(request, name) else None
-            described.append(_tensor(name, array, behind, parameters))
+            raw_buffers = raws if is_binary(request, name) else None
+            described.append(_tensor(name, array, raw_buffers, parameters))
     message = {
         "model_name": response.model_name,
         "model_version": response.model_version,
@@ -356,24 +356,24 @@ def _to_json(message: JsonObject) -> bytes:
 def _tensor(
     name: str,
     value: Input,
-    behind: list[memoryview] | None,
+    raw_buffers: list[memoryview] | None,
     parameters: Mapping[str, Parameter] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Describe a tensor for a JSON object; its elements go into it, or are appended to `behind`.
+    """Describe a tensor for a JSON object; its elements go into it, or into `raw_buffers`.
 
     Raises:
         RequestRefused: JSON cannot hold the elements.
     """
-    if behind is not None:
+    if raw_buffers is not None:
         pieces = [to_bytes(piece) for piece in pieces_of(value)]
-        behind += pieces
+        raw_buffers += pieces
         return _described(name, value, {**parameters, BINARY_SIZE: sum(map(len, pieces))})
     try:
         return {**_described(name, value, parameters), "data": array_to_json(whole(value))}
     except UnicodeDecodeError:
         raise RequestRefused(
-            f"tensor {name!r} holds bytes that are no text, which JSON has no place for (an output:"
-            f" ask for it with {BINARY!r}: true)"
+            f"tensor {name!r} holds bytes that are not UTF-8, which JSON cannot carry (an output: "
+            f"ask for it with {BINARY!r}: true)"
         ) from None
 
 
@@ -436,14 +436,14 @@ def _array(
     data = tensor.get("data")
     if (raw is not None) + (ref is not None) + (data is not None) != 1:
         raise WireError(
-            "its elements are to be in one place: in 'data', behind the JSON object as "
-            f"{BINARY_SIZE} says, or in shared memory"
+            "give its elements exactly once: in 'data', behind the JSON object "
+            f"({BINARY_SIZE}), or in shared memory"
         )
     if raw is not None:
         return from_bytes(raw, datatype, shape)
     if ref is not None:
         if read is None:
-            raise WireError("it is said to lie in shared memory, where nothing was asked for")
+            raise WireError("it refers to shared memory, which was not requested")
         return array_in_buffer(ref, datatype, shape, read)
     return array_from_json(data, datatype, shape)
 

@@ -16,7 +16,7 @@ PADDLE_SERVING_CPP: Final = "paddle-serving-cpp"
 PROTOCOLS: Final = (OIP, PADDLE_SERVING, PADDLE_SERVING_CPP)
 
 
-def check_dialled(protocol: str, address: str) -> None:
+def check_address(protocol: str, address: str) -> None:
     """Raise UsageError unless `address` is a valid gRPC address with a port.
 
     Args:

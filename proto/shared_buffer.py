@@ -98,8 +98,8 @@ class BufferRef:
         ref = cls(region, _number(parameters, OFFSET), nbytes, generation, stands_at)
         if not ref.is_possible:
             raise WireError(
-                f"a generation is held by {GENERATION_BYTES} bytes of the region before its place; "
-                f"{OFFSET} is {ref.offset}, {GENERATION_OFFSET} is {stands_at}"
+                f"the {GENERATION_BYTES} bytes of a generation must lie in the region before the "
+                f"tensor; {OFFSET} is {ref.offset}, {GENERATION_OFFSET} is {stands_at}"
             )
         return ref
 
@@ -135,7 +135,7 @@ def _number(parameters: Mapping[str, Parameter], name: str) -> int:
 
 #: The margin before each array; it ends with the generation.
 _MARGIN: Final = (np.dtype(np.uint8), (ALIGNMENT,))
-_STAMP: Final = struct.Struct("<Q")
+_GENERATION: Final = struct.Struct("<Q")
 _VOID: Final = 0
 
 
@@ -158,7 +158,7 @@ class SharedBuffer(Arena):
     def __init__(self, fd: int, size_bytes: int) -> None:
         super().__init__(fd, size_bytes)
         self._next = int.from_bytes(os.urandom(7)) + 1
-        self._stamped: dict[int, Record] = {}
+        self._records: dict[int, Record] = {}
 
     @property
     def key(self) -> str:
@@ -168,17 +168,17 @@ class SharedBuffer(Arena):
     def allocate(self, layouts: Sequence[tuple[np.dtype[Any], tuple[int, ...]]]) -> Record:
         """Allocate as `Arena.allocate`, and give each array a new generation."""
         record = super().allocate([each for layout in layouts for each in (_MARGIN, layout)])
-        self._stamped[record.offset] = record
+        self._records[record.offset] = record
         for ref in record.arrays:
-            self._stamp(ref.offset, self._next)
+            self._set_generation(ref.offset, self._next)
             self._next += 1
         return record
 
     def free(self, offset: int) -> None:
         """Free as `Arena.free`, and clear the generations so that readers notice."""
-        if (record := self._stamped.pop(offset, None)) is not None:
+        if (record := self._records.pop(offset, None)) is not None:
             for ref in record.arrays:
-                self._stamp(ref.offset, _VOID)
+                self._set_generation(ref.offset, _VOID)
         super().free(offset)
 
     def generation(self, offset: int) -> int:
@@ -191,17 +191,17 @@ class SharedBuffer(Arena):
             raise WireError(
                 f"no array lies at byte {offset} of a shared memory of {self._size} bytes"
             )
-        generation: int = _STAMP.unpack_from(self._map, offset - GENERATION_BYTES)[0]
+        generation: int = _GENERATION.unpack_from(self._map, offset - GENERATION_BYTES)[0]
         return generation
 
-    def are_current(self, stamps: Iterable[tuple[int, int]]) -> bool:
+    def are_current(self, generations: Iterable[tuple[int, int]]) -> bool:
         """Return whether the arrays at these offsets have these generations. Thread-safe."""
-        return all(self.generation(offset) == number for offset, number in stamps)
+        return all(self.generation(offset) == number for offset, number in generations)
 
     def _new_record(self, key: Layouts) -> Record:
         """Allocate as `Arena._new_record`, and leave the margins out of the record."""
         whole = super()._new_record(key)
         return Record(whole.offset, whole.nbytes, whole.arrays[1::2])
 
-    def _stamp(self, offset: int, generation: int) -> None:
-        _STAMP.pack_into(self._map, offset - GENERATION_BYTES, generation)
+    def _set_generation(self, offset: int, generation: int) -> None:
+        _GENERATION.pack_into(self._map, offset - GENERATION_BYTES, generation)

@@ -38,7 +38,7 @@ Code = grpc.StatusCode
 
 #: The code of each error; the nearest base class counts. The last line is for all other errors:
 #: they may be this server's own fault, so the peer may try again.
-_SENT: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
+_CODE_OF_ERROR: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (RequestRefused, Code.INVALID_ARGUMENT),
     (WireError, Code.INVALID_ARGUMENT),
     (UsageError, Code.INVALID_ARGUMENT),
@@ -71,7 +71,7 @@ HTTP: Final = {
 }
 
 #: The error of each code that a client receives.
-_READ: dict[grpc.StatusCode, type[EdlError]] = {
+_ERROR_OF_CODE: dict[grpc.StatusCode, type[EdlError]] = {
     Code.INVALID_ARGUMENT: RequestRefused,
     Code.NOT_FOUND: RequestRefused,
     Code.UNIMPLEMENTED: RequestRefused,
@@ -104,7 +104,7 @@ _MAX_DETAILS_BYTES = 1000
 
 def to_status(error: Exception) -> tuple[grpc.StatusCode, str]:
     """Return the status code and message with which a server ends a call that failed."""
-    kinds = dict(_SENT)
+    kinds = dict(_CODE_OF_ERROR)
     code = next(kinds[kind] for kind in type(error).__mro__ if kind in kinds)
     message = str(error) if isinstance(error, EdlError) else f"{type(error).__name__}: {error}"
     details = message.encode("utf-8", "replace")
@@ -132,7 +132,7 @@ def from_status(
     Raises:
         ValueError: `code` is OK.
     """
-    kind = _READ.get(code)
+    kind = _ERROR_OF_CODE.get(code)
     if kind is None:
         raise ValueError(f"{code} is not an error")
     if code is Code.RESOURCE_EXHAUSTED and _TOO_LARGE in (details or ""):

@@ -43,7 +43,7 @@ _RAW_INPUTS = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _RAW_OUTPUTS = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
 #: Parameters of unsupported protocol extensions that change the meaning of a tensor. Ignoring them
 #: would give wrong arrays, so they are refused.
-_NOT_SPOKEN = ("classification",)
+_REFUSED_EXTENSIONS = ("classification",)
 
 #: The field of `contents` for each datatype. Small clients and JSON gateways send elements one by
 #: one there. FP16 and BF16 have no field.
@@ -179,10 +179,10 @@ def decode_request(
     )
 
 
-def encode_response(response: InferResponse, elsewhere: Collection[str] = ()) -> bytes:
+def encode_response(response: InferResponse, in_shared_memory: Collection[str] = ()) -> bytes:
     """Serialise a `ModelInferResponse`; raises the errors of `encode_request`.
 
-    Outputs named in `elsewhere` are described without their elements, which are in shared memory.
+    Outputs named in `in_shared_memory` are described without their elements.
     """
     outputs, told = response.outputs, response.output_parameters
     try:
@@ -203,7 +203,7 @@ def encode_response(response: InferResponse, elsewhere: Collection[str] = ()) ->
         )
     except ValueError as error:  # from protobuf: text that is not Unicode
         raise WireError(f"the response cannot be sent: {error}") from None
-    here = (() if name in elsewhere else (array,) for name, array in outputs.items())
+    here = (() if name in in_shared_memory else (array,) for name, array in outputs.items())
     return _join(header.SerializeToString(), _RAW_OUTPUTS, here)
 
 
@@ -285,7 +285,8 @@ def array_in_buffer(ref: BufferRef, datatype: str, shape: Sequence[int], read: R
     expected = nbytes_of(datatype, shape)
     if expected not in (None, ref.nbytes):  # checked before anything is allocated
         raise WireError(
-            f"{datatype} of shape {list(shape)} needs {expected} bytes, its place has {ref.nbytes}"
+            f"{datatype} of shape {list(shape)} needs {expected} bytes, its location in shared "
+            f"memory has {ref.nbytes}"
         )
     return from_bytes(read(ref), datatype, shape)
 
@@ -305,9 +306,9 @@ def _one_by_one(tensor: _Tensor) -> Array:
 def _check_parameters(
     tensor: str, parameters: Mapping[str, pb.InferParameter], read: ReadBuffer | None = None
 ) -> None:
-    for name in _NOT_SPOKEN if read is not None else (*_NOT_SPOKEN, REGION):
+    for name in _REFUSED_EXTENSIONS if read is not None else (*_REFUSED_EXTENSIONS, REGION):
         if name in parameters:
-            raise WireError(f"tensor {quoted(tensor)}: the extension {name} is not spoken here")
+            raise WireError(f"tensor {quoted(tensor)}: the extension {name} is not supported")
 
 
 def _to_parameters(parameters: Mapping[str, Parameter]) -> dict[str, pb.InferParameter]:

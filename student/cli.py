@@ -15,7 +15,7 @@ import typer
 
 from ..coordinator.options import Verbose
 from ..runtime.lifecycle import stop_on_signals
-from ..runtime.logs import configure_logging, is_json, log_as
+from ..runtime.logs import add_log_fields, configure_logging, is_json
 from ..runtime.supervise import end_with_parent
 from ..scheduler.students.saving import OVERHEAD
 from .launch import CARDS
@@ -303,7 +303,7 @@ def train(
             typer.echo(line)
         return
     configure_logging(verbose)
-    log_as(job=settings.job)
+    add_log_fields(job=settings.job)
     outcome = _supervise(settings, start, host)
     figures = "".join(f"  {name} {value:.6g}" for name, value in outcome.metrics.items())
     typer.echo(f"{outcome.kind} at step {outcome.step}{figures}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from ...runtime.errors import EdlError, LeaseSuperseded
-from ...runtime.lifecycle import LOOK_UP_S, Stop
+from ...runtime.lifecycle import SIGNAL_CHECK_S, Stop
 from ...scheduler.backoff import RandomLike, RetryPause, next_retry_s
 from .error_log import ErrorLog
 from .metrics import OperatorMetrics
@@ -43,7 +43,7 @@ class WakeUp:
         """Wait until it is called, `stop` is requested, or `seconds` have passed."""
         until = time.monotonic() + seconds
         while not stop.requested and (left := until - time.monotonic()) > 0:
-            if self._event.wait(min(left, LOOK_UP_S)):
+            if self._event.wait(min(left, SIGNAL_CHECK_S)):
                 break
         self._event.clear()
 

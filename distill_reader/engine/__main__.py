@@ -25,7 +25,7 @@ def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
     from ...proto.arena import Arena, tune_allocator
     from ...proto.channel import Channel
     from ...proto.shared_buffer import SharedBuffer
-    from ...runtime.logs import configure_logging, log_as
+    from ...runtime.logs import add_log_fields, configure_logging
     from ..config import ReaderConfig
     from .engine import Engine
 
@@ -36,7 +36,7 @@ def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
     first = channel.receive()
     if first is not None:
         config = ReaderConfig.from_json(first["config"])
-        log_as(job=config.job, student=config.student_id)
+        add_log_fields(job=config.job, student=config.student_id)
         engine = Engine(config, channel, SharedBuffer.attach(ring_fd), Arena.attach(labels_fd))
         signal.signal(signal.SIGTERM, lambda *_: engine.stop())  # releases the teachers
         # Objects created so far remain: exclude them from every collection.

@@ -186,7 +186,7 @@ class ConnectionPool:
             if late is not None:
                 del pending[late.job.request]
                 self._drop(connection)
-                error = DeadlineExceeded("no answer within the time that there was for one")
+                error = DeadlineExceeded("no answer before the deadline")
                 self._post(LinkFailure(late.job, error))
 
     def close(self) -> None:

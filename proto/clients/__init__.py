@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from ...runtime.errors import InputsOverwritten, UsageError, WireError
 from ..arena import Array
 from ..datatypes import Input, Parameter, TensorSpec, dtype_of
-from ..protocols import OIP, PADDLE_SERVING, PADDLE_SERVING_CPP, PROTOCOLS, check_dialled
+from ..protocols import OIP, PADDLE_SERVING, PADDLE_SERVING_CPP, PROTOCOLS, check_address
 from ..security import ClientSecurity
 
 
@@ -170,7 +170,7 @@ def open_client(
         from .oip_http import OipHttpClient
 
         return OipHttpClient(address, model, security)
-    check_dialled(protocol, address)
+    check_address(protocol, address)
     if protocol in (PADDLE_SERVING, PADDLE_SERVING_CPP):
         from .paddle_serving import GeneralModelClient, PipelineClient
 

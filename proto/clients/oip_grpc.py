@@ -141,7 +141,9 @@ class OipGrpcClient:
             try:
                 opened = connect(self._host.strip("[]"), offer, self._tls, _CONNECT_S, unix=by_unix)
             except (OSError, UsageError) as error:
-                log.info("no frames to port %d of %s: %s", offer.port, self._host, error)
+                log.info(
+                    "cannot open the transport to port %d of %s: %s", offer.port, self._host, error
+                )
             else:
                 return TransportConnection(opened, self._model, arena if by_unix else None)
         return None
@@ -152,7 +154,7 @@ class OipGrpcClient:
         try:
             _, call = _call(method, pb.ModelMetadataRequest(name=self._model), _CONNECT_S)
         except EdlError as error:
-            log.debug("no offer of frames from %s: %s", self._host, error)
+            log.debug("%s offers no transport: %s", self._host, error)
             return None
         offer = TransportOffer.from_metadata(call.trailing_metadata() or ())
         # Another dialled port means a port mapping, which lacks the port of the transport.

@@ -40,7 +40,7 @@ from ..security.client_connections import HttpConnector
 from ..status import STATUS_HEADER, from_status
 from . import MODEL_CONFIGURATION, LabelRequest, LabelResponse, ModelDescription
 
-_WORDS: Final = 300
+_MAX_ERROR_CHARS: Final = 300
 _PIECE_BYTES: Final = 1 << 20
 
 
@@ -52,13 +52,16 @@ class HttpReply:
     headers: Mapping[str, str]
     body: memoryview
 
-    def words(self) -> str:
+    def error_text(self) -> str:
         """Return one line that describes an error: the error text if the body is JSON."""
-        text = bytes(self.body[: 4 * _WORDS]).decode("utf-8", "replace")
+        text = bytes(self.body[: 4 * _MAX_ERROR_CHARS]).decode("utf-8", "replace")
         with suppress(WireError):
             said = parse_object(self.body)
             text = str(said.get("error", said.get("detail", text)))
-        return " ".join(text.split())[:_WORDS] or f"HTTP status {self.status} and nothing else"
+        return (
+            " ".join(text.split())[:_MAX_ERROR_CHARS]
+            or f"HTTP status {self.status} and nothing else"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,7 @@ class HttpConnectionPool:
         try:
             dialled = self._connector.connect(_left_s(until_s))
         except TimeoutError:
-            raise DeadlineExceeded("nobody answers within the time that there was") from None
+            raise DeadlineExceeded("no connection before the deadline") from None
         except OSError as error:
             hint = handshake_hint(str(error))
             raise TeacherLost(f"nobody answers: {error}" + (f"; {hint}" if hint else "")) from None
@@ -182,7 +185,7 @@ class HttpConnectionPool:
             reply, keeps = _exchange(connection, request, until_s)
             return reply
         except (http.client.HTTPException, OSError) as error:
-            raise self._member_of(error) from None
+            raise self._error_from(error) from None
         finally:
             with self._lock:
                 keeps = keeps and not self._closed
@@ -191,12 +194,12 @@ class HttpConnectionPool:
             if not keeps:
                 self._drop(connection)
 
-    def _member_of(self, error: http.client.HTTPException | OSError) -> EdlError:
+    def _error_from(self, error: http.client.HTTPException | OSError) -> EdlError:
         if self._closed:
             return TeacherLost("the connection is closed")
         match error:
             case TimeoutError():
-                return DeadlineExceeded("no answer within the time that there was for one")
+                return DeadlineExceeded("no answer before the deadline")
             case OSError():
                 return TeacherLost(f"the connection broke: {error}")
             case http.client.IncompleteRead():
@@ -250,7 +253,7 @@ def _all_of(response: http.client.HTTPResponse) -> memoryview:
 
 def _check_size(nbytes: int) -> None:
     if nbytes > MAX_MESSAGE_BYTES:
-        raise BadAnswer(f"the answer has {nbytes} bytes or more, which no message may")
+        raise BadAnswer(f"the answer is larger than the limit of {MAX_MESSAGE_BYTES} bytes")
 
 
 class _TimedResponse(http.client.HTTPResponse):
@@ -299,7 +302,7 @@ def _left_s(until_s: float) -> float:
     return left
 
 
-_READ: Final[dict[int, type[EdlError]]] = {
+_ERROR_OF_STATUS: Final[dict[int, type[EdlError]]] = {
     401: Unauthenticated,
     403: Forbidden,
     408: DeadlineExceeded,
@@ -328,8 +331,8 @@ def error_from_http(reply: HttpReply) -> EdlError:
     """
     code = grpc.StatusCode.__members__.get(reply.headers.get(STATUS_HEADER, ""), grpc.StatusCode.OK)
     if code is not grpc.StatusCode.OK:
-        return from_status(code, reply.words(), reply.headers.items())
-    kind = _READ.get(reply.status)
+        return from_status(code, reply.error_text(), reply.headers.items())
+    kind = _ERROR_OF_STATUS.get(reply.status)
     if kind is None:
         kind = next(kind for first, kind in _FAMILIES if reply.status >= first)
     error = kind(f"HTTP {reply.status}: {reply.words()}")
@@ -357,7 +360,7 @@ def body_of(request: LabelRequest, *, binary: bool) -> tuple[Mapping[str, str], 
     return headers, [head, *raws]
 
 
-def answer_of(reply: HttpReply) -> LabelResponse:
+def decode_labels(reply: HttpReply) -> LabelResponse:
     """Decode the labels in a reply.
 
     Raises:
@@ -375,7 +378,7 @@ def answer_of(reply: HttpReply) -> LabelResponse:
 
 
 #: Statuses with which servers refuse a binary body, because they reject it or fail to parse it.
-_NO_BYTES: Final = (400, 406, 415, 422, 500, 501)
+_BINARY_REFUSED_STATUSES: Final = (400, 406, 415, 422, 500, 501)
 _NOT_READY: Final = (400, 503)
 
 
@@ -403,13 +406,13 @@ class OipHttpClient:
     def probe(self, timeout_s: float) -> ModelDescription:
         until_s = time.monotonic() + timeout_s
         ready = self._calls.call("GET", f"{self._path}/ready", until_s)
-        if ready.status in _NOT_READY or _member_of(ready, "ready") is False:
+        if ready.status in _NOT_READY or _json_member(ready, "ready") is False:
             raise RetryableError(f"model {self._model!r} is not ready there: {ready.words()}")
         if ready.status != 200:
             raise error_from_http(ready)
         described = self._calls.call("GET", self._path, until_s)
         if described.status == 200:
-            return replace(_found(described), most_rows=self._most_rows(until_s))
+            return replace(_description_of(described), most_rows=self._most_rows(until_s))
         if isinstance(error := error_from_http(described), RequestRefused):
             return ModelDescription()  # it is ready, but does not describe itself
         raise error
@@ -417,13 +420,13 @@ class OipHttpClient:
     def infer(self, request: LabelRequest, timeout_s: float) -> LabelResponse:
         until_s = time.monotonic() + timeout_s
         if self.binary is not None:
-            return answer_of(self._exchange_on(request, until_s, binary=self.binary))
-        reply = self._exchange_on(request, until_s, binary=True)
-        if reply.status not in _NO_BYTES:
-            answer = answer_of(reply)
+            return decode_labels(self._post_infer(request, until_s, binary=self.binary))
+        reply = self._post_infer(request, until_s, binary=True)
+        if reply.status not in _BINARY_REFUSED_STATUSES:
+            answer = decode_labels(reply)
             self.binary = True
             return answer
-        answer = answer_of(self._exchange_on(request, until_s, binary=False))
+        answer = decode_labels(self._post_infer(request, until_s, binary=False))
         self.binary = False
         return answer
 
@@ -432,22 +435,22 @@ class OipHttpClient:
 
     def _most_rows(self, until_s: float) -> int | None:
         """Return the largest batch that the model accepts; None if unknown."""
-        extensions = _member_of(self._calls.call("GET", "/v2", until_s), "extensions")
+        extensions = _json_member(self._calls.call("GET", "/v2", until_s), "extensions")
         if not isinstance(extensions, list) or MODEL_CONFIGURATION not in extensions:
             return None
-        most = _member_of(
+        most = _json_member(
             self._calls.call("GET", f"{self._path}/config", until_s), "max_batch_size"
         )
         return most if isinstance(most, int) and most > 0 else None
 
-    def _exchange_on(self, request: LabelRequest, until_s: float, *, binary: bool) -> HttpReply:
+    def _post_infer(self, request: LabelRequest, until_s: float, *, binary: bool) -> HttpReply:
         headers, body = body_of(request, binary=binary)
         return self._calls.call(
             "POST", f"{self._path}/infer", until_s, body, headers, request.check
         )
 
 
-def _member_of(reply: HttpReply, name: str) -> Any:
+def _json_member(reply: HttpReply, name: str) -> Any:
     """Return a member of the JSON object in a reply; None if there is none."""
     try:
         return parse_object(reply.body).get(name) if reply.status == 200 else None
@@ -455,7 +458,7 @@ def _member_of(reply: HttpReply, name: str) -> Any:
         return None
 
 
-def _found(reply: HttpReply) -> ModelDescription:
+def _description_of(reply: HttpReply) -> ModelDescription:
     try:
         message = parse_object(reply.body)
         return ModelDescription(_specs(message, "inputs"), _specs(message, "outputs"))

@@ -146,7 +146,7 @@ def read_npy(raw: bytes) -> Array:
 PIPELINE = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 GENERAL_MODEL = "/baidu.paddle_serving.predictor.general_model.GeneralModelService/inference"
 
-_NOBODY = "edl-is-anybody-there"
+_PROBE_SERVICE = "edl-is-anybody-there"
 #: Error number: the server has no service of this name.
 NO_SERVICE = 3002
 #: First error number of each range, and its error; a range ends where the next one begins.
@@ -379,7 +379,7 @@ class PipelineClient(_PaddleClient):
 
     def probe(self, timeout_s: float) -> ModelDescription:
         # A cheap request: a server that is up knows no such service.
-        reply = self._call(pb.Request(name=_NOBODY).SerializeToString(), timeout_s)
+        reply = self._call(pb.Request(name=_PROBE_SERVICE).SerializeToString(), timeout_s)
         with _reading():
             response = _parsed(pb.Response, reply, "a pipeline server")
         if response.err_no != NO_SERVICE:

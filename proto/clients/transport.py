@@ -89,7 +89,9 @@ def _received(connection: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
         if not (more := connection.recv(count - len(data))):
-            raise ConnectionResetError("the teacher lets nobody in by this offer")
+            raise ConnectionResetError(
+                "the teacher closed the connection: it does not accept this offer"
+            )
         data += more
     return data
 
@@ -407,9 +409,11 @@ class TransportConnection:
         match header.kind:
             case frames.RESULT:
                 if (sent := self._sent.get(header.number)) is None:
-                    raise WireError(f"a result of request {header.number}, which was not asked")
+                    raise WireError(f"a result of unknown request {header.number}")
                 if sent.current is None:
-                    raise WireError(f"a result of request {header.number}, half of which was sent")
+                    raise WireError(
+                        f"a result of request {header.number}, which was not sent completely"
+                    )
                 possible = header.nbytes <= _MAX_BYTES
             case frames.ERROR:
                 possible = header.nbytes <= frames.MAX_JSON_BYTES and not header.head_bytes

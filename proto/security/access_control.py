@@ -382,7 +382,7 @@ class AccessControl:
         if caller.role != "admin" and caller.role not in roles:
             meant = " and ".join(f"{role}s" for role in roles)
             raise self._refuse(
-                Forbidden(f"this is for {meant}; the credential shown is a {caller}'s")
+                Forbidden(f"this call is for {meant}; the credential has the role {caller}")
             )
 
     def require_student(self, caller: Caller, student_id: str) -> None:
@@ -394,7 +394,7 @@ class AccessControl:
         if not caller.may_be(student_id):
             raise self._refuse(
                 Forbidden(
-                    f"{student_id!r} is none of those that the credential of a {caller} may be: "
+                    f"the credential of a {caller} may not act for student {student_id!r}: "
                     "a reader names its job by job=..."
                 )
             )
@@ -403,9 +403,7 @@ class AccessControl:
         names = list(auth_context.get("x509_common_name", ()))
         if len(names) != 1 or not names[0]:  # TLS has required a certificate already
             raise self._refuse(
-                Unauthenticated(
-                    "the certificate shown names nobody: it needs one CN, as student:JOB"
-                )
+                Unauthenticated("the certificate has no single CN: it needs one, as student:JOB")
             )
         return caller_of_certificate(names[0].decode("utf-8", "replace"))
 

@@ -285,9 +285,9 @@ class Reloaded(Generic[_T]):
         try:
             self._value = self._load()
         except UsageError as error:
-            log.error("%s; what was read before stays in force", error)
+            log.error("%s; the previous content stays in use", error)
         else:
-            log.info("read again, as it has changed: %s", ", ".join(map(str, self._paths)))
+            log.info("reloaded: %s", ", ".join(map(str, self._paths)))
 
 
 def _file_versions(paths: tuple[Path, ...]) -> tuple[tuple[int, int, int, int] | None, ...]:

@@ -76,7 +76,7 @@ class ServerSecurity:
 
     def __post_init__(self) -> None:
         if self.tls is not None and self.tls.certificate is None:
-            raise UsageError("a server needs a TLS certificate and its key to ask for TLS at all")
+            raise UsageError("a server with TLS needs a certificate and its key")
 
     @property
     def wants_certificates(self) -> bool:
@@ -107,9 +107,9 @@ def check_exposure(
     asks = security is not None and security.authenticates
     if not insecure and not asks and not is_loopback(host):
         raise UsageError(
-            f"{what} on {host} can be reached from other machines, and nothing asks who calls: "
-            "give it --tokens or --tls-ca, or listen on 127.0.0.1, or say --insecure if the "
-            "network is trusted"
+            f"{what} on {host} can be reached from other machines, and callers are not "
+            "authenticated: give it --tokens or --tls-ca, or listen on 127.0.0.1, or say "
+            "--insecure if the network is trusted"
         )
 
 

@@ -40,8 +40,8 @@ Tokens = Annotated[
     typer.Option(
         envvar="EDL_TOKENS",
         rich_help_panel=_PANEL,
-        help="File of the bearer tokens that are let in, one in a line: TOKEN, or ROLE[:NAME] "
-        "TOKEN, with ROLE one of student, viewer, admin. Read again when it changes.",
+        help="File with the accepted bearer tokens, one per line: TOKEN, or ROLE[:NAME] TOKEN, "
+        "with ROLE one of student, viewer, admin. Read again when it changes.",
     ),
 ]
 TokenFile = Annotated[

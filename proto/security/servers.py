@@ -139,13 +139,13 @@ class Acceptor:
             )
         except OSError as error:  # a TimeoutError is one
             connection.close()
-            log.debug("a connection was not made: %s", error)
+            log.debug("a TLS handshake failed: %s", error)
         except asyncio.CancelledError:
             connection.close()
             raise
         except Exception:  # concerns this connection only
             connection.close()
-            log.exception("a connection was not made")
+            log.exception("a TLS handshake failed")
 
 
 async def _readable(connection: socket.socket) -> None:
@@ -259,7 +259,10 @@ def aio_server(
         server = _SturdyServer(options, on_unknown)
         server.add_registered_method_handlers(service, dict(methods))
     except (AttributeError, TypeError):  # another release of gRPC, with other internals
-        log.warning("this gRPC (%s) ends by a path that is not UTF-8", grpc.__version__)
+        log.warning(
+            "gRPC %s has other internals: a call whose path is not UTF-8 ends this server",
+            grpc.__version__,
+        )
         server = grpc.aio.server(options=list(options))
         handler = grpc.method_handlers_generic_handler(service, dict(methods))
         server.add_generic_rpc_handlers((handler,))

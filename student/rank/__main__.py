@@ -155,7 +155,7 @@ class Rank:
 def main(fd: int) -> int:
     end_with_parent(ORPHAN_GRACE_S)
     write_whole_lines()
-    from ...runtime.logs import configure_logging, log_as
+    from ...runtime.logs import add_log_fields, configure_logging
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
     configure_logging()
@@ -166,7 +166,7 @@ def main(fd: int) -> int:
     except EdlError as error:
         log.error("%s", error)
         return EXIT_AGAIN
-    log_as(job=order.settings.job, student=f"{order.settings.job}/{order.rank}")
+    add_log_fields(job=order.settings.job, student=f"{order.settings.job}/{order.rank}")
     return Rank(link, order).run()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...coordinator.jobs import Generation
 from ...runtime import logs
-from ...runtime.standard_streams import visible
+from ...runtime.standard_streams import escape_control_characters
 from ...scheduler.students.failures import RankFailure
 from ..messages import Failed, FromRank, Progress, Ready, Scaled
 from ..show import Display
@@ -72,13 +72,13 @@ class NodeReporter:
     def line(self, rank: int, text: str) -> None:
         """Show a line that a rank printed; log records as JSON already name their rank."""
         if logs.is_json() and text.startswith('{"time":'):
-            logs.pass_on(text)
+            logs.write_line(text)
         else:
             self._display.line(f"[{rank}] {text}")
 
     def say(self, text: str) -> None:
         """Show a line of the supervisor; parts of it may come from other nodes."""
-        self._display.line(visible(text))
+        self._display.line(escape_control_characters(text))
 
     def close(self) -> None:
         """Close the display."""

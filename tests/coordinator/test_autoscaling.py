@@ -130,7 +130,7 @@ def test_the_server_of_metrics_answers_autoscalers() -> None:
         page(registry, "/autoscale/../x")
     fence = registry.lead("s", "m#1", 600.0).fence
     registry.set_desired("s", fence, 3, "2 students want 3")
-    server = MetricsServer("0", CollectorRegistry(), answer=partial(page, registry))
+    server = MetricsServer("0", CollectorRegistry(), json_route=partial(page, registry))
     with closing(server), httpx.Client(base_url=f"http://{server.address}", timeout=60) as client:
         told = client.get("/autoscale/s?format=json").raise_for_status().json()
         assert (told["desired_teachers"], told["reason"]) == (3, "2 students want 3")

@@ -103,13 +103,13 @@ BAD = {
     "INT8 of -129": (typed("INT8", int_contents=[0, -129]), "-128"),
     "shared memory": (
         request(parameters=as_parameters({"shared_memory_region": "r"})),
-        "not spoken",
+        "is not supported",
     ),
     "classification": (
         pb.ModelInferRequest(
             outputs=[{"name": "y", "parameters": as_parameters({"classification": 3})}]
         ).SerializeToString(),
-        "not spoken",
+        "is not supported",
     ),
 }
 

@@ -68,7 +68,7 @@ def test_much_text_behind_the_object_is_not_for_a_moment() -> None:
     assert decode(head, bytes(raw)).inputs["x"].tolist() == words.tolist()
 
 
-NO_ROOM = "8 bytes of the region before its place"
+NO_ROOM = "8 bytes of a generation must lie"
 BAD: dict[str, tuple[Any, ...]] = {
     "nothing": (b"", "no JSON"),
     "no Unicode": (b"\xff\xfe", "no JSON"),
@@ -91,8 +91,8 @@ BAD: dict[str, tuple[Any, ...]] = {
     "a float for an integer": (tensor([1.0, 0], datatype="INT8"), "is float in JSON"),
     "a number for text": (tensor([1, 2], datatype="BYTES"), "is int in JSON"),
     "no datatype": (tensor([1, 2], datatype="FP33"), "unknown datatype"),
-    "no elements": (tensor(), "in one place"),
-    "elements twice": (tensor([1, 2], parameters={"binary_data_size": 0}), "in one place"),
+    "no elements": (tensor(), "exactly once"),
+    "elements twice": (tensor([1, 2], parameters={"binary_data_size": 0}), "exactly once"),
     "bytes that are not there": (tensor(parameters={"binary_data_size": 8}), "0 bytes are left"),
     "bytes behind the last": (
         tensor(parameters={"binary_data_size": 8}),
@@ -103,7 +103,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "odd parameters": (tensor([1, 2], parameters={"a": []}), "'parameters' is no object"),
     "half a place": (placed(), "byte_size"),
     "an odd place": (placed(byte_size="8"), "is an integer from 0 on"),
-    "a place of another size": (placed(byte_size=9), "needs 8 bytes, its place has 9"),
+    "a place of another size": (placed(byte_size=9), "needs 8 bytes, its location .* has 9"),
     "a generation without room for it": (placed(byte_size=8, generation=1), NO_ROOM),
     "a generation within the place": (
         placed(byte_size=8, offset=64, generation=1, generation_offset=60),

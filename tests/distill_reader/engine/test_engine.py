@@ -71,7 +71,7 @@ def test_a_batch_that_crashes_predictors_is_poison() -> None:
         bench.batch(4)
         for _ in range(3):
             (name,) = (one for one in "abcd" if bench.jobs(one))
-            bench.fail(name, PredictorCrashed("the predictor ended in mid-request"))
+            bench.fail(name, PredictorCrashed("the predictor ended while it computed this request"))
         assert bench.told("poison")[0]["number"] == 4
 
 

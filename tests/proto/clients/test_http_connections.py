@@ -104,7 +104,7 @@ def test_a_request_is_sent_again_where_a_kept_connection_has_ended(talk: Talk) -
 
 @pytest.mark.parametrize(
     ("said", "words"),
-    [(b"Content-Length: 4000000000\r\n\r\n", "no message may"), (bytes(1 << 17), "no HTTP")],
+    [(b"Content-Length: 4000000000\r\n\r\n", "larger than the limit"), (bytes(1 << 17), "no HTTP")],
 )
 def test_endless_replies_are_refused(talk: Talk, said: bytes, words: str) -> None:
     talk.says(b"HTTP/1.1 200 OK\r\nX: y\r\n" + said)
@@ -171,7 +171,7 @@ def test_a_body_that_changes_while_it_is_sent_is_not_answered(talk: Talk) -> Non
 
 
 def test_a_long_error_text_is_cut() -> None:
-    assert HttpReply(503, {}, memoryview(b"[" * 100_000)).words() == "[" * 300
+    assert HttpReply(503, {}, memoryview(b"[" * 100_000)).error_text() == "[" * 300
 
 
 def test_a_late_reply_over_a_kept_connection_is_not_asked_for_again(talk: Talk) -> None:

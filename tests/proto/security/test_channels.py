@@ -265,7 +265,7 @@ def test_an_expired_certificate_is_not_loaded_and_the_old_one_serves(
         authority.issue("server", days=-1.0)
         assert ask(address, ClientSecurity(client)) == b"admin"
         assert "expired on" in caplog.text
-        assert "stays in force" in caplog.text
+        assert "stays in use" in caplog.text
         authority.issue("server")
         assert ask(address, ClientSecurity(client)) == b"admin"
     caplog.clear()
