@@ -32,7 +32,7 @@ _KINDS: Final = {
 PODS: Final = "pods"
 #: State of a pod's machine. "counted": in the pool; "closed": ready, but takes no new pods
 #: (cordoned or tainted); "silent": not ready or gone; "none": the pod is not scheduled yet.
-Machine = Literal["counted", "closed", "silent", "none"]
+MachineState = Literal["counted", "closed", "silent", "none"]
 #: Upper bound of a request; Kubernetes has no larger quantity.
 _MOST: Final = 2.0**63
 #: Amount of each resource in a cluster that adds machines for waiting pods: no bound.
@@ -116,7 +116,7 @@ def _most(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, flo
 
 def pool_of(
     machines: Iterable[Mapping[str, float]],
-    others: Iterable[tuple[Machine, bool, Mapping[str, float]]],
+    others: Iterable[tuple[MachineState, bool, Mapping[str, float]]],
 ) -> Pool:
     """Return the capacity of the cluster, and how much of it other pods take.
 
@@ -141,7 +141,7 @@ def pool_of(
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """The machines of the cluster, which Kubernetes calls nodes. See `Machine`.
+    """The machines of the cluster, which Kubernetes calls nodes. See `MachineState`.
 
     Attributes:
         counted: name -> allocatable resources, of machines that are ready and take new pods.
@@ -176,7 +176,7 @@ class Machines:
                 counted[name] = amounts(status.get("allocatable", {}))
         return cls(counted, frozenset(closed))
 
-    def of_pod(self, pod: Object) -> Machine:
+    def of_pod(self, pod: Object) -> MachineState:
         """Return the state of a pod's machine."""
         name = pod.get("spec", {}).get("nodeName")
         if not name:

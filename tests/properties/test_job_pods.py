@@ -66,11 +66,11 @@ def happen(world: PodWorld, step: Step) -> None:
             world.end(name, staying[amount % len(staying)], code)
         case "evict" if staying:
             number = staying[amount % len(staying)]
-            world.pods[name][number] = replace(world.pods[name][number], going=True)
+            world.pods[name][number] = replace(world.pods[name][number], deleting=True)
         case "ask":
-            world.ask(name, asked=amount or None)
+            world.ask(name, fixed_nodes=amount or None)
         case "wrong":
-            world.ask(name, wrong="no such template" if amount % 3 else "")
+            world.ask(name, spec_error="no such template" if amount % 3 else "")
         case "stop" | "go":
             world.ask(name, stop=what == "stop")
         case "room":
@@ -93,12 +93,14 @@ def die(world: PodWorld, kill_at: int) -> None:
 
 def check(world: PodWorld) -> None:
     limit = max(0.0, world.room * world.config.elastic.max_load - world.held) + 1e-6
-    cpu = {name: one.needs["cpu"] for name, one in world.wanted.items() if not one.wrong}
+    cpu = {name: one.needs["cpu"] for name, one in world.wanted.items() if not one.spec_error}
     assert sum(world.ledgers[name].target * cpu[name] for name in cpu) <= limit
     for name, wanted in world.wanted.items():
         target, staying = world.ledgers[name].target, len(world.staying(name))
         assert target <= wanted.most
-        fewer = world.orders[name].ledger.done or wanted.wrong  # the last ones, or what is left
+        fewer = (
+            world.orders[name].ledger.done or wanted.spec_error
+        )  # the last ones, or what is left
         assert target == 0 or target >= wanted.least or fewer
         assert staying <= target
         if wanted.stop:
@@ -116,7 +118,7 @@ def test_whatever_happens_jobs_stay_within_limits(world: PodWorld, steps: list[S
         world.reconcile()
         check(world)
         pods = [pod for of_job in world.pods.values() for pod in of_job.values()]
-        if any(pod.going and pod.machine == "none" for pod in pods):
+        if any(pod.deleting and pod.machine == "none" for pod in pods):
             continue  # such a node held no room: what it was counted with is free at once
         again = world.decide()  # what is decided and carried out is not decided again
         assert [one.job for one in again] == list(world.wanted)
@@ -181,7 +183,7 @@ def test_while_specs_are_wrong_nothing_is_done(world: PodWorld, pauses: list[int
     world.reconcile()
     world.live()
     for name in world.wanted:
-        world.ask(name, wrong="no such template")
+        world.ask(name, spec_error="no such template")
     world.reconcile()
     calls, told = world.calls, list(world.said)
     for pause_s in pauses:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.deploy.operator.capacity import Machine, pool_of
+from edl.deploy.operator.capacity import MachineState, pool_of
 from edl.deploy.operator.teachers.replica_count import RoomPromise, room_for
 from edl.scheduler.autoscale import (
     AutoscaleConfig,
@@ -126,13 +126,13 @@ class TestTeacherCount:
         [("counted", False, True), ("counted", True, True), ("none", True, True),
          ("none", False, False), ("closed", True, False), ("silent", True, False)],
     )  # fmt: skip
-    def test_what_holds_room(self, machine: Machine, teaches: bool, held: bool) -> None:
+    def test_what_holds_room(self, machine: MachineState, teaches: bool, held: bool) -> None:
         pool = pool_of([{"cpu": 4.0}], [(machine, teaches, {"cpu": 3.0})])
         assert pool == Pool({"cpu": 4.0}, {"cpu": 3.0} if held else {})
 
     def test_sums(self) -> None:
         machines = [{"cpu": 4.0, "gpu": 1.0}, {"cpu": 2.0}]
-        others: list[tuple[Machine, bool, dict[str, float]]] = [
+        others: list[tuple[MachineState, bool, dict[str, float]]] = [
             ("counted", False, {"cpu": 0.5, "gpu": 0.0}),
             ("none", True, {"cpu": 1.0, "tape drives": 1.0}),
         ]

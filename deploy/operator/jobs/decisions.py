@@ -15,19 +15,21 @@ from ....scheduler.elastic_values import ElasticJob, ElasticMemory, Pool, Target
 from ....scheduler.job_states import ElasticJobState, limits_of, state_of
 from .ledger import (
     JobActions,
-    JobCase,
+    JobDecision,
     JobNotice,
     NodePod,
     ObservedJob,
     PodLedger,
     PodsConfig,
-    case_of,
+    decision_of,
 )
 
 _REASON_CHARS = 600
 
 
-def actions_of(case: JobCase, target: Target | None, now: float, config: PodsConfig) -> JobActions:
+def actions_of(
+    case: JobDecision, target: Target | None, now: float, config: PodsConfig
+) -> JobActions:
     """Return the actions for one job.
 
     Args:
@@ -61,18 +63,18 @@ def actions_of(case: JobCase, target: Target | None, now: float, config: PodsCon
         start=start,
         leave=leave,
         forget=_forget(case, config),
-        notices=(*case.told, *_notices(case, target, state, reason)),
+        notices=(*case.notices, *_notices(case, target, state, reason)),
     )
 
 
-def _start(case: JobCase) -> tuple[int, ...]:
+def _start(case: JobDecision) -> tuple[int, ...]:
     ledger = case.ledger
     missing = ledger.target - len(case.job.staying)
     if (
         missing <= 0
         or ledger.retry_s is not None
         or not case.endings.grows
-        or case.job.wanted.wrong
+        or case.job.wanted.spec_error
     ):
         return ()
     # Skip existing pods, too: they may belong to a deleted job of this name.
@@ -80,7 +82,7 @@ def _start(case: JobCase) -> tuple[int, ...]:
     return tuple(range(first, first + missing))
 
 
-def _leave(case: JobCase, target: int | None) -> tuple[int, ...]:
+def _leave(case: JobDecision, target: int | None) -> tuple[int, ...]:
     """Choose nodes to remove: first on lost or closed machines, then unplaced, then not running.
 
     Among equal ones the newest are chosen.
@@ -96,19 +98,21 @@ def _leave(case: JobCase, target: int | None) -> tuple[int, ...]:
     return tuple(sorted(pod.number for pod in leaving))
 
 
-def _forget(case: JobCase, config: PodsConfig) -> tuple[int, ...]:
-    ended = sorted((p for p in case.job.pods if p.ended and not p.going), key=lambda p: p.number)
+def _forget(case: JobDecision, config: PodsConfig) -> tuple[int, ...]:
+    ended = sorted((p for p in case.job.pods if p.ended and not p.deleting), key=lambda p: p.number)
     old = max(0, len(ended) - config.ended_kept)
-    return tuple(p.number for place, p in enumerate(ended) if place < old or p.lingers)
+    return tuple(p.number for place, p in enumerate(ended) if place < old or p.sidecars_run)
 
 
-def _least(case: JobCase) -> int:
+def _least(case: JobDecision) -> int:
     wanted = case.job.wanted
     staying = len(case.job.staying)
-    return limits_of(case.endings, wanted.least, wanted.most, asked=wanted.asked, nodes=staying)[0]
+    return limits_of(
+        case.endings, wanted.least, wanted.most, asked=wanted.fixed_nodes, nodes=staying
+    )[0]
 
 
-def _state(case: JobCase, ledger: PodLedger, least: int, runs: int) -> ElasticJobState:
+def _state(case: JobDecision, ledger: PodLedger, least: int, runs: int) -> ElasticJobState:
     if ledger.end:
         return ledger.end
     job, endings = case.job, case.endings
@@ -133,11 +137,11 @@ def _ended(ledger: PodLedger, state: ElasticJobState, now: float) -> PodLedger:
         return replace(ledger, ended_s=None)
     end = ledger.end if state == "stopped" else state
     ended_s = now if ledger.ended_s is None else ledger.ended_s
-    ledger = replace(ledger, fits=None, fits_until_s=0.0, unplaced_since_s=None)
+    ledger = replace(ledger, placeable=None, placeable_until_s=0.0, unplaced_since_s=None)
     return replace(ledger, end=end, ended_s=ended_s, retry_s=None)
 
 
-def _reason(case: JobCase, target: Target | None, state: ElasticJobState, now: float) -> str:
+def _reason(case: JobDecision, target: Target | None, state: ElasticJobState, now: float) -> str:
     wanted, ledger, endings = case.job.wanted, case.ledger, case.endings
     match state:
         case "succeeded":
@@ -152,47 +156,47 @@ def _reason(case: JobCase, target: Target | None, state: ElasticJobState, now: f
         return f"its nodes are leaving: {why}"
     if not endings.grows:
         return "a node has finished; waiting for the others"
-    if wanted.wrong:
-        return f"the spec is invalid: {wanted.wrong}"
-    again_s = max(0.0, ledger.fits_until_s - now)
+    if wanted.spec_error:
+        return f"the spec is invalid: {wanted.spec_error}"
+    again_s = max(0.0, ledger.placeable_until_s - now)
     if case.held:
         return (
-            f"waits, as {ledger.fits} nodes could be placed and it needs {wanted.least}:"
+            f"waits, as {ledger.placeable} nodes could be placed and it needs {wanted.least}:"
             f" {ledger.why}; tries again in {again_s:.0f} s"
         )
     if blocked := _blocked(case):
         return blocked
     if _pauses(case):
         return f"a node is restarted: {ledger.why}"
-    if ledger.fits is not None and ledger.target == ledger.fits < wanted.most:
+    if ledger.placeable is not None and ledger.target == ledger.placeable < wanted.most:
         return (
-            f"runs with the {ledger.fits} nodes that could be placed; tries more in {again_s:.0f}"
-            f" s: {ledger.why}"
+            f"runs with the {ledger.placeable} nodes that could be placed; tries more in"
+            f" {again_s:.0f} s: {ledger.why}"
         )
     return target.reason if target is not None else ""
 
 
-def _pauses(case: JobCase) -> bool:
+def _pauses(case: JobDecision) -> bool:
     """Return whether a replacement of an ended node is not started yet."""
     return case.ledger.retry_s is not None and len(case.job.staying) < case.ledger.target
 
 
-def _blocked(case: JobCase) -> str:
+def _blocked(case: JobDecision) -> str:
     """Return why a node is not placed or cannot start; empty: all run."""
     for pod in case.job.staying:
-        if pod.said and not pod.runs:
-            return f"node {pod.number} waits: {pod.said}"
+        if pod.message and not pod.runs:
+            return f"node {pod.number} waits: {pod.message}"
     return ""
 
 
-def _degraded(case: JobCase, state: ElasticJobState) -> str:
+def _degraded(case: JobDecision, state: ElasticJobState) -> str:
     if state == "failed" or (state not in ("succeeded", "stopped") and case.endings.broken):
         return "Failed"
     if state in ("succeeded", "stopped"):
         return ""
-    if case.job.wanted.wrong:
+    if case.job.wanted.spec_error:
         return "SpecRefused"
-    if case.ledger.fits is not None:
+    if case.ledger.placeable is not None:
         return "Unplaceable"
     if _blocked(case):
         return "NodeWaits"
@@ -202,7 +206,7 @@ def _degraded(case: JobCase, state: ElasticJobState) -> str:
 
 
 def _notices(
-    case: JobCase, target: Target | None, state: ElasticJobState, reason: str
+    case: JobDecision, target: Target | None, state: ElasticJobState, reason: str
 ) -> list[JobNotice]:
     job, was, now = case.job, case.job.ledger.target, case.ledger.target
     found = []
@@ -240,7 +244,7 @@ def decide_pods(
     """
     if len({job.name for job in jobs}) < len(jobs):
         raise ValueError(f"two jobs have one name: {sorted(job.name for job in jobs)}")
-    cases = [case_of(job, now, config) for job in jobs]
+    cases = [decision_of(job, now, config) for job in jobs]
     views = {case.job.name: view for case in cases if (view := _view(case)) is not None}
     over = [
         _ghost(case, f"(over) {index}")
@@ -265,22 +269,22 @@ def decide_pods(
     return tuple(found)
 
 
-def _view(case: JobCase) -> ElasticJob | None:
+def _view(case: JobDecision) -> ElasticJob | None:
     """Return the input of `scheduler.elastic`; None: there is nothing to decide."""
     job, ledger, endings, wanted = case.job, case.ledger, case.endings, case.job.wanted
     staying = len(job.staying)
     if wanted.stop or endings.broken or ledger.end or case.held:
         return None
-    if not staying and (not endings.grows or wanted.wrong):
+    if not staying and (not endings.grows or wanted.spec_error):
         return None
-    if wanted.wrong:  # its nodes run by the former spec and are left alone
+    if wanted.spec_error:  # its nodes run by the former spec and are left alone
         least = most = nodes = staying
     else:
         least, most = limits_of(
-            endings, wanted.least, wanted.most, asked=wanted.asked, nodes=staying
+            endings, wanted.least, wanted.most, asked=wanted.fixed_nodes, nodes=staying
         )
-        if ledger.fits is not None and endings.grows:
-            most = max(least, min(most, ledger.fits))
+        if ledger.placeable is not None and endings.grows:
+            most = max(least, min(most, ledger.placeable))
         nodes = ledger.target if endings.grows else min(ledger.target, staying)
     return ElasticJob(
         job.name,
@@ -298,10 +302,10 @@ def _view(case: JobCase) -> ElasticJob | None:
 
 def _leaving(job: ObservedJob) -> int:
     """Return the number of leaving nodes that still use the pool."""
-    return sum(pod.going and not pod.ended and pod.machine == "counted" for pod in job.pods)
+    return sum(pod.deleting and not pod.ended and pod.machine == "counted" for pod in job.pods)
 
 
-def _ghost(case: JobCase, name: str) -> ElasticJob:
+def _ghost(case: JobDecision, name: str) -> ElasticJob:
     """Return a placeholder for a job without a decision; its pods still use room.
 
     The placeholder needs a resource that no pool has, so it never gets a node.
@@ -312,7 +316,7 @@ def _ghost(case: JobCase, name: str) -> ElasticJob:
 
 
 def _remembered(
-    case: JobCase, target: Target | None, memory: ElasticMemory, now: float
+    case: JobDecision, target: Target | None, memory: ElasticMemory, now: float
 ) -> PodLedger:
     """Return the ledger after the decision."""
     name, ledger = case.job.name, case.ledger

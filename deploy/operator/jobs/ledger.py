@@ -13,7 +13,7 @@ from typing import Literal
 from ....scheduler.backoff import ceiling_s
 from ....scheduler.elastic_values import ElasticConfig
 from ....scheduler.job_states import ElasticJobState, NodeEndings, ending_of
-from ..capacity import Machine
+from ..capacity import MachineState
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class NodePod:
 
     Attributes:
         number: number of the node, unique within the job.
-        going: the pod is being deleted.
+        deleting: the pod is being deleted.
         ended: its program has ended, or will never run.
         code: exit code of its program; None: it runs, or the cluster ended it (evicted, machine
             lost), which is not the job's fault.
@@ -31,30 +31,30 @@ class NodePod:
         machine: state of its machine.
         unplaced_since_s: since when the cluster reports that it cannot place the pod, or cannot
             start its program; None: no such report.
-        said: last lines of output if it has ended, else the reason why it waits.
-        lingers: its program has ended, but other containers of the pod run.
+        message: last lines of output if it has ended, else the reason why it waits.
+        sidecars_run: its program has ended, but other containers of the pod run.
     """
 
     number: int
-    going: bool = False
+    deleting: bool = False
     ended: bool = False
     code: int | None = None
     runs: bool = False
     ready: bool = False
-    machine: Machine = "none"
+    machine: MachineState = "none"
     unplaced_since_s: float | None = None
-    said: str = ""
-    lingers: bool = False
+    message: str = ""
+    sidecars_run: bool = False
 
     @property
     def stays(self) -> bool:
         """Whether it counts as a node of its job."""
-        return not (self.ended or self.going)
+        return not (self.ended or self.deleting)
 
     @property
     def leaves(self) -> bool:
         """Whether it is leaving; unknown, so False, on a silent machine."""
-        return self.going and not self.ended and self.machine != "silent"
+        return self.deleting and not self.ended and self.machine != "silent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +65,25 @@ class DesiredJob:
         least: it does not run with fewer nodes (>= 1).
         most: it never has more nodes (>= least).
         needs: resources of one node.
-        asked: number of nodes set by a user; None: automatic.
+        fixed_nodes: number of nodes set by a user; None: automatic.
         priority: higher priorities get nodes first.
         retries: the job fails after so many failed nodes.
         stop: it should not run (any more).
         trains: its nodes run `edl student train`, so their exit codes have a known meaning.
         submitted_s: time of submission, by the clock of `now`.
-        wrong: why its spec is invalid; empty: it is valid.
+        spec_error: why its spec is invalid; empty: it is valid.
     """
 
     least: int = 1
     most: int = 1
     needs: Mapping[str, float] = field(default_factory=dict)
-    asked: int | None = None
+    fixed_nodes: int | None = None
     priority: int = 0
     retries: int = 3
     stop: bool = False
     trains: bool = False
     submitted_s: float = 0.0
-    wrong: str = ""
+    spec_error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +102,9 @@ class PodLedger:
         started_s: when it first had its least number of nodes.
         ended_s: when it ended.
         retry_s: no node is started before; None: at once.
-        fits: number of nodes that the cluster could place, when it could not place all; None: no
+        placeable: number of nodes that the cluster could place if it could not place all; None: no
             limit.
-        fits_until_s: until when `fits` applies.
+        placeable_until_s: until when `placeable` applies.
         unplaced_since_s: since when its least number of nodes cannot be placed; None: they have run
             since, or could always be placed.
         why: what happened to the latest node that failed, was ended, or could not be placed.
@@ -122,8 +122,8 @@ class PodLedger:
     started_s: float | None = None
     ended_s: float | None = None
     retry_s: float | None = None
-    fits: int | None = None
-    fits_until_s: float = 0.0
+    placeable: int | None = None
+    placeable_until_s: float = 0.0
     unplaced_since_s: float | None = None
     why: str = ""
     end: Literal["", "succeeded", "failed"] = ""
@@ -246,19 +246,19 @@ def endings_of(job: ObservedJob, ledger: PodLedger) -> NodeEndings:
 
 
 @dataclass(frozen=True, slots=True)
-class JobCase:
+class JobDecision:
     """One job during a decision.
 
     Attributes:
         job: the observed job.
         ledger: its ledger with all ends of its pods.
-        told: notices about these ends.
+        notices: notices about these ends.
         held: its least number of nodes cannot be placed, so it waits and takes no room.
     """
 
     job: ObservedJob
     ledger: PodLedger
-    told: tuple[JobNotice, ...]
+    notices: tuple[JobNotice, ...]
     held: bool
 
     @property
@@ -267,18 +267,18 @@ class JobCase:
         return endings_of(self.job, self.ledger)
 
 
-def case_of(job: ObservedJob, now: float, config: PodsConfig) -> JobCase:
+def decision_of(job: ObservedJob, now: float, config: PodsConfig) -> JobDecision:
     """Record what has happened to the pods of a job."""
     job = replace(job, ledger=_by_our_clock(job.ledger, now, config))
-    ledger, told = _note_ends(job, now, config)
+    ledger, notices = _note_ends(job, now, config)
     ledger, more = _note_unplaced(job, ledger, now, config)
-    held = ledger.fits is not None and ledger.fits < job.wanted.least
-    held = held and endings_of(job, ledger).grows and not job.wanted.wrong
+    held = ledger.placeable is not None and ledger.placeable < job.wanted.least
+    held = held and endings_of(job, ledger).grows and not job.wanted.spec_error
     if held and ledger.unplaced_since_s is None:
         ledger = replace(ledger, unplaced_since_s=now)
     elif sum(pod.runs for pod in job.staying) >= job.wanted.least:
         ledger = replace(ledger, unplaced_since_s=None)
-    return JobCase(job, ledger, (*told, *more), held)
+    return JobDecision(job, ledger, (*notices, *more), held)
 
 
 def _by_our_clock(ledger: PodLedger, now: float, config: PodsConfig) -> PodLedger:
@@ -295,14 +295,14 @@ def _by_our_clock(ledger: PodLedger, now: float, config: PodsConfig) -> PodLedge
         unplaced_since_s=within(ledger.unplaced_since_s, 0.0),
     )
     latest_s = now + _place_again_s(ledger, now, config)
-    return replace(ledger, fits_until_s=min(ledger.fits_until_s, latest_s))
+    return replace(ledger, placeable_until_s=min(ledger.placeable_until_s, latest_s))
 
 
 def _note_ends(
     job: ObservedJob, now: float, config: PodsConfig
 ) -> tuple[PodLedger, list[JobNotice]]:
     pods = {pod.number: pod for pod in job.pods}
-    told: list[JobNotice] = []
+    notices: list[JobNotice] = []
     # Forget numbers of pods that are gone: numbers are never reused.
     ledger = replace(job.ledger, counted=frozenset(n for n in job.ledger.counted if n in pods))
     if ledger.retry_s is not None and now >= ledger.retry_s:
@@ -313,27 +313,27 @@ def _note_ends(
             continue
         ledger = replace(ledger, counted=ledger.counted | {number})
         if pod.code is None:
-            if not pod.going:
-                why = f"the cluster ended node {number}: {pod.said or 'reason unknown'}"[
+            if not pod.deleting:
+                why = f"the cluster ended node {number}: {pod.message or 'reason unknown'}"[
                     :_WHY_CHARS
                 ]
-                told.append(JobNotice("NodeLost", why))
+                notices.append(JobNotice("NodeLost", why))
                 ledger = replace(ledger, retry_s=_later(ledger, now + _pause_s(job, config)))
                 ledger = ledger if endings_of(job, ledger).broken else replace(ledger, why=why)
             continue
-        ending = ending_of(pod.code, pod.going, job.wanted.trains)
+        ending = ending_of(pod.code, pod.deleting, job.wanted.trains)
         endings = endings_of(job, ledger).after(ending, pausing=ledger.retry_s is not None)
         ledger = replace(
             ledger, failures=endings.failures, done=endings.done, hopeless=endings.hopeless
         )
         if ending in ("failed", "hopeless"):
-            last = f"its last lines: {pod.said}" if pod.said else "it printed nothing"
+            last = f"its last lines: {pod.message}" if pod.message else "it printed nothing"
             why = f"node {number} ended with exit code {pod.code}; {last}"[:_WHY_CHARS]
             ledger = replace(ledger, why=why, retry_s=_later(ledger, now + endings.delay_s))
-            told.append(JobNotice("NodeFailed", why, warns=True))
+            notices.append(JobNotice("NodeFailed", why, warns=True))
         elif ending == "done":
-            told.append(JobNotice("NodeDone", f"node {number} has finished"))
-    return ledger, told
+            notices.append(JobNotice("NodeDone", f"node {number} has finished"))
+    return ledger, notices
 
 
 def _pause_s(job: ObservedJob, config: PodsConfig) -> float:
@@ -343,7 +343,7 @@ def _pause_s(job: ObservedJob, config: PodsConfig) -> float:
     """
     newest = max((pod.number for pod in job.staying if pod.runs), default=0)
     before = sum(
-        pod.ended and pod.code is None and not pod.going and pod.number > newest
+        pod.ended and pod.code is None and not pod.deleting and pod.number > newest
         for pod in job.pods
         if pod.number in job.ledger.counted
     )
@@ -375,7 +375,9 @@ def refused(
         return replace(
             ledger, failures=endings.failures, retry_s=_later(ledger, now + endings.delay_s)
         )
-    return replace(ledger, fits=nodes, fits_until_s=now + _place_again_s(ledger, now, config))
+    return replace(
+        ledger, placeable=nodes, placeable_until_s=now + _place_again_s(ledger, now, config)
+    )
 
 
 def _place_again_s(ledger: PodLedger, now: float, config: PodsConfig) -> float:
@@ -389,17 +391,17 @@ def _note_unplaced(
     job: ObservedJob, ledger: PodLedger, now: float, config: PodsConfig
 ) -> tuple[PodLedger, list[JobNotice]]:
     """Limit a job to the nodes that could be placed, for a while."""
-    if not endings_of(job, ledger).grows or job.wanted.wrong:
+    if not endings_of(job, ledger).grows or job.wanted.spec_error:
         return ledger, []  # pods of an invalid spec are left alone
     unplaced = [pod for pod in job.staying if pod.unplaced_since_s is not None]
     if not any(now - (pod.unplaced_since_s or 0.0) >= config.place_within_s for pod in unplaced):
-        if ledger.fits is not None and now >= ledger.fits_until_s:
-            ledger = replace(ledger, fits=None, fits_until_s=0.0)
+        if ledger.placeable is not None and now >= ledger.placeable_until_s:
+            ledger = replace(ledger, placeable=None, placeable_until_s=0.0)
         return ledger, []
-    fits = len(job.staying) - len(unplaced)
-    why = f"node {unplaced[0].number} cannot be placed: {unplaced[0].said}"[:_WHY_CHARS]
+    placeable = len(job.staying) - len(unplaced)
+    why = f"node {unplaced[0].number} cannot be placed: {unplaced[0].message}"[:_WHY_CHARS]
     again_s = _place_again_s(ledger, now, config)
-    told = JobNotice(
-        "Unplaceable", f"{why}; the job runs with {fits} nodes for {again_s:.0f} s", warns=True
+    notice = JobNotice(
+        "Unplaceable", f"{why}; the job runs with {placeable} nodes for {again_s:.0f} s", warns=True
     )
-    return replace(ledger, fits=fits, fits_until_s=now + again_s, why=why), [told]
+    return replace(ledger, placeable=placeable, placeable_until_s=now + again_s, why=why), [notice]

@@ -32,8 +32,8 @@ def node_pod_of(pod: Object, machines: Machines) -> NodePod:
     """Convert a pod of a job for the rules."""
     status = pod.get("status", {})
     state = _container_state(status)
-    lingers = "terminated" in state and _others_run(status)
-    ended = lingers or status.get("phase") in ENDED_PHASES
+    sidecars_run = "terminated" in state and _others_run(status)
+    ended = sidecars_run or status.get("phase") in ENDED_PHASES
     conditions = {one["type"]: one for one in status.get("conditions", ())}
     placing = conditions.get("PodScheduled", {})
     fails = placing.get("status") == "False" and placing.get("reason") == "Unschedulable"
@@ -42,15 +42,15 @@ def node_pod_of(pod: Object, machines: Machines) -> NodePod:
     waits = {} if runs or ended else _hindrance(status)
     return NodePod(
         number_of(pod) or 0,
-        going="deletionTimestamp" in pod["metadata"],
+        deleting="deletionTimestamp" in pod["metadata"],
         ended=ended,
         code=_code(status, state, conditions) if ended else None,
         runs=runs,
         ready=runs and conditions.get("Ready", {}).get("status") == "True",
         machine=machines.of_pod(pod),
         unplaced_since_s=_since_s(pod, placing) if not ended and (fails or waits) else None,
-        said=_said(status, state, ended, unplaced, waits),
-        lingers=lingers,
+        message=_said(status, state, ended, unplaced, waits),
+        sidecars_run=sidecars_run,
     )
 
 
@@ -120,8 +120,8 @@ def _said(
 ) -> str:
     if ended:
         end = state.get("terminated") or _failed_before(status)
-        said = end.get("message") or status.get("message") or ""
-        lines = [line.strip() for line in said.splitlines() if line.strip()][-_LAST_LINES:]
+        message = end.get("message") or status.get("message") or ""
+        lines = [line.strip() for line in message.splitlines() if line.strip()][-_LAST_LINES:]
         reason = end.get("reason", "")
         why = status.get("reason") or (reason if reason not in ("Error", "Completed") else "")
         return ": ".join(part for part in (why, " | ".join(lines)) if part)

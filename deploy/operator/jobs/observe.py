@@ -119,7 +119,7 @@ def observe(
         pool = unbounded({kind for job in jobs for kind in job.wanted.needs})
     else:
         # Pods of an invalid spec are not decided about: they take room like other pods.
-        sharing = [own[job.name] for job in jobs if not job.wanted.wrong]
+        sharing = [own[job.name] for job in jobs if not job.wanted.spec_error]
         mine = {pod["metadata"]["uid"] for of_job in sharing for pod in of_job.values()}
         pool = machines.pool([*others, *pods], lambda pod: pod["metadata"]["uid"] in mine)
     return ClusterSnapshot(named, jobs, own, pool)
@@ -180,22 +180,22 @@ def wanted_of(resource: Object, coordinator: str | None) -> DesiredJob:
         coordinator: Redis URL of jobs that name none.
     """
     spec, meta = resource.get("spec", {}), resource["metadata"]
-    needs, wrong = {}, ""
+    needs, spec_error = {}, ""
     try:
         spec_of(resource)
         needs = needs_of(resource, coordinator)
     except UsageError as error:
-        wrong = str(error)
+        spec_error = str(error)
     least = max(1, spec.get("minNodes", 1))
     return DesiredJob(
         least,
         max(least, spec.get("maxNodes", 1)),
         needs,
-        asked=spec.get("nodes"),
+        fixed_nodes=spec.get("nodes"),
         priority=spec.get("priority", 0),
         retries=spec.get("retries", 3),
         stop=bool(spec.get("stopped")),
         trains=bool(spec.get("train")),
         submitted_s=seconds_of(meta["creationTimestamp"]),
-        wrong=wrong,
+        spec_error=spec_error,
     )

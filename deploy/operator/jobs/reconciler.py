@@ -18,7 +18,7 @@ from .progress import ProgressReader
 log = logging.getLogger(__name__)
 
 #: Attempts if a job was changed meanwhile.
-_LOOKS: Final = 3
+_ATTEMPTS: Final = 3
 
 
 class DistillJobReconciler:
@@ -61,7 +61,7 @@ class DistillJobReconciler:
             EdlError: the cluster does not answer, or denies access.
             Exception: every job failed; this is the first error.
         """
-        for _ in range(_LOOKS):
+        for _ in range(_ATTEMPTS):
             if self._once(now):
                 return
 

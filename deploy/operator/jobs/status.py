@@ -25,7 +25,7 @@ _VALUES: Final = {
     "failures": "failures",
     "done": "done",
     "hopeless": "hopeless",
-    "fits": "placeable",
+    "placeable": "placeable",
     "why": "lastFailure",
 }
 _TIMES: Final = {
@@ -34,7 +34,7 @@ _TIMES: Final = {
     "started_s": "startedAt",
     "ended_s": "endedAt",
     "retry_s": "retryAt",
-    "fits_until_s": "placeableUntil",
+    "placeable_until_s": "placeableUntil",
     "unplaced_since_s": "unplacedSince",
 }
 #: States of jobs that have ended.

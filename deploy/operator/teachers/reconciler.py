@@ -33,10 +33,10 @@ from ..config import OperatorConfig
 from ..error_log import ErrorLog
 from ..events import post_events
 from ..templates import covers, manifest_hash, with_hash
-from .capacity_left import TeacherRoom
 from .manifests import deployment_of, pod_spec_of, service_manifest_of, service_of
 from .replica_count import ReplicaBounds, ReplicaCount, count_of
 from .status import events_of, refusal_of, status_of
+from .teacher_room import TeacherRoom
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +60,13 @@ class TeacherServiceReconciler:
     Args:
         client: of the cluster.
         config: settings of the operator.
-        numbers: the numbers of teachers that coordinators want.
+        desired_counts: the numbers of teachers that coordinators want.
     """
 
-    def __init__(self, client: Client, config: OperatorConfig, numbers: DesiredTeachers) -> None:
-        self._client, self._config, self._numbers = client, config, numbers
+    def __init__(
+        self, client: Client, config: OperatorConfig, desired_counts: DesiredTeachers
+    ) -> None:
+        self._client, self._config, self._desired_counts = client, config, desired_counts
         self._errors, self._room_errors = ErrorLog(), ErrorLog()
 
     def reconcile(self, now: float) -> None:
@@ -82,7 +84,7 @@ class TeacherServiceReconciler:
         listed = self._client.list(TEACHER_SERVICE, namespace=where)
         alive = [one for one in listed if "deletionTimestamp" not in one["metadata"]]
         self._errors.retain({one["metadata"]["uid"] for one in alive})
-        self._numbers.keep({pair for one in alive if (pair := self._asked(one)) is not None})
+        self._desired_counts.keep({pair for one in alive if (pair := self._asked(one)) is not None})
         if not alive:
             return
         made = {
@@ -143,7 +145,7 @@ class TeacherServiceReconciler:
         try:
             self._ensure(SERVICE, resource, service, service_manifest_of(resource))
             self._ensure(DEPLOYMENT, resource, deployment, manifest)
-            room.promise(manifest)
+            room.reserve(manifest)
         except (ManifestRefused, Forbidden) as error:  # Forbidden: for example by a quota
             why = f"the cluster refuses its objects: {error}"
             status = refusal_of(resource, deployment, why, now)
@@ -179,15 +181,15 @@ class TeacherServiceReconciler:
         spec = resource["spec"]
         manifest = deployment_of(resource, 0, self._config.coordinator)
         checked_requests_of(pod_spec_of(manifest))
-        wish = ReplicaBounds(
+        bounds = ReplicaBounds(
             spec.get("replicas"), spec["minReplicas"], spec["maxReplicas"], spec["scaleToZero"]
         )
         last = (resource.get("status") or {}).get("desired")
         asked = self._asked(resource)
-        desired = None if asked is None else self._numbers.of(*asked)
-        count = count_of(wish, desired, last)
+        desired = None if asked is None else self._desired_counts.of(*asked)
+        count = count_of(bounds, desired, last)
         if count.cause == "desired" and count.count > (last or 0):
-            count = count_of(wish, desired, last, room.of(manifest))
+            count = count_of(bounds, desired, last, room.of(manifest))
         manifest["spec"]["replicas"] = count.count
         return count, manifest
 

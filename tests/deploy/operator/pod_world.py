@@ -67,13 +67,13 @@ class PodWorld:
             wanted.needs["cpu"]
             for name, wanted in self.wanted.items()
             for pod in self.pods[name].values()
-            if wanted.wrong and not pod.ended and pod.machine == "counted"
+            if wanted.spec_error and not pod.ended and pod.machine == "counted"
         )
 
     def decide(self) -> tuple[JobActions, ...]:
         jobs = []
         for name, wanted in self.wanted.items():
-            needs = {} if wanted.wrong else wanted.needs  # of such a spec they are not known
+            needs = {} if wanted.spec_error else wanted.needs  # of such a spec they are not known
             pods = tuple(self.pods[name].values())
             jobs.append(ObservedJob(name, replace(wanted, needs=needs), self.ledgers[name], pods))
         pool = Pool({"cpu": self.room}, {"cpu": self.held})
@@ -89,7 +89,7 @@ class PodWorld:
                 self.ledgers[one.job] = one.ledger
             for number in one.leave:
                 self._call(kill_at)
-                pods[number] = replace(pods[number], going=True)
+                pods[number] = replace(pods[number], deleting=True)
             for number in one.forget:
                 self._call(kill_at)
                 del pods[number]
@@ -109,7 +109,7 @@ class PodWorld:
         """The cluster does its part: those that were told to leave go, others come up."""
         self.now += seconds
         for pods in self.pods.values():
-            for number in [n for n, pod in pods.items() if pod.going]:
+            for number in [n for n, pod in pods.items() if pod.deleting]:
                 del pods[number]
             placed = sum(pod.stays and pod.machine == "counted" for pod in pods.values())
             for number, pod in sorted(pods.items()):
@@ -119,7 +119,7 @@ class PodWorld:
                     placed += 1
                     pods[number] = NodePod(number, machine="counted", runs=True, ready=True)
                 elif pod.unplaced_since_s is None:
-                    waits = {"unplaced_since_s": self.now, "said": "0/3 nodes are available"}
+                    waits = {"unplaced_since_s": self.now, "message": "0/3 nodes are available"}
                     pods[number] = replace(pod, **waits)  # type: ignore[arg-type]
 
     def rest(self, seconds: float = 1.0) -> None:
@@ -138,7 +138,7 @@ class PodWorld:
     def end(self, name: str, number: int, code: int | None, said: str = "") -> None:
         """A node's program ends; `code` None: the cluster ended it."""
         self.pods[name][number] = replace(
-            self.pods[name][number], ended=True, runs=False, ready=False, code=code, said=said
+            self.pods[name][number], ended=True, runs=False, ready=False, code=code, message=said
         )
 
     def staying(self, name: str) -> list[int]:

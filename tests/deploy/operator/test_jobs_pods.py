@@ -223,7 +223,7 @@ DISRUPTED = [{"type": "DisruptionTarget", "status": "True"}]
 )
 def test_how_a_pod_has_ended(pod: Object, code: int | None, said: str) -> None:
     found = node_pod_of(pod, MACHINES)
-    assert (found.number, found.ended, found.code, found.said) == (4, True, code, said)
+    assert (found.number, found.ended, found.code, found.message) == (4, True, code, said)
     assert not found.stays
 
 
@@ -238,9 +238,9 @@ def test_what_a_pod_does() -> None:
     runs = node_pod_of(shown("Running", {"running": {}}, conditions=ready), MACHINES)
     assert (runs.runs, runs.ready, runs.machine, runs.stays) == (True, True, "counted", True)
     waits = node_pod_of(shown("Pending", PULLS, CREATED), MACHINES)
-    assert (waits.runs, waits.said) == (False, "ImagePullBackOff: no such image")
+    assert (waits.runs, waits.message) == (False, "ImagePullBackOff: no such image")
     begins = node_pod_of(shown("Pending", STARTS, CREATED), MACHINES)
-    assert (begins.said, begins.unplaced_since_s) == ("", None)
+    assert (begins.message, begins.unplaced_since_s) == ("", None)
     told = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     leaves = node_pod_of(shown("Running", {"running": {}}, told), MACHINES)
     assert (leaves.leaves, leaves.stays) == (True, False)
@@ -272,11 +272,11 @@ def test_what_a_template_has_run_before_may_fail_or_not_begin() -> None:
     failed = {"name": "fetch", "state": {"terminated": {"exitCode": 2, "message": "no data"}}}
     pod["status"]["initContainerStatuses"] = [failed]
     found = node_pod_of(pod, MACHINES)
-    assert (found.code, found.said) == (1, "no data"), "2 would be a word of our own program"
+    assert (found.code, found.message) == (1, "no data"), "2 would be a word of our own program"
     pod = shown("Pending", {"waiting": {"reason": "PodInitializing"}}, CREATED)
     pod["status"]["initContainerStatuses"] = [{"name": "fetch", "state": PULLS}]
     found = node_pod_of(pod, MACHINES)
-    assert found.said == "ImagePullBackOff: no such image"
+    assert found.message == "ImagePullBackOff: no such image"
     assert found.unplaced_since_s == CREATED_S
 
 
@@ -287,14 +287,14 @@ def test_a_node_has_ended_with_its_own_program(code: int) -> None:
     beside = {"name": "beside", "state": {"running": {}}}
     pod["status"]["containerStatuses"].append(beside)
     found = node_pod_of(pod, MACHINES)
-    assert (found.ended, found.code, found.lingers) == (True, code, True)
+    assert (found.ended, found.code, found.sidecars_run) == (True, code, True)
 
 
 def test_a_ledger_comes_back_as_it_was_written() -> None:
     ledger = PodLedger(
         target=3, next_number=7, failures=2, hopeless=True, counted=frozenset({2, 5}),
         changed_s=1700000000.123456, waiting_since_s=None, started_s=1700000001.5,
-        retry_s=1700000002.25, fits=2, fits_until_s=1700000300.0,
+        retry_s=1700000002.25, placeable=2, placeable_until_s=1700000300.0,
         unplaced_since_s=1700000001.0, why="node 2 ...",
     )  # fmt: skip
     orders = JobActions("ctr", ledger, "running", "grows in 29 s", nodes=3, ready=2)

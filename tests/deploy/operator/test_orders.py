@@ -139,7 +139,12 @@ class TestFailures:
     def test_clock_that_was_ahead(self) -> None:
         world = at_rest(4, ("a", 1, 4), config=PodsConfig())
         late_s = world.now + 7200
-        ahead = {"retry_s": late_s, "changed_s": late_s, "fits": 2, "fits_until_s": late_s}
+        ahead = {
+            "retry_s": late_s,
+            "changed_s": late_s,
+            "placeable": 2,
+            "placeable_until_s": late_s,
+        }
         world.ledgers["a"] = replace(world.ledgers["a"], **ahead)  # type: ignore[arg-type]
         world.end("a", 4, None)
         world.live(301)
@@ -158,7 +163,7 @@ class TestFailures:
 
     def test_silent_machine_does_not_block_the_end(self) -> None:
         world = at_rest(2, ("a", 1, 1))
-        world.pods["a"][1] = replace(world.pods["a"][1], machine="silent", going=True)
+        world.pods["a"][1] = replace(world.pods["a"][1], machine="silent", deleting=True)
         world.ask("a", stop=True)
         world.reconcile()
         assert world.state("a") == "stopped"
@@ -189,17 +194,19 @@ class TestFailures:
     def test_refused_pods(self) -> None:
         config = PodsConfig()
         once = refused(PodLedger(failures=1), 2, "x" * 1000, 100.0, config, never=True)
-        assert (once.failures, once.retry_s, once.fits) == (2, 101.0, None)
+        assert (once.failures, once.retry_s, once.placeable) == (2, 101.0, None)
         assert once.why == "x" * 600
         again = refused(replace(once, retry_s=500.0), 2, "no", 100.0, config, never=True)
         assert (again.failures, again.retry_s) == (3, 500.0), "what waits already waits no shorter"
         config = PodsConfig(place_again_s=40.0)
         found = refused(PodLedger(target=4, failures=1), 2, "quota", 100.0, config, never=False)
-        assert found == PodLedger(target=4, failures=1, fits=2, fits_until_s=140.0, why="quota")
+        assert found == PodLedger(
+            target=4, failures=1, placeable=2, placeable_until_s=140.0, why="quota"
+        )
 
     def test_unplaced_node_leaves_before_newer_running_ones(self) -> None:
         world = at_rest(3, ("a", 1, 3))
-        world.pods["a"][1] = NodePod(1, unplaced_since_s=world.now - 60, said="no such image")
+        world.pods["a"][1] = NodePod(1, unplaced_since_s=world.now - 60, message="no such image")
         world.reconcile()
         assert world.orders["a"].leave == (1,)
         assert world.ledgers["a"].why == "node 1 cannot be placed: no such image"
@@ -207,7 +214,7 @@ class TestFailures:
     def test_lingering_pod_is_not_kept(self) -> None:
         world = at_rest(1, ("a", 1, 1))
         world.end("a", 1, 0)
-        world.pods["a"][1] = replace(world.pods["a"][1], lingers=True)
+        world.pods["a"][1] = replace(world.pods["a"][1], sidecars_run=True)
         world.reconcile()
         assert world.state("a") == "succeeded"
         assert world.pods["a"] == {}

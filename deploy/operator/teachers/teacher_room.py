@@ -41,7 +41,7 @@ class TeacherRoom:
         self._there: Counter[tuple[str, str] | None] = Counter()
         self._closed = config.growing_cluster
 
-    def promise(self, deployment: Object) -> None:
+    def reserve(self, deployment: Object) -> None:
         """Reserve room for the teachers of this Deployment."""
         self._decided[key_of(deployment)] = deployment
 
