@@ -335,7 +335,7 @@ def error_from_http(reply: HttpReply) -> EdlError:
     kind = _ERROR_OF_STATUS.get(reply.status)
     if kind is None:
         kind = next(kind for first, kind in _FAMILIES if reply.status >= first)
-    error = kind(f"HTTP {reply.status}: {reply.words()}")
+    error = kind(f"HTTP {reply.status}: {reply.error_text()}")
     if isinstance(error, RateLimited):
         said = reply.headers.get("retry-after", "")
         if said.isascii() and said.isdigit() and len(said) <= _MOST_SECONDS_DIGITS:
@@ -407,7 +407,7 @@ class OipHttpClient:
         until_s = time.monotonic() + timeout_s
         ready = self._calls.call("GET", f"{self._path}/ready", until_s)
         if ready.status in _NOT_READY or _json_member(ready, "ready") is False:
-            raise RetryableError(f"model {self._model!r} is not ready there: {ready.words()}")
+            raise RetryableError(f"model {self._model!r} is not ready there: {ready.error_text()}")
         if ready.status != 200:
             raise error_from_http(ready)
         described = self._calls.call("GET", self._path, until_s)

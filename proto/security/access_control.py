@@ -187,11 +187,9 @@ def _digest(token: str) -> bytes:
 #: Seconds until the first call over a new connection. Our clients call at once. gRPC allows a
 #: handshake 20 s, but a client that slow is not expected to call.
 PATIENCE_S: Final = 10.0
-
-
+#: Most handshakes without a call that are remembered; the oldest further ones count as failed.
 _MAX_WAITING = 4096
-
-
+#: Most peers that are remembered as having called.
 _MAX_KNOWN = 16384
 
 

@@ -81,7 +81,9 @@ class PacedBackend:
         self.spec = labelled(backend.spec)
 
     def arrive(self, at_s: float) -> None:
-        """Set when the next run was submitted, possibly while the device was busy.
+        """Set when the next job was submitted, possibly while the device was busy.
+
+        The time holds for all runs until the next call, so it must be called for each job.
 
         A real device transfers batches while it computes, so transfers take no time of the emulated
         device.

@@ -295,19 +295,19 @@ class Sidecar:
 
     def _check_once(self) -> None:
         health_check = self.config.health_check
-        look, wait_s = next_check(self._health, time.monotonic(), health_check)
+        mode, wait_s = next_check(self._health, time.monotonic(), health_check)
         if self.stop.wait(wait_s):
             return
-        found, why = self._check(look)
+        found, why = self._check(mode)
         if self.stop.requested:
             return
         now = time.monotonic()
-        self._health, step = after_check(self._health, look, found, now, health_check, random)
+        self._health, step = after_check(self._health, mode, found, now, health_check, random)
         self._apply(step, why)
 
-    def _check(self, look: CheckMode) -> tuple[CheckResult, str]:
+    def _check(self, mode: CheckMode) -> tuple[CheckResult, str]:
         try:
-            if look == "ask":
+            if mode == "ask":
                 self.trial.check_ready(PROBE_S)
             elif self._health.registered:
                 self.trial.repeat()

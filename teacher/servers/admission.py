@@ -78,7 +78,11 @@ class CallAdmission:
         return credentials.caller_identity(caller.principal)
 
     def is_student(self, credentials: CallCredentials) -> bool:
-        """Whether the credentials have the rights of a student; if not, no refusal is counted."""
+        """Whether the credentials have the rights of a student; if not, no refusal is counted.
+
+        Raises:
+            AccessError: a credential is missing or unknown.
+        """
         return self._access.admit(
             credentials.metadata, credentials.identities, credentials.peer
         ).may("student")
