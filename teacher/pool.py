@@ -66,8 +66,8 @@ class PredictorPool:
     Attributes:
         predictors: one for each device.
         inputs: memory in which every predictor reads requests.
-        loaded: the combined reports of all predictors, with all their numerics; None until every
-            predictor has loaded the model.
+        ready_report: the combined reports of all predictors, with all their numerics; None until
+            every predictor has loaded the model.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class PredictorPool:
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.inputs = Arena.create()
-        self.loaded: PredictorReady | None = None
+        self.ready_report: PredictorReady | None = None
         self._on_change = on_change
-        self._lock = threading.Lock()  # guards `loaded` and `_given_up`
+        self._lock = threading.Lock()  # guards `ready_report` and `_given_up`
         self._given_up: list[PredictorProcess] = []
         self.predictors: list[PredictorProcess] = []
         #: For each device the predictor that measures its micro-batch: the first equal device's.
@@ -106,8 +106,8 @@ class PredictorPool:
         for predictor, model in zip(self.predictors, self._measured_by, strict=True):
             if model is predictor:
                 predictor.start()
-            elif model.loaded is not None:
-                predictor.start(model.loaded.micro_batch)
+            elif model.ready_report is not None:
+                predictor.start(model.ready_report.micro_batch)
 
     def wait_loaded(self, timeout_s: float) -> bool:
         """Wait for the end of every first start.
@@ -123,7 +123,7 @@ class PredictorPool:
         settled = [
             one.wait_loaded(max(0.0, deadline - time.monotonic())) for one in self.predictors
         ]
-        contents = {one.loaded.spec.content_id for one in self.predictors if one.loaded}
+        contents = {one.ready_report.spec.content_id for one in self.predictors if one.ready_report}
         if all(settled) and len(contents) > 1:
             raise ModelError("the model changed while it was loaded: start this teacher anew")
         return all(settled)
@@ -135,7 +135,7 @@ class PredictorPool:
 
     def require_loaded(self) -> PredictorReady:
         """Return the loaded model; raise RetryableError until every predictor has loaded it."""
-        if (loaded := self.loaded) is None:
+        if (loaded := self.ready_report) is None:
             raise RetryableError("the model is loading")
         return loaded
 
@@ -170,9 +170,9 @@ class PredictorPool:
 
     def _changed(self) -> None:
         with self._lock:
-            known = [one.loaded for one in self.predictors if one.loaded is not None]
+            known = [one.ready_report for one in self.predictors if one.ready_report is not None]
             if len(known) == len(self.predictors):
-                self.loaded = PredictorReady.combined(known)
+                self.ready_report = PredictorReady.combined(known)
         self.start()  # devices that waited for this one's measurement
         for predictor in self.predictors:
             if predictor.failure is not None and predictor not in self._given_up:
@@ -202,7 +202,7 @@ class PredictorProcess:
         on_change: called from this object's thread after it became ready, crashed or was given up.
 
     Attributes:
-        loaded: its latest report that it accepts requests; None before the first one.
+        ready_report: its latest report that it accepts requests; None before the first one.
         ready: whether it accepts requests now.
         t_t_s: seconds per sample: the median of the last answers, else the measurement at the
             start.
@@ -219,7 +219,7 @@ class PredictorProcess:
         on_progress: Callable[[str], None],
         on_change: Callable[[], None],
     ) -> None:
-        self.loaded: PredictorReady | None = None
+        self.ready_report: PredictorReady | None = None
         self.ready = False
         self.t_t_s = LEAST_S
         self.failure: EdlError | None = None
@@ -263,7 +263,7 @@ class PredictorProcess:
         self._settled.wait(timeout_s)
         if self.failure is not None:
             raise self.failure
-        return self.loaded is not None
+        return self.ready_report is not None
 
     def submit(self, requests: Sequence[BatchRequest]) -> Results:
         """Label requests of one shape in one job; blocks only while their inputs are copied.
@@ -444,7 +444,7 @@ class PredictorProcess:
                     raise jobs.error_of(message)
 
     def _became_ready(self, ready: PredictorReady) -> None:
-        before = self.loaded
+        before = self.ready_report
         rows = ready.micro_batch
         if before is not None and before.spec.in_micro_batches(rows) != ready.spec:
             raise ModelError(
@@ -459,13 +459,13 @@ class PredictorProcess:
                 before.micro_batch,
             )
         self._config = replace(self._config, micro_batch=rows)  # not measured again
-        self.loaded = ready
+        self.ready_report = ready
         if self._median.value is None:
             self.t_t_s = max(ready.t_t_s, LEAST_S)
 
     def _pause_before_restart(self, how: str) -> None:
         """Wait before the next start; raise ProcessFailed if another start makes no sense."""
-        if self.loaded is None:
+        if self.ready_report is None:
             raise ProcessFailed(f"{self._name} {how}; it was loading {self._config.model}")
         now = time.monotonic()
         if self._answered:

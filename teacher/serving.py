@@ -254,7 +254,7 @@ class TeacherLifecycle:
         self._on_progress(f"metrics on http://{self._metrics_server.address}/metrics")
 
     def _view(self) -> TeacherView:
-        loaded = None if self._pool.loaded is None else self._batcher.require_loaded()
+        loaded = None if self._pool.ready_report is None else self._batcher.require_loaded()
         heartbeat = self._heartbeat
         return TeacherView(
             service=self._identity.service,

@@ -39,8 +39,8 @@ class PacedStudent:
             self.took_s.append(now_s)
             self.waited_s.append(now_s - asked_s)
             if schedule is not None:
-                _wait_until(schedule.end_s(now_s, ROWS))
-                schedule.late_s(time.monotonic())
+                _wait_until(schedule.schedule(now_s, ROWS))
+                schedule.record_late_end(time.monotonic())
             asked_s = time.monotonic()
 
 
