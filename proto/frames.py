@@ -133,6 +133,8 @@ DESCRIBED: Final = 2
 DRAINING: Final = 4
 SHARED_MEMORY_FAILED: Final = 8
 
+#: The most requests in work over one connection; a teacher reads no more.
+REQUESTS_PER_CONNECTION: Final = 8
 #: Limits for JSON in a payload, for inputs or outputs, and for the dimensions of one array.
 MAX_JSON_BYTES: Final = 64 << 10
 MAX_ARRAYS: Final = 256

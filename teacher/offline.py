@@ -201,7 +201,7 @@ def draw(rows: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
         figure.savefig(beside)
 
 
-_LAST_WORDS_S = 5.0
+_EXIT_S = 5.0
 
 
 def run_offline(
@@ -240,7 +240,7 @@ def run_offline(
                     raise jobs.error_of(message)
                 case "done":
                     return message["result"]
-        process.wait(_LAST_WORDS_S)
+        process.wait(_EXIT_S)
         raise ProcessFailed(f"{task} ended without a result: {' | '.join(process.tail(3))}")
     finally:
         process.stop(0.0)

@@ -51,7 +51,7 @@ CRASH_WINDOW_S = 60.0
 #: Seconds after KILL until the end is noticed and the last output is read.
 _STOP_S = 5.0
 #: Seconds for a process to end after its channel has ended.
-_LAST_WORDS_S = 1.0
+_EXIT_S = 1.0
 
 
 class PredictorPool:
@@ -401,8 +401,8 @@ class PredictorProcess:
                     self._listen(channel, outputs)
             finally:
                 self._fail_jobs()
-                process.wait(_LAST_WORDS_S)  # it is ending, unless it refused the model
-                returncode = process.stop(grace_s=_LAST_WORDS_S)
+                process.wait(_EXIT_S)  # it is ending, unless it refused the model
+                returncode = process.stop(grace_s=_EXIT_S)
         return "; its last line: ".join([supervise.describe_exit(returncode), *process.tail(1)])
 
     def _started(self, child_end: int, outputs: Arena) -> supervise.Process:

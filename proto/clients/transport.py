@@ -27,8 +27,6 @@ from ..frames import FramedTensor, FrameHeader, OpenFrame, ResultDescription, Tr
 from ..shared_buffer import BufferLocation, SharedBuffer
 from . import OVERWRITTEN, LabelRequest, LabelResponse
 
-#: The most requests in flight over one connection; a teacher works on as many at a time.
-AT_ONCE: Final = 8
 _STAGING_BYTES: Final = frames.HEADER.size + (64 << 10)
 _RECEIVE_BYTES: Final = 4 << 20
 #: The largest answer that memory is allocated for.
@@ -199,7 +197,7 @@ class TransportConnection:
     @property
     def has_room(self) -> bool:
         """Whether another request may be added."""
-        return not self.leaving and len(self._sent) < AT_ONCE
+        return not self.leaving and len(self._sent) < frames.REQUESTS_PER_CONNECTION
 
     @property
     def waits_to_send(self) -> bool:

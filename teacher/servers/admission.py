@@ -29,9 +29,9 @@ from ..config import ServerConfig
 from .callers import CallCredentials, CallerIdentity
 
 #: Seconds without a request after which a call may be ended to free its memory for another one.
-PATIENCE_S: Final = 1.0
+REQUEST_WITHIN_S: Final = 1.0
 #: Seconds between checks for such calls.
-_LOOK_S: Final = 0.25
+_EVICTION_CHECK_S: Final = 0.25
 _NO_ROOM: Final = "the memory for requests is full: try again later"
 EVICTED: Final = "a call that sent nothing was ended for another one"
 
@@ -260,7 +260,7 @@ class CallTable:
         more_room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(more_room)
         try:
-            await asyncio.wait((more_room,), timeout=_LOOK_S)
+            await asyncio.wait((more_room,), timeout=_EVICTION_CHECK_S)
         finally:
             if more_room in self._waiting:
                 self._waiting.remove(more_room)
@@ -309,7 +309,7 @@ class CallTable:
 
     def _evictable(self, peer: str, but: AdmittedCall) -> list[AdmittedCall]:
         """Return calls of a peer that hold memory and send nothing, the oldest first."""
-        late_s = self._clock() - PATIENCE_S
+        late_s = self._clock() - REQUEST_WITHIN_S
         return [
             one
             for one in self._idle_calls.get(peer, ())

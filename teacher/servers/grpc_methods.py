@@ -34,7 +34,7 @@ from .servicer import MAX_PLAIN_BYTES, ServerContext, ServicerMethod
 from .transport_listener import TransportListener
 
 #: Requests of one stream in work at a time.
-AT_ONCE: Final = 2
+REQUESTS_PER_STREAM: Final = 2
 _RAW_INPUTS: Final = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _RESPONSE: Final = pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 
@@ -73,7 +73,7 @@ class _InferStream:
             self._reader.cancel()
 
     async def serve(self) -> None:
-        workers = [asyncio.create_task(self._work()) for _ in range(AT_ONCE)]
+        workers = [asyncio.create_task(self._work()) for _ in range(REQUESTS_PER_STREAM)]
         try:
             await asyncio.gather(*workers)
         finally:

@@ -1,7 +1,7 @@
 """A connection of a reader: its proof, its requests, and their answers in any order.
 
-Arrays are received directly into the memory that the predictors read. While `AT_ONCE` requests are
-in work, no more are read.
+Arrays are received directly into the memory that the predictors read. While
+`frames.REQUESTS_PER_CONNECTION` requests are in work, no more are read.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Requests of one connection in work at a time.
-AT_ONCE: Final = 8
 #: Size of the buffer for headers, heads and JSON.
 _STAGING_BYTES: Final = frames.HEADER.size + frames.MAX_JSON_BYTES
 _MAX_HEAD_BYTES: Final = frames.MAX_ARRAYS * (8 * frames.MAX_NDIM + frames.BUFFER_LOCATION.size)
@@ -170,7 +168,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
         try:
             while may_read := (
                 not self._writing_paused
-                and len(self._tasks) < AT_ONCE
+                and len(self._tasks) < frames.REQUESTS_PER_CONNECTION
                 and (not self._refuses_requests or self._incoming is not None)
             ):
                 if (incoming := self._incoming) is not None:

@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 from edl.runtime.errors import RateLimited
-from edl.teacher.servers.admission import PATIENCE_S, AdmittedCall, CallTable
+from edl.teacher.servers.admission import REQUEST_WITHIN_S, AdmittedCall, CallTable
 from edl.teacher.servers.servicer import in_thread
 from edl.tests.waiting import DEADLINE_S
 
@@ -82,7 +82,7 @@ def test_a_call_that_owes_its_request_for_a_second_makes_room_for_bytes() -> Non
         task = waits(table.begin("a"), 10)
         await asyncio.sleep(0)
         assert not task.done(), "their requests may be on their way"
-        now[0] = PATIENCE_S
+        now[0] = REQUEST_WITHIN_S
         await asyncio.wait_for(task, DEADLINE_S)
         assert [one.evicted for one in silent] == [True, False]
 
