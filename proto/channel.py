@@ -174,10 +174,10 @@ class _BatchedSends(AbstractContextManager[None]):
 
 def _messages(line: bytes) -> list[Message]:
     try:
-        told = _decode(line.decode())
+        decoded = _decode(line.decode())
     except ValueError:
-        told = None
-    messages = told if isinstance(told, list) else [told]
+        decoded = None
+    messages = decoded if isinstance(decoded, list) else [decoded]
     for message in messages or (None,):
         if not isinstance(message, dict) or "kind" not in message:
             raise WireError(f"not a message of a control channel: {line[:80]!r}")

@@ -95,17 +95,17 @@ class TransportOffer:
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """Return the metadata that carries the offer."""
         name = self.unix_name or "-"
-        said = f"{self.grpc_port} {self.port} {name} {self.session.hex()} {self.secret.hex()}"
-        return ((OFFER_KEY, said),)
+        offer = f"{self.grpc_port} {self.port} {name} {self.session.hex()} {self.secret.hex()}"
+        return ((OFFER_KEY, offer),)
 
     @classmethod
     def from_metadata(cls, metadata: Iterable[Sequence[str | bytes]]) -> Self | None:
         """Return the offer in a call's metadata; None if there is none, or it is malformed."""
         for key, value in metadata:
-            if key == OFFER_KEY and isinstance(value, str) and (said := _OFFER.fullmatch(value)):
-                name = "" if said[3] == "-" else said[3]
-                session, secret = bytes.fromhex(said[4]), bytes.fromhex(said[5])
-                return cls(int(said[1]), int(said[2]), name, session, secret)
+            if key == OFFER_KEY and isinstance(value, str) and (offer := _OFFER.fullmatch(value)):
+                name = "" if offer[3] == "-" else offer[3]
+                session, secret = bytes.fromhex(offer[4]), bytes.fromhex(offer[5])
+                return cls(int(offer[1]), int(offer[2]), name, session, secret)
         return None
 
     def teachers_proof(self, reader_challenge: bytes, teacher_challenge: bytes) -> bytes:
@@ -344,8 +344,8 @@ def error_frame(number: int, failed: EdlError, *, memory: bool = False) -> bytes
     from .status import to_metadata, to_status
 
     code, details = to_status(failed)
-    said = {"status": code.name, "details": details, "metadata": to_metadata(failed)}
-    return _json_frame(ERROR, number, said, SHARED_MEMORY_FAILED if memory else 0)
+    body = {"status": code.name, "details": details, "metadata": to_metadata(failed)}
+    return _json_frame(ERROR, number, body, SHARED_MEMORY_FAILED if memory else 0)
 
 
 def read_error(payload: bytes) -> EdlError:
@@ -354,12 +354,12 @@ def read_error(payload: bytes) -> EdlError:
 
     from .status import from_status
 
-    said = _json(payload)
+    body = _json(payload)
     try:
-        code, metadata = grpc.StatusCode[said["status"]], [tuple(one) for one in said["metadata"]]
+        code, metadata = grpc.StatusCode[body["status"]], [tuple(one) for one in body["metadata"]]
         if not all(isinstance(name, str) and isinstance(value, str) for name, value in metadata):
             raise TypeError("metadata")
-        return from_status(code, str(said["details"]), metadata)
+        return from_status(code, str(body["details"]), metadata)
     except (KeyError, TypeError, ValueError) as why:
         raise WireError(f"an invalid ERROR frame: {why!r}") from None
 
@@ -368,8 +368,8 @@ def goaway_frame() -> bytes:
     return FrameHeader(GOAWAY, 0, 0, 0, 0, 0, 0.0).pack()
 
 
-def _json_frame(kind: int, number: int, said: Mapping[str, Any], flags: int = 0) -> bytes:
-    payload = json.dumps(said).encode()
+def _json_frame(kind: int, number: int, body: Mapping[str, Any], flags: int = 0) -> bytes:
+    payload = json.dumps(body).encode()
     if len(payload) > MAX_JSON_BYTES:
         raise WireError(f"a frame of {len(payload)} bytes of JSON is larger than {MAX_JSON_BYTES}")
     return FrameHeader(kind, flags, 0, 0, number, len(payload), 0.0).pack() + payload
@@ -377,9 +377,9 @@ def _json_frame(kind: int, number: int, said: Mapping[str, Any], flags: int = 0)
 
 def _json(payload: bytes) -> dict[str, Any]:
     try:
-        said = json.loads(payload)
+        body = json.loads(payload)
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
+        body = None
+    if not isinstance(body, dict):
         raise WireError(f"no JSON object: {payload[:80]!r}")
-    return said
+    return body

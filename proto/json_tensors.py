@@ -282,17 +282,17 @@ def encode_request(request: LabelRequest, *, binary: bool) -> tuple[bytes, list[
         RequestRefused: JSON cannot hold an element.
         ValueError: JSON cannot hold a parameter.
     """
-    inputs, told = request.inputs, request.output_parameters
+    inputs, output_parameters = request.inputs, request.output_parameters
     raws: list[memoryview] = []
     tensors = [_tensor(name, value, raws if binary else None) for name, value in inputs.items()]
     wanted: list[dict[str, Any]] = []
     for name in request.outputs:
-        own = {**told.get(name, {}), **({BINARY: True} if binary else {})}
+        own = {**output_parameters.get(name, {}), **({BINARY: True} if binary else {})}
         wanted.append({"name": name, **({"parameters": own} if own else {})})
-    said = {**request.parameters, **({BINARY_DEFAULT: True} if binary else {})}
+    parameters = {**request.parameters, **({BINARY_DEFAULT: True} if binary else {})}
     message = {
         **({"id": request.request_id} if request.request_id else {}),
-        **({"parameters": said} if said else {}),
+        **({"parameters": parameters} if parameters else {}),
         "inputs": tensors,
         **({"outputs": wanted} if wanted else {}),
     }

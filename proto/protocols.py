@@ -68,9 +68,9 @@ def check_version(peer: int) -> None:
         VersionMismatch: it is too old or too new; the message names the version that is needed.
     """
     if peer < OLDEST_VERSION:
-        said = f"protocol version {peer}" if peer > 0 else "no protocol version"
+        version = f"protocol version {peer}" if peer > 0 else "no protocol version"
         raise VersionMismatch(
-            f"the peer speaks {said}; at least {OLDEST_VERSION} is needed: update the peer"
+            f"the peer speaks {version}; at least {OLDEST_VERSION} is needed: update the peer"
         )
     if peer > PROTOCOL_VERSION:
         raise VersionMismatch(

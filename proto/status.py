@@ -146,6 +146,6 @@ def from_status(
 
 
 def _pushback_s(metadata: Iterable[Sequence[str | bytes]]) -> float | None:
-    said = next((value for name, value in metadata if name == PUSHBACK), "")
+    ms = next((value for name, value in metadata if name == PUSHBACK), "")
     # A negative number means "never"; it is treated as "unknown".
-    return int(said) / 1000 if said.isascii() and said.isdigit() and len(said) < 10 else None
+    return int(ms) / 1000 if ms.isascii() and ms.isdigit() and len(ms) < 10 else None

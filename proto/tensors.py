@@ -115,7 +115,7 @@ def encode_request(model_name: str, request: LabelRequest, model_version: str = 
     Raises:
         WireError: a dtype or parameter cannot be sent, or the message exceeds 2 GiB.
     """
-    inputs, told = request.inputs, request.output_parameters
+    inputs, output_parameters = request.inputs, request.output_parameters
     try:
         header = pb.ModelInferRequest(
             model_name=model_name,
@@ -130,7 +130,7 @@ def encode_request(model_name: str, request: LabelRequest, model_version: str = 
             ],
             outputs=[
                 pb.ModelInferRequest.InferRequestedOutputTensor(
-                    name=name, parameters=_to_parameters(told.get(name, {}))
+                    name=name, parameters=_to_parameters(output_parameters.get(name, {}))
                 )
                 for name in request.outputs
             ],
@@ -184,7 +184,7 @@ def encode_response(response: InferResponse, in_shared_memory: Collection[str] =
 
     Outputs named in `in_shared_memory` are described without their elements.
     """
-    outputs, told = response.outputs, response.output_parameters
+    outputs, output_parameters = response.outputs, response.output_parameters
     try:
         header = pb.ModelInferResponse(
             model_name=response.model_name,
@@ -196,7 +196,7 @@ def encode_response(response: InferResponse, in_shared_memory: Collection[str] =
                     name=name,
                     datatype=datatype_of(array.dtype),
                     shape=array.shape,
-                    parameters=_to_parameters(told.get(name, {})),
+                    parameters=_to_parameters(output_parameters.get(name, {})),
                 )
                 for name, array in outputs.items()
             ],

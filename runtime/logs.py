@@ -130,15 +130,15 @@ class _Json(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        said: dict[str, object] = {"time": at, "level": record.levelname, "logger": record.name}
-        said |= _own
-        said |= {key: getattr(record, key) for key in KEYS if hasattr(record, key)}
+        fields: dict[str, object] = {"time": at, "level": record.levelname, "logger": record.name}
+        fields |= _own
+        fields |= {key: getattr(record, key) for key in KEYS if hasattr(record, key)}
         if isinstance(record.msg, Fields):
-            said |= record.msg
+            fields |= record.msg
         else:
-            said["message"] = record.getMessage()
+            fields["message"] = record.getMessage()
         if error := _error_of(record):
-            said["error"] = error
+            fields["error"] = error
             if self._tracebacks and record.exc_info:
-                said["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(said, default=str)
+                fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)

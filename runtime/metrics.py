@@ -225,8 +225,8 @@ def _handler(
                 found = json_route(path)
             except EdlError as error:
                 status = 503 if isinstance(error, AccessError | UnavailableError) else 404
-                told = json.dumps({"error": str(error)}).encode()
-                self._send(status, told, "Content-Type", "application/json")
+                body = json.dumps({"error": str(error)}).encode()
+                self._send(status, body, "Content-Type", "application/json")
                 return
             if found is None:
                 super().do_GET()

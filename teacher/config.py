@@ -122,8 +122,8 @@ SLOTS_PER_DEVICE: Final = 4
 
 def parse_output_kind(text: str) -> tuple[str, OutputKind]:
     """Parse "NAME=KIND" ("probs=probabilities"); raises UsageError."""
-    name, _, said = text.rpartition("=")
-    kind = next((one for one in OUTPUT_KINDS if one == said), None)
+    name, _, value = text.rpartition("=")
+    kind = next((one for one in OUTPUT_KINDS if one == value), None)
     if not name or kind is None:
         raise UsageError(
             f"--output-kind {text!r}: write NAME=KIND, with KIND one of {', '.join(OUTPUT_KINDS)}"
@@ -350,16 +350,16 @@ OFF: Final = "off"
 _NEEDED: Final = ("starlette", "uvicorn")
 
 
-def http_listen(said: str | None, host: str) -> str | None:
+def http_listen(value: str | None, host: str) -> str | None:
     """Return the HOST:PORT for HTTP; None for no HTTP.
 
     Args:
-        said: value of --http: HOST:PORT, PORT (on `host`) or "off". None: a free port on `host` if
+        value: value of --http: HOST:PORT, PORT (on `host`) or "off". None: a free port on `host` if
             the needed packages are installed, else no HTTP.
         host: address of the gRPC server.
     """
-    if said is None:
-        said = "0" if all(map(find_spec, _NEEDED)) else OFF
-    if said == OFF:
+    if value is None:
+        value = "0" if all(map(find_spec, _NEEDED)) else OFF
+    if value == OFF:
         return None
-    return join_address(host, int(said)) if said.isascii() and said.isdigit() else said
+    return join_address(host, int(value)) if value.isascii() and value.isdigit() else value

@@ -249,24 +249,28 @@ def run_offline(
 
 def _fingerprint(
     config: PredictorConfig,
-    say: Callable[[str], None],
+    on_progress: Callable[[str], None],
     canary: str | None,
     samples: str | None,
     tolerance: float,
 ) -> dict[str, Any]:
-    loaded = load(config, say)
+    loaded = load(config, on_progress)
     if canary is not None:
         names = [tensor.name for tensor in loaded.backend.spec.inputs]
         given = None if samples is None else load_samples(Path(samples), names)
-        make_canary(loaded, given, tolerance, say).save(Path(canary))
-        say(f"canary written: {canary}")
+        make_canary(loaded, given, tolerance, on_progress).save(Path(canary))
+        on_progress(f"canary written: {canary}")
     return {**fingerprint(loaded), "device": config.device_label}
 
 
 def _bench(
-    config: PredictorConfig, say: Callable[[str], None], sizes: list[int], runs: int, seconds: float
+    config: PredictorConfig,
+    on_progress: Callable[[str], None],
+    sizes: list[int],
+    runs: int,
+    seconds: float,
 ) -> dict[str, Any]:
-    backend = open_model(config, say)
+    backend = open_model(config, on_progress)
     return {
         "model": config.model,
         "device": config.device_label,

@@ -344,17 +344,17 @@ class PredictorProcess:
         self._free(job)
         results: list[Result] = []
         try:
-            for told, (samples, *_) in zip(message["results"], job.parts, strict=True):
-                if "error" in told:
-                    results.append(jobs.error_of(told))
+            for item, (samples, *_) in zip(message["results"], job.parts, strict=True):
+                if "error" in item:
+                    results.append(jobs.error_of(item))
                     continue
-                arrays, seconds = jobs.arrays_at(told["outputs"], outputs), told["device_seconds"]
-                results.append(RequestLabels(arrays, seconds, partial(sent.append, told["record"])))
+                arrays, seconds = jobs.arrays_at(item["outputs"], outputs), item["device_seconds"]
+                results.append(RequestLabels(arrays, seconds, partial(sent.append, item["record"])))
                 self._answered = True
                 self._median.add(seconds / samples)
                 self.t_t_s = max(self._median.value or 0.0, LEAST_S)
         except Exception as error:  # such as no memory: no caller may wait for ever
-            sent += [told["record"] for told in message["results"] if "record" in told]
+            sent += [item["record"] for item in message["results"] if "record" in item]
             job.results.set_exception(error)
             return
         job.results.set_result(results)

@@ -107,14 +107,14 @@ def open_model(config: PredictorConfig, on_progress: Callable[[str], None]) -> B
         outputs=config.outputs,
         preprocess=config.preprocess,
         rate=config.rate,
-        tell=on_progress,
+        on_progress=on_progress,
     )
 
 
 def _measured(backend: Backend, on_progress: Callable[[str], None]) -> int:
     rows, per_sample_s = fastest_micro_batch(backend)
-    told = ", ".join(f"{size}: {cost * 1000:.3g}" for size, cost in per_sample_s.items())
-    on_progress(f"micro-batch {rows}, by ms/sample of each size ({told})")
+    times = ", ".join(f"{size}: {cost * 1000:.3g}" for size, cost in per_sample_s.items())
+    on_progress(f"micro-batch {rows}, by ms/sample of each size ({times})")
     return rows
 
 
@@ -199,14 +199,14 @@ class PredictorLoop:
             results = labels()
         except Exception as error:  # as above
             results = [_job_lost_error(error)] * parts
-        told, failures = list[Message](), set[type[EdlError]]()
+        messages, failures = list[Message](), set[type[EdlError]]()
         for result in results:
-            told.append(self._result_message(result))
+            messages.append(self._result_message(result))
             if isinstance(result, RetryableError):
                 failures.add(type(result))
         if rows == self._ready.micro_batch and DeviceOutOfMemory in failures:
             self._halve_micro_batch()
-        self._channel.send("done", id=number, results=told)
+        self._channel.send("done", id=number, results=messages)
         if failures:
             self._try_example()
 

@@ -92,14 +92,14 @@ def check_coordinator(container: Object) -> bool:
     Raises:
         UsageError: the URL is plain text with a password; everyone who may read pods would see it.
     """
-    told = [one for one in container.get("env") or () if one["name"] == "EDL_COORDINATOR"]
-    if any(holds_password(str(one.get("value", ""))) for one in told):
+    variables = [one for one in container.get("env") or () if one["name"] == "EDL_COORDINATOR"]
+    if any(holds_password(str(one.get("value", ""))) for one in variables):
         raise UsageError(
             "the Redis URL of the mesh holds a password, which its pods would show: mount a Secret"
             " by spec.podTemplate and name its file in the URL as ?password_file=FILE, or have the"
             " template take EDL_COORDINATOR from a Secret"
         )
-    return bool(told)
+    return bool(variables)
 
 
 def escaped(word: str) -> str:

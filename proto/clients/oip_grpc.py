@@ -105,10 +105,10 @@ class OipGrpcClient:
             raise RequestRefused(f"it cannot be sent: {error}") from None
         request.check()
         try:
-            said = tensors.decode_response(_call(self._infer, message, _left_s(until_s)))
+            response = tensors.decode_response(_call(self._infer, message, _left_s(until_s)))
         except WireError as error:
             raise BadAnswer(str(error)) from None
-        return LabelResponse(said.outputs, said.parameters, said.output_parameters)
+        return LabelResponse(response.outputs, response.parameters, response.output_parameters)
 
     def connect(self, arena: SharedBuffer | None) -> TransportConnection | None:
         """Open a connection of the transport if the server offers one; blocks.
@@ -186,10 +186,10 @@ class OipGrpcClient:
             pb.ModelConfigResponse.FromString,
         )
         try:
-            said = _call(method, pb.ModelConfigRequest(name=self._model), timeout_s)
+            response = _call(method, pb.ModelConfigRequest(name=self._model), timeout_s)
         except (RequestRefused, RetryableError):
             return None
-        return said.config.max_batch_size if said.config.max_batch_size > 0 else None
+        return response.config.max_batch_size if response.config.max_batch_size > 0 else None
 
 
 def _specs(tensors: Any) -> tuple[TensorSpec, ...]:

@@ -56,8 +56,8 @@ class HttpReply:
         """Return one line that describes an error: the error text if the body is JSON."""
         text = bytes(self.body[: 4 * _MAX_ERROR_CHARS]).decode("utf-8", "replace")
         with suppress(WireError):
-            said = parse_object(self.body)
-            text = str(said.get("error", said.get("detail", text)))
+            message = parse_object(self.body)
+            text = str(message.get("error", message.get("detail", text)))
         return (
             " ".join(text.split())[:_MAX_ERROR_CHARS]
             or f"HTTP status {self.status} and nothing else"
@@ -115,10 +115,10 @@ class HttpConnectionPool:
             BadAnswer: the answer is not HTTP, or is too large.
             UsageError: the token file cannot be read any more.
         """
-        said = {"Host": self._connector.host, **self._connector.headers(), **(headers or {})}
+        fields = {"Host": self._connector.host, **self._connector.headers(), **(headers or {})}
         if body:
-            said["Content-Length"] = str(sum(map(len, body)))
-        request = _HttpRequest(method, self._connector.path + path, said, body, check)
+            fields["Content-Length"] = str(sum(map(len, body)))
+        request = _HttpRequest(method, self._connector.path + path, fields, body, check)
         if (kept := self._take_idle()) is not None:
             try:
                 return self._exchange_on(kept, request, until_s)
@@ -337,9 +337,9 @@ def error_from_http(reply: HttpReply) -> EdlError:
         kind = next(kind for first, kind in _FAMILIES if reply.status >= first)
     error = kind(f"HTTP {reply.status}: {reply.error_text()}")
     if isinstance(error, RateLimited):
-        said = reply.headers.get("retry-after", "")
-        if said.isascii() and said.isdigit() and len(said) <= _MOST_SECONDS_DIGITS:
-            error.retry_after_s = float(said)
+        seconds = reply.headers.get("retry-after", "")
+        if seconds.isascii() and seconds.isdigit() and len(seconds) <= _MOST_SECONDS_DIGITS:
+            error.retry_after_s = float(seconds)
     return error
 
 
@@ -371,10 +371,10 @@ def decode_labels(reply: HttpReply) -> LabelResponse:
         raise error_from_http(reply)
     try:
         head, raw = split(reply.body, reply.headers.get(HEAD_LENGTH.lower()))
-        said = json_tensors.decode_response(head, raw)
+        response = json_tensors.decode_response(head, raw)
     except WireError as error:
         raise BadAnswer(str(error)) from None
-    return LabelResponse(said.outputs, said.parameters, said.output_parameters)
+    return LabelResponse(response.outputs, response.parameters, response.output_parameters)
 
 
 #: Statuses with which servers refuse a binary body, because they reject it or fail to parse it.

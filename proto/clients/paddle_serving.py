@@ -260,8 +260,8 @@ def check_error(number: int, message: str) -> None:
     kind = [family for first, family in _FAMILIES if first <= max(number, 0)][-1]
     if any(words in message for words in _MAY_PASS):
         kind = RetryableError
-    said = " ".join(message.split())[:500] or "nothing else"
-    raise kind(f"Paddle Serving answers err_no {number}: {said}")
+    text = " ".join(message.split())[:500] or "nothing else"
+    raise kind(f"Paddle Serving answers err_no {number}: {text}")
 
 
 def _parsed(kind: Any, data: bytes, server: str) -> Any:
@@ -410,8 +410,8 @@ class GeneralModelClient(_PaddleClient):
 
 
 def _log_id(request: LabelRequest) -> int:
-    said = request.request_id.rpartition("#")[2]
-    return int(said) if said.isascii() and said.isdigit() and len(said) <= _LOG_ID_DIGITS else 0
+    text = request.request_id.rpartition("#")[2]
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _LOG_ID_DIGITS else 0
 
 
 @contextlib.contextmanager

@@ -52,8 +52,8 @@ def prove(
     parts = [_PURPOSE, teacher_id, str(incarnation), challenge]
     if attested_address:
         parts.append(attested_address)
-    said = "".join(f"{len(part)}:{part}" for part in parts)
-    return hmac.new(key.encode(), said.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+    text = "".join(f"{len(part)}:{part}" for part in parts)
+    return hmac.new(key.encode(), text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
 
 def verify(

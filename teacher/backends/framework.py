@@ -31,8 +31,8 @@ def lacks_resources(error: Exception) -> bool:
     """Whether `error` is about the device or its memory, not about the inputs."""
     if isinstance(error, MemoryError | OSError | SystemError):
         return True
-    said = str(error).lower()
-    return any(word in said for word in (*_OF_MEMORY, *_OF_DEVICES))
+    text = str(error).lower()
+    return any(word in text for word in (*_OF_MEMORY, *_OF_DEVICES))
 
 
 @contextmanager
@@ -60,8 +60,8 @@ def translate_errors(
     except Exception as error:  # frameworks and the user's code may raise anything
         kind: type[EdlError] = RequestRefused
         if is_transient(error):
-            said = str(error).lower()
-            is_memory = isinstance(error, MemoryError) or any(word in said for word in _OF_MEMORY)
+            text = str(error).lower()
+            is_memory = isinstance(error, MemoryError) or any(word in text for word in _OF_MEMORY)
             kind = DeviceOutOfMemory if is_memory else RetryableError
         raise kind(f"{action} failed: {line(error)}") from error
 
@@ -126,11 +126,11 @@ def _difference(name: str, lower: Mapping[str, Array], reference: Mapping[str, A
     exact = reference[name].astype(np.float64)
     apart = float(np.abs(lower[name].astype(np.float64) - exact).max())
     share = apart / max(float(np.abs(exact).max()), np.finfo(np.float64).tiny)
-    said = f"{name} differs by at most {apart:.2g} ({share:.2%} of its largest value)"
+    text = f"{name} differs by at most {apart:.2g} ({share:.2%} of its largest value)"
     if exact.ndim < 2:
-        return said
+        return text
     same = int((lower[name].argmax(axis=-1) == exact.argmax(axis=-1)).sum())
-    return f"{said}, largest entry the same in {same} of {exact[..., 0].size}"
+    return f"{text}, largest entry the same in {same} of {exact[..., 0].size}"
 
 
 def gpu_of(device: str) -> int | None:

@@ -211,10 +211,10 @@ def _gpu_name(gpu: int) -> str:
 
 
 def _load_error(runtime: Any, model: Path, error: Exception) -> str:
-    said = f"onnxruntime {runtime.__version__} cannot load {model}: {_message(error)}"
+    text = f"onnxruntime {runtime.__version__} cannot load {model}: {_message(error)}"
     if any(word in str(error) for word in _NEEDS_NEWER):
-        return f"{said}; a newer one may: pip install --upgrade onnxruntime"
-    return said
+        return f"{text}; a newer one may: pip install --upgrade onnxruntime"
+    return text
 
 
 def _message(error: BaseException) -> str:

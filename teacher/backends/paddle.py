@@ -94,8 +94,8 @@ def first_line(error: BaseException) -> str:
     """Return the message of a Paddle error, without its C++ location."""
     lines = [line.strip() for line in str(error).splitlines()]
     notes = ("In user code", "[Hint", "[operator", "---")
-    said = [line for line in lines if line and not line.startswith(notes)]
-    return said[0] if said else type(error).__name__
+    messages = [line for line in lines if line and not line.startswith(notes)]
+    return messages[0] if messages else type(error).__name__
 
 
 def _may_pass(error: Exception) -> bool:

@@ -64,7 +64,7 @@ def open_backend(
     outputs: Sequence[TensorSpec] = (),
     preprocess: Sequence[str] = (),
     rate: float | None = None,
-    tell: Callable[[str], None] = lambda text: None,
+    on_progress: Callable[[str], None] = lambda text: None,
 ) -> Backend:
     """Load a model.
 
@@ -79,7 +79,7 @@ def open_backend(
         outputs: declared by the user, for models that do not state them.
         preprocess: steps before the model, in order.
         rate: samples per second of the device that "paced" emulates.
-        tell: called with a line about the accuracy of a lower precision.
+        on_progress: called with a line about the accuracy of a lower precision.
 
     Raises:
         ModelError: there is no such model, it cannot be read, or a teacher cannot serve it.
@@ -93,7 +93,7 @@ def open_backend(
     opened = _open(model, _kinds(backend), settings)
     if precision != "fp32":
         exact = _open(model, _kinds(backend), replace(settings, precision="fp32"))
-        tell(describe_difference(opened, exact, precision))
+        on_progress(describe_difference(opened, exact, precision))
     opened = OutputCheckedBackend(preprocessed(opened, preprocess, inputs), by_option=bool(outputs))
     for tensor in (*opened.spec.inputs, *opened.spec.outputs):
         if not tensor.shape:

@@ -214,13 +214,13 @@ def open_model(model: str, python: Path) -> ServingModel:
             " it with FLAGS_enable_pir_api=0 in the environment, which gives a .pdmodel file; or"
             " leave --engine out, and it is served by this teacher itself"
         )
-    said = _described(python, found.file)
+    description = _described(python, found.file)
     return ServingModel(
         found.file,
         found.companion,
-        str(said["paddle"]),
-        _specs(said["inputs"]),
-        _specs(said["outputs"]),
+        str(description["paddle"]),
+        _specs(description["inputs"]),
+        _specs(description["outputs"]),
     )
 
 
@@ -242,9 +242,9 @@ def _described(python: Path, program: Path) -> dict[str, Any]:
     return dict(json.loads(line))
 
 
-def _specs(said: Sequence[tuple[str, str, list[int]]]) -> tuple[TensorSpec, ...]:
+def _specs(tensors: Sequence[tuple[str, str, list[int]]]) -> tuple[TensorSpec, ...]:
     return tuple(
-        TensorSpec(name, datatype_named(dtype), tuple(shape)) for name, dtype, shape in said
+        TensorSpec(name, datatype_named(dtype), tuple(shape)) for name, dtype, shape in tensors
     )
 
 
@@ -399,10 +399,10 @@ def _configured(
     file = write_configuration(
         folder, model, port=port, calls=calls, device=predictor.device, threads=predictor.threads
     )
-    said = (config.service, config.server.host, calls, predictor.micro_batch or 1, config.grace_s)
+    argv = (config.service, config.server.host, calls, predictor.micro_batch or 1, config.grace_s)
     return supervise.Command(
         "paddle-serving",
-        (str(python), *PYTHON_OPTIONS, str(_SERVICE_PROGRAM), str(file), *map(str, said)),
+        (str(python), *PYTHON_OPTIONS, str(_SERVICE_PROGRAM), str(file), *map(str, argv)),
         # Folders for upstream's logs and its list of processes.
         env={"SERVING_HOME": str(folder), "SERVING_LOG_PATH": str(folder)},
         cwd=folder,
@@ -458,16 +458,16 @@ def _ready_once(
     on_ready: Callable[[str], None], ready: str, on_progress: Callable[[str], None]
 ) -> Callable[[str], None]:
     """Return a function that reports `ready` at the first registration, and all as progress."""
-    told = False
+    reported = False
 
-    def tell(words: str) -> None:
-        nonlocal told
-        on_progress(words)
-        if not told:
+    def report(text: str) -> None:
+        nonlocal reported
+        on_progress(text)
+        if not reported:
             on_ready(ready)
-        told = True
+        reported = True
 
-    return tell
+    return report
 
 
 def _check_host(host: str, insecure: bool) -> None:

@@ -65,8 +65,8 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        said = json.dumps([asdict(self), _SITECUSTOMIZE], sort_keys=True)
-        return hashlib.sha256(said.encode()).hexdigest()
+        content = json.dumps([asdict(self), _SITECUSTOMIZE], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
 
 
 def recipe(gpu: bool = False) -> Recipe:
@@ -81,13 +81,13 @@ def recipe(gpu: bool = False) -> Recipe:
     return Recipe((*paddle, *_IMPORTED), (server, "paddle-serving-app==0.9.0"))
 
 
-def make(folder: Path, recipe: Recipe, tell: Callable[[str], None]) -> Path:
+def make(folder: Path, recipe: Recipe, on_progress: Callable[[str], None]) -> Path:
     """Create the environment in `folder` unless it is complete; return its interpreter.
 
     Args:
         folder: a new folder, or one that this function created; an incomplete one is created again.
         recipe: what to install.
-        tell: called with progress, in words.
+        on_progress: called with progress, in words.
 
     Raises:
         UsageError: the folder holds something else.
@@ -97,26 +97,26 @@ def make(folder: Path, recipe: Recipe, tell: Callable[[str], None]) -> Path:
     python = folder / "bin" / "python"
     stamp = folder / _STAMP
     if stamp.is_file() and stamp.read_text() == recipe.digest and python.exists():
-        tell(f"{folder} is up to date")
+        on_progress(f"{folder} is up to date")
         return python
     if folder.exists():
         _refuse_what_is_not_ours(folder)
         shutil.rmtree(folder)
-    tell(f"making {folder}")
+    on_progress(f"making {folder}")
     folder.mkdir(parents=True)
     stamp.touch()
     _run("venv", sys.executable, "-m", "venv", str(folder))
-    tell(f"installing {', '.join(recipe.dependencies)}")
+    on_progress(f"installing {', '.join(recipe.dependencies)}")
     _pip(python, *recipe.dependencies)
-    tell(f"installing {', '.join(recipe.alone)} without the dependencies that they declare")
+    on_progress(f"installing {', '.join(recipe.alone)} without the dependencies that they declare")
     _pip(python, "--no-deps", *recipe.alone)
-    tell(f"installing the Python files of {recipe.client}")
+    on_progress(f"installing the Python files of {recipe.client}")
     _install_client(python, recipe.client)
     (_site_packages(python) / "sitecustomize.py").write_text(_SITECUSTOMIZE)
     with tempfile.TemporaryDirectory() as scratch:  # upstream writes files when it is imported
         _run("check", str(python), "-c", _CHECK, cwd=Path(scratch))
     stamp.write_text(recipe.digest)
-    tell(f"Paddle Serving runs by {python}")
+    on_progress(f"Paddle Serving runs by {python}")
     return python
 
 
@@ -156,8 +156,8 @@ def _run(name: str, *argv: str, cwd: Path | None = None) -> None:
         process.stop()
         raise ProcessFailed(f"{name} took longer than {_STEP_S:g} s and was ended")
     if code:
-        said = "\n".join(process.tail(5))
-        raise ProcessFailed(f"{name} {supervise.describe_exit(code)}: {said}")
+        output = "\n".join(process.tail(5))
+        raise ProcessFailed(f"{name} {supervise.describe_exit(code)}: {output}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -113,8 +113,8 @@ class AttestationServer:
             context.set_trailing_metadata(identity.proof(asked))
         except EdlError as error:
             context.abort(*to_status(error))
-        said = pb.ServerMetadataResponse(name="edl-teacher-register", version=__version__)
-        return said.SerializeToString()
+        response = pb.ServerMetadataResponse(name="edl-teacher-register", version=__version__)
+        return response.SerializeToString()
 
 
 def _anybody(answer: Callable[[], Any]) -> grpc.RpcMethodHandler[Any, Any]:
@@ -145,7 +145,7 @@ def resolve_endpoint(
     """
     if "://" in config.endpoint or config.protocol != OIP:
         return config
-    told = ""
+    reported = ""
     while not stop.requested:
         silent: list[str] = []
         for endpoint in (f"grpc://{config.endpoint}", f"http://{config.endpoint}"):
@@ -153,8 +153,8 @@ def resolve_endpoint(
                 return replace(config, endpoint=endpoint)
             silent.append(f"{endpoint}: {why}")
         where = f"{config.model} at {config.endpoint}"
-        if (text := f"{where} is not registered: {'; '.join(silent)}") != told:
-            told = text
+        if (text := f"{where} is not registered: {'; '.join(silent)}") != reported:
+            reported = text
             on_progress(text)
         stop.wait(config.health_check.every_s)
     return None

@@ -193,8 +193,8 @@ class ServerTest:
         names = [tensor.name for tensor in known]
         for tensor in self._config.inputs:
             if tensor.name not in names:
-                said = ", ".join(names)[:_WORDS]
-                raise UsageError(f"it has no input {tensor.name!r}; its inputs are {said}")
+                known = ", ".join(names)[:_WORDS]
+                raise UsageError(f"it has no input {tensor.name!r}; its inputs are {known}")
 
     def _measure(self, batch: Mapping[str, Array]) -> float:
         rows = len(next(iter(batch.values())))
@@ -212,9 +212,9 @@ class ServerTest:
 
 
 def _unusable_inputs(inputs: Sequence[TensorSpec], why: str) -> UsageError:
-    said = " ".join(map(str, inputs))
+    described = " ".join(map(str, inputs))
     return UsageError(
-        f"no batch can be made of {said[:_WORDS]} ({why}): describe the inputs by --input"
+        f"no batch can be made of {described[:_WORDS]} ({why}): describe the inputs by --input"
         " NAME:DATATYPE:DIMS, or give a --canary"
     )
 

@@ -101,8 +101,8 @@ def user_behind(connection: socket.socket) -> int:
     """Return the user at the other end of a Unix socket; -1 if the system does not tell."""
     if not hasattr(socket, "SO_PEERCRED"):
         return -1
-    said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(said)[1])
+    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(packed)[1])
 
 
 #: Process, user, group.

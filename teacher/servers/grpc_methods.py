@@ -92,12 +92,12 @@ class _InferStream:
                     return
                 before, self._last = self._last, asyncio.get_running_loop().create_future()
                 mine = self._last
-            said = await self._answer(data)
+            answer = await self._answer(data)
             del data  # free the memory early
             await before
             async with self._to_write:
-                await self._context.write(said)
-            del said  # free it before the next one
+                await self._context.write(answer)
+            del answer  # free it before the next one
             mine.set_result(None)
             self._in_work -= 1
             if not self._in_work:

@@ -78,8 +78,8 @@ def refuse_browsers(app: ASGIApp, *, local: bool) -> ASGIApp:
 
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
         if refused := refusal(Headers(scope=scope)):
-            status, words = refused
-            await JSONResponse({"error": words}, status)(scope, receive, send)
+            status, text = refused
+            await JSONResponse({"error": text}, status)(scope, receive, send)
         else:
             await app(scope, receive, send)
 
@@ -105,14 +105,14 @@ def record_calls(app: ASGIApp, recorder: Recorder) -> ASGIApp:
         with recorder.call("http", method, lambda: join_address(*scope["client"])) as entry:
             scope["state"][_ENTRY] = entry
 
-            async def told(message: AsgiMessage) -> None:
+            async def send_and_record(message: AsgiMessage) -> None:
                 if message["type"] == "http.response.start":
                     entry.status = message["status"]
                 else:
                     entry.sent_bytes = len(message.get("body", b""))
                 await send(message)
 
-            await app(scope, receive, told)
+            await app(scope, receive, send_and_record)
 
     return ask
 
@@ -141,7 +141,7 @@ _HTTP_ONLY_STATUSES: Final = {PathNotFound: 404, UnsupportedEncoding: 415, Reque
 
 def to_http(error: EdlError) -> tuple[int, dict[str, str], str]:
     """Return the answer to a failed request: status, headers, message."""
-    code, words = to_status(error)
+    code, text = to_status(error)
     status = _HTTP_ONLY_STATUSES.get(type(error), HTTP.get(code, 500))
     headers = {STATUS_HEADER: code.name, **dict(to_metadata(error))}
     if status == 401:
@@ -149,7 +149,7 @@ def to_http(error: EdlError) -> tuple[int, dict[str, str], str]:
     if isinstance(error, RateLimited) and status == 429:
         # In whole seconds, rounded up.
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s or 0)))
-    return status, headers, words
+    return status, headers, text
 
 
 def message_to_json(message: Message) -> dict[str, Any]:
@@ -298,8 +298,8 @@ class HttpApi:
         """Return the application with all routes."""
         routes = [
             self._get("/v2", "ServerMetadata"),
-            self._get("/v2/health/live", "ServerLive", lambda said: _status_response(said.live)),
-            self._get("/v2/health/ready", "ServerReady", lambda said: _status_response(said.ready)),
+            self._get("/v2/health/live", "ServerLive", lambda body: _status_response(body.live)),
+            self._get("/v2/health/ready", "ServerReady", lambda body: _status_response(body.ready)),
             self._get("/v2/models/stats", "ModelStatistics"),
             _post("/v2/repository/index", self._index),
             _post("/v2/systemsharedmemory/region/{name}/register", self._register),
@@ -308,7 +308,7 @@ class HttpApi:
             routes += [
                 self._get(model, "ModelMetadata"),
                 self._get(
-                    f"{model}/ready", "ModelReady", lambda said: _status_response(said.ready)
+                    f"{model}/ready", "ModelReady", lambda body: _status_response(body.ready)
                 ),
                 self._get(f"{model}/stats", "ModelStatistics"),
                 _post(f"{model}/infer", self._infer),
@@ -332,7 +332,7 @@ class HttpApi:
         self._json_reader.shutdown(wait=False)
 
     def _get(
-        self, path: str, name: str, answer: Callable[[Any], Response] = lambda said: _json(said)
+        self, path: str, name: str, answer: Callable[[Any], Response] = lambda body: _json(body)
     ) -> Route:
         """Return the route of a method that takes its request from the path."""
 
@@ -395,8 +395,8 @@ class HttpApi:
     async def _refuse(self, _: Request, error: Exception) -> Response:
         assert isinstance(error, EdlError)
         self._recorder.refused(error)
-        status, headers, words = to_http(error)
-        return JSONResponse({"error": words}, status, headers)
+        status, headers, text = to_http(error)
+        return JSONResponse({"error": text}, status, headers)
 
     async def _unknown_path(self, request: Request, error: Exception) -> Response:
         """Answer requests for unknown paths and methods."""

@@ -287,20 +287,20 @@ class InferenceServicer:
                 reading.check()
                 samples = len(next(iter(request.inputs.values())))
                 timing.labels_ready(samples, labels.device_seconds)
-                said: dict[str, dict[str, Parameter]] = {}
+                refs: dict[str, dict[str, Parameter]] = {}
                 if output_refs:
-                    said = await in_thread(
+                    refs = await in_thread(
                         write_outputs, self.memory, caller, labels.outputs, output_refs
                     )
-                told = spec.output_parameters
+                own = spec.output_parameters
                 response = InferResponse(
                     model_name=self.identity.service,
                     model_version=MODEL_VERSION,
                     request_id=request.request_id,
                     outputs=labels.outputs,
                     output_parameters={
-                        **told,
-                        **{name: {**told.get(name, {}), **ref} for name, ref in said.items()},
+                        **own,
+                        **{name: {**own.get(name, {}), **ref} for name, ref in refs.items()},
                     },
                     parameters={
                         **spec.parameters,
@@ -308,7 +308,7 @@ class InferenceServicer:
                         "draining": self.identity.draining,
                     },
                 )
-                encoded, entry.sent_bytes = await encode(request, response, said)
+                encoded, entry.sent_bytes = await encode(request, response, refs)
                 return encoded
             finally:
                 labels.release()

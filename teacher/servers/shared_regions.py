@@ -283,9 +283,9 @@ def write_outputs(
     Returns:
         The parameters of each output in the answer, by name.
     """
-    said = {}
+    locations = {}
     for name, ref in refs.items():
         data = to_bytes(outputs[name])
         memory.write(caller, ref, data)
-        said[name] = replace(ref, nbytes=len(data)).parameters()
-    return said
+        locations[name] = replace(ref, nbytes=len(data)).parameters()
+    return locations

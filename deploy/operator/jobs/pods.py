@@ -60,9 +60,9 @@ def pod_of(job: Object, number: int, coordinator: str | None) -> Object:
     url = spec.get("coordinator") or coordinator
     try:
         pod_spec = merged(_pod_spec(job, number, url), template.get("spec") or {})
-        told = template.get("metadata") or {}
-        labels = {**(told.get("labels") or {}), **labels_of("student", job=name, node=str(number))}
-        annotations = dict(told.get("annotations") or {})
+        meta = template.get("metadata") or {}
+        labels = {**(meta.get("labels") or {}), **labels_of("student", job=name, node=str(number))}
+        annotations = dict(meta.get("annotations") or {})
         _check_training(job, pod_spec)
     except (TypeError, AttributeError, KeyError, ValueError) as error:
         raise UsageError(f"podTemplate is no template of a pod: {error}") from None
@@ -141,8 +141,8 @@ def _check_training(job: Object, pod_spec: Object) -> None:
         UsageError: the job and its template name no URL, or no shared location.
     """
     own = next(one for one in pod_spec["containers"] if one["name"] == NODE_CONTAINER)
-    told = check_coordinator(own) or own.get("envFrom")
-    if job["spec"].get("train") and not told:
+    coordinator_known = check_coordinator(own) or own.get("envFrom")
+    if job["spec"].get("train") and not coordinator_known:
         raise UsageError(
             "its nodes meet in the mesh's Redis: name it as spec.coordinator, or start the operator"
             " with --redis"

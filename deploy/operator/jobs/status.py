@@ -116,8 +116,8 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Object:
 
     An empty text becomes None, because some API servers store it as null.
     """
-    told = {key: None if value == "" else value for key, value in after.items()}
-    return {key: value for key, value in told.items() if before.get(key) != value}
+    fields = {key: None if value == "" else value for key, value in after.items()}
+    return {key: value for key, value in fields.items() if before.get(key) != value}
 
 
 def _conditions(actions: JobActions, reason: str) -> list[Condition]:

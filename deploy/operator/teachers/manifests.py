@@ -80,10 +80,10 @@ def deployment_of(resource: Object, replicas: int, coordinator: str | None) -> O
     template = spec.get("podTemplate") or {}
     try:
         pod = merged(_pod(resource, coordinator), template.get("spec") or {})
-        told = template.get("metadata") or {}
-        template_meta: Object = {"labels": {**(told.get("labels") or {}), **labels}}
-        if told.get("annotations"):
-            template_meta["annotations"] = dict(told["annotations"])
+        user_meta = template.get("metadata") or {}
+        template_meta: Object = {"labels": {**(user_meta.get("labels") or {}), **labels}}
+        if user_meta.get("annotations"):
+            template_meta["annotations"] = dict(user_meta["annotations"])
         container = next(one for one in pod["containers"] if one["name"] == CONTAINER)
         _check_container(container)
     except (TypeError, AttributeError, KeyError, ValueError) as error:
@@ -162,17 +162,17 @@ def _check_container(container: Object) -> None:
     Raises:
         UsageError: it would not start, or clients would not find it.
     """
-    told = check_coordinator(container)
+    coordinator_known = check_coordinator(container)
     if container.get("envFrom"):
         return  # the variables there are not known
-    if not told:
+    if not coordinator_known:
         raise UsageError(
             "spec.coordinator: teachers register in the mesh's Redis: name it, or start the"
             " operator with --redis"
         )
-    said = {word.split("=")[0] for word in container.get("args") or ()}
-    said |= {one["name"] for one in container.get("env") or ()}
-    if not said & {*_CREDENTIALS, *_CREDENTIAL_VARIABLES}:
+    given_names = {word.split("=")[0] for word in container.get("args") or ()}
+    given_names |= {one["name"] for one in container.get("env") or ()}
+    if not given_names & {*_CREDENTIALS, *_CREDENTIAL_VARIABLES}:
         raise UsageError(
             "spec.args: teachers are reached from other machines, and callers are not"
             " authenticated: give them --tokens or --tls-ca (of a Secret that"
