@@ -193,8 +193,8 @@ class ServerTest:
         names = [tensor.name for tensor in known]
         for tensor in self._config.inputs:
             if tensor.name not in names:
-                known = ", ".join(names)[:_WORDS]
-                raise UsageError(f"it has no input {tensor.name!r}; its inputs are {known}")
+                listed = ", ".join(names)[:_WORDS]
+                raise UsageError(f"it has no input {tensor.name!r}; its inputs are {listed}")
 
     def _measure(self, batch: Mapping[str, Array]) -> float:
         rows = len(next(iter(batch.values())))
