@@ -17,7 +17,7 @@ from edl.tests.cli_output import output_of
 @pytest.fixture(autouse=True)
 def signals_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """`edl` would end this process, a test worker, at the next SIGINT."""
-    monkeypatch.setattr(cli, "end_at_once", lambda name: None)
+    monkeypatch.setattr(cli, "exit_on_interrupt", lambda name: None)
 
 
 def test_the_overview_shows_what_the_commands_say_of_themselves() -> None:

@@ -15,9 +15,9 @@ from edl.tests.runtime.programs import WAIT_S, python
 
 PROGRAM = """
     import logging, sys
-    from edl.runtime.logs import Fields, configure_logging, log_as, tell
+    from edl.runtime.logs import Fields, add_log_fields, configure_logging, tell
     configure_logging("verbose" in sys.argv)
-    log_as(job="digits")
+    add_log_fields(job="digits")
     log = logging.getLogger("edl.x")
     log.debug("detail")
     for library in ("grpc._cython.cygrpc", "asyncio"):

@@ -289,7 +289,7 @@ def test_without_a_device_requests_fail_at_once() -> None:
         with pytest.raises(RetryableError, match="restarting"):
             b.label(array(1, 4))
         stopped.batcher.stop()
-        with pytest.raises(RetryableError, match="has left"):
+        with pytest.raises(RetryableError, match="has stopped"):
             others[2].result(WAIT_S)
 
 

@@ -76,7 +76,7 @@ def test_what_the_cluster_takes_away_is_replaced_and_counted_as_no_failure(
     assert world.nodes("a")[-1] >= 6
     status = world.status("a")
     assert (status["state"], status["failures"]) == ("running", 0)
-    assert ("NodeLost", "node 3 was ended: Evicted: low on memory") in cluster.events("a")
+    assert ("NodeLost", "the cluster ended node 3: Evicted: low on memory") in cluster.events("a")
 
 
 def test_a_job_recreated_under_its_name_gets_new_pods(cluster: Cluster) -> None:
@@ -119,7 +119,7 @@ def test_an_invalid_spec_is_reported_in_the_status_and_hinders_no_other_job(
     world.submit("b", 1, 2)
     world.rest()
     assert world.status("a")["state"] == "creating"
-    assert "--nodes is what" in world.status("a")["reason"]
+    assert "--nodes is set from" in world.status("a")["reason"]
     assert (world.nodes("a"), world.nodes("b")) == ([], [1, 2])
     world.ask("a", train=None, command="work")
     world.rest()

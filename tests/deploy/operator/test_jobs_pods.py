@@ -131,7 +131,7 @@ def test_checkpoints_that_need_no_claim(spec: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ({"train": "job.py --nodes 2"}, "--nodes is what"),
+        ({"train": "job.py --nodes 2"}, "--nodes is set from"),
         ({"train": "--epochs 3"}, "expects the job file first"),
         ({"checkpoint": None}, "share their checkpoints: name a volume claim"),
         ({"train": None, "command": "a 'b"}, "No closing quotation"),

@@ -123,7 +123,11 @@ def test_a_lasting_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
             world.loop.round(0.0)
             world.now_s += 30
     said = [one.getMessage() for one in caplog.records]
-    assert said == ["ill wait: away", "ill wait: still", "ill go on"]
+    assert said == [
+        "ill are not reconciled: away",
+        "ill are not reconciled: still",
+        "ill are reconciled again",
+    ]
 
 
 @pytest.mark.system

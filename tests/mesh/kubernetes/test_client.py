@@ -147,5 +147,5 @@ def test_quantities(text: str | int, number: float | None) -> None:
 def test_times_come_back(seconds: float) -> None:
     assert seconds_of(rfc3339(seconds)) == pytest.approx(seconds, abs=2e-6)
     assert seconds_of(rfc3339_s(seconds)) == int(seconds)
-    with pytest.raises(errors.UsageError, match="no time"):
+    with pytest.raises(errors.UsageError, match="is not an RFC 3339 time"):
         seconds_of("yesterday")
