@@ -124,7 +124,7 @@ _COMMANDS = {
     ),
     "events": (
         "mesh.resources.cli",
-        "Show what happened in the mesh, and why: who came, was lost, drained, was given to whom.",
+        "Show the log of the mesh: members that joined, left or were lost, and assignments.",
     ),
     "doctor": (
         "coordinator.ops.doctor_cli",
