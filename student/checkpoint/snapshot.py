@@ -81,7 +81,7 @@ class Header:
         return cls(*fields) if magic == _MAGIC else None
 
 
-class _Slot:
+class Slot:
     """A memory file, opened by this process."""
 
     def __init__(self, fd: int) -> None:
@@ -148,7 +148,7 @@ class SnapshotOwner:
     """
 
     def __init__(self) -> None:
-        self._slots = [_Slot(os.memfd_create(_NAME, os.MFD_CLOEXEC)) for _ in range(SLOTS)]
+        self._slots = [Slot(os.memfd_create(_NAME, os.MFD_CLOEXEC)) for _ in range(SLOTS)]
         self.keys = [key_of(os.getpid(), slot.fd) for slot in self._slots]
 
     def __enter__(self) -> Self:
@@ -165,7 +165,7 @@ class SnapshotOwner:
     def newest_header(self) -> Header | None:
         """Return the header of the newest complete snapshot; None if there is none."""
         for _ in range(_ROUNDS):
-            if found := [header for header in map(_Slot.header, self._slots) if header]:
+            if found := [header for header in map(Slot.header, self._slots) if header]:
                 return max(found, key=lambda one: one.sequence)
         return None
 
@@ -219,7 +219,7 @@ class SnapshotWriter:
         Raises:
             MemoryRefused: the system has too little memory. The other slot is unchanged.
         """
-        sequences = [header.sequence if header else 0 for header in map(_Slot.header, self._slots)]
+        sequences = [header.sequence if header else 0 for header in map(Slot.header, self._slots)]
         older, newer = sorted(range(len(self._slots)), key=sequences.__getitem__)
         # A reader locks at most one slot; if it switches slots meanwhile, wait for it.
         for number, wait in ((older, False), (newer, False), (older, True)):
@@ -236,7 +236,7 @@ class SnapshotWriter:
 
 
 @contextlib.contextmanager
-def newest_of(slots: Sequence[_Slot]) -> Iterator[tuple[Header, Contents] | None]:
+def newest_of(slots: Sequence[Slot]) -> Iterator[tuple[Header, Contents] | None]:
     """Yield the newest complete snapshot of these slots, locked in the context; None: none."""
     for _ in range(_ROUNDS):
         found = [(header.sequence, slot) for slot in slots if (header := slot.header())]
@@ -250,16 +250,16 @@ def newest_of(slots: Sequence[_Slot]) -> Iterator[tuple[Header, Contents] | None
     yield None
 
 
-def open_slots(keys: Sequence[str]) -> list[_Slot]:
+def open_slots(keys: Sequence[str]) -> list[Slot]:
     """Open the slots of an owner on this host; locks belong to this opening.
 
     Raises:
         UsageError: a key is invalid, or its owner is gone.
     """
-    slots: list[_Slot] = []
+    slots: list[Slot] = []
     try:
         for key in keys:
-            slots.append(_Slot(_open(key)))
+            slots.append(Slot(_open(key)))
     except OSError as error:
         for slot in slots:
             slot.close()
@@ -282,7 +282,7 @@ def _open(key: str) -> int:
     return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
 
-def _fill(slot: _Slot, contents: Contents, sequence: int) -> None:
+def _fill(slot: Slot, contents: Contents, sequence: int) -> None:
     """Copy `contents` into a locked slot: remove the header first, write the new one last."""
     layout, total, table = _layout(contents)
     slot.grow(total)
@@ -316,7 +316,7 @@ def _first_array(table_bytes: int) -> int:
     return -(-(_TABLE_AT + table_bytes) // ALIGNMENT) * ALIGNMENT
 
 
-def _read(slot: _Slot, header: Header) -> Contents | None:
+def _read(slot: Slot, header: Header) -> Contents | None:
     memory = slot.mapped(header.total_bytes)
     table = memory[_TABLE_AT : _TABLE_AT + header.table_bytes]
     if zlib.crc32(table) != header.table_crc:

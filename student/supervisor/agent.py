@@ -365,7 +365,7 @@ class Supervisor:
                 generation.endpoints,
                 checkpoint.location if checkpoint else "",
                 checkpoint.world if checkpoint else 0,
-                self._checkpoints.keys,
+                () if local else self._checkpoints.keys,
                 order["restarts_epoch"],
             )
             for local in range(self._settings.ranks_per_node)

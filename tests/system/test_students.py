@@ -18,9 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from edl.proto.shared_buffer import key_of
 from edl.runtime.errors import NoTeacherAvailable
 from edl.runtime.supervise import Process, python_command, start
 from edl.student.checkpoint import Repository
+from edl.student.checkpoint.snapshot import Slot, open_slots
 from edl.tests.student.id_log import check_each_once, surviving
 from edl.tests.system.coordinator_process import edl_output
 from edl.tests.system.redis_servers import redis_server
@@ -176,6 +178,64 @@ def test_a_kill_and_a_hang(tmp_path: Path, rng: random.Random) -> None:
         assert len(nodes.restored()) == 3, said
     error = re.findall(r"^finished at step \d+  error (\S+)", said, re.MULTILINE)
     assert float(error[0]) < 0.01, "what a job without any death comes to is far below"
+
+
+#: Its copy into shared memory takes so long that a test sees it.
+LARGE = """
+
+
+class Large(paddle.nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.inner = paddle.nn.Linear(FEATURES, 1)
+        self.register_buffer("ballast", paddle.zeros([2**25], "int64"))
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def model():
+    return Large()
+"""
+
+
+def slots_of(node: Process) -> list[Slot]:
+    """The memory for snapshots of a node, as its ranks open it."""
+    folder = Path(f"/proc/{node.pid}/fd")
+    found = [fd for fd in folder.iterdir() if "edl-snapshot" in os.readlink(fd)]
+    return open_slots([key_of(node.pid, int(fd.name)) for fd in found])
+
+
+@pytest.mark.timeout(300)
+def test_ranks_of_a_node_killed_during_a_copy_leave_the_snapshot_before(tmp_path: Path) -> None:
+    """The disk takes no checkpoint meanwhile: the snapshot in memory is all that there is."""
+    job_file, rows = tmp_path / "job.py", 1200
+    job_file.write_text(f"{JOB_FILE.read_text()}\n\n{LARGE}")
+    options = ("--ranks-per-node", 2, "--epochs", 1, "--save-every-steps", 2)
+    environment = {"EDL_TEST_ROWS": str(rows)}
+    place, aside = tmp_path / "checkpoints", tmp_path / "aside"
+    with closing(Nodes(tmp_path, options, job_file, environment)) as nodes:
+        nodes.pace(0.1)
+        node = nodes.start()
+        nodes.reach(1, 6)
+        ranks = [nodes.rank(number, node) for number in range(2)]
+        place.rename(aside)
+        place.touch()
+        slots, seen = slots_of(node), set[int]()
+        while True:  # until a copy begins after ten saves, or none is complete
+            steps = [header.step for slot in slots if (header := slot.header())]
+            seen.update(steps)
+            if not steps or (len(seen) > 10 and len(steps) < len(slots)):
+                break
+            time.sleep(0.0005)
+        for rank in ranks:
+            os.kill(rank, signal.SIGKILL)
+        nodes.pace(0.0)
+        place.unlink()
+        aside.rename(place)
+        nodes.end()
+        assert nodes.restored()[2] == max(seen)
+        check_each_once(nodes.ids, nodes.restored(), rows, 1)
 
 
 BATCH = 12

@@ -88,7 +88,7 @@ class StandIn:
             return
         self.batch = self.settings.total_batch or self.job["batch"]
         self.step = open_checkpoint(order.restore).step if order.restore else 0
-        self.writer = SnapshotWriter(order.snapshot) if order.local_rank == 0 else None
+        self.writer = SnapshotWriter(order.snapshot) if order.snapshot else None
         told = self.settings
         self.rhythm = SaveSchedule(told.save_every_steps, told.save_every_s, told.save_overhead)
         self.saved_step, self.saved_s = self.step, time.monotonic()
