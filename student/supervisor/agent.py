@@ -147,10 +147,10 @@ class Supervisor:
                 return NodeOutcome("left")
             self._session.tell(fingerprint=fingerprint)
             self._session.start()
-            self._session.note({"kind": "joined", "generation": 0, "node": self._node})
+            self._session.add_event({"kind": "joined", "generation": 0, "node": self._node})
             while (outcome := self._turn(stop)) is None:
                 pass
-            self._session.note({"kind": "left", "generation": self._seen, "node": self._node})
+            self._session.add_event({"kind": "left", "generation": self._seen, "node": self._node})
             return outcome
         finally:
             self._close()
@@ -404,7 +404,7 @@ class Supervisor:
                 if self._is_first():
                     self._checkpoints.write()
             case Scaled() if rank.number == 0:
-                self._session.note({"kind": "scaled", "generation": number, **asdict(word)})
+                self._session.add_event({"kind": "scaled", "generation": number, **asdict(word)})
             case Ready() | Progress():
                 self._session.report(number, rank.number, report_of(rank))
         self._reporter.heard(rank, word)

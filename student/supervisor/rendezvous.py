@@ -1,8 +1,8 @@
 """A node's session at the job board, and its work while it leads.
 
-While it trains, the supervisor waits for Redis only to note events. It passes its facts to the
-session and reads the latest view. A thread of the session sends heartbeats, reads the board, and
-leads if elected. While Redis does not answer, the view stays the same, and `RendezvousSession.away`
+While it trains, the supervisor never waits for Redis. It passes its facts and events to the session
+and reads the latest view. A thread of the session sends heartbeats, reads the board, and leads if
+elected. While Redis does not answer, the view stays the same, and `RendezvousSession.away`
 says for how long and why.
 """
 
@@ -107,6 +107,7 @@ class RendezvousSession:
         self._beaten_s = 0.0
         self._back_s: float | None = None  # when the board answered again
         self._reports: dict[tuple[int, int], Mapping[str, Any]] = {}
+        self._events: list[Mapping[str, Any]] = []
         self._view = RendezvousView()
         self._away: tuple[float, str] | None = None
         self._wake = threading.Event()
@@ -155,12 +156,11 @@ class RendezvousSession:
         with self._lock:
             self._reports[generation, rank] = facts
 
-    def note(self, event: Mapping[str, Any]) -> None:
-        """Append to the job's timeline, if the board answers."""
-        try:
-            self._board.note(self._job, event)
-        except EdlError as error:
-            log.debug("not noted in the timeline, %s: %s", error, event)
+    def add_event(self, event: Mapping[str, Any]) -> None:
+        """Append to the job's timeline, soon; the event is lost if the board does not answer."""
+        with self._lock:
+            self._events.append(event)
+        self._wake.set()
 
     def stop(self) -> None:
         """Leave the board, and stop the thread."""
@@ -170,6 +170,7 @@ class RendezvousSession:
             self._thread.join(_STOP_S)
         try:
             if self._away is None:
+                self._send_events()
                 self._board.resign(self._job, self._node)
                 self._board.leave(self._job, self._node)
         except EdlError as error:
@@ -196,7 +197,8 @@ class RendezvousSession:
 
     def _tick(self) -> None:
         self._beat()
-        self._pass_reports()
+        self._send_events()
+        self._send_reports()
         view = self._look(self._board.lead(self._job, self._node, self._ttl_s))
         if self._away is not None:
             log.info("the job board answers again")
@@ -232,7 +234,13 @@ class RendezvousSession:
             self._board.join(self._job, self._node, facts.to_json(), self._ttl_s, since)
         self._told, self._beaten_s = facts, now_s
 
-    def _pass_reports(self) -> None:
+    def _send_events(self) -> None:
+        with self._lock:
+            events, self._events = self._events, []
+        for event in events:
+            self._board.note(self._job, event)
+
+    def _send_reports(self) -> None:
         with self._lock:
             reports, self._reports = self._reports, {}
         for (generation, rank), facts in reports.items():

@@ -110,6 +110,27 @@ def test_end_of_an_earlier_run_is_ignored(board: VirtualBoard, seat: RendezvousS
     assert board.outcome(JOB) is None
 
 
+def test_the_supervisor_does_not_wait_for_a_board_that_hangs(
+    board: VirtualBoard, seat: RendezvousSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its events are sent in the order in which they came; the last one before the node leaves."""
+    answers = threading.Event()
+
+    def note(job: str, event: dict[str, Any]) -> str:
+        assert answers.wait(DEADLINE_S)
+        return JobBoard.note(board, job, event)
+
+    monkeypatch.setattr(board, "note", note)
+    adding = threading.Thread(target=seat.add_event, args=({"kind": "joined"},))
+    adding.start()
+    adding.join(DEADLINE_S / 4)
+    assert not adding.is_alive()
+    answers.set()
+    seat.add_event({"kind": "left"})
+    seat.stop()
+    assert [one.body["kind"] for one in board.events(JOB)] == ["joined", "left"]
+
+
 def test_nodes_of_other_versions_read_recalls_and_generations() -> None:
     recall = RecallWorld(3, True, "rank 1 does not come")
     for told in (recall, replace(recall, hung=(1,))):
