@@ -312,6 +312,8 @@ class Supervisor:
         checkpoint: Checkpoint | None = None
         restored = generation.world.restored
         if generation.world.origin is not None:
+            if not self._checkpoints.search_due:
+                return
             try:
                 history = (self._session.view.generation or generation).history
                 checkpoint = self._checkpoints.find(generation.world.origin, history)

@@ -16,7 +16,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -139,6 +140,11 @@ class _Look:
             self.over.set()
 
 
+#: After a search of the place, the next one waits for this multiple of its duration: it takes a
+#: small part of the supervisor's time and of the requests that a bucket allows.
+_SEARCH_PAUSE: Final = 10.0
+#: Most seconds of that.
+_MOST_PAUSE_S: Final = 2.0
 #: Most seconds to wait for a void write to end: other nodes wait for this one.
 _VOID_S: Final = 2.0
 _FOLDER: Final = "edl-student-"
@@ -175,6 +181,7 @@ class CheckpointManager:
         self.verifier = CheckpointVerifier(Repository(self.url, keep))
         self._provenance = Provenance()
         self._generation = 0
+        self._search_again_s = 0.0  # when the next search may begin, by the monotonic clock
         self._open()
 
     def _open(self) -> None:
@@ -219,6 +226,7 @@ class CheckpointManager:
             writes: this node has the snapshot that it starts from, and must write it.
         """
         self._generation, world = generation.number, generation.world
+        self._search_again_s = 0.0
         if self.snapshot > world.restored:
             self._end_writing(_VOID_S)
             self._open()
@@ -245,6 +253,11 @@ class CheckpointManager:
             return f"not known: {error}"
         return "none" if whole is None else f"that of step {whole.step}"
 
+    @property
+    def search_due(self) -> bool:
+        """Whether to call `find` or `has` again: a slow place is searched with pauses."""
+        return time.monotonic() >= self._search_again_s
+
     def find(self, origin: CheckpointEntry, history: CheckpointHistory) -> Checkpoint | None:
         """Return the checkpoint that a generation starts from; None: it is not on disk (yet).
 
@@ -258,7 +271,8 @@ class CheckpointManager:
             CheckpointUnavailable: the place cannot be read now.
             UsageError: a checkpoint of this name has another manifest.
         """
-        found = self._finding.find(origin.name)
+        with self._measured_search():
+            found = self._finding.find(origin.name)
         if found is None or found.problem:
             return None
         expected = expected_digest(origin, history)
@@ -280,10 +294,19 @@ class CheckpointManager:
         Raises:
             CheckpointUnavailable: the place cannot be read now.
         """
-        return any(
-            one.step == step and one.valid and one.generation == self._generation
-            for one in self._finding.list()
-        )
+        with self._measured_search():
+            return any(
+                one.step == step and one.valid and one.generation == self._generation
+                for one in self._finding.list()
+            )
+
+    @contextmanager
+    def _measured_search(self) -> Iterator[None]:
+        began_s = time.monotonic()
+        self._search_again_s = began_s + _MOST_PAUSE_S  # if it fails
+        yield
+        now_s = time.monotonic()
+        self._search_again_s = now_s + min(_MOST_PAUSE_S, _SEARCH_PAUSE * (now_s - began_s))
 
     def write(self) -> None:
         """Request a write of the newest snapshot, unless it is on disk; does not block."""
@@ -351,7 +374,7 @@ class LastWrite:
             return not (follows and checkpoints.superseded and now_s - self._since_s < _NEXT_S)
         if self._asked_s is None:
             if writer_is_there and now_s - self._since_s < _OTHER_S:
-                return checkpoints.has(checkpoints.snapshot)
+                return checkpoints.search_due and checkpoints.has(checkpoints.snapshot)
             checkpoints.write()
             self._asked_s = now_s
         if now_s - self._asked_s > self._room_s:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from edl.scheduler.students.saving import CheckpointEntry, CheckpointHistory
 from edl.scheduler.students.shards import Shard
 from edl.scheduler.students.world import RecallWorld, World
 from edl.student import link
-from edl.student.checkpoint import Repository, SnapshotWriter
+from edl.student.checkpoint import Checkpoint, Repository, SnapshotWriter
 from edl.student.checkpoint.files import unique_name_of
 from edl.student.launch import LOOPBACK, free_endpoints, launched, nodes_of, own_address
 from edl.student.link import ShardServer
@@ -283,6 +284,31 @@ def test_a_hung_disk_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.Monkey
     for one in Repository(str(tmp_path)).list():
         Repository(str(tmp_path)).verify(one)
         assert one.counts == (one.step == 6), "generation 1 was over when it had written step 9"
+
+
+def test_a_slow_place_is_searched_with_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor would search every 50 ms while it waits for a checkpoint."""
+    find = Repository.find
+
+    def find_slowly(self: Repository, name: str) -> Checkpoint | None:
+        time.sleep(0.1)
+        return find(self, name)
+
+    monkeypatch.setattr(Repository, "find", find_slowly)
+    board, origin = JobBoard(MemoryStore()), CheckpointEntry(unique_name_of(5, 1), 5)
+    keeping = CheckpointManager(str(tmp_path), 3, board, JOB)
+    try:
+        keeping.find(origin, CheckpointHistory())
+        ended_s = time.monotonic()
+        wait_until(lambda: keeping.search_due)
+        assert time.monotonic() - ended_s > 0.5
+        keeping.find(origin, CheckpointHistory())
+        keeping.begin(published(board, World(1, ("a",), origin)), writes=False)
+        assert keeping.search_due, "a generation does not begin with a pause"
+    finally:
+        keeping.close()
 
 
 def test_nodes_note_that_what_they_begin_with_has_joined_the_history(tmp_path: Path) -> None:
