@@ -237,11 +237,11 @@ class Finished(RankMessage):
 
 @dataclass(frozen=True, slots=True)
 class Left(RankMessage):
-    """The rank left at a safe point, with a snapshot of everything trained, or lost a peer.
+    """The rank left at a safe point, after its node's snapshot, or lost a peer.
 
     Attributes:
         step: optimizer steps taken.
-        safe: the snapshot of this step is complete.
+        safe: it left at a safe point.
         why: reason as text.
     """
 

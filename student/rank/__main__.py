@@ -112,7 +112,7 @@ class Rank:
             pulse.close()
             reporter.close()
         if ending == "left":
-            self._link.tell(Left(ready.place.step, reporter.saved, "as its supervisor asked"))
+            self._link.tell(Left(ready.place.step, safe=True, why="as its supervisor asked"))
             return EXIT_AGAIN
         self._link.tell(Finished(ready.place.step, reporter.metrics))
         return 0

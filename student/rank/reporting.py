@@ -42,7 +42,6 @@ class RankReporter:
         place: current step and epoch.
         positions: positions of the current batch.
         metrics: metrics of the last evaluation.
-        saved: whether the last snapshot is complete.
     """
 
     def __init__(
@@ -62,7 +61,6 @@ class RankReporter:
         self.place = TrainingPosition()
         self.positions: list[int] = []
         self.metrics: dict[str, float] = dict(saver.metrics)
-        self.saved = False
 
     def step_begins(self, place: TrainingPosition, positions: list[int]) -> None:
         self.place, self.positions = place, positions
@@ -81,7 +79,7 @@ class RankReporter:
     def save(self, place: TrainingPosition) -> None:
         self._tell()
         self._saver.metrics = self.metrics
-        self.saved = self._saver.save(place)
+        self._saver.save(place)
 
     def epoch_done(self, place: TrainingPosition) -> bool:
         found = self._evaluation.run(self._saver.learner.model, self._saver.learner.group)
@@ -262,21 +260,21 @@ class Saver:
         now_s = time.monotonic()
         return rhythm.due(step, now_s, self._last_step, self._last_s, self._costs_s)
 
-    def save(self, place: TrainingPosition) -> bool:
-        """Save `place`, where all ranks are; return whether the snapshot is complete."""
+    def save(self, place: TrainingPosition) -> None:
+        """Save `place`, where all ranks are; if the system has too little memory, log a warning."""
         began_s = time.monotonic()
         try:
-            return self._save(place)
+            self._save(place)
         finally:
             self._last_step, self._last_s = place.step, time.monotonic()
             self._costs_s.append(self._last_s - began_s)
 
-    def _save(self, place: TrainingPosition) -> bool:
+    def _save(self, place: TrainingPosition) -> None:
         group = self.learner.group
         group.average(self.learner.float_buffers())
         states = group.gather_json(self.source.state())
         if self._writer is None:
-            return True
+            return
         began = time.perf_counter()
         state = {
             EPOCH: place.epoch,
@@ -290,6 +288,5 @@ class Saver:
             slot = self._writer.write(contents)
         except MemoryRefused as error:
             log.warning("step %d is not saved: %s", place.step, error)
-            return False
+            return
         self.link.tell(Saved(place.step, slot, time.perf_counter() - began))
-        return True

@@ -5,17 +5,20 @@ Options are environment variables: EDL_TEST_ROWS=rows of each epoch, by turns;
 EDL_TEST_STREAM=1 for a feed without ids, and a metric of Paddle's; EDL_TEST_ROW_S=seconds per row;
 EDL_TEST_BLOCK=rank:row read that takes a minute; EDL_TEST_DUMP=folder where each rank writes its
 parameters after each step; EDL_TEST_CRASH=rank:call of the loss that raises; EDL_TEST_PLAIN=1 for a
-learning rate that decays and a distillation with no weight; EDL_TEST_TEACH=1 for one by teachers.
+learning rate that decays and a distillation with no weight; EDL_TEST_TEACH=1 for one by teachers;
+EDL_TEST_NO_MEMORY=1 for a system that gives no memory for snapshots.
 """
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import paddle
@@ -29,6 +32,8 @@ ROWS = [int(rows) for rows in os.environ.get("EDL_TEST_ROWS", "96").split(",")]
 BATCH = 16
 ROW_S = float(os.environ.get("EDL_TEST_ROW_S", "0"))
 calls = 0
+if os.environ.get("EDL_TEST_NO_MEMORY"):
+    os.posix_fallocate = Mock(side_effect=OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
 schedule: Any = None
 
 

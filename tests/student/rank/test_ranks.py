@@ -132,6 +132,19 @@ def test_ranks_that_wait_report_it_and_can_leave() -> None:
         assert owner.newest_step() == world.said(Left)[0].step > 0
 
 
+def test_ranks_that_leave_without_memory_for_a_snapshot_have_lost_no_peer() -> None:
+    """A failure would make the leader kill the other nodes, which may still write theirs."""
+    told = {"EDL_TEST_NO_MEMORY": "1", "EDL_TEST_ROW_S": "0.02"}
+    with SnapshotOwner() as owner:
+        with World(settings(epochs=9), 2, owner=owner, environment=told) as world:
+            world.wait(lambda: bool(world.said(Progress)), "a step")
+            world.crew.leave()
+            assert world.ended() == {0: EXIT_AGAIN, 1: EXIT_AGAIN}
+            assert [left.safe for left in world.said(Left)] == [True, True]
+            assert any("is not saved: a snapshot needs" in line for line in world.lines)
+        assert owner.newest_step() is None
+
+
 def test_a_crash_of_the_job_names_step_and_batch_and_ends_its_peers(tmp_path: Path) -> None:
     """The 4th call of the loss raises on rank 1, in an epoch of 16 rows a step."""
     ids = tmp_path / "ids"
