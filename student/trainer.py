@@ -118,7 +118,8 @@ class Trainer:
         Ctrl-C, the gradients are cleared, and the current iterator of a loader is closed.
 
         Raises:
-            UsageError: neither epochs nor steps are given, or the loader yields nothing.
+            UsageError: neither epochs nor steps are given, or a loader, not an iterator, yields
+                nothing.
         """
         if epochs is None and steps is None:
             raise UsageError("say for how long to train: epochs=..., steps=... or both")

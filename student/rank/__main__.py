@@ -159,7 +159,6 @@ def main(fd: int) -> int:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
     configure_logging()
-    os.environ.setdefault("GLOG_minloglevel", "1")  # Paddle logs each connection as info
     link = RankLink.attach(fd)
     try:
         order = link.order()
