@@ -13,6 +13,7 @@ digits.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from ...runtime.errors import UsageError
+from ...runtime.errors import CheckpointUnavailable, EdlError, UsageError
 
 Piece = bytes | memoryview
 
@@ -30,6 +31,8 @@ Piece = bytes | memoryview
 PIECE_BYTES: Final = 8 << 20
 #: Age in seconds at which unfinished folders are removed if no lock shows that their writer died.
 LEFTOVER_S: Final = 24 * 3600.0
+#: There is no space: on the disk, in a quota, or below the process's file size limit.
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,22 @@ def open_files(url: str) -> Files:
     from .files_fsspec import FsspecFiles
 
     return FsspecFiles(url)
+
+
+@contextlib.contextmanager
+def raise_unavailable(what: str, kind: type[Exception] = OSError) -> Iterator[None]:
+    """Convert exceptions of `kind`, but not an EdlError, to CheckpointUnavailable."""
+    try:
+        yield
+    except EdlError:
+        raise
+    except kind as error:
+        number = getattr(error, "errno", None)
+        full = number in _FULL
+        advice = "; make room there, or keep fewer checkpoints" if full else ""
+        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        why = f"no room: {said}" if number == errno.ENOSPC else said
+        raise CheckpointUnavailable(f"{what}: {why}{advice}", full) from error
 
 
 def written(pieces: Iterable[Piece], write: Callable[[Piece], object]) -> Written:

@@ -7,12 +7,11 @@ manifest, which is written last and removed first.
 from __future__ import annotations
 
 import contextlib
-import errno
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
-from ...runtime.errors import CheckpointUnavailable, EdlError, UsageError
+from ...runtime.errors import UsageError
 from ...runtime.extras import install_command
 from .checkpoint import MANIFEST
 from .files import (
@@ -22,6 +21,7 @@ from .files import (
     Piece,
     Written,
     begun_s,
+    raise_unavailable,
     step_of,
     unique_name_of,
     written,
@@ -146,16 +146,5 @@ def _remove(fs: Any, folder: str) -> None:
         fs.rm(folder, recursive=True)
 
 
-@contextlib.contextmanager
-def _translated(what: str) -> Iterator[None]:
-    """Convert all exceptions: libraries behind fsspec raise their own types."""
-    try:
-        yield
-    except EdlError:
-        raise
-    except Exception as error:
-        number = getattr(error, "errno", None)
-        full = number in (errno.ENOSPC, errno.EDQUOT)
-        advice = "; make room there, or keep fewer checkpoints" if full else ""
-        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise CheckpointUnavailable(f"{what}: {said}{advice}", full) from error
+def _translated(what: str) -> contextlib.AbstractContextManager[None]:
+    return raise_unavailable(what, Exception)  # libraries behind fsspec raise their own types

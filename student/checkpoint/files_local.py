@@ -24,6 +24,7 @@ from .files import (
     Piece,
     Written,
     name_of,
+    raise_unavailable,
     step_of,
     token,
     unique_name_of,
@@ -33,8 +34,6 @@ from .files import (
 #: Prefix of folders that are not yet, or no longer, checkpoints.
 _ASIDE: Final = ".aside-"
 _LOCK: Final = ".lock"
-#: There is no space: on the disk, in a quota, or below the process's file size limit.
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class LocalFiles:
@@ -45,14 +44,14 @@ class LocalFiles:
         self._root = root
 
     def names(self) -> list[str]:
-        with _translated(f"cannot look for checkpoints in {self.url}"):
+        with raise_unavailable(f"cannot look for checkpoints in {self.url}"):
             try:
                 return [name for name in os.listdir(self._root) if step_of(name) is not None]
             except FileNotFoundError:
                 return []
 
     def draft(self, step: int, nbytes: int, name: str = "") -> Draft:
-        with _translated(f"cannot write checkpoints to {self.url}"):
+        with raise_unavailable(f"cannot write checkpoints to {self.url}"):
             self._root.mkdir(parents=True, exist_ok=True)
             system = os.statvfs(self._root)
             free = system.f_bavail * system.f_frsize
@@ -75,7 +74,7 @@ class LocalFiles:
 
     def add(self, name: str, file: str, data: bytes) -> None:
         folder = self._root / name
-        with _translated(f"cannot write {folder / file}"):
+        with raise_unavailable(f"cannot write {folder / file}"):
             part = folder / f".{file}-{token()}"
             try:
                 with open(part, "xb", buffering=0) as opened:
@@ -88,14 +87,14 @@ class LocalFiles:
             _sync_folder(folder)
 
     def size(self, name: str, file: str) -> int | None:
-        with _translated(f"cannot look at {self._root / name / file}"):
+        with raise_unavailable(f"cannot look at {self._root / name / file}"):
             try:
                 return (self._root / name / file).stat().st_size
             except FileNotFoundError:
                 return None
 
     def remove(self, name: str) -> None:
-        with _translated(f"cannot remove {self._root / name}"):
+        with raise_unavailable(f"cannot remove {self._root / name}"):
             aside = self._root / f"{_ASIDE}{token()}"
             with contextlib.suppress(FileNotFoundError):  # another process has removed it
                 (self._root / name).rename(aside)
@@ -164,7 +163,8 @@ class _LocalDraft:
             os.close(self._fd)
 
     def _telling(self) -> contextlib.AbstractContextManager[None]:
-        return _translated(f"cannot write the checkpoint of step {self._step} to {self._root}")
+        what = f"cannot write the checkpoint of step {self._step} to {self._root}"
+        return raise_unavailable(what)
 
 
 def _made_aside(root: Path) -> tuple[Path, int]:
@@ -209,17 +209,6 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-@contextlib.contextmanager
-def _translated(what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in _FULL
-        advice = "; make room there, or keep fewer checkpoints" if full else ""
-        why = error.strerror if error.errno != errno.ENOSPC else f"no room: {error.strerror}"
-        raise CheckpointUnavailable(f"{what}: {why}{advice}", full) from error
 
 
 def _size(nbytes: int) -> str:
