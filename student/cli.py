@@ -17,9 +17,10 @@ from ..coordinator.options import Verbose
 from ..runtime.lifecycle import stop_on_signals
 from ..runtime.logs import add_log_fields, configure_logging, is_json
 from ..runtime.supervise import end_with_parent
-from ..scheduler.students.saving import OVERHEAD
+from ..scheduler.students.saving import DEFAULT_KEEP, OVERHEAD
+from ..scheduler.students.weights import RateScaling
 from .launch import CARDS
-from .settings import DEFAULT_HANG_S, DEFAULT_KEEP, Amp, Deal, LrPolicy, TrainSettings
+from .settings import DEFAULT_HANG_S, Amp, Deal, TrainSettings
 
 if TYPE_CHECKING:
     from .launch import LaunchInfo
@@ -133,7 +134,7 @@ Seed = Annotated[
 ]
 AmpOption = Annotated[Amp, typer.Option("--amp", help="Mixed precision.", rich_help_panel=_BATCH)]
 LrPolicyOption = Annotated[
-    LrPolicy,
+    RateScaling,
     typer.Option(
         "--lr-policy",
         help="What becomes of the learning rate when the number of ranks changes.",

@@ -45,6 +45,11 @@ class Scores:
         """Whether the job has metrics."""
         return bool(self._metrics)
 
+    @property
+    def mergeable(self) -> bool:
+        """Whether means over parts can be merged: there is no `paddle.metric.Metric`."""
+        return not any(hasattr(one, "accumulate") for one in self._metrics.values())
+
     def add(self, outputs: Any, labels: Any, rows: int) -> None:
         """Add a batch.
 
@@ -187,7 +192,7 @@ class RankEvaluation:
     def __init__(self, spec: JobSpec, feed: Callable[[], Any], precision: Precision) -> None:
         self._spec = spec
         self._scores = Scores(spec)
-        self._alone = any(hasattr(one, "accumulate") for one in spec.metrics().values())
+        self._alone = not self._scores.mergeable
         self._feed = feed
         self._precision = precision
         self._patient = True  # ranks may end the first one far apart: its duration is unknown

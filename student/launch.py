@@ -56,7 +56,6 @@ class LaunchInfo:
         count: number of nodes started together; None: unknown.
         host: its address, if the launcher names one; else empty.
         cards: `CUDA_VISIBLE_DEVICES` of its ranks; empty: all GPUs.
-        by: names of the variables that were read.
     """
 
     name: str
@@ -64,7 +63,6 @@ class LaunchInfo:
     count: int | None = None
     host: str = ""
     cards: str = ""
-    by: tuple[str, ...] = ()
 
     def node_id(self) -> str:
         """Return a new random id: a restarted node counts as another node."""
@@ -81,10 +79,9 @@ def launched(environment: Mapping[str, str], hostname: str) -> LaunchInfo:
     Raises:
         UsageError: a variable that should hold a number does not.
     """
-    number, by_number = _number(environment, _NUMBERS)
-    count, by_count = _number(environment, _COUNTS)
-    local, by_local = _number(environment, _LOCAL)
-    beside, _ = _number(environment, _LOCAL_COUNTS)
+    number, count, local, beside = (
+        _number(environment, names) for names in (_NUMBERS, _COUNTS, _LOCAL, _LOCAL_COUNTS)
+    )
     name = environment.get("HOSTNAME") or hostname or "node"
     if number is not None:
         name = f"{name}-{number}"
@@ -98,7 +95,6 @@ def launched(environment: Mapping[str, str], hostname: str) -> LaunchInfo:
         count,
         environment.get("POD_IP", ""),
         cards,
-        tuple(filter(None, (by_number, by_count, by_local))),
     )
 
 
@@ -117,14 +113,14 @@ def nodes_of(given: str, start: LaunchInfo) -> tuple[int, int]:
         raise UsageError(f"--nodes is N or MIN:MAX, as in 1:4, not {given!r}") from None
 
 
-def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[int | None, str]:
-    """Return the value of the first variable that is set, and its name."""
+def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    """Return the value of the first variable that is set."""
     for name in names:
         if value := environment.get(name, ""):
             if not value.isdigit():
                 raise UsageError(f"{name}={value!r} in the environment should be a number")
-            return int(value), name
-    return None, ""
+            return int(value)
+    return None
 
 
 LOOPBACK: Final = "127.0.0.1"

@@ -52,10 +52,6 @@ class RankPort:
         channel, fd = Channel.pair()
         return cls(channel), fd
 
-    def fileno(self) -> int:
-        """Return the file descriptor, for a selector; -1 if closed."""
-        return self._channel.fileno()
-
     def send(self, word: FromSupervisor) -> bool:
         """Send a message; False if the rank is gone."""
         return self._channel.send_all([word.to_json()])
@@ -76,11 +72,6 @@ class RankPort:
         """
         message = self._channel.receive()
         return None if message is None else from_rank(message)
-
-    def received(self) -> list[FromRank] | None:
-        """Return all messages that have arrived; None if the rank is gone and none are left."""
-        messages = self._channel.received()
-        return None if messages is None else [from_rank(message) for message in messages]
 
     def close(self) -> None:
         self._channel.close()

@@ -58,7 +58,6 @@ class Order(RankMessage):
         node: id of its node.
         endpoints: host:port of each rank, for the process group of `paddle.distributed`.
         restore: path or URL of the checkpoint to start from; empty: start at step 0.
-        previous_world: number of ranks that wrote that checkpoint; 0: there is none.
         snapshot: keys of the shared memory for snapshots, one for each slot; empty: this rank
             writes none.
         moved: settings that decide the order of samples have changed since that checkpoint, so the
@@ -74,7 +73,6 @@ class Order(RankMessage):
     node: str = ""
     endpoints: tuple[str, ...] = ()
     restore: str = ""
-    previous_world: int = 0
     snapshot: tuple[str, ...] = ()
     moved: bool = False
     inspect: bool = False

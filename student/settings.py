@@ -5,26 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from ..coordinator.queue.keys import is_name
 from ..runtime.errors import UsageError
 from ..scheduler.students.fingerprint import FIELDS
-from ..scheduler.students.saving import OVERHEAD
+from ..scheduler.students.saving import DEFAULT_KEEP, OVERHEAD
+from ..scheduler.students.weights import RateScaling
 
 #: How ranks get positions of an epoch: leased shards, or fixed parts of each step.
 Deal = Literal["dynamic", "static"]
 #: Mixed precision of the forward pass.
 Amp = Literal["off", "bfloat16", "float16"]
-#: How the learning rate changes with the number of ranks.
-LrPolicy = Literal["keep", "linear", "sqrt"]
-
-DEALS = ("dynamic", "static")
-AMPS = ("off", "bfloat16", "float16")
-LR_POLICIES = ("keep", "linear", "sqrt")
 
 DEFAULT_HANG_S = 60.0
-DEFAULT_KEEP = 3
 _MOST_RANKS = 4096
 
 
@@ -82,7 +76,7 @@ class TrainSettings:
     save_overhead: float = OVERHEAD
     keep: int = DEFAULT_KEEP
     amp: Amp = "off"
-    lr_policy: LrPolicy = "keep"
+    lr_policy: RateScaling = "keep"
     hang_s: float = DEFAULT_HANG_S
     events: str | None = None
     id_log: str | None = None
@@ -112,9 +106,9 @@ class TrainSettings:
             raise UsageError(f"hang_s must be above 0 seconds, not {self.hang_s}")
         if self.epochs is None and self.steps is None:
             raise UsageError("a training needs an end: give --epochs or --steps")
-        for name, known in (("deal", DEALS), ("amp", AMPS), ("lr_policy", LR_POLICIES)):
-            if getattr(self, name) not in known:
-                raise UsageError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)}")
+        for name, kind in (("deal", Deal), ("amp", Amp), ("lr_policy", RateScaling)):
+            if (value := getattr(self, name)) not in (known := get_args(kind)):
+                raise UsageError(f"{name} must be one of {', '.join(known)}, not {value}")
         for name in self.accept_changes:
             if name not in FIELDS:
                 raise UsageError(f"--accept-change is one of {', '.join(FIELDS)}, not {name!r}")

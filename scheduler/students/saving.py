@@ -13,6 +13,8 @@ from typing import Any, Final, Self
 
 #: Default part of the training's time that saves may take.
 OVERHEAD: Final = 0.02
+#: Default number of checkpoints that a save keeps.
+DEFAULT_KEEP: Final = 3
 #: Shortest time in seconds between two saves: even cheap ones keep a disk busy.
 LEAST_S: Final = 10.0
 

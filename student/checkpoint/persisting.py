@@ -122,52 +122,18 @@ class Persister:
             self._asked += 1
             self._changed.notify_all()
 
-    def persist_now(self, timeout_s: float = LAST_S) -> Checkpoint | None:
-        """Request a write of the newest snapshot, and wait for it.
-
-        Returns:
-            Its checkpoint, also if it was written before. None: there is no snapshot, it could not
-            be written (`trouble` says why), or it takes longer than `timeout_s` seconds: then the
-            write continues.
-        """
-        deadline = time.monotonic() + timeout_s
-        header = self._owner.newest_header()
-        if header is None:
-            return None
-        with self._changed:
-            self._asked += 1
-            wish = self._asked
-            self._changed.notify_all()
-            while self._answered < wish and self._thread.is_alive():
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    log.warning(
-                        "the snapshot of step %d is not written to %s after %g s; it goes on",
-                        *(header.step, self._repository.url, timeout_s),
-                    )
-                    return None
-                self._changed.wait(left_s)
-            return self.newest if self._sequence >= header.sequence else None
-
-    def stop(self, timeout_s: float = LAST_S, last: bool = True) -> bool:
-        """Stop the thread.
-
-        Args:
-            timeout_s: most seconds to wait.
-            last: write the newest snapshot before; False: it is not needed.
+    def stop(self, timeout_s: float) -> bool:
+        """Stop the thread; wait up to `timeout_s` for a write.
 
         Returns:
             Whether the thread has ended. If not, it still writes, and the owner must stay open.
         """
         if not self._thread.is_alive():
             return True
-        began = time.monotonic()
-        if last:
-            self.persist_now(timeout_s)
         with self._changed:
             self._ending = True
             self._changed.notify_all()
-        self._thread.join(max(0.0, timeout_s - (time.monotonic() - began)))
+        self._thread.join(timeout_s)
         if self._thread.is_alive():
             log.warning("a checkpoint is still being written to %s", self._repository.url)
             return False

@@ -23,11 +23,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Protocol
 
 from ...proto.shared_buffer import descriptor_of
 from ...runtime.errors import CheckpointDamaged, EdlError, UsageError
 from ...scheduler.students.saving import (
+    DEFAULT_KEEP,
     CheckpointEntry,
     CheckpointHistory,
     StoredCheckpoint,
@@ -53,8 +54,6 @@ from .files import LEFTOVER_S, MOST_STEPS, Files, Lock, begun_s, open_files, ste
 from .snapshot import newest_of, open_slots
 
 log = logging.getLogger(__name__)
-
-DEFAULT_KEEP: Final = 3
 
 
 class Fence(Protocol):

@@ -366,7 +366,6 @@ class Supervisor:
                 self._node,
                 generation.endpoints,
                 checkpoint.location if checkpoint else "",
-                checkpoint.world if checkpoint else 0,
                 () if local else self._checkpoints.keys,
                 order["restarts_epoch"],
             )

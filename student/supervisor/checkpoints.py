@@ -326,7 +326,7 @@ class CheckpointManager:
 
     def _end_writing(self, timeout_s: float) -> None:
         """Stop writing and free the memory; a write that hangs keeps it until it ends."""
-        if self._persister.stop(timeout_s, last=False):
+        if self._persister.stop(timeout_s):
             self._owner.close()
 
 

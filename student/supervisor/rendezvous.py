@@ -59,7 +59,6 @@ class RendezvousView:
         outcome: how the job ended; None: it runs.
         reports: reports of the ranks of the current generation.
         fence: fence of this node's writes as the leader; None: another node leads.
-        seen_s: time of the read, by the monotonic clock; 0: nothing was read yet.
         settled: the board has answered for long enough that missing nodes are gone.
     """
 
@@ -69,7 +68,6 @@ class RendezvousView:
     outcome: Mapping[str, Any] | None = None
     reports: tuple[RankReport, ...] = ()
     fence: Leads | None = None
-    seen_s: float = 0.0
     settled: bool = True
 
     @property
@@ -256,8 +254,7 @@ class RendezvousSession:
             self._board.outcome(self._job),
             tuple(self._board.reports(self._job)),
             fence,
-            now_s := time.monotonic(),
-            self._back_s is None or now_s - self._back_s > self._ttl_s,
+            self._back_s is None or time.monotonic() - self._back_s > self._ttl_s,
         )
 
 

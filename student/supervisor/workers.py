@@ -56,9 +56,8 @@ class RankProcess:
         order: its order.
         process: the process.
         port: connection to it.
-        started_s: when it started; this and the other times by the monotonic clock.
         ready: its message that it is ready; None: it has not sent it.
-        ready_s: when that arrived.
+        ready_s: when that arrived; this and the other times by the monotonic clock.
         progress: its last report of a new step; None: none yet.
         at_s: when that arrived; before it, the time of `ready` or of the start.
         heard_s: when its last message arrived.
@@ -74,7 +73,6 @@ class RankProcess:
     order: Order
     process: Process
     port: RankPort
-    started_s: float
     ready: Ready | None = None
     ready_s: float = 0.0
     progress: Progress | None = None
@@ -282,7 +280,7 @@ def _start(
     if not order.inspect:
         log.info("rank %d is process %d", order.rank, process.pid)
     now_s = time.monotonic()
-    rank = RankProcess(order, process, port, now_s, at_s=now_s, heard_s=now_s)
+    rank = RankProcess(order, process, port, at_s=now_s, heard_s=now_s)
     port.send(order)
     return rank
 

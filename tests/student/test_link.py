@@ -23,7 +23,7 @@ from edl.student.link import RankLink, RankPort
 from edl.student.settings import TrainSettings
 
 SETTINGS = TrainSettings(spec="/job.py", job="job", nodes=(1, 1), epochs=3, teachers=("a:1",))
-ORDER = messages.Order(SETTINGS, 4, 1, 2, 1, "node", ("a:1", "b:2"), "/there", 3, ("x", "y"), True)
+ORDER = messages.Order(SETTINGS, 4, 1, 2, 1, "node", ("a:1", "b:2"), "/there", ("x", "y"), True)
 SAID = (
     messages.Ready(3, 1, 90),
     messages.Progress(
@@ -132,9 +132,9 @@ def test_settings_are_json(given: dict[str, Any]) -> None:
         ({"nodes": (1, 4)}, "needs --redis"),
         ({"nodes": (1, 4), "coordinator": URL}, "needs --checkpoint"),
         ({"coordinator": URL, "teachers": ("a:1",)}, "not both"),
-        ({"deal": "random"}, "deal is one of dynamic, static"),
-        ({"amp": "int8"}, "amp is one of"),
-        ({"lr_policy": "x"}, "lr_policy is one of"),
+        ({"deal": "random"}, "deal must be one of dynamic, static"),
+        ({"amp": "int8"}, "amp must be one of"),
+        ({"lr_policy": "x"}, "lr_policy must be one of"),
         ({"save_every_s": 0.0}, "above 0 seconds"),
         ({"save_overhead": 1.0}, "from 0 to below 1"),
         ({"hang_s": 0.0}, "above 0 seconds"),

@@ -21,7 +21,7 @@ from edl.student.checkpoint import (
     SnapshotWriter,
 )
 from edl.student.checkpoint.repository import Fence
-from edl.tests.waiting import DEADLINE_S
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 #: Floats of the largest array.
 SIZE = 64 * 1024
@@ -111,6 +111,13 @@ class GatedRepository(Repository):
         if self.fails is not None:
             raise self.fails
         return super().write(contents, fence, name)
+
+
+def persist(persister: Persister) -> Checkpoint | None:
+    """Request a write of the newest snapshot, and wait; None: there is none, or it failed."""
+    persister.wake()
+    wait_until(lambda: persister.on_disk or persister.trouble)
+    return persister.newest if persister.on_disk else None
 
 
 @contextmanager

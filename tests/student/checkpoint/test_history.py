@@ -30,7 +30,7 @@ from edl.tests.student.checkpoint.history import (
     contents,
     memory_url,
 )
-from edl.tests.student.checkpoint.samples import GatedRepository, damage, flip, persisting
+from edl.tests.student.checkpoint.samples import GatedRepository, damage, flip, persist, persisting
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 
@@ -403,10 +403,10 @@ def test_a_snapshot_of_another_generation_is_not_saved_unless_it_is_asked_for(
         writer.write(contents(10))
         second = training.begin()
         persister.follow(second)
-        persister.persist_now(DEADLINE_S)
+        persist(persister)
         assert training.repository().list() == []
         persister.follow(second, NAME)
-        persister.persist_now(DEADLINE_S)
+        persist(persister)
         assert [one.name for one in training.repository().list()] == [NAME]
     assert training.newest() == 10
 
@@ -422,7 +422,7 @@ def test_a_write_that_a_new_generation_overtakes_is_void(tmp_path: Path) -> None
         training.publish(CheckpointHistory(), None)
         persister.follow(training.fence(), NAME)
         repository.gate.set()
-        assert persister.persist_now(DEADLINE_S) is not None
+        assert persist(persister) is not None
     assert [one.name for one in training.repository().list() if one.counts] == [NAME]
 
 

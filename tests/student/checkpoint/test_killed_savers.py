@@ -13,7 +13,7 @@ import pytest
 from edl.student.checkpoint import Persister, Repository, SnapshotOwner, open_checkpoint
 from edl.student.checkpoint.cli import app
 from edl.tests.cli_output import json_of
-from edl.tests.student.checkpoint.samples import check, newest_step, save_until_killed
+from edl.tests.student.checkpoint.samples import check, newest_step, persist, save_until_killed
 from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
@@ -102,7 +102,7 @@ def test_killed_during_copy(
                     saver.hear()
                 time.sleep(rng.uniform(0, COPY_S))  # as above
                 saver.kill()
-                found = persister.persist_now(DEADLINE_S)
+                found = persist(persister)
                 assert found is not None
                 assert found.step >= (last if meanwhile else saver.saved)
                 last = found.step

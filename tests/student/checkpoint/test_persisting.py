@@ -28,9 +28,10 @@ from edl.tests.student.checkpoint.samples import (
     check,
     contents_of,
     newest_step,
+    persist,
     persisting,
 )
-from edl.tests.waiting import DEADLINE_S, wait_until
+from edl.tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -204,13 +205,13 @@ def test_training_goes_on_while_the_place_is_full(
     """The older checkpoint stays, the newest snapshot is written as soon as there is room."""
     with persisting(Repository(place)) as (persister, writer):
         writer.write(contents_of(1))
-        assert persister.persist_now(DEADLINE_S) is not None
+        assert persist(persister) is not None
         with monkeypatch.context() as full, caplog.at_level(logging.ERROR):
             no_space = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
             full.setattr(MemoryFile, "write", no_space, raising=False)
             for step in (2, 3):
                 writer.write(contents_of(step))
-                assert persister.persist_now(DEADLINE_S) is None
+                assert persist(persister) is None
                 assert "No space left" in persister.trouble
             assert newest_step(place) == 1
         (said,) = [record.getMessage() for record in caplog.records]
@@ -230,7 +231,7 @@ def repository(tmp_path: Path) -> GatedRepository:
 
 def test_a_snapshot_that_is_overtaken_is_not_written(repository: GatedRepository) -> None:
     with persisting(repository) as (persister, writer):
-        assert persister.persist_now(DEADLINE_S) is None, "there is nothing"
+        assert persist(persister) is None, "there is nothing"
         repository.gate.clear()
         writer.write(contents_of(1))
         persister.wake()
@@ -239,31 +240,16 @@ def test_a_snapshot_that_is_overtaken_is_not_written(repository: GatedRepository
             writer.write(contents_of(step))
             persister.wake()
         repository.gate.set()
-        found = persister.persist_now(DEADLINE_S)
+        found = persist(persister)
         assert found is not None
         assert found.step == 4
         writer.write(contents_of(2))  # after a way back the lower step counts
-        found = persister.persist_now(DEADLINE_S)
+        found = persist(persister)
         assert found is not None
         assert found.step == 2
     assert repository.began == [1, 4, 2]
     for one in repository.list():
         check(repository.load(one))
-
-
-def test_waiting_has_a_deadline_and_the_end_waits_for_the_last_snapshot(
-    repository: GatedRepository, caplog: pytest.LogCaptureFixture
-) -> None:
-    with persisting(repository) as (persister, writer):
-        repository.gate.clear()
-        writer.write(contents_of(1))
-        with caplog.at_level(logging.WARNING):
-            assert persister.persist_now(0.05) is None
-        assert "step 1 is not written" in caplog.text
-        repository.gate.set()
-        assert persister.persist_now(DEADLINE_S) is not None, "it was written nevertheless"
-        writer.write(contents_of(5))
-    assert newest_step(repository.url) == 5
 
 
 @pytest.mark.parametrize(

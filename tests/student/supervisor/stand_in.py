@@ -87,7 +87,9 @@ class StandIn:
         if order.inspect:
             return
         self.batch = self.settings.total_batch or self.job["batch"]
-        self.step = open_checkpoint(order.restore).step if order.restore else 0
+        restored = open_checkpoint(order.restore) if order.restore else None
+        self.step = restored.step if restored else 0
+        self.previous_world = restored.world if restored else 0
         self.writer = SnapshotWriter(order.snapshot) if order.snapshot else None
         told = self.settings
         self.rhythm = SaveSchedule(told.save_every_steps, told.save_every_s, told.save_overhead)
@@ -99,7 +101,7 @@ class StandIn:
             told = {"seed": self.settings.seed, "total_batch": self.settings.total_batch}
             self.link.tell(messages.Inspected(told))
             return 0
-        previous, world = self.order.previous_world, self.order.world
+        previous, world = self.previous_world, self.order.world
         if previous not in (0, world):
             self.link.tell(messages.Scaled(previous, world))
         self.link.tell(messages.Ready(self.step, 0, self.job["steps"], self.batch))
