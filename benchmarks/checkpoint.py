@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from ..student.checkpoint import Contents, Repository, SnapshotOwner, SnapshotWriter
-from ..student.checkpoint.capture import Trained, capture
+from ..student.checkpoint.capture import TrainingObjects, capture
 from ..teacher.backends.paddle import import_paddle
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
 
@@ -38,17 +38,17 @@ def run(quick: bool) -> BenchmarkReport:
     return BenchmarkReport(rows, goals)
 
 
-def _trained(paddle: Any, layers: int, features: int) -> Trained:
+def _trained(paddle: Any, layers: int, features: int) -> TrainingObjects:
     """Return a network after one step, so that its optimizer has a state."""
     model = paddle.nn.Sequential(*(paddle.nn.Linear(features, features) for _ in range(layers)))
     optimizer = paddle.optimizer.Momentum(0.01, parameters=model.parameters())
     model(paddle.ones([1, features])).mean().backward()
     optimizer.step()
     optimizer.clear_grad()
-    return Trained(model, optimizer)
+    return TrainingObjects(model, optimizer)
 
 
-def _measured(name: str, trained: Trained) -> tuple[Row, Estimate]:
+def _measured(name: str, trained: TrainingObjects) -> tuple[Row, Estimate]:
     folder = tempfile.mkdtemp(prefix="edl-bench-")
     try:
         with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
@@ -73,7 +73,7 @@ def _measured(name: str, trained: Trained) -> tuple[Row, Estimate]:
     return row, share
 
 
-def _ms(trained: Trained, save: Callable[[Contents], object]) -> float:
+def _ms(trained: TrainingObjects, save: Callable[[Contents], object]) -> float:
     """Return the wall milliseconds of one save, including the capture of the arrays."""
     gc.collect()  # so that no collection falls into the measured time
     began = time.perf_counter()

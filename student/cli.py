@@ -19,7 +19,7 @@ from ..runtime.logs import add_log_fields, configure_logging, is_json
 from ..runtime.supervise import end_with_parent
 from ..scheduler.students.saving import DEFAULT_KEEP, OVERHEAD
 from ..scheduler.students.weights import RateScaling
-from .launch import CARDS
+from .launch import VISIBLE_GPUS
 from .settings import DEFAULT_HANG_S, Amp, Deal, TrainSettings
 
 if TYPE_CHECKING:
@@ -268,9 +268,9 @@ def train(
     checkpoint could not be written, 1 when the job failed; after a signal as that signal has it.
     """
     end_with_parent()
-    from .launch import launched, nodes_of
+    from .launch import read_launcher, nodes_of
 
-    start = launched(os.environ, socket.gethostname())
+    start = read_launcher(os.environ, socket.gethostname())
     settings = TrainSettings(
         str(job_file.absolute()),
         job or job_file.stem,
@@ -352,7 +352,7 @@ def _quiet(cards: str) -> dict[str, str]:
     has set are kept.
     """
     given = {name: value for name, value in _NOTES.items() if name not in os.environ}
-    return given | ({CARDS: cards} if cards else {})
+    return given | ({VISIBLE_GPUS: cards} if cards else {})
 
 
 def _absolute(place: str | Path | None) -> str | None:

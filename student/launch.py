@@ -43,7 +43,7 @@ _LOCAL_COUNTS: Final = (
 )
 _MOST_NAME: Final = 64
 #: Variable with the visible GPUs.
-CARDS: Final = "CUDA_VISIBLE_DEVICES"
+VISIBLE_GPUS: Final = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class LaunchInfo:
         return f"{self.name}-{secrets.token_hex(3)}"
 
 
-def launched(environment: Mapping[str, str], hostname: str) -> LaunchInfo:
+def read_launcher(environment: Mapping[str, str], hostname: str) -> LaunchInfo:
     """Read the variables of a launcher.
 
     Args:
@@ -87,7 +87,7 @@ def launched(environment: Mapping[str, str], hostname: str) -> LaunchInfo:
         name = f"{name}-{number}"
     cards = ""
     if local is not None and (beside or 1) > 1:
-        seen = [one for one in environment.get(CARDS, "").split(",") if one]
+        seen = [one for one in environment.get(VISIBLE_GPUS, "").split(",") if one]
         cards = seen[local % len(seen)] if seen else str(local)
     return LaunchInfo(
         re.sub(r"[^A-Za-z0-9._-]", "-", name)[:_MOST_NAME],

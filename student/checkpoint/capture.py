@@ -28,7 +28,7 @@ _MOST_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainingObjects:
     """Paddle's objects that a checkpoint captures and restores.
 
     Attributes:
@@ -56,7 +56,9 @@ class Trained:
         return found
 
 
-def capture(trained: Trained, *, step: int, world: int, state: Mapping[str, Any]) -> Contents:
+def capture(
+    trained: TrainingObjects, *, step: int, world: int, state: Mapping[str, Any]
+) -> Contents:
     """Return the contents of a checkpoint of the present state.
 
     On a CPU the arrays are views of live parameters, so that a save copies them only once. Write
@@ -78,7 +80,9 @@ def capture(trained: Trained, *, step: int, world: int, state: Mapping[str, Any]
     return Contents(step, world, tensors, {**state, TRAINING: told})
 
 
-def restore(trained: Trained, contents: Contents, *, random: bool = True, rank: int = 0) -> None:
+def restore(
+    trained: TrainingObjects, contents: Contents, *, random: bool = True, rank: int = 0
+) -> None:
     """Load contents into the captured objects, or into new ones of the same kinds.
 
     Args:
@@ -144,7 +148,7 @@ def _shape_of(array: Array) -> str:
     return f"{array.dtype.name}{list(array.shape)}"
 
 
-def _optimizer_state(trained: Trained) -> tuple[dict[str, Array], dict[str, Any]]:
+def _optimizer_state(trained: TrainingObjects) -> tuple[dict[str, Array], dict[str, Any]]:
     """Return arrays by `PARAMETER:KIND`, and JSON: the class, and the schedule or the rate."""
     names, arrays = trained.names(), {}
     state = dict(trained.optimizer.state_dict())
@@ -170,7 +174,9 @@ def _split(key: str, names: Mapping[str, str]) -> tuple[str, str]:
     return parameter or key, bare if bare and number.isdigit() else kind
 
 
-def _meant_for(trained: Trained, contents: Contents, told: Mapping[str, Any]) -> dict[str, Any]:
+def _meant_for(
+    trained: TrainingObjects, contents: Contents, told: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the argument for `set_state_dict` of this optimizer."""
     import paddle
 

@@ -22,7 +22,7 @@ from ...proto.arena import dtype_named
 from ...runtime.errors import CheckpointDamaged, UsageError
 from .checkpoint import Manifest, Provenance
 from .contents import DTYPES, Array, Contents
-from .files import PIECE_BYTES, Draft, Files, Written
+from .files import PIECE_BYTES, Draft, Files, FileDigest
 
 STATE: Final = "state.json"
 
@@ -109,7 +109,7 @@ class _Reader:
         self.nbytes += count
         return count
 
-    def check(self, told: Written) -> None:
+    def check(self, told: FileDigest) -> None:
         """Read the rest. Raises CheckpointDamaged if length or checksum of the file differ."""
         while self.read(PIECE_BYTES):
             pass
@@ -120,7 +120,7 @@ class _Reader:
 
 
 @contextlib.contextmanager
-def _opened(files: Files, name: str, file: str, told: Written) -> Iterator[_Reader]:
+def _opened(files: Files, name: str, file: str, told: FileDigest) -> Iterator[_Reader]:
     try:
         with files.reading(name, file) as opened:
             reader = _Reader(opened)

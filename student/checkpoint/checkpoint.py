@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from ...runtime.errors import CheckpointDamaged
 from ...scheduler.students.fingerprint import Fingerprint, since_checkpoint
 from ...scheduler.students.saving import CheckpointEntry
-from .files import Files, Written, generation_of, step_of
+from .files import Files, FileDigest, generation_of, step_of
 
 MANIFEST: Final = "MANIFEST.json"
 #: File with the position of a checkpoint in the history.
@@ -63,7 +63,7 @@ class Manifest:
     step: int
     world: int
     made_s: float
-    files: Mapping[str, Written]
+    files: Mapping[str, FileDigest]
     provenance: Provenance = field(default_factory=Provenance)
     after: str = ""
 
@@ -82,7 +82,7 @@ class Manifest:
         told = _unsealed(data, MANIFEST)
         try:
             files = {
-                name: Written(int(file["bytes"]), str(file["sha256"]))
+                name: FileDigest(int(file["bytes"]), str(file["sha256"]))
                 for name, file in told["files"].items()
             }
             # Checkpoints of older versions have no fingerprint.
@@ -125,7 +125,7 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class HistoryRecord:
     """Contents of the file that records that a checkpoint has joined the history.
 
     Attributes:
@@ -297,7 +297,7 @@ def read_manifest(files: Files, name: str) -> tuple[Manifest, str, int]:
     return manifest, digest, joined.sequence
 
 
-def _joined(files: Files, name: str) -> Joined | None:
+def _joined(files: Files, name: str) -> HistoryRecord | None:
     """Return a checkpoint's position in the history, from its folder; None: it has none.
 
     Raises:
@@ -305,6 +305,6 @@ def _joined(files: Files, name: str) -> Joined | None:
     """
     try:
         with files.reading(name, JOINED) as file:
-            return Joined.unpack(file.read())
+            return HistoryRecord.unpack(file.read())
     except FileNotFoundError:
         return None

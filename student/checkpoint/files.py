@@ -36,7 +36,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class FileDigest:
     """Length and SHA-256, in hexadecimal, of a written file."""
 
     nbytes: int
@@ -46,7 +46,7 @@ class Written:
 class Draft(Protocol):
     """A checkpoint that is being written; it becomes visible by `commit`."""
 
-    def write(self, file: str, pieces: Iterable[Piece]) -> Written:
+    def write(self, file: str, pieces: Iterable[Piece]) -> FileDigest:
         """Write one file. Raises CheckpointUnavailable."""
 
     def commit(self, manifest: bytes) -> str:
@@ -143,14 +143,14 @@ def raise_unavailable(what: str, kind: type[Exception] = OSError) -> Iterator[No
         raise CheckpointUnavailable(f"{what}: {why}{advice}", full) from error
 
 
-def written(pieces: Iterable[Piece], write: Callable[[Piece], object]) -> Written:
+def written(pieces: Iterable[Piece], write: Callable[[Piece], object]) -> FileDigest:
     """Pass `pieces` to `write`, cut to `PIECE_BYTES`; return length and checksum of all."""
     digest, nbytes = hashlib.sha256(), 0
     for piece in _cut(pieces):
         write(piece)
         digest.update(piece)
         nbytes += len(piece)
-    return Written(nbytes, digest.hexdigest())
+    return FileDigest(nbytes, digest.hexdigest())
 
 
 def _cut(pieces: Iterable[Piece]) -> Iterator[Piece]:

@@ -19,7 +19,7 @@ from .files import (
     Draft,
     Lock,
     Piece,
-    Written,
+    FileDigest,
     begun_s,
     raise_unavailable,
     step_of,
@@ -114,7 +114,7 @@ class _FsspecDraft:
         with self._telling():
             fs.makedirs(self._folder, exist_ok=True)
 
-    def write(self, file: str, pieces: Iterable[Piece]) -> Written:
+    def write(self, file: str, pieces: Iterable[Piece]) -> FileDigest:
         with self._telling(), self._fs.open(f"{self._folder}/{file}", "wb") as opened:
             return written(pieces, opened.write)
 

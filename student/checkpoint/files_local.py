@@ -22,7 +22,7 @@ from .files import (
     Draft,
     Lock,
     Piece,
-    Written,
+    FileDigest,
     name_of,
     raise_unavailable,
     step_of,
@@ -133,7 +133,7 @@ class _LocalDraft:
         self._root, self._step, self._name = root, step, name
         self._folder, self._fd = _made_aside(root)
 
-    def write(self, file: str, pieces: Iterable[Piece]) -> Written:
+    def write(self, file: str, pieces: Iterable[Piece]) -> FileDigest:
         with self._telling(), open(self._folder / file, "xb", buffering=0) as opened:
             told = written(pieces, lambda piece: _write_all(opened.fileno(), piece))
             os.fsync(opened.fileno())

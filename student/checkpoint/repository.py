@@ -42,7 +42,7 @@ from .checkpoint import (
     JOINED,
     MANIFEST,
     Checkpoint,
-    Joined,
+    HistoryRecord,
     Provenance,
     checkpoint_from,
     digest_of,
@@ -205,7 +205,7 @@ class Repository:
         """
         one = self.find(entry.name)
         if one is not None and not one.counts and one.digest == entry.digest:
-            self._files.add(entry.name, JOINED, Joined(entry.sequence, entry.digest).pack())
+            self._files.add(entry.name, JOINED, HistoryRecord(entry.sequence, entry.digest).pack())
 
     def newest_of(
         self, history: CheckpointHistory, generation: int | None, known: Checkpoint | None = None

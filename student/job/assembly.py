@@ -74,12 +74,12 @@ def restored(spec: JobSpec, checkpoint: str) -> tuple[Any, int]:
         CheckpointDamaged: the checkpoint is damaged.
     """
     from ..checkpoint import open_checkpoint
-    from ..checkpoint.capture import Trained, restore
+    from ..checkpoint.capture import TrainingObjects, restore
 
     contents = open_checkpoint(checkpoint)
     model = spec.model()
     attach_projectors(spec.distill(), model)
-    restore(Trained(model), contents, random=False)
+    restore(TrainingObjects(model), contents, random=False)
     detach_projectors(model)
     model.eval()
     return model, contents.step

@@ -7,7 +7,7 @@
     loss = spec.loss(model(image), label)
 
 Each call works alone, so that each can be tested alone. Every error is a `JobError` of one line:
-file, line, function, what is wrong, and what to do unless that is obvious. `blamed` converts an
+file, line, function, what is wrong, and what to do unless that is obvious. `as_job_error` converts an
 exception of the user's code.
 """
 
@@ -155,7 +155,7 @@ class JobSpec:
 
         For results of the function, such as the forward pass of a model or the batches of a feed.
         """
-        return blaming(*self._place(function))
+        return converting_errors(*self._place(function))
 
     def _call(self, function: str, *arguments: Any) -> Any:
         with self.blames(function):
@@ -166,7 +166,7 @@ class JobSpec:
             raise self._wrong(function, f"must return {what}; it returned {_shown(value)}")
 
     def _wrong(self, function: str, what: str) -> JobError:
-        return JobError(f"{place(*self._place(function))}: {what}")
+        return JobError(f"{source_location(*self._place(function))}: {what}")
 
     def _place(self, function: str) -> tuple[str, str, int | None]:
         file, line = self.places.get(function, (self.path, None))
@@ -216,7 +216,7 @@ def _run(file: Path) -> ModuleType:
     before = sys.modules.get(name)
     sys.modules[name] = module  # dataclasses and pickle look a class's module up here
     try:
-        with blaming(str(file), "", None):
+        with converting_errors(str(file), "", None):
             # Not with the spec's loader: it would use a stale compiled file if the source was
             # replaced within a second by one of the same size.
             exec(compile(file.read_bytes(), file, "exec", dont_inherit=True), module.__dict__)
@@ -232,7 +232,7 @@ def _run(file: Path) -> ModuleType:
 
 def _of_syntax(error: SyntaxError, file: str) -> JobError:
     """Return an error at the place of a syntax error: in the job file, or in an imported one."""
-    where = place(error.filename or file, "", error.lineno)
+    where = source_location(error.filename or file, "", error.lineno)
     return JobError(f"{where}: {error.msg} (a syntax error)")
 
 
@@ -265,7 +265,7 @@ def _check_parameters(
         signature.bind(*parameters)
     except TypeError as error:
         raise JobError(
-            f"{place(defined[0], name, defined[1])}: it is called as"
+            f"{source_location(defined[0], name, defined[1])}: it is called as"
             f" {name}({', '.join(parameters)}), and takes {signature}: {error}"
         ) from None
 
@@ -293,7 +293,7 @@ def _shown(value: Any) -> str:
 __all__ = ["NEEDED", "OPTIONAL", "JobSpec", "Metric", "Split", "is_dataset", "load_job"]
 
 
-def place(file: str, function: str, line: int | None) -> str:
+def source_location(file: str, function: str, line: int | None) -> str:
     """Return the start of an error message: file, line and function."""
     where = file if line is None else f"{file}, line {line}"
     return f"{where}, in {function}()" if function else where
@@ -305,7 +305,7 @@ def line_in(file: str, trace: TracebackType | None) -> int | None:
     return None if frame is None else frame.lineno
 
 
-def blamed(error: BaseException, file: str) -> BaseException:
+def as_job_error(error: BaseException, file: str) -> BaseException:
     """Return a `JobError` if the exception passed through code of the job file, else it unchanged.
 
     This covers code that is not called through `JobSpec`, such as a forward pass or a data set.
@@ -313,7 +313,7 @@ def blamed(error: BaseException, file: str) -> BaseException:
     frame = None if isinstance(error, EdlError) else _frame_in(file, error.__traceback__)
     if frame is None or not isinstance(error, Exception):
         return error
-    found = JobError(f"{place(file, frame.name, frame.lineno)}: {told(error)}")
+    found = JobError(f"{source_location(file, frame.name, frame.lineno)}: {summary_line(error)}")
     found.__cause__ = error
     return found
 
@@ -334,7 +334,7 @@ def _frame_in(file: str, trace: TracebackType | None) -> traceback.FrameSummary 
     return frames[-1] if frames else None
 
 
-def told(error: BaseException) -> str:
+def summary_line(error: BaseException) -> str:
     """Return an exception as one line: its type and at most 400 characters of its text."""
     words = " ".join(str(error).split())
     shown = words if len(words) <= 400 else words[:400] + "…"
@@ -342,7 +342,7 @@ def told(error: BaseException) -> str:
 
 
 @contextmanager
-def blaming(file: str, function: str, line: int | None) -> Iterator[None]:
+def converting_errors(file: str, function: str, line: int | None) -> Iterator[None]:
     """Convert exceptions of the user's code to a `JobError`, with the original as its cause.
 
     Args:
@@ -356,4 +356,4 @@ def blaming(file: str, function: str, line: int | None) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         at = line_in(file, error.__traceback__) or line
-        raise JobError(f"{place(file, function, at)}: {told(error)}") from error
+        raise JobError(f"{source_location(file, function, at)}: {summary_line(error)}") from error

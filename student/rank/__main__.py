@@ -22,13 +22,13 @@ from ...runtime.errors import (
 )
 from ...runtime.standard_streams import write_whole_lines
 from ...runtime.supervise import end_with_parent
-from ..job.spec import blamed, told, trace_of
+from ..job.spec import as_job_error, summary_line, trace_of
 from ..link import RankLink
 from ..messages import EXIT_AGAIN, Failed, Finished, Inspected, Left, Order, Ready
 
 if TYPE_CHECKING:
     from .reporting import RankReporter
-    from .starting import Start
+    from .starting import PreparedRank
 
 log = logging.getLogger("edl.student.rank")
 
@@ -72,9 +72,9 @@ class Rank:
             ready.shares.close()
             ready.intake.close()
 
-    def _loop(self, ready: Start) -> int:
+    def _loop(self, ready: PreparedRank) -> int:
         from .loop import Loop
-        from .reporting import Pulse, RankReporter
+        from .reporting import WaitReporter, RankReporter
 
         reporter = RankReporter(
             self._order, self._link, ready.saver, ready.evaluation, ready.intake
@@ -105,7 +105,7 @@ class Rank:
         place, rows = ready.place, ready.data.source.total_batch or 0
         self._link.tell(Ready(place.step, place.epoch, ready.steps or 0, rows))
         self._started = True
-        pulse = Pulse(waiting_for, reporter.waits_for)
+        pulse = WaitReporter(waiting_for, reporter.waits_for)
         try:
             ending = loop.run()
         finally:
@@ -126,11 +126,11 @@ class Rank:
 
     def _failed(self, error: BaseException) -> int:
         reporter = self._reporter
-        error = blamed(error, self._order.settings.spec)
+        error = as_job_error(error, self._order.settings.spec)
         # Errors of EDL explain themselves in one line; for errors of a job, show its code.
         ours = isinstance(error, EdlError) and not isinstance(error, JobError)
         trace = "" if ours else trace_of(error, self._order.settings.spec)
-        words = str(error) if isinstance(error, EdlError) else told(error)
+        words = str(error) if isinstance(error, EdlError) else summary_line(error)
         # Until the first step of the job, the user has made a mistake; later errors are retried.
         usage = isinstance(error, UsageError) and (
             not self._started or reporter is None or reporter.place.step == 0

@@ -59,7 +59,7 @@ class Group(Protocol):
         """Replace all values by the means over all ranks."""
 
 
-class Alone:
+class SingleRankGroup:
     """A world of one rank, without communication."""
 
     rank, world, patient, waits_s = 0, 1, False, 0.0
@@ -80,7 +80,7 @@ class Alone:
         """Do nothing: its values are the means."""
 
 
-class Peers:
+class DistributedGroup:
     """A world of several ranks, with Paddle's collectives; created by `join`."""
 
     def __init__(self, rank: int, world: int, store: Any) -> None:
@@ -217,14 +217,14 @@ def join(rank: int, endpoints: Sequence[str], device: str) -> Group:
     """
     world = len(endpoints)
     if world <= 1:
-        return Alone()
+        return SingleRankGroup()
     import paddle.distributed as dist
     from paddle.base import core
 
     _tell_paddle(rank, endpoints, device)
     try:
         store = core.create_or_get_global_tcp_store()
-        peers = Peers(rank, world, store)
+        peers = DistributedGroup(rank, world, store)
         peers._meet()  # forming the group has a limit of 30 s
         with contextlib.redirect_stderr(io.StringIO()):  # it prints the flags that it sets
             dist.init_parallel_env()

@@ -20,7 +20,7 @@ from ..feeding import ShardedSource, UnshardedSource
 from ..job.batches import Parts, split
 
 #: Follows the last batch of an epoch.
-OVER: Final = object()
+END_OF_EPOCH: Final = object()
 
 
 class Reader(Protocol):
@@ -40,7 +40,7 @@ class Stops(Protocol):
         """Give no more batches."""
 
 
-class Intake:
+class BatchPrefetcher:
     """Takes one batch ahead of the loop. Exceptions of the source are raised unchanged in `take`.
 
     Args:
@@ -73,7 +73,7 @@ class Intake:
         self._room.release()
 
     def take(self, timeout_s: float) -> Any:
-        """Return the next batch; `OVER` after the last one; None after `timeout_s` seconds."""
+        """Return the next batch; `END_OF_EPOCH` after the last one; None after `timeout_s` seconds."""
         try:
             kind, value, source_s = self._taken.get(timeout=timeout_s)
         except Empty:
@@ -108,7 +108,7 @@ class Intake:
         while (batches := self._epochs.get()) is not None:
             try:
                 self._epoch(batches)
-                self._taken.put(("over", OVER, 0.0))
+                self._taken.put(("over", END_OF_EPOCH, 0.0))
             except BaseException as error:  # the loop handles any exception of the user's code
                 self._taken.put(("raised", error, 0.0))
             del batches

@@ -157,7 +157,9 @@ class LearningRate:
         schedule.last_lr *= self.factor
 
 
-def scaled(policy: RateScaling, old: int, new: int, rate: LearningRate, on_scale: Any) -> bool:
+def adapt_to_world(
+    policy: RateScaling, old: int, new: int, rate: LearningRate, on_scale: Any
+) -> bool:
     """Scale the rate and call `on_scale` if the number of ranks has changed; return whether."""
     if old in (0, new):
         return False

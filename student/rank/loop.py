@@ -19,7 +19,7 @@ import numpy as np
 from ...runtime.errors import UsageError
 from ...scheduler.students.agreement import StepDecision, Vote, decide
 from ..job.batches import Parts
-from .intake import OVER, Intake, Shares
+from .intake import END_OF_EPOCH, BatchPrefetcher, Shares
 from .learner import Learner
 
 #: Seconds after which a rank without a batch votes that it waits.
@@ -38,13 +38,13 @@ class Data(Protocol):
         """Record that a step trained a batch with these positions."""
 
 
-class Watcher(Protocol):
+class LoopObserver(Protocol):
     """Observer of the loop; called in its thread."""
 
     def step_begins(self, place: TrainingPosition, positions: list[int]) -> None:
         """Called before this rank trains these positions of the epoch."""
 
-    def step_done(self, taken: Taken) -> None:
+    def step_done(self, taken: CompletedStep) -> None:
         """Called after a step."""
 
     def save(self, place: TrainingPosition) -> None:
@@ -73,7 +73,7 @@ class TrainingPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class CompletedStep:
     """A step that was taken.
 
     Attributes:
@@ -97,7 +97,7 @@ class Taken:
     wait_s: float
 
 
-def go_on() -> None:
+def do_nothing() -> None:
     """Do nothing: a CPU has no pending work."""
 
 
@@ -122,17 +122,17 @@ class Loop:
     """
 
     learner: Learner
-    intake: Intake
+    intake: BatchPrefetcher
     data: Data
     shares: Shares
-    watcher: Watcher
+    watcher: LoopObserver
     leaving: Callable[[], bool]
     due: Callable[[int], bool]
     place: TrainingPosition = field(default_factory=TrainingPosition)
     steps: int | None = None
     epochs: int | None = None
     adapt: bool = True
-    synchronize: Callable[[], None] = go_on
+    synchronize: Callable[[], None] = do_nothing
     waits: bool = False
     _held: Any = None
     _wait_s: float = 0.0
@@ -182,7 +182,7 @@ class Loop:
             batch = self._take()
             decision = self._vote(batch)
             if decision.verdict == "step":
-                self._step(None if batch is None or batch is OVER else batch, decision)
+                self._step(None if batch is None or batch is END_OF_EPOCH else batch, decision)
             if decision.save or decision.leave:
                 self._save()
             if decision.leave:
@@ -192,7 +192,7 @@ class Loop:
         return "over"
 
     def _take(self) -> Any:
-        """Return the next batch, split into parts; `OVER` after the last one; None: none yet."""
+        """Return the next batch, split into parts; `END_OF_EPOCH` after the last one; None: none yet."""
         if self._held is not None:
             return self._held
         began = time.perf_counter()
@@ -200,7 +200,7 @@ class Loop:
             batch = self.intake.take(TAKE_S)
         self._wait_s += time.perf_counter() - began
         if batch is not None:
-            self._held = batch if batch is OVER else self.data.take_apart(batch)
+            self._held = batch if batch is END_OF_EPOCH else self.data.take_apart(batch)
             self._source_s = self.intake.source_s
         return self._held
 
@@ -221,7 +221,7 @@ class Loop:
         now = time.perf_counter()
         busy_s = now - self._voted_at if self._voted_at else 0.0
         vote = Vote(
-            rows=0 if batch is None or batch is OVER else batch.rows,
+            rows=0 if batch is None or batch is END_OF_EPOCH else batch.rows,
             waiting=batch is None,
             leaving=self.leaving(),
             save=self.due(self.place.step + 1),
@@ -250,7 +250,7 @@ class Loop:
         step_s = time.perf_counter() - began
         self.learner.group.patient = self._patient
         self.learner.apply()
-        taken = Taken(
+        taken = CompletedStep(
             self.place.step + 1,
             self.place.epoch,
             positions,
@@ -270,7 +270,7 @@ class Loop:
             self.data.stepped(self.place.epoch, np.asarray(positions, np.int64))
         self.watcher.step_done(taken)
 
-    def _pace(self, taken: Taken) -> float:
+    def _pace(self, taken: CompletedStep) -> float:
         """Return seconds per row; 0 for the epoch's first step, or one with few rows."""
         if self._in_epoch == 0 or 2 * taken.rows < self.shares.expected(taken.step - 1):
             return 0.0

@@ -20,15 +20,15 @@ from typing import Any, Final, TextIO
 
 from ...runtime.errors import EdlError, MemoryRefused
 from ...scheduler.students.saving import SaveSchedule
-from ..checkpoint.capture import Trained, capture
+from ..checkpoint.capture import TrainingObjects, capture
 from ..checkpoint.snapshot import SnapshotWriter
 from ..evaluate import RankEvaluation
 from ..feeding import ShardedSource, UnshardedSource, merged
 from ..link import RankLink
 from ..messages import Order, Progress, Saved
-from .intake import Intake
+from .intake import BatchPrefetcher
 from .learner import Learner
-from .loop import Taken, TrainingPosition
+from .loop import CompletedStep, TrainingPosition
 
 #: Least seconds between reports of steps, as reading the losses waits for the device.
 TELL_EVERY_S: Final = 0.05
@@ -45,7 +45,12 @@ class RankReporter:
     """
 
     def __init__(
-        self, order: Order, link: RankLink, saver: Saver, evaluation: RankEvaluation, intake: Intake
+        self,
+        order: Order,
+        link: RankLink,
+        saver: Saver,
+        evaluation: RankEvaluation,
+        intake: BatchPrefetcher,
     ) -> None:
         self._order = order
         self._link = link
@@ -54,8 +59,8 @@ class RankReporter:
         self._intake = intake
         self._ids = _opened(order)
         self._told_at = 0.0
-        self._last: Taken | None = None
-        self._untold: Taken | None = None
+        self._last: CompletedStep | None = None
+        self._untold: CompletedStep | None = None
         self._rates: deque[tuple[float, int]] = deque()
         self._samples_per_s = 0.0  # for another thread, which must not read `_rates`
         self.place = TrainingPosition()
@@ -65,7 +70,7 @@ class RankReporter:
     def step_begins(self, place: TrainingPosition, positions: list[int]) -> None:
         self.place, self.positions = place, positions
 
-    def step_done(self, taken: Taken) -> None:
+    def step_done(self, taken: CompletedStep) -> None:
         now = time.monotonic()
         self._rates.append((now, taken.total))
         while now - self._rates[0][0] > _RATE_S:
@@ -109,7 +114,9 @@ class RankReporter:
         self._samples_per_s = self._rate()
         self._link.tell(self._progress(taken, ""))
 
-    def _progress(self, taken: Taken | None, waiting: str, read_losses: bool = True) -> Progress:
+    def _progress(
+        self, taken: CompletedStep | None, waiting: str, read_losses: bool = True
+    ) -> Progress:
         stats = self._intake.stats()
         peers_s = self._saver.learner.group.waits_s
         if taken is None:
@@ -139,7 +146,7 @@ class RankReporter:
             return 0.0
         return sum(total for _, total in rates[1:]) / (rates[-1][0] - rates[0][0])
 
-    def _log_ids(self, taken: Taken) -> None:
+    def _log_ids(self, taken: CompletedStep) -> None:
         if self._ids is None:
             return
         line: dict[str, Any] = {
@@ -179,7 +186,7 @@ def _naming(path: Path) -> Iterator[None]:
 EVERY_S = 1.0
 
 
-class Pulse:
+class WaitReporter:
     """Calls `tell(what)` every second while `waiting_for()` is not empty.
 
     Args:
@@ -233,7 +240,7 @@ class Saver:
 
     order: Order
     link: RankLink
-    trained: Trained
+    trained: TrainingObjects
     learner: Learner
     source: ShardedSource | UnshardedSource
     base: Mapping[str, Any] | None

@@ -13,7 +13,7 @@ import numpy as np
 from ...runtime.errors import UsageError
 from ...scheduler.students.agreement import RowShares
 from ..checkpoint import open_checkpoint
-from ..checkpoint.capture import Trained, restore
+from ..checkpoint.capture import TrainingObjects, restore
 from ..checkpoint.contents import Contents
 from ..evaluate import RankEvaluation
 from ..feeding import ShardedSource, UnshardedSource, make_reader, source_for
@@ -23,16 +23,16 @@ from ..link import RankLink
 from ..messages import Order, Scaled
 from ..settings import TrainSettings
 from .collective import Group, device_of, join
-from .intake import Intake, RankData, Shares
-from .learner import Learner, LearningRate, Precision, scaled
-from .loop import TrainingPosition, go_on
+from .intake import BatchPrefetcher, RankData, Shares
+from .learner import Learner, LearningRate, Precision, adapt_to_world
+from .loop import TrainingPosition, do_nothing
 from .reporting import EPOCH, FACTOR, FEED, METRICS, Saver
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class PreparedRank:
     """A rank that is ready for its first step.
 
     Attributes:
@@ -50,7 +50,7 @@ class Start:
 
     learner: Learner
     data: RankData
-    intake: Intake
+    intake: BatchPrefetcher
     shares: Shares
     saver: Saver
     evaluation: RankEvaluation
@@ -60,7 +60,7 @@ class Start:
     synchronize: Callable[[], None]
 
 
-def start(order: Order, link: RankLink) -> Start:
+def start(order: Order, link: RankLink) -> PreparedRank:
     """Prepare a rank: load the job, restore the checkpoint, join the other ranks.
 
     Raises:
@@ -92,7 +92,7 @@ def start(order: Order, link: RankLink) -> Start:
     seed_all(settings.seed)
     assembly = assemble(spec, steps)
     precision = Precision(settings.amp, device)
-    trained = Trained(assembly.model, assembly.optimizer, precision.scaler)
+    trained = TrainingObjects(assembly.model, assembly.optimizer, precision.scaler)
     rate = _resume(assembly, trained, contents, state, order, link)
     group = join(rank, order.endpoints[:world], device)
     group.share([*assembly.model.parameters(), *assembly.model.buffers()])
@@ -100,17 +100,17 @@ def start(order: Order, link: RankLink) -> Start:
     saver = Saver(order, link, trained, learner, source, fed, state.get(METRICS, {}), place.step)
     reader = make_reader(source, assembly.distill, settings, rank=rank, epoch=place.epoch)
     names = assembly.label_names if assembly.needs_teachers else ()
-    return Start(
+    return PreparedRank(
         learner,
         RankData(source, names),
-        Intake(reader, source, assembly.loss.on_label_kinds),
+        BatchPrefetcher(reader, source, assembly.loss.on_label_kinds),
         shares,
         saver,
         _evaluation(spec, settings, precision),
         place,
         steps,
         adapt=settings.deal == "dynamic" and source.total_batch is not None,
-        synchronize=_synchronize if world > 1 and device != "cpu" else go_on,
+        synchronize=_synchronize if world > 1 and device != "cpu" else do_nothing,
     )
 
 
@@ -139,7 +139,7 @@ def seed_all(seed: int) -> None:
 
 def _resume(
     assembly: Assembly,
-    trained: Trained,
+    trained: TrainingObjects,
     contents: Contents | None,
     state: Mapping[str, Any],
     order: Order,
@@ -154,7 +154,7 @@ def _resume(
     restore(trained, contents, rank=order.rank)
     rate.restored(float(state.get(FACTOR, 1.0)))
     old, new = contents.world, order.world
-    if scaled(order.settings.lr_policy, old, new, rate, assembly.spec.on_scale):
+    if adapt_to_world(order.settings.lr_policy, old, new, rate, assembly.spec.on_scale):
         log.info("the world has %d ranks now, it had %d", new, old)
         link.tell(Scaled(old, new))
     return rate

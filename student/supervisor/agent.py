@@ -26,7 +26,7 @@ from ..launch import free_endpoints
 from ..link import ShardServer
 from ..messages import FromRank, Order, Progress, Ready, Saved, Scaled
 from ..settings import TrainSettings
-from .checkpoints import CheckpointManager, LastWrite, NewestCheckpoint, check_arrival
+from .checkpoints import CheckpointManager, LastWrite, NewestCheckpoint, raise_if_unreachable
 from .rendezvous import TTL_S, LeaderOrders, RendezvousLeader, RendezvousSession, RendezvousView
 from .ui import NodeReporter, report_of
 from .workers import RANK_MODULE, RankProcess, RunResult, WorkerGroup, WorkerRun, inspect
@@ -328,7 +328,7 @@ class Supervisor:
                         for node, told in facts
                         if told.generation == generation.number and told.saved >= restored
                     ]
-                    check_arrival(self._checkpoints, restored, waited_s, self._node, found)
+                    raise_if_unreachable(self._checkpoints, restored, waited_s, self._node, found)
                 return
             self._session.tell(saved=restored)
         self._starting_since_s = 0.0

@@ -88,7 +88,7 @@ class CheckpointVerifier:
 
     def __init__(self, repository: Repository, patience_s: float = PATIENCE_S) -> None:
         self._repository, self._patience_s = repository, patience_s
-        self._look: _Look | None = None
+        self._look: _Search | None = None
 
     def newest(self, generation: int, history: CheckpointHistory) -> NewestCheckpoint | None:
         """Return the newest valid checkpoint; None while it is being read.
@@ -103,7 +103,7 @@ class CheckpointVerifier:
         asked, look = (generation, history), self._look
         if look is None or (look.over.is_set() and (look.taken or look.asked != asked)):
             known = look.found if look and look.asked[0] == generation else None
-            look = self._look = _Look(self._repository, asked, known)
+            look = self._look = _Search(self._repository, asked, known)
         if not look.over.wait(self._patience_s) or look.asked != asked:
             return None
         look.taken = True
@@ -112,7 +112,7 @@ class CheckpointVerifier:
         return NewestCheckpoint(look.found, history)
 
 
-class _Look:
+class _Search:
     """One search, in a thread; the checkpoint `known` is not read again if it is the newest."""
 
     def __init__(
@@ -386,7 +386,7 @@ class LastWrite:
         return False
 
 
-def check_arrival(
+def raise_if_unreachable(
     checkpoints: CheckpointManager, step: int, waited_s: float, node: str, found: Sequence[str]
 ) -> None:
     """Raise an error if the checkpoint of a generation will not arrive on disk.

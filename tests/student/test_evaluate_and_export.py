@@ -13,7 +13,7 @@ import pytest
 from edl.runtime.errors import CheckpointMismatch, JobError, ModelError, UsageError
 from edl.student import JobSpec, load_job
 from edl.student.checkpoint import Repository
-from edl.student.checkpoint.capture import Trained, capture
+from edl.student.checkpoint.capture import TrainingObjects, capture
 from edl.student.evaluate import evaluate
 from edl.student.export import export
 from edl.student.job.assembly import assemble
@@ -111,7 +111,7 @@ def model(paddle: Any, tmp_path: Path) -> Any:
     """A model of the job, whose parameters are in the checkpoint."""
     paddle.seed(8)
     parts = assemble(job(tmp_path))
-    contents = capture(Trained(parts.model, parts.optimizer), step=12, world=1, state={})
+    contents = capture(TrainingObjects(parts.model, parts.optimizer), step=12, world=1, state={})
     Repository(str(tmp_path / "checkpoints")).save(contents)
     parts.model.eval()
     return parts.model

@@ -14,7 +14,7 @@ import pytest
 
 from edl.runtime.errors import CheckpointMismatch
 from edl.student.checkpoint import Contents, Repository, open_checkpoint
-from edl.student.checkpoint.capture import Trained, capture, restore
+from edl.student.checkpoint.capture import TrainingObjects, capture, restore
 
 pytestmark = pytest.mark.system
 
@@ -33,14 +33,18 @@ def warm(paddle: Any) -> Any:
     return paddle.optimizer.lr.LinearWarmup(cosine, 3, 0, 0.1)
 
 
-def made(paddle: Any, optimizer: str, scheduled: bool = False, model: Any = None) -> Trained:
+def made(
+    paddle: Any, optimizer: str, scheduled: bool = False, model: Any = None
+) -> TrainingObjects:
     """Each call makes other names of parameters: those of Paddle count up."""
     model = network(paddle) if model is None else model
     rate = warm(paddle) if scheduled else 0.05
-    return Trained(model, getattr(paddle.optimizer, optimizer)(rate, parameters=model.parameters()))
+    return TrainingObjects(
+        model, getattr(paddle.optimizer, optimizer)(rate, parameters=model.parameters())
+    )
 
 
-def train(paddle: Any, trained: Trained, steps: int) -> list[float]:
+def train(paddle: Any, trained: TrainingObjects, steps: int) -> list[float]:
     """The losses; data, dropout and a coin draw from all three generators."""
     losses = []
     # Paddle has no public way to it.
@@ -124,9 +128,9 @@ def test_brain_floats(paddle: Any) -> None:
     one, other = paddle.nn.Linear(3, 4), paddle.nn.Linear(3, 4)
     for layer in (one, other):
         layer.to(dtype="bfloat16")
-    contents = capture(Trained(one), step=0, world=1, state={}).copied()
+    contents = capture(TrainingObjects(one), step=0, world=1, state={}).copied()
     assert contents.tensors["model/weight"].dtype.name == "bfloat16"
-    restore(Trained(other), contents)
+    restore(TrainingObjects(other), contents)
     assert (one.weight.astype("float32") == other.weight.astype("float32")).all()
 
 
@@ -149,9 +153,9 @@ def test_a_scaler(paddle: Any) -> None:
     """Paddle's GradScaler is off on a CPU."""
     state = {"scale": np.array([1024.0], np.float32), "incr_ratio": 2.0, "incr_count": 3}
     model, scaler = network(paddle), Mock(**{"state_dict.return_value": state})
-    contents = capture(Trained(model, scaler=scaler), step=0, world=1, state={})
+    contents = capture(TrainingObjects(model, scaler=scaler), step=0, world=1, state={})
     again = Contents(0, 1, contents.copied().tensors, json.loads(json.dumps(contents.state)))
-    restore(Trained(model, scaler=scaler), again)
+    restore(TrainingObjects(model, scaler=scaler), again)
     ((restored,), _) = scaler.load_state_dict.call_args
     assert restored == state
     assert np.asarray(restored["scale"]).dtype == np.float32

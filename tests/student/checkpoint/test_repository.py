@@ -23,7 +23,7 @@ from edl.student.checkpoint import (
 from edl.student.checkpoint.checked import read_arrays
 from edl.student.checkpoint.checkpoint import Manifest
 from edl.student.checkpoint.cli import app
-from edl.student.checkpoint.files import Written
+from edl.student.checkpoint.files import FileDigest
 from edl.tests.cli_output import json_of, run
 from edl.tests.student.checkpoint.history import clear_memory, memory_url
 from edl.tests.student.checkpoint.samples import check, contents_of, damage, flip, newest_step
@@ -199,7 +199,7 @@ def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path: Path) -> N
 
 
 def test_foreign_manifests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = Manifest(1, 1, 0.0, {"../../key.safetensors": Written(1, "0")}).pack()
+    packed = Manifest(1, 1, 0.0, {"../../key.safetensors": FileDigest(1, "0")}).pack()
     with pytest.raises(CheckpointDamaged, match="beside its folder"):
         Manifest.unpack(packed)
     with monkeypatch.context() as patch:

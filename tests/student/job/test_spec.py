@@ -15,7 +15,7 @@ from edl.student import JobSpec, load_job
 from edl.student.dry_run import Rehearsal, rehearse
 from edl.student.evaluate import Scores
 from edl.student.job.assembly import assemble
-from edl.student.job.spec import blamed, trace_of
+from edl.student.job.spec import as_job_error, trace_of
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("paddle")]
 
@@ -229,7 +229,7 @@ def test_an_exception_raised_in_the_file_is_attributed_to_it(write_job: Write, p
     spec = load_job(path)
     with pytest.raises(NameError) as caught:
         spec.model()(paddle.zeros([1]))
-    error = blamed(caught.value, str(path))
+    error = as_job_error(caught.value, str(path))
     line = line_of(text, "return x + missing")
     expected = f"{path}, line {line}, in forward(): NameError: name 'missing' is not defined"
     assert (type(error), str(error)) == (JobError, expected)
@@ -244,7 +244,7 @@ def test_an_exception_raised_elsewhere_is_not_attributed_to_the_file(write_job: 
     for error in (ValueError("elsewhere"), KeyboardInterrupt(), UsageError("a setting")):
         with pytest.raises(type(error)) as caught:
             raise error
-        assert blamed(caught.value, path) is error
+        assert as_job_error(caught.value, path) is error
         assert "test_spec.py" in trace_of(error, path)
 
 

@@ -12,8 +12,8 @@ import pytest
 from edl.runtime.errors import PeerLost
 from edl.scheduler.students.agreement import RowShares
 from edl.student.job.batches import Parts
-from edl.student.rank.collective import Alone
-from edl.student.rank.intake import MARGIN, OVER, Shares
+from edl.student.rank.collective import SingleRankGroup
+from edl.student.rank.intake import MARGIN, END_OF_EPOCH, Shares
 from edl.student.rank.loop import Loop, TrainingPosition
 
 BATCH = Parts((), None, {}, None, 4)
@@ -35,9 +35,9 @@ class Trained:
         self.left: list[Any] = []
         self.saved: list[int] = []
         self.waited_at_begin: list[bool] = []
-        others: Any = Mock(source_s=0.0, group=Alone())
+        others: Any = Mock(source_s=0.0, group=SingleRankGroup())
         others.begin.side_effect = self.begin
-        others.take.side_effect = lambda timeout_s: self.left.pop() if self.left else OVER
+        others.take.side_effect = lambda timeout_s: self.left.pop() if self.left else END_OF_EPOCH
         others.take_apart.return_value = BATCH
         others.backward.return_value = {}
         others.save.side_effect = lambda place: self.saved.append(place.step)

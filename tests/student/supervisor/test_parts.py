@@ -25,7 +25,7 @@ from edl.scheduler.students.world import RecallWorld, World
 from edl.student import link
 from edl.student.checkpoint import Checkpoint, Repository, SnapshotWriter
 from edl.student.checkpoint.files import unique_name_of
-from edl.student.launch import LOOPBACK, free_endpoints, launched, nodes_of, own_address
+from edl.student.launch import LOOPBACK, free_endpoints, read_launcher, nodes_of, own_address
 from edl.student.link import ShardServer
 from edl.student.messages import Ask
 from edl.student.settings import TrainSettings
@@ -430,7 +430,7 @@ SLURM = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3"}
 def test_launchers_name_rank_world_and_card(
     environment: dict[str, str], number: int | None, count: int | None, cards: str
 ) -> None:
-    start = launched(environment, "machine")
+    start = read_launcher(environment, "machine")
     name = "machine" if number is None else f"machine-{number}"
     assert (start.name, start.number, start.count) == (name, number, count)
     assert (start.host, start.cards) == ("", cards)
@@ -438,7 +438,7 @@ def test_launchers_name_rank_world_and_card(
 
 def test_an_indexed_job_of_kubernetes() -> None:
     variables = {"JOB_COMPLETION_INDEX": "3", "HOSTNAME": "digits-3-x7k2p", "POD_IP": "10.1.2.3"}
-    start = launched(variables, "node")
+    start = read_launcher(variables, "node")
     assert (start.name, start.number, start.host) == ("digits-3-x7k2p-3", 3, "10.1.2.3")
 
 
@@ -447,19 +447,19 @@ def test_an_indexed_job_of_kubernetes() -> None:
     [("", {}, (1, 1)), ("", TORCHRUN, (16, 16)), ("2:8", TORCHRUN, (2, 8)), ("3", {}, (3, 3))],
 )
 def test_node_numbers(text: str, environment: dict[str, str], expected: tuple[int, int]) -> None:
-    assert nodes_of(text, launched(environment, "h")) == expected
+    assert nodes_of(text, read_launcher(environment, "h")) == expected
 
 
 def test_numbers_that_cannot_be_read_are_refused() -> None:
     with pytest.raises(UsageError, match="RANK='one'"):
-        launched({"RANK": "one"}, "h")
+        read_launcher({"RANK": "one"}, "h")
     for wrong in ("a", "1:b", ":", "1:2:3"):
         with pytest.raises(UsageError, match="MIN:MAX"):
-            nodes_of(wrong, launched({}, "h"))
+            nodes_of(wrong, read_launcher({}, "h"))
 
 
 def test_ids_are_new_with_each_start_and_can_stand_in_a_key() -> None:
-    start = launched({"HOSTNAME": "böse maschine/1"}, "")
+    start = read_launcher({"HOSTNAME": "böse maschine/1"}, "")
     first, second = start.node_id(), start.node_id()
     assert first != second
     assert first.startswith("b-se-maschine-1-")
