@@ -89,7 +89,7 @@ Hang = Annotated[
     float,
     typer.Option(
         metavar="SECONDS",
-        help="A rank without a step for so long is killed, and the world formed anew.",
+        help="Seconds without a step after which a rank is killed and a new generation begins.",
         rich_help_panel=_WORLD,
     ),
 ]
@@ -103,7 +103,7 @@ TotalBatch = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Rows of a step over all ranks, whatever their number. Default: the feed's own.",
+        help="Rows of a step, of all ranks together. Default: the feed's own.",
         rich_help_panel=_BATCH,
     ),
 ]
@@ -130,14 +130,16 @@ ShardRows = Annotated[
 ]
 Seed = Annotated[
     int,
-    typer.Option(min=0, help="Of parameters and of the order of samples.", rich_help_panel=_BATCH),
+    typer.Option(
+        min=0, help="Seed of parameters and of the order of samples.", rich_help_panel=_BATCH
+    ),
 ]
 AmpOption = Annotated[Amp, typer.Option("--amp", help="Mixed precision.", rich_help_panel=_BATCH)]
 LrPolicyOption = Annotated[
     RateScaling,
     typer.Option(
         "--lr-policy",
-        help="What becomes of the learning rate when the number of ranks changes.",
+        help="How the learning rate changes with the number of ranks.",
         rich_help_panel=_BATCH,
     ),
 ]
@@ -176,8 +178,8 @@ SaveOverhead = Annotated[
     float,
     typer.Option(
         metavar="PART",
-        help="Without the two above: save the first step, then as often as takes this part of the "
-        "time at most; 0: only when the world changes and at the end.",
+        help="Without the two above: save the first step, then as often as this part of the time "
+        "allows; 0: only when the world changes and at the end.",
         rich_help_panel=_SAVING,
     ),
 ]
@@ -265,10 +267,11 @@ def train(
     from there; a second Ctrl-C ends at once. `edl status` shows all nodes and ranks.
 
     Exits with 0 when the job is done, 2 when the job file or an option cannot work, 69 when a
-    checkpoint could not be written, 1 when the job failed; after a signal as that signal has it.
+    checkpoint could not be written, 1 when the job failed; after a signal, with the code of the
+    signal (130, 143).
     """
     end_with_parent()
-    from .launch import read_launcher, nodes_of
+    from .launch import nodes_of, read_launcher
 
     start = read_launcher(os.environ, socket.gethostname())
     settings = TrainSettings(
@@ -336,7 +339,7 @@ def _supervise(settings: TrainSettings, start: LaunchInfo, host: str | None) -> 
             start.node_id(),
             host or start.host or own_address(settings.coordinator),
             NodeReporter(display),
-            NodeDependencies(environment=_quiet(start.cards)),
+            NodeDependencies(environment=_quiet(start.gpus)),
         )
         with stop_on_signals(reraise=(signal.SIGINT, signal.SIGTERM)) as stop:
             outcome = supervisor.run(stop)
@@ -345,14 +348,14 @@ def _supervise(settings: TrainSettings, start: LaunchInfo, host: str | None) -> 
             return outcome
 
 
-def _quiet(cards: str) -> dict[str, str]:
-    """Return the variables to add to the environment of ranks: quiet Paddle, select `cards`.
+def _quiet(gpus: str) -> dict[str, str]:
+    """Return the variables to add to the environment of ranks: quiet Paddle, select `gpus`.
 
     Paddle logs its sockets and its build, which helps only its developers. Variables that the user
     has set are kept.
     """
     given = {name: value for name, value in _NOTES.items() if name not in os.environ}
-    return given | ({VISIBLE_GPUS: cards} if cards else {})
+    return given | ({VISIBLE_GPUS: gpus} if gpus else {})
 
 
 def _absolute(place: str | Path | None) -> str | None:
@@ -388,7 +391,7 @@ def export(
 ) -> None:
     """Write a checkpoint as an inference model of Paddle, for `edl-teacher serve` or Paddle itself.
 
-    Its answers are held against the student's own on the first batch of feed("eval").
+    Its outputs are compared with the student's on the first batch of feed("eval").
     """
     from .export import export as run
     from .job.spec import load_job
@@ -398,5 +401,5 @@ def export(
     for file in written.files:
         typer.echo(file)
     for name, worst in written.worst.items():
-        told = "not run here" if worst is None else f"differs by {worst:.3g} at most"
-        typer.echo(f"{name}: step {written.step}, {told}")
+        difference = "not run here" if worst is None else f"differs by {worst:.3g} at most"
+        typer.echo(f"{name}: step {written.step}, {difference}")

@@ -12,7 +12,7 @@ from ..scheduler.students.world import WorldLimits
 from .checkpoint import Repository
 from .evaluate import Scores
 from .feeding import check_feed
-from .feeding.positions import Ordered, why_not
+from .feeding.positions import SampleOrder, reason_not_shardable
 from .job.assembly import Assembly, assemble
 from .job.batches import first_batch
 from .job.spec import NEEDED, OPTIONAL, JobSpec, is_dataset, load_job
@@ -55,8 +55,8 @@ def _data(settings: TrainSettings, spec: JobSpec) -> Iterator[str]:
     batch, total = settings.total_batch, None
     if is_dataset(feed):
         total = len(feed)
-    elif not why_not(feed):
-        ordered = Ordered(feed, settings.seed)
+    elif not reason_not_shardable(feed):
+        ordered = SampleOrder(feed, settings.seed)
         batch, total = batch or ordered.batch_size, ordered.total(0)
         ordered.close()
     if total is None or batch is None:
@@ -106,7 +106,7 @@ def _world(settings: TrainSettings) -> Iterator[str]:
         yield f"checkpoints: {rhythm}, in a temporary folder that goes with this run"
         return
     newest = Repository(settings.checkpoint, settings.keep).newest_valid()
-    begins = "from the beginning" if newest is None else f"behind step {newest.step}"
+    begins = "from the beginning" if newest is None else f"after step {newest.step}"
     yield (
         f"checkpoints: {rhythm}, {settings.keep} kept, at {settings.checkpoint}; training begins"
         f" {begins}"
@@ -130,9 +130,9 @@ class Rehearsal:
     def line(self) -> str:
         """Return it as one line of text."""
         loss = "no labels" if self.loss is None else f"loss {self.loss:.6g}"
-        told = f"{loss} in the first batch, of {self.rows} rows"
+        text = f"{loss} in the first batch, of {self.rows} rows"
         figures = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
-        return f"{told}; {figures} in the first batch of evaluation" if figures else told
+        return f"{text}; {figures} in the first batch of evaluation" if figures else text
 
 
 def rehearse(parts: Assembly, batch_size: int | None = None) -> Rehearsal:
@@ -149,14 +149,14 @@ def rehearse(parts: Assembly, batch_size: int | None = None) -> Rehearsal:
     spec = parts.spec
     batch = first_batch(spec, "train", batch_size)
     parts.model.train()
-    with spec.blames("model"):
+    with spec.job_errors("model"):
         outputs = batch.forward(parts.model)
     loss = None
     if batch.labels is not None:
         loss = spec.loss(outputs, batch.labels)
-        with spec.blames("loss"):
+        with spec.job_errors("loss"):
             loss.backward()
-        with spec.blames("optimizer"):
+        with spec.job_errors("optimizer"):
             parts.optimizer.step()
             parts.optimizer.clear_grad()
     metrics = _metrics(parts, batch_size)
@@ -171,7 +171,7 @@ def _metrics(parts: Assembly, batch_size: int | None) -> Mapping[str, float]:
 
     batch = first_batch(parts.spec, "eval", batch_size)
     parts.model.eval()
-    with paddle.no_grad(), parts.spec.blames("model"):
+    with paddle.no_grad(), parts.spec.job_errors("model"):
         outputs = batch.forward(parts.model)
     scores.add(outputs, batch.labels, batch.rows)
     return scores.values()

@@ -15,7 +15,7 @@ from ..distill_reader.sources.map_style import loader_of
 from ..runtime.errors import JobError, UsageError
 from ..scheduler.students.agreement import PATIENT_FROM_S
 from ..scheduler.students.shards import RankShard
-from .job.assembly import restored
+from .job.assembly import restore_model
 from .job.batches import Parts, batches_of, split
 from .job.spec import JobSpec, Split
 from .rank.collective import Group
@@ -63,7 +63,7 @@ class Scores:
         """
         self._rows += rows
         for name, metric in self._metrics.items():
-            with self._spec.blames("metrics"):
+            with self._spec.job_errors("metrics"):
                 if hasattr(metric, "accumulate"):
                     found = metric.compute(outputs, labels)
                     metric.update(*(found if isinstance(found, (tuple, list)) else (found,)))
@@ -86,7 +86,7 @@ class Scores:
         """
         if not self._rows:
             return {}
-        with self._spec.blames("metrics"):
+        with self._spec.job_errors("metrics"):
             return self._values()
 
     def _values(self) -> dict[str, float]:
@@ -156,12 +156,12 @@ def evaluate(
     """
     import paddle
 
-    model, step = restored(spec, checkpoint)
+    model, step = restore_model(spec, checkpoint)
     scores = Scores(spec)
     began, rows, labelled, loss = time.perf_counter(), 0, 0, 0.0
     with paddle.no_grad():
         for batch in batches_of(spec, part, batch_size):
-            with spec.blames("model"):
+            with spec.job_errors("model"):
                 outputs = batch.forward(model)
             if batch.labels is not None:
                 loss += batch.rows * float(spec.loss(outputs, batch.labels))
@@ -209,13 +209,13 @@ class RankEvaluation:
         if not self._scores:
             return {}
         began = time.perf_counter()
-        told = self._told(model, group) if group.rank == 0 or not self._alone else [0, {}]
+        part = self._evaluate_part(model, group) if group.rank == 0 or not self._alone else [0, {}]
         group.patient = self._patient
-        all_told = group.gather_json([time.perf_counter() - began, *told])
-        self._patient = any(seconds > PATIENT_FROM_S for seconds, _, _ in all_told)
-        return _together([(rows, found) for _, rows, found in all_told])
+        all_parts = group.gather_json([time.perf_counter() - began, *part])
+        self._patient = any(seconds > PATIENT_FROM_S for seconds, _, _ in all_parts)
+        return _together([(rows, found) for _, rows, found in all_parts])
 
-    def _told(self, model: Any, group: Group) -> list[Any]:
+    def _evaluate_part(self, model: Any, group: Group) -> list[Any]:
         """Evaluate this rank's part; return its rows and the metrics over them."""
         import paddle
 
@@ -225,7 +225,7 @@ class RankEvaluation:
         try:
             with paddle.no_grad():
                 for batch in _part(self._feed(), group, self._alone):
-                    with self._precision.forward(), self._spec.blames("model"):
+                    with self._precision.forward(), self._spec.job_errors("model"):
                         outputs = batch.forward(model)
                     self._scores.add(outputs, batch.labels, batch.rows)
                     rows += batch.rows
@@ -257,10 +257,10 @@ def _part(feed: Any, group: Group, alone: bool) -> Iterator[Parts]:
             yield split(batch)
 
 
-def _together(told: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+def _together(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
     """Return the means over the rows of all ranks."""
-    total = sum(rows for rows, _ in told)
-    names = next((list(found) for _, found in told if found), [])
+    total = sum(rows for rows, _ in parts)
+    names = next((list(found) for _, found in parts if found), [])
     return {
-        name: sum(rows * found[name] for rows, found in told if found) / total for name in names
+        name: sum(rows * found[name] for rows, found in parts if found) / total for name in names
     }

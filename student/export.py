@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from ..runtime.errors import ModelError, UsageError
-from .job.assembly import restored
+from .job.assembly import restore_model
 from .job.batches import Parts, first_batch
 from .job.spec import JobSpec
 
@@ -69,7 +69,7 @@ def export(
         raise UsageError(f"formats are {' and '.join(get_args(Format))}, not {list(formats)}")
     if "onnx" in formats:
         _require_paddle2onnx()
-    model, step = restored(spec, checkpoint)
+    model, step = restore_model(spec, checkpoint)
     batch = first_batch(spec, "eval", batch_size)
     inputs = named_inputs(model, batch)
     target = Path(folder).absolute()
@@ -113,7 +113,7 @@ def _written(
     formats: Sequence[Format],
 ) -> dict[str, float | None]:
     few = {name: value[: min(_CHECKED_ROWS, batch.rows)] for name, value in inputs.items()}
-    with spec.blames("model"):
+    with spec.job_errors("model"):
         expected = _outputs(model, batch, few)
     program = _save_paddle(spec, model, inputs, folder)
     worst: dict[str, float | None] = {}
@@ -135,7 +135,7 @@ def _save_paddle(spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: P
         paddle.static.InputSpec([None, *value.shape[1:]], value.dtype, name=name)
         for name, value in inputs.items()
     ]
-    with spec.blames("model"):
+    with spec.job_errors("model"):
         static = paddle.jit.to_static(model, input_spec=given, full_graph=True)
         _ = static.forward.concrete_program  # trace now, so that errors are blamed on the model
     try:

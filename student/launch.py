@@ -55,14 +55,14 @@ class LaunchInfo:
         number: its number among the nodes started together, from 0; None: no known launcher.
         count: number of nodes started together; None: unknown.
         host: its address, if the launcher names one; else empty.
-        cards: `CUDA_VISIBLE_DEVICES` of its ranks; empty: all GPUs.
+        gpus: `CUDA_VISIBLE_DEVICES` of its ranks; empty: all GPUs.
     """
 
     name: str
     number: int | None = None
     count: int | None = None
     host: str = ""
-    cards: str = ""
+    gpus: str = ""
 
     def node_id(self) -> str:
         """Return a new random id: a restarted node counts as another node."""
@@ -85,16 +85,16 @@ def read_launcher(environment: Mapping[str, str], hostname: str) -> LaunchInfo:
     name = environment.get("HOSTNAME") or hostname or "node"
     if number is not None:
         name = f"{name}-{number}"
-    cards = ""
+    gpus = ""
     if local is not None and (beside or 1) > 1:
         seen = [one for one in environment.get(VISIBLE_GPUS, "").split(",") if one]
-        cards = seen[local % len(seen)] if seen else str(local)
+        gpus = seen[local % len(seen)] if seen else str(local)
     return LaunchInfo(
         re.sub(r"[^A-Za-z0-9._-]", "-", name)[:_MOST_NAME],
         number,
         count,
         environment.get("POD_IP", ""),
-        cards,
+        gpus,
     )
 
 

@@ -52,9 +52,9 @@ class RankPort:
         channel, fd = Channel.pair()
         return cls(channel), fd
 
-    def send(self, word: FromSupervisor) -> bool:
+    def send(self, message: FromSupervisor) -> bool:
         """Send a message; False if the rank is gone."""
-        return self._channel.send_all([word.to_json()])
+        return self._channel.send_all([message.to_json()])
 
     def answer(self, ask: Ask, value: Any = None) -> bool:
         """Answer a question of the rank; False if the rank is gone."""
@@ -121,14 +121,16 @@ class RankLink:
             raise EdlError("the supervisor was gone before it gave this rank an order")
         order = from_supervisor(message)
         if not isinstance(order, Order):
-            raise WireError(f"a rank is first given an order, not {message['kind']!r}")
+            raise WireError(
+                f"the first message to a rank must be an order, not {message['kind']!r}"
+            )
         self._listener = threading.Thread(target=self._listen, name="edl-rank-link", daemon=True)
         self._listener.start()
         return order
 
-    def tell(self, word: FromRank) -> bool:
+    def send(self, message: FromRank) -> bool:
         """Send a message; False if the supervisor is gone."""
-        return self._channel.send_all([word.to_json()])
+        return self._channel.send_all([message.to_json()])
 
     def fill(self, epoch: int, shards: Iterable[tuple[int, int]]) -> None:
         """Create the shards of `epoch`, as (start, stop); only the first call has an effect.
@@ -147,7 +149,7 @@ class RankLink:
 
     def done(self, epoch: int, start: int, stop: int) -> None:
         """Mark the shard [start, stop) of `epoch` as trained; does not wait for the answer."""
-        self.tell(Ask(next(self._numbers), "done", epoch, start, stop))
+        self.send(Ask(next(self._numbers), "done", epoch, start, stop))
 
     def close(self) -> None:
         self._channel.close()
@@ -159,7 +161,7 @@ class RankLink:
         number = next(self._numbers)
         with self._changed:
             self._waiting.add(number)
-        self.tell(Ask(number, what, **fields))
+        self.send(Ask(number, what, **fields))
         with self._changed:
             self._changed.wait_for(lambda: number in self._answers or self._lost)
             self._waiting.discard(number)
@@ -182,14 +184,14 @@ class RankLink:
             if self._on_lost is not None:
                 self._on_lost()
 
-    def _heard(self, word: FromSupervisor) -> None:
-        match word:
+    def _heard(self, message: FromSupervisor) -> None:
+        match message:
             case Leave():
                 self._leaving = True
             case Answer():
                 with self._changed:
-                    if word.number in self._waiting:
-                        self._answers[word.number] = word
+                    if message.number in self._waiting:
+                        self._answers[message.number] = message
                         self._changed.notify_all()
             case Order():
                 raise WireError("a rank is given one order, not two")
@@ -237,7 +239,11 @@ class ShardServer:
                 value = self._ask(rank, ask)
             except UnavailableError as error:
                 if not self._away:
-                    log.warning("ranks go on with the shards they have leased: %s", error)
+                    log.warning(
+                        "the job board does not answer, ranks continue with their leased shards:"
+                        " %s",
+                        error,
+                    )
                 self._away = str(error)
                 self._closed.wait(_AGAIN_S)
             else:

@@ -78,8 +78,8 @@ class Order(RankMessage):
     inspect: bool = False
 
     def to_json(self) -> Message:
-        told = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {"kind": "order", **told, "settings": self.settings.to_json()}
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {"kind": "order", **values, "settings": self.settings.to_json()}
 
     @classmethod
     def from_json(cls, message: Mapping[str, Any]) -> Self:
@@ -295,12 +295,12 @@ _FROM_RANK: Final[dict[str, type[FromRank]]] = {
 def from_supervisor(message: Message) -> FromSupervisor:
     """Parse a message of a supervisor; raises WireError if it is none."""
     if (kind := _FROM_SUPERVISOR.get(message["kind"])) is None:
-        raise WireError(f"a supervisor does not say {message['kind']!r} to its ranks")
+        raise WireError(f"unknown message {message['kind']!r} from a supervisor")
     return kind.from_json(message)
 
 
 def from_rank(message: Message) -> FromRank:
     """Parse a message of a rank; raises WireError if it is none."""
     if (kind := _FROM_RANK.get(message["kind"])) is None:
-        raise WireError(f"a rank does not say {message['kind']!r} to its supervisor")
+        raise WireError(f"unknown message {message['kind']!r} from a rank")
     return kind.from_json(message)

@@ -152,4 +152,4 @@ class TrainSettings:
 
 def _check_at_least(name: str, value: int | None, least: int) -> None:
     if value is not None and value < least:
-        raise UsageError(f"{name} is a number from {least}, not {value}")
+        raise UsageError(f"{name} must be at least {least}, not {value}")

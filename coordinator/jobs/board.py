@@ -77,8 +77,8 @@ class JobBoard:
         Returns:
             False if the node has no lease: nothing was done, and it has to join.
         """
-        told = {} if facts is None else {"facts": dump_facts(facts)}
-        beat = MemberBeat(keys.check_node(node_id), 0, told)
+        changed = {} if facts is None else {"facts": dump_facts(facts)}
+        beat = MemberBeat(keys.check_node(node_id), 0, changed)
         return bool(self.store.leases.beat(keys.nodes(job), beat, check_ttl(ttl_s)))
 
     def leave(self, job: str, node_id: str) -> None:
@@ -266,12 +266,12 @@ class JobBoard:
             keys.of_job(job, "generation"), keys.of_job(job, "reports")
         )
         current = number(generation.get("number", ""))
-        told = [
+        reports = [
             RankReport(current, int(rank), load_facts(text), int(at_ms))
             for rank, text in found.items()
             if rank.isdigit() and (at_ms := found.get(f"{rank}.at_ms", "")).isdigit()
         ]
-        return sorted(told, key=lambda report: report.rank)
+        return sorted(reports, key=lambda report: report.rank)
 
     def note(self, job: str, event: Facts) -> str:
         """Append to the job's timeline, which keeps the last events; returns the event's id."""

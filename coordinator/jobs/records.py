@@ -249,10 +249,10 @@ def generation_of(
 
 
 def _recall_to_json(recall: RecallWorld) -> dict[str, Any]:
-    told = {**asdict(recall), "hung": list(recall.hung)}
+    written = {**asdict(recall), "hung": list(recall.hung)}
     if not recall.hung:  # older versions refuse unknown fields in a recall
-        del told["hung"]
-    return told
+        del written["hung"]
+    return written
 
 
 def _recall_from_json(value: Mapping[str, Any]) -> RecallWorld:
@@ -262,4 +262,4 @@ def _recall_from_json(value: Mapping[str, Any]) -> RecallWorld:
 
 def _known(cls: type[Any], value: Mapping[str, Any]) -> dict[str, Any]:
     names = {one.name for one in fields(cls)}
-    return {name: told for name, told in value.items() if name in names}
+    return {name: item for name, item in value.items() if name in names}

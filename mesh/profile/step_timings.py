@@ -193,14 +193,14 @@ class _StepTimer:
     def _take(self, batch: Parts) -> float:
         parts = self._parts
         began = time.perf_counter()
-        with parts.spec.blames("model"):
+        with parts.spec.job_errors("model"):
             outputs = batch.forward(parts.model)
         noise_began = time.perf_counter()
         soft = _noise(parts, outputs)
         noise_s = time.perf_counter() - noise_began
         terms = parts.loss(outputs, batch.labels, soft, self._step)
         terms.total.backward()
-        with parts.spec.blames("optimizer"):
+        with parts.spec.job_errors("optimizer"):
             parts.optimizer.step()
             parts.optimizer.clear_grad()
         float(terms.total)  # wait for a device that computes asynchronously

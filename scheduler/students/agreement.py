@@ -200,7 +200,7 @@ class RowShares:
                 of_step = change
         return of_step.rows
 
-    def told(self, step: int, times: Sequence[float], free_from: int) -> Self:
+    def with_times(self, step: int, times: Sequence[float], free_from: int) -> Self:
         """Return the shares after the times of `step`.
 
         Args:

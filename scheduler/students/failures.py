@@ -182,7 +182,7 @@ class RankFailure:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         known = {one.name for one in fields(cls)}
-        given = {name: told for name, told in value.items() if name in known}
+        given = {name: item for name, item in value.items() if name in known}
         return cls(**{**given, "positions": tuple(given.get("positions", ()))})
 
     def in_words(self) -> str:

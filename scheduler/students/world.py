@@ -266,7 +266,7 @@ def _has_ended(member: LiveNode, number: int) -> bool:
 
 def _failures(world: World, alive: dict[str, LiveNode]) -> tuple[RankFailure, ...]:
     """Return the failures of this generation: causes first, then lost nodes."""
-    told = [
+    reported = [
         failure
         for node in world.nodes
         if node in alive
@@ -278,8 +278,8 @@ def _failures(world: World, alive: dict[str, LiveNode]) -> tuple[RankFailure, ..
         for node in world.nodes
         if node not in alive
     ]
-    causes = [one for one in told if one.how != "adrift"]
-    return (*causes, *lost) or tuple(told)  # ranks that lost their peers saw only a consequence
+    causes = [one for one in reported if one.how != "adrift"]
+    return (*causes, *lost) or tuple(reported)  # ranks that lost their peers saw only a consequence
 
 
 def _grow(

@@ -71,13 +71,13 @@ def capture(
         state: further JSON values; the key `TRAINING` is reserved.
     """
     tensors = {f"{MODEL}/{name}": _array(each) for name, each in trained.tensors().items()}
-    told: dict[str, Any] = {"random": random_state()}
+    training: dict[str, Any] = {"random": random_state()}
     if trained.optimizer is not None:
-        arrays, told["optimizer"] = _optimizer_state(trained)
+        arrays, training["optimizer"] = _optimizer_state(trained)
         tensors |= {f"{OPTIMIZER}/{name}": array for name, array in arrays.items()}
     if trained.scaler is not None:
-        told["scaler"] = _json(trained.scaler.state_dict())
-    return Contents(step, world, tensors, {**state, TRAINING: told})
+        training["scaler"] = _json(trained.scaler.state_dict())
+    return Contents(step, world, tensors, {**state, TRAINING: training})
 
 
 def restore(
@@ -97,18 +97,18 @@ def restore(
     live = trained.tensors()
     kept = contents.group(MODEL)
     _check_layers(contents.step, live, kept)
-    told = contents.state.get(TRAINING, {})
+    training = contents.state.get(TRAINING, {})
     if trained.optimizer is not None:
-        state = _meant_for(trained, contents, told.get("optimizer") or {})
+        state = _meant_for(trained, contents, training.get("optimizer") or {})
         _set_optimizer(trained.optimizer, state, contents.step)
-        if "rate" in told["optimizer"]:
-            trained.optimizer.set_lr(told["optimizer"]["rate"])
+        if "rate" in training["optimizer"]:
+            trained.optimizer.set_lr(training["optimizer"]["rate"])
     for name, array in kept.items():
         live[name].set_value(_as_paddle_takes_it(array))
-    if trained.scaler is not None and told.get("scaler"):
-        trained.scaler.load_state_dict(_arrays_again(told["scaler"]))
-    if random and "random" in told:
-        set_random_state(told["random"], rank)
+    if trained.scaler is not None and training.get("scaler"):
+        trained.scaler.load_state_dict(_arrays_again(training["scaler"]))
+    if random and "random" in training:
+        set_random_state(training["random"], rank)
 
 
 def _check_layers(step: int, live: Mapping[str, Any], kept: Mapping[str, Array]) -> None:
@@ -152,18 +152,18 @@ def _optimizer_state(trained: TrainingObjects) -> tuple[dict[str, Array], dict[s
     """Return arrays by `PARAMETER:KIND`, and JSON: the class, and the schedule or the rate."""
     names, arrays = trained.names(), {}
     state = dict(trained.optimizer.state_dict())
-    told: dict[str, Any] = {"class": type(trained.optimizer).__name__}
+    details: dict[str, Any] = {"class": type(trained.optimizer).__name__}
     schedule = state.pop("LR_Scheduler", None)
     if schedule is None:
-        told["rate"] = float(trained.optimizer.get_lr())
+        details["rate"] = float(trained.optimizer.get_lr())
     else:
-        told["schedule"] = _json(schedule)
+        details["schedule"] = _json(schedule)
     for paddle_name, tensor in state.pop("master_weights", {}).items():
         arrays[f"{names.get(paddle_name, paddle_name)}:{_MASTER}"] = _array(tensor)
     for key, tensor in state.items():
         parameter, kind = _split(key, names)
         arrays[f"{names.get(parameter, parameter)}:{kind}"] = _array(tensor)
-    return arrays, told
+    return arrays, details
 
 
 def _split(key: str, names: Mapping[str, str]) -> tuple[str, str]:
@@ -175,17 +175,17 @@ def _split(key: str, names: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _meant_for(
-    trained: TrainingObjects, contents: Contents, told: Mapping[str, Any]
+    trained: TrainingObjects, contents: Contents, details: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the argument for `set_state_dict` of this optimizer."""
     import paddle
 
     optimizer = trained.optimizer
     name = type(optimizer).__name__
-    if told.get("class") != name:
+    if details.get("class") != name:
         raise CheckpointMismatch(
             f"the checkpoint of step {contents.step} is of"
-            f" {'the optimizer ' + told['class'] if 'class' in told else 'no optimizer'}, the"
+            f" {'the optimizer ' + details['class'] if 'class' in details else 'no optimizer'}, the"
             f" job's is {name}. Train into another place, or with the one that it was made with"
         )
     names = trained.names()
@@ -204,14 +204,14 @@ def _meant_for(
     if masters:
         state["master_weights"] = masters
     has_schedule = isinstance(optimizer._learning_rate, paddle.optimizer.lr.LRScheduler)
-    if has_schedule != ("schedule" in told):
+    if has_schedule != ("schedule" in details):
         kinds = ("a fixed learning rate", "a schedule of the learning rate")
         raise CheckpointMismatch(
             f"the checkpoint of step {contents.step} is of an optimizer with"
             f" {kinds[not has_schedule]}, the job's has {kinds[has_schedule]}"
         )
     if has_schedule:
-        state["LR_Scheduler"] = _arrays_again(told["schedule"])
+        state["LR_Scheduler"] = _arrays_again(details["schedule"])
     return state
 
 
@@ -317,36 +317,37 @@ def _paddle_state() -> dict[str, Any]:
 
     kinds = ["cpu", *(["gpu"] if paddle.get_device().startswith("gpu") else [])]
     return {
-        kind: [_told(one.__getstate__()) for one in paddle.get_rng_state(kind)] for kind in kinds
+        kind: [_json_state(one.__getstate__()) for one in paddle.get_rng_state(kind)]
+        for kind in kinds
     }
 
 
 def _set_paddle_state(state: Mapping[str, Any]) -> None:
     import paddle
 
-    for kind, told in state.items():
+    for kind, saved in state.items():
         if kind == "gpu" and not paddle.get_device().startswith("gpu"):
             log.warning("the checkpoint is of a GPU: its random generator has no meaning here")
             continue
         now = paddle.get_rng_state(kind)
-        if len(now) != len(told):  # another number of GPUs is visible
-            told = [told[0]] * len(now)
-        paddle.set_rng_state([_generator(type(now[0]), values) for values in told], kind)
+        if len(now) != len(saved):  # another number of GPUs is visible
+            saved = [saved[0]] * len(now)
+        paddle.set_rng_state([_generator(type(now[0]), values) for values in saved], kind)
 
 
 def _generator(kind: Any, values: list[Any]) -> Any:
     """Create a generator state: setting the state of an existing one has no effect in Paddle."""
     made = kind.__new__(kind)
-    made.__setstate__(_meant(values))
+    made.__setstate__(_state_of_json(values))
     return made
 
 
-def _told(values: tuple[Any, ...]) -> list[Any]:
+def _json_state(values: tuple[Any, ...]) -> list[Any]:
     """Return Paddle's tuple of numbers and one list of characters as JSON, the list as a string."""
     return [bytes(each).decode("ascii") if isinstance(each, list) else each for each in values]
 
 
-def _meant(values: list[Any]) -> tuple[Any, ...]:
+def _state_of_json(values: list[Any]) -> tuple[Any, ...]:
     return tuple(
         list(value.encode("ascii")) if isinstance(value, str) else value for value in values
     )

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from ...runtime.errors import CheckpointDamaged
 from ...scheduler.students.fingerprint import Fingerprint, since_checkpoint
 from ...scheduler.students.saving import CheckpointEntry
-from .files import Files, FileDigest, generation_of, step_of
+from .files import FileDigest, Files, generation_of, step_of
 
 MANIFEST: Final = "MANIFEST.json"
 #: File with the position of a checkpoint in the history.
@@ -74,41 +74,41 @@ class Manifest:
 
     def pack(self) -> bytes:
         """Return the bytes of its file: JSON with a checksum of itself."""
-        return _sealed(self._told())
+        return _sealed(self._fields())
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
         """Parse `pack`. Raises CheckpointDamaged if it is invalid."""
-        told = _unsealed(data, MANIFEST)
+        values = _unsealed(data, MANIFEST)
         try:
             files = {
                 name: FileDigest(int(file["bytes"]), str(file["sha256"]))
-                for name, file in told["files"].items()
+                for name, file in values["files"].items()
             }
             # Checkpoints of older versions have no fingerprint.
             provenance = Provenance(
-                dict(told.get("fingerprint", {})),
-                tuple(dict(change) for change in told.get("accepted", ())),
+                dict(values.get("fingerprint", {})),
+                tuple(dict(change) for change in values.get("accepted", ())),
             )
             manifest = cls(
-                int(told["step"]),
-                int(told["world"]),
-                float(told["made_s"]),
+                int(values["step"]),
+                int(values["world"]),
+                float(values["made_s"]),
                 files,
                 provenance,
-                str(told.get("after", "")),
+                str(values.get("after", "")),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointDamaged(f"{MANIFEST} is not whole ({error!r})") from error
-        if told.get("format") != FORMAT:
+        if values.get("format") != FORMAT:
             raise CheckpointDamaged(
-                f"{MANIFEST} is of format {told.get('format')!r}, this version reads {FORMAT!r}"
+                f"{MANIFEST} is of format {values.get('format')!r}, this version reads {FORMAT!r}"
             )
         if any("/" in name for name in files):  # it is not trusted: read only files in its folder
             raise CheckpointDamaged(f"{MANIFEST} names files beside its folder")
         return manifest
 
-    def _told(self) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "step": self.step,
@@ -143,9 +143,9 @@ class HistoryRecord:
     @classmethod
     def unpack(cls, data: bytes) -> Self:
         """Parse `pack`. Raises CheckpointDamaged if it is invalid."""
-        told = _unsealed(data, JOINED)
+        values = _unsealed(data, JOINED)
         try:
-            return cls(int(told["sequence"]), str(told["manifest"]))
+            return cls(int(values["sequence"]), str(values["manifest"]))
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointDamaged(f"{JOINED} is not whole ({error!r})") from error
 
@@ -155,23 +155,23 @@ def digest_of(manifest: bytes) -> str:
     return hashlib.sha256(manifest).hexdigest()
 
 
-def _sealed(told: Mapping[str, Any]) -> bytes:
-    return (json.dumps({**told, "sha256": _digest(told)}, indent=2) + "\n").encode()
+def _sealed(values: Mapping[str, Any]) -> bytes:
+    return (json.dumps({**values, "sha256": _digest(values)}, indent=2) + "\n").encode()
 
 
 def _unsealed(data: bytes, file: str) -> dict[str, Any]:
     try:
-        told: dict[str, Any] = json.loads(data)
-        digest = told.pop("sha256")
+        values: dict[str, Any] = json.loads(data)
+        digest = values.pop("sha256")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointDamaged(f"{file} is not whole ({error!r})") from error
-    if digest != _digest(told):
+    if digest != _digest(values):
         raise CheckpointDamaged(f"{file} fails its own checksum")
-    return told
+    return values
 
 
-def _digest(told: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def list_(
         _verify(repository, found, place, as_json)
         return
     if as_json:
-        typer.echo(json.dumps([_told(one) for one in found], indent=2))
+        typer.echo(json.dumps([_described(one) for one in found], indent=2))
         return
     if not found:
         typer.echo(f"there is no checkpoint at {place}")
@@ -72,10 +72,12 @@ def _verify(repository: Repository, found: Sequence[Checkpoint], place: str, as_
             if repository.find(checkpoint.name) is not None:  # else it was pruned meanwhile
                 problems[checkpoint.name] = str(error)
     if as_json:
-        told = [
-            {**_told(one), "problem": problems[one.name]} for one in found if one.name in problems
+        described = [
+            {**_described(one), "problem": problems[one.name]}
+            for one in found
+            if one.name in problems
         ]
-        typer.echo(json.dumps(told, indent=2))
+        typer.echo(json.dumps(described, indent=2))
     else:
         for name, problem in problems.items():
             typer.echo(problem or f"{name}: whole")
@@ -96,16 +98,15 @@ def prune(
 ) -> None:
     """Remove all checkpoints but the newest whole ones.
 
-    What is damaged goes once as many whole ones as are kept are newer; a save that has not joined
-    the history goes a day after it began. The coordinator is neither asked nor told: a training
-    that runs goes on, and its next start takes the newest of what is left. Keep 2 or more
-    meanwhile.
+    A damaged checkpoint is removed once N newer whole ones exist; a save that has not joined the
+    history, a day after it began. The coordinator is not involved: a running training continues,
+    and its next start takes the newest of those that are left. Keep 2 or more meanwhile.
     """
     from .repository import Repository
 
     gone = Repository(place).prune(keep, dry_run)
     if as_json:
-        typer.echo(json.dumps([_told(one) for one in gone], indent=2))
+        typer.echo(json.dumps([_described(one) for one in gone], indent=2))
         return
     for checkpoint in gone:
         typer.echo(f"{'would remove' if dry_run else 'removed'} {checkpoint.location}")
@@ -113,7 +114,7 @@ def prune(
         typer.echo("nothing to remove")
 
 
-def _told(checkpoint: Checkpoint) -> dict[str, Any]:
+def _described(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "name": checkpoint.name,
         "location": checkpoint.location,

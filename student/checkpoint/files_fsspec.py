@@ -17,9 +17,9 @@ from .checkpoint import MANIFEST
 from .files import (
     LEFTOVER_S,
     Draft,
+    FileDigest,
     Lock,
     Piece,
-    FileDigest,
     begun_s,
     raise_unavailable,
     step_of,

@@ -20,9 +20,9 @@ from .checkpoint import MANIFEST
 from .files import (
     LEFTOVER_S,
     Draft,
+    FileDigest,
     Lock,
     Piece,
-    FileDigest,
     name_of,
     raise_unavailable,
     step_of,
@@ -135,9 +135,9 @@ class _LocalDraft:
 
     def write(self, file: str, pieces: Iterable[Piece]) -> FileDigest:
         with self._telling(), open(self._folder / file, "xb", buffering=0) as opened:
-            told = written(pieces, lambda piece: _write_all(opened.fileno(), piece))
+            digest = written(pieces, lambda piece: _write_all(opened.fileno(), piece))
             os.fsync(opened.fileno())
-            return told
+            return digest
 
     def commit(self, manifest: bytes) -> str:
         self.write(MANIFEST, [manifest])

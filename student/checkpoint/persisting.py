@@ -61,7 +61,7 @@ class Persister:
         retry_base_s: seconds before the first retry; they double up to a minute.
 
     Attributes:
-        trouble: why the newest snapshot is not on disk, in one line; empty: no error.
+        problem: why the newest snapshot is not on disk, in one line; empty: no error.
         newest: the checkpoint that this object has saved last; None: none yet.
         superseded: since the last `follow`, a save was refused because of a newer generation.
     """
@@ -71,7 +71,7 @@ class Persister:
     ) -> None:
         self._owner, self._repository = owner, repository
         self._retry_base_s = retry_base_s
-        self.trouble = ""
+        self.problem = ""
         self.newest: Checkpoint | None = None
         self.superseded = False
         self._sequence = 0  # snapshots up to this sequence number are saved or void
@@ -79,7 +79,7 @@ class Persister:
         self._name = ""  # name of the folder of the next save; empty: a new one
         self._waiting: _Waiting | None = None
         self._failures = 0
-        self._told: object = None
+        self._logged: object = None
         self._changed = threading.Condition()
         self._asked = self._answered = 0  # numbers of requests, and of those attempted
         self._ending = False
@@ -168,7 +168,7 @@ class Persister:
                 sequence = self._save(header, contents)
         except GenerationSuperseded as error:
             log.info("the save of step %d is void: %s", step, error)
-            self.trouble = ""
+            self.problem = ""
             with self._changed:
                 self.superseded = fence is self._fence
             return None
@@ -178,7 +178,7 @@ class Persister:
             return 0.0
         if self._failures and self.newest is not None:
             log.info("checkpoints are written again: %s", self.newest.location)
-        self._failures, self.trouble, self._told = 0, "", None
+        self._failures, self.problem, self._logged = 0, "", None
         return None
 
     def _save(self, header: Header, contents: Contents) -> int:
@@ -211,15 +211,15 @@ class Persister:
     def _failed(self, step: int, error: Exception) -> float:
         self._failures += 1
         wait_s = ceiling_s(self._failures - 1, self._retry_base_s, _LONGEST_RETRY_S)
-        trouble = str(error) if isinstance(error, EdlError) else f"{type(error).__name__}: {error}"
+        problem = str(error) if isinstance(error, EdlError) else f"{type(error).__name__}: {error}"
         kind = type(error), getattr(error, "full", None)
-        if kind != self._told:  # log an error only once
+        if kind != self._logged:  # log an error only once
             before = "none is there yet" if self.newest is None else f"{self.newest.location} stays"
             log.error(
                 "%s. The training goes on and it is tried again; %s",
-                *(trouble, before),
+                *(problem, before),
                 exc_info=None if isinstance(error, EdlError) else error,
             )
-        self.trouble, self._told = trouble, kind
+        self.problem, self._logged = problem, kind
         log.debug("step %d is tried again in %g s", step, wait_s)
         return time.monotonic() + wait_s

@@ -37,7 +37,7 @@ from ...scheduler.students.saving import (
     newest_first,
     to_prune,
 )
-from . import checked
+from . import file_format
 from .checkpoint import (
     JOINED,
     MANIFEST,
@@ -139,7 +139,7 @@ class Repository:
             name = name or self._free_name(contents.step, fence.generation)
         draft = self._files.draft(contents.step, contents.nbytes, name)
         try:
-            manifest = checked.write(draft, contents, self.provenance, after)
+            manifest = file_format.write(draft, contents, self.provenance, after)
             packed = manifest.pack()
             name = draft.commit(packed)
         except BaseException:
@@ -174,7 +174,7 @@ class Repository:
             EdlError: the store of the history does not answer.
         """
         if fence is None:
-            self._clear_behind(written, lambda: to_prune(self._found(written), self._keep))
+            self._remove_old(written, lambda: to_prune(self._found(written), self._keep))
             return written
         history = fence.history()
         while history.newest is None or history.newest.name != written.name:
@@ -194,7 +194,7 @@ class Repository:
         joined = replace(written, sequence=history.newest.sequence)
         self.mark(history.newest)
         fence.after = written.name
-        self._clear_behind(joined, lambda: history.dropped)
+        self._remove_old(joined, lambda: history.dropped)
         return joined
 
     def mark(self, entry: CheckpointEntry) -> None:
@@ -207,7 +207,7 @@ class Repository:
         if one is not None and not one.counts and one.digest == entry.digest:
             self._files.add(entry.name, JOINED, HistoryRecord(entry.sequence, entry.digest).pack())
 
-    def newest_of(
+    def newest_for_next_generation(
         self, history: CheckpointHistory, generation: int | None, known: Checkpoint | None = None
     ) -> Checkpoint | None:
         """Return the newest valid checkpoint for the next generation; None if there is none.
@@ -308,7 +308,7 @@ class Repository:
             CheckpointUnavailable: the place cannot be read now.
         """
         with self._blamed(checkpoint):
-            checked.verify(
+            file_format.verify(
                 self._files, checkpoint.name, read_manifest(self._files, checkpoint.name)[0]
             )
 
@@ -320,7 +320,7 @@ class Repository:
             CheckpointUnavailable: the place cannot be read now.
         """
         with self._blamed(checkpoint):
-            return checked.read(
+            return file_format.read(
                 self._files, checkpoint.name, read_manifest(self._files, checkpoint.name)[0]
             )
 
@@ -404,7 +404,7 @@ class Repository:
             pending and not one.counts,
         )
 
-    def _clear_behind(self, saved: Checkpoint, served: Callable[[], Sequence[str]]) -> None:
+    def _remove_old(self, saved: Checkpoint, served: Callable[[], Sequence[str]]) -> None:
         """Remove the checkpoints named by `served()`, but never `saved`."""
         try:
             for name in served():

@@ -306,8 +306,8 @@ def _layout(contents: Contents) -> tuple[Mapping[str, int], int, bytes]:
         offsets[name] = offset
         described.append([name, array.dtype.name, list(array.shape), offset])
         offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
-    told = {"world": contents.world, "state": contents.state, "arrays": described}
-    table = json.dumps(told).encode()
+    description = {"world": contents.world, "state": contents.state, "arrays": described}
+    table = json.dumps(description).encode()
     begins = _first_array(len(table))
     return {name: begins + at for name, at in offsets.items()}, begins + offset, table
 
@@ -321,13 +321,13 @@ def _read(slot: Slot, header: Header) -> Contents | None:
     table = memory[_TABLE_AT : _TABLE_AT + header.table_bytes]
     if zlib.crc32(table) != header.table_crc:
         return None
-    told = json.loads(table)
+    description = json.loads(table)
     begins = _first_array(header.table_bytes)
     tensors = {
         name: _view(memory, dtype_named(dtype), tuple(shape), begins + offset)
-        for name, dtype, shape, offset in told["arrays"]
+        for name, dtype, shape, offset in description["arrays"]
     }
-    return Contents(header.step, told["world"], tensors, told["state"])
+    return Contents(header.step, description["world"], tensors, description["state"])
 
 
 def _view(memory: mmap.mmap, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int) -> Array:

@@ -11,7 +11,14 @@ checkpoint["feed"] = merged([source.state() of all ranks], saved)
 
 from __future__ import annotations
 
-from .positions import BoardLeases, PositionLeases, ShardBoard, StaticLeases, merged, restored
+from .positions import (
+    BoardLeases,
+    PositionLeases,
+    ShardBoard,
+    StaticLeases,
+    merge_states,
+    trained_positions,
+)
 from .sharded import ShardedSource, Sizes
 from .sources import DirectReader, UnshardedSource, check_feed, make_reader, source_for
 
@@ -26,7 +33,7 @@ __all__ = [
     "UnshardedSource",
     "check_feed",
     "make_reader",
-    "merged",
-    "restored",
+    "merge_states",
     "source_for",
+    "trained_positions",
 ]

@@ -4,7 +4,7 @@ The order of an epoch is the list of ids that the feed's own sampler draws under
 *position* is an index in it. Every rank draws the same order, so a position names the same sample
 on all ranks. The feed's loader then reads the ids that it is given, with its own workers and
 collation. Ranks lease shards of positions from the job board, or have parts that are fixed ahead.
-The states of all ranks together say what is trained (`merged`).
+The states of all ranks together say what is trained (`merge_states`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ...runtime.errors import UsageError
 from ...scheduler.students.shards import Ranges, Shard, StaticDeal, cut, shard_rows
 
 
-class Ordered:
+class SampleOrder:
     """A feed whose samples have ids: the order of each epoch, and the loader that reads ids.
 
     Args:
@@ -39,14 +39,14 @@ class Ordered:
         keeps: whether the loader keeps its workers from epoch to epoch.
 
     Raises:
-        UsageError: its samples cannot be dealt to ranks; see `why_not`.
+        UsageError: its samples cannot be dealt to ranks; see `reason_not_shardable`.
     """
 
     def __init__(self, feed: Any, seed: int) -> None:
-        if why := why_not(feed):
+        if why := reason_not_shardable(feed):
             raise UsageError(why)
         loader = loader_of(feed)
-        assert loader is not None  # else `why_not` has a reason
+        assert loader is not None  # else `reason_not_shardable` has a reason
         self._loader: BatchLoader = loader
         self._samplers = with_inner(loader.batch_sampler)
         self._seed = seed
@@ -100,18 +100,17 @@ class Ordered:
         return ids
 
 
-def why_not(feed: Any) -> str:
+def reason_not_shardable(feed: Any) -> str:
     """Return why the samples of a feed cannot be dealt to ranks, and what to do; "" if they can."""
     loader = loader_of(feed)
     if loader is None:
         return (
             f"the batches of a {type(feed).__name__} have no ids, so that its samples cannot be"
-            f" dealt out among ranks that come and go; {_GIVE}"
+            f" dealt to ranks that come and go; {_GIVE}"
         )
     if isinstance(feed, Sequence) and not isinstance(feed, Batched):
         return (
-            f"a {type(feed).__name__} of finished batches cannot be dealt out sample by sample;"
-            f" {_GIVE}"
+            f"a {type(feed).__name__} of finished batches cannot be dealt out by samples; {_GIVE}"
         )
     if (own := own_ranks(with_inner(loader.batch_sampler))) is not None:
         return (
@@ -119,7 +118,7 @@ def why_not(feed: Any) -> str:
             " give the loader a sampler that knows nothing of ranks, such as Paddle's BatchSampler"
         )
     if getattr(feed, "in_order", True) is False:
-        return "the loader gives batches in any order: leave in_order=False away"
+        return "the loader gives batches in any order: omit in_order=False"
     return ""
 
 
@@ -283,7 +282,7 @@ def _remaining(trained: Mapping[int, Ranges], epoch: int, total: int) -> Ranges:
 State = Mapping[str, Any]
 
 
-def merged(states: Sequence[State], base: State | None) -> dict[str, Any]:
+def merge_states(states: Sequence[State], base: State | None) -> dict[str, Any]:
     """Return the feed's part of a checkpoint.
 
     Args:
@@ -292,7 +291,7 @@ def merged(states: Sequence[State], base: State | None) -> dict[str, Any]:
     """
     if states[0]["kind"] != "sharded":
         return {"kind": states[0]["kind"], "ranks": [dict(state) for state in states]}
-    trained = dict(restored(base))
+    trained = dict(trained_positions(base))
     for state in states:
         for epoch, ranges in _trained(state).items():
             trained[epoch] = trained.get(epoch, Ranges()).union(ranges)
@@ -303,8 +302,8 @@ def merged(states: Sequence[State], base: State | None) -> dict[str, Any]:
     }
 
 
-def restored(saved: State | None) -> dict[int, Ranges]:
-    """Return the trained positions by epoch, from `merged`; empty for feeds without ids."""
+def trained_positions(saved: State | None) -> dict[int, Ranges]:
+    """Return the trained positions by epoch, from `merge_states`; empty for feeds without ids."""
     return {} if saved is None or saved["kind"] != "sharded" else _trained(saved)
 
 
@@ -312,7 +311,7 @@ def check_fits(saved: State | None, kind: str, order: State | None, world: int) 
     """Raise UsageError if the feed's part of a checkpoint does not fit this feed.
 
     Args:
-        saved: result of `merged`; None: there is no checkpoint.
+        saved: result of `merge_states`; None: there is no checkpoint.
         kind: kind of the present source.
         order: `identity()` of its order; None: it has none.
         world: number of ranks; a feed without ids needs as many as before.
@@ -324,9 +323,9 @@ def check_fits(saved: State | None, kind: str, order: State | None, world: int) 
             f"the checkpoint is of a feed of kind {saved['kind']!r}, and feed('train') is of kind"
             f" {kind!r} now; give the feed that it was made with, or an empty --checkpoint"
         )
-    if order is not None and (parted := _parted(saved["order"], order)):
+    if order is not None and (changed := _changed_fields(saved["order"], order)):
         raise UsageError(
-            f"the checkpoint is of another order of the samples: {parted}; give the data, the seed"
+            f"the checkpoint is of another order of the samples: {changed}; give the data, the seed"
             " and the sampler that it was made with, or an empty --checkpoint"
         )
     if kind != "sharded" and len(saved["ranks"]) != world:
@@ -340,6 +339,6 @@ def _trained(state: State) -> dict[int, Ranges]:
     return {int(epoch): Ranges.from_json(pairs) for epoch, pairs in state["trained"].items()}
 
 
-def _parted(before: State, now: State) -> str:
+def _changed_fields(before: State, now: State) -> str:
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return ", ".join(f"{n} was {before.get(n)!r} and is {now.get(n)!r}" for n in names)

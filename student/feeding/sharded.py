@@ -22,7 +22,7 @@ from ...runtime.errors import UsageError
 from ...scheduler.students.agreement import useful
 from ...scheduler.students.shards import Ranges, Shard
 from ..job.batches import with_positions
-from .positions import Ordered, PositionLeases
+from .positions import PositionLeases, SampleOrder
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class ShardedSource:
 
     def __init__(
         self,
-        ordered: Ordered,
+        ordered: SampleOrder,
         *,
         leases: PositionLeases,
         sizes: Sizes,
@@ -68,7 +68,7 @@ class ShardedSource:
         self._leases = leases
         self._sizes = sizes
         self._ahead = ahead
-        self._tally = ShardCounter(leases.done)
+        self._counter = ShardCounter(leases.done)
         self._ids: dict[int, Sequence[Any]] = {}  # by epoch
         self._stopped = False
         self.total_batch = total_batch
@@ -82,7 +82,7 @@ class ShardedSource:
 
     def trained(self, epoch: int, positions: Array) -> None:
         """Record that a step trained a batch with these positions, int64 [rows]."""
-        self._tally.trained(epoch, positions)
+        self._counter.trained(epoch, positions)
 
     def sample_ids(self, epoch: int, positions: Sequence[int]) -> list[Any]:
         """Return the ids of the samples at these positions of the current or the former epoch."""
@@ -90,14 +90,14 @@ class ShardedSource:
         return [ids[position] for position in positions]
 
     def state(self) -> dict[str, Any]:
-        """Return what this rank has trained in this generation, as JSON values for `merged`."""
-        trained = {str(epoch): ranges.to_json() for epoch, ranges in self._tally.ranges().items()}
+        """Return what this rank has trained in this generation, as JSON for `merge_states`."""
+        trained = {str(epoch): ranges.to_json() for epoch, ranges in self._counter.ranges().items()}
         return {"kind": self.kind, "trained": trained, "order": self._ordered.identity()}
 
     def stop(self) -> None:
         """Give no more batches; call it before a reader is closed in the middle of an epoch."""
         self._stopped = True
-        self._tally.wake()
+        self._counter.wake()
 
     # --- the reader's side
 
@@ -114,7 +114,7 @@ class ShardedSource:
                 " positions; a reader's own state says nothing of it"
             )
         leave_garbage_to_the_parent()
-        self._tally.begin()
+        self._counter.begin()
         remaining = self._leases.begin(epoch, self._ordered.total(epoch))
         return _ShardedReading(self, epoch, remaining)
 
@@ -125,16 +125,16 @@ class ShardedSource:
         """Wait until fewer than `ahead` batches are read and not trained; False if stopped."""
 
         def may() -> bool:
-            return self._stopped or self._tally.ahead < self._ahead
+            return self._stopped or self._counter.ahead < self._ahead
 
         waited_s = 0.0
-        while not self._tally.wait(may, _EXPLAIN_EVERY_S):
+        while not self._counter.wait(may, _EXPLAIN_EVERY_S):
             waited_s += _EXPLAIN_EVERY_S
             log.info(
                 "the source waits for the training loop, %.0f s now: %d batches are read and not"
                 " trained",
                 waited_s,
-                self._tally.ahead,
+                self._counter.ahead,
             )
         return not self._stopped
 
@@ -160,7 +160,7 @@ class _ShardedReading:
                 ids,
                 source._leases,
                 source._sizes,
-                source._tally,
+                source._counter,
                 remaining,
                 source.total_batch,
                 source._equal_rows,
@@ -179,8 +179,8 @@ class _ShardedReading:
             if self._plan.error is not None:
                 raise self._plan.error from None
             raise
-        self._source._tally.handed()
-        return with_positions(batch, self._plan.coming.popleft())
+        self._source._counter.count_read()
+        return with_positions(batch, self._plan.pending_positions.popleft())
 
     def mark(self, arrays: Sequence[Array]) -> Mark:
         return {}
@@ -221,14 +221,14 @@ class DealtPlan:
         ids: ids of all its samples, in order.
         leases: leases of positions for this rank.
         sizes: sizes of its batches.
-        tally: counter that gets each leased shard.
+        counter: counter that gets each leased shard.
         remaining: untrained positions of the epoch, of all ranks together.
         total_batch: rows of one step, of all ranks together.
         equal_rows: rows of this rank in one step if all ranks had equal parts.
 
     Attributes:
-        coming: positions, int64 [rows], of the batches that the loader has asked for and not yet
-            returned.
+        pending_positions: positions, int64 [rows], of the batches that the loader has asked
+            for and not yet returned.
         error: exception that ended the plan early; loaders lose those raised in their threads.
     """
 
@@ -238,7 +238,7 @@ class DealtPlan:
         ids: Sequence[Any],
         leases: PositionLeases,
         sizes: Sizes,
-        tally: ShardCounter,
+        counter: ShardCounter,
         remaining: int,
         total_batch: int,
         equal_rows: int,
@@ -247,12 +247,12 @@ class DealtPlan:
         self._ids = ids
         self._leases = leases
         self._sizes = sizes
-        self._tally = tally
+        self._counter = counter
         self._have: deque[range] = deque()
         self._remaining = remaining
         self._total_batch = total_batch
         self._equal_rows = max(1, equal_rows)
-        self.coming: deque[Array] = deque()
+        self.pending_positions: deque[Array] = deque()
         self.error: Exception | None = None
 
     def __len__(self) -> int:
@@ -271,7 +271,7 @@ class DealtPlan:
             positions = self._next(rows, useful(rows, left, self._total_batch))
             if not positions:
                 return
-            self.coming.append(np.array(positions, np.int64))
+            self.pending_positions.append(np.array(positions, np.int64))
             yield [self._ids[position] for position in positions]
             ordinal, left = ordinal + 1, max(0, left - self._total_batch)
 
@@ -306,7 +306,7 @@ class DealtPlan:
         if given is None:
             return False
         shard = Shard(*given)
-        self._tally.leased(self._epoch, shard)
+        self._counter.leased(self._epoch, shard)
         self._have.append(range(*shard))
         return True
 
@@ -344,7 +344,7 @@ class ShardCounter:
             self._open.clear()
             self._handed = self._stepped = 0
 
-    def handed(self) -> None:
+    def count_read(self) -> None:
         """Count a batch that was read."""
         with self._changed:
             self._handed += 1

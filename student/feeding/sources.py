@@ -18,13 +18,13 @@ from ..job.spec import is_dataset
 from ..settings import TrainSettings
 from .positions import (
     BoardLeases,
-    Ordered,
     PositionLeases,
+    SampleOrder,
     ShardBoard,
     StaticLeases,
     check_fits,
-    restored,
-    why_not,
+    reason_not_shardable,
+    trained_positions,
 )
 from .sharded import ShardedSource, Sizes
 
@@ -60,7 +60,7 @@ def source_for(
         world: number of ranks of the generation.
         link: board with the shards; unused if `settings.deal` is "static".
         sizes: sizes of this rank's batches; unused if `settings.deal` is "static".
-        saved: the feed's part of the checkpoint (`merged`); None: there is none.
+        saved: the feed's part of the checkpoint (`merge_states`); None: there is none.
 
     Raises:
         UsageError: the feed cannot be divided among this many ranks, the checkpoint is of another
@@ -75,7 +75,7 @@ def source_for(
     total_batch = settings.total_batch or ordered.batch_size
     if total_batch is None:
         raise UsageError("nothing says how large a batch is: give --total-batch ROWS")
-    trained = restored(saved)
+    trained = trained_positions(saved)
     leases: PositionLeases = BoardLeases(link, trained, world, total_batch, settings.shard_rows)
     if settings.deal == "static":
         leases = sizes = StaticLeases(trained, total_batch, rank, world)
@@ -88,7 +88,7 @@ def source_for(
     )
 
 
-def ordered_of(feed: Any, settings: TrainSettings) -> Ordered | None:
+def ordered_of(feed: Any, settings: TrainSettings) -> SampleOrder | None:
     """Return the order of a feed's samples; None if they have no ids.
 
     Raises:
@@ -96,13 +96,13 @@ def ordered_of(feed: Any, settings: TrainSettings) -> Ordered | None:
     """
     check_feed(feed, settings)
     feed = _batches_of(feed, settings)
-    return None if why_not(feed) else Ordered(feed, settings.seed)
+    return None if reason_not_shardable(feed) else SampleOrder(feed, settings.seed)
 
 
 def check_feed(feed: Any, settings: TrainSettings) -> None:
     """Raise UsageError if a feed does not fit the settings; used before any rank starts."""
     least, most = settings.nodes
-    why = why_not(_batches_of(feed, settings))
+    why = reason_not_shardable(_batches_of(feed, settings))
     if why and least != most:
         raise UsageError(f"--nodes {least}:{most} lets ranks come and go, but {why}")
     if why and settings.total_batch is not None:
@@ -285,7 +285,7 @@ class UnshardedSource:
         if saved is not None and saved["epoch"] > epoch:  # this rank, but not all, had ended it
             self._saved, self._end = saved, (saved["mark"],)
             self._at = {"epoch": epoch, "batches": saved["batches"], "mark": None}
-            return _Nothing()
+            return _EmptyIterator()
         if saved is not None and saved["epoch"] == epoch:
             taken, mark = saved["batches"], saved["mark"]
         self._at = {"epoch": epoch, "batches": taken, "mark": mark}
@@ -322,7 +322,7 @@ class _Remembering:
         self._reading.close()
 
 
-class _Nothing:
+class _EmptyIterator:
     """An iterator without batches, of an epoch that this rank has trained."""
 
     start = None

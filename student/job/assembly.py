@@ -57,7 +57,7 @@ def assemble(spec: JobSpec, steps_total: int | None = None) -> Assembly:
     return Assembly(spec, model, loss, distill, optimizer)
 
 
-def restored(spec: JobSpec, checkpoint: str) -> tuple[Any, int]:
+def restore_model(spec: JobSpec, checkpoint: str) -> tuple[Any, int]:
     """Return the job's model with the parameters of a checkpoint, in inference mode.
 
     Args:

@@ -224,10 +224,10 @@ def batches_of(
         from ...distill_reader import Batched
 
         source = Batched(source, batch_size)
-    with spec.blames("feed"):
+    with spec.job_errors("feed"):
         batches = iter(source)
     while True:
-        with spec.blames("feed"):
+        with spec.job_errors("feed"):
             try:
                 batch = next(batches)
             except StopIteration:

@@ -125,9 +125,7 @@ class Distill:
         self._check_loss()
         self._check_outputs()
         if taken := sorted(_BY_THE_RANK & set(self.options)):
-            raise UsageError(
-                f"{taken[0]!r} is told to readers by the training itself: leave it out"
-            )
+            raise UsageError(f"{taken[0]!r} is set by the training itself: omit it")
         own = [name for name in self.reader_options(False) if name in self.options]
         if own:
             raise UsageError(f"give {own[0]}=... to Distill itself, not in options")

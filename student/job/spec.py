@@ -7,8 +7,8 @@
     loss = spec.loss(model(image), label)
 
 Each call works alone, so that each can be tested alone. Every error is a `JobError` of one line:
-file, line, function, what is wrong, and what to do unless that is obvious. `as_job_error` converts an
-exception of the user's code.
+file, line, function, what is wrong, and what to do unless that is obvious. `as_job_error` converts
+an exception of the user's code.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class JobSpec:
     Attributes:
         path: absolute path of the file.
         functions: the user's functions by name.
-        places: by name, the file and line of a function's definition, which may be in a module that
-            the job file imports; the line is None if unknown.
+        definitions: by name, the file and line of a function's definition, which may be in a
+            module that the job file imports; the line is None if unknown.
     """
 
     path: str
     functions: Mapping[str, Callable[..., Any]]
-    places: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
+    definitions: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -150,7 +150,7 @@ class JobSpec:
         if self.has("on_scale"):
             self._call("on_scale", old, new)
 
-    def blames(self, function: str) -> AbstractContextManager[None]:
+    def job_errors(self, function: str) -> AbstractContextManager[None]:
         """Convert exceptions in the context to a `JobError` with this function and a line.
 
         For results of the function, such as the forward pass of a model or the batches of a feed.
@@ -158,7 +158,7 @@ class JobSpec:
         return converting_errors(*self._place(function))
 
     def _call(self, function: str, *arguments: Any) -> Any:
-        with self.blames(function):
+        with self.job_errors(function):
             return self.functions[function](*arguments)
 
     def _expect(self, fits: bool, function: str, what: str, value: Any) -> None:
@@ -169,7 +169,7 @@ class JobSpec:
         return JobError(f"{source_location(*self._place(function))}: {what}")
 
     def _place(self, function: str) -> tuple[str, str, int | None]:
-        file, line = self.places.get(function, (self.path, None))
+        file, line = self.definitions.get(function, (self.path, None))
         return file, function, line
 
 
@@ -190,10 +190,10 @@ def load_job(path: str | Path) -> JobSpec:
         )
     module = _run(file)
     functions = _functions(str(file), module)
-    places = {name: _defined(function, str(file)) for name, function in functions.items()}
+    definitions = {name: _defined(function, str(file)) for name, function in functions.items()}
     for name, function in functions.items():
-        _check_parameters(name, function, places[name])
-    return JobSpec(str(file), functions, places)
+        _check_parameters(name, function, definitions[name])
+    return JobSpec(str(file), functions, definitions)
 
 
 def is_dataset(source: Any) -> bool:

@@ -5,7 +5,7 @@
 | `__main__.py` | the process: gets its order, trains, reports how it ended |
 | `starting.py` | everything before the first step: job, model, optimizer, checkpoint |
 | `loop.py` | Algorithm 2 of the paper over all ranks, step by step |
-| `intake.py` | a thread that takes the local batches; the number of rows of each |
+| `prefetcher.py` | a thread that takes the local batches; the number of rows of each |
 | `collective.py` | communication of ranks by `paddle.distributed`; none for a single rank |
 | `learner.py` | one step of the optimizer, mixed precision, scaling of the learning rate |
 | `reporting.py` | reports to the supervisor: steps, waits, snapshots; the log of sample ids |

@@ -59,7 +59,7 @@ class Rank:
     def _inspect(self) -> int:
         from .fingerprint import fingerprint_of
 
-        self._link.tell(Inspected(fingerprint_of(self._order.settings)))
+        self._link.send(Inspected(fingerprint_of(self._order.settings)))
         return 0
 
     def _train(self) -> int:
@@ -70,27 +70,27 @@ class Rank:
             return self._loop(ready)
         finally:
             ready.shares.close()
-            ready.intake.close()
+            ready.prefetcher.close()
 
     def _loop(self, ready: PreparedRank) -> int:
         from .loop import Loop
-        from .reporting import WaitReporter, RankReporter
+        from .reporting import RankReporter, WaitReporter
 
         reporter = RankReporter(
-            self._order, self._link, ready.saver, ready.evaluation, ready.intake
+            self._order, self._link, ready.saver, ready.evaluation, ready.prefetcher
         )
-        reporter.place = ready.place
+        reporter.position = ready.position
         self._reporter = reporter
         settings = self._order.settings
         loop = Loop(
             ready.learner,
-            ready.intake,
+            ready.prefetcher,
             ready.data,
             ready.shares,
             reporter,
             lambda: self._link.leaving,
             ready.saver.due,
-            ready.place,
+            ready.position,
             settings.steps,
             settings.epochs,
             ready.adapt,
@@ -100,10 +100,10 @@ class Rank:
         def waiting_for() -> str:
             if ready.learner.group.waits_s:
                 return "the other ranks"
-            return ready.intake.waiting_for() if loop.waits else ""
+            return ready.prefetcher.waiting_for() if loop.waits else ""
 
-        place, rows = ready.place, ready.data.source.total_batch or 0
-        self._link.tell(Ready(place.step, place.epoch, ready.steps or 0, rows))
+        position, rows = ready.position, ready.data.source.total_batch or 0
+        self._link.send(Ready(position.step, position.epoch, ready.steps or 0, rows))
         self._started = True
         pulse = WaitReporter(waiting_for, reporter.waits_for)
         try:
@@ -112,16 +112,16 @@ class Rank:
             pulse.close()
             reporter.close()
         if ending == "left":
-            self._link.tell(Left(ready.place.step, safe=True, why="as its supervisor asked"))
+            self._link.send(Left(ready.position.step, safe=True, why="as its supervisor asked"))
             return EXIT_AGAIN
-        self._link.tell(Finished(ready.place.step, reporter.metrics))
+        self._link.send(Finished(ready.position.step, reporter.metrics))
         return 0
 
     def _left(self, error: BaseException) -> int:
         """End because a peer or the supervisor is gone; the job itself has not failed."""
         log.warning("%s; this rank ends, to go on in the next generation", error)
-        step = 0 if self._reporter is None else self._reporter.place.step
-        self._link.tell(Left(step, safe=False, why=str(error)))
+        step = 0 if self._reporter is None else self._reporter.position.step
+        self._link.send(Left(step, safe=False, why=str(error)))
         return EXIT_AGAIN
 
     def _failed(self, error: BaseException) -> int:
@@ -133,15 +133,15 @@ class Rank:
         words = str(error) if isinstance(error, EdlError) else summary_line(error)
         # Until the first step of the job, the user has made a mistake; later errors are retried.
         usage = isinstance(error, UsageError) and (
-            not self._started or reporter is None or reporter.place.step == 0
+            not self._started or reporter is None or reporter.position.step == 0
         )
         gave_up = isinstance(error, NoTeacherAvailable)
         if not (usage or gave_up):  # else the command ends with the same message
             log.error("%s", words)
-        self._link.tell(
+        self._link.send(
             Failed(
-                0 if reporter is None else reporter.place.step + 1,
-                0 if reporter is None else reporter.place.epoch,
+                0 if reporter is None else reporter.position.step + 1,
+                0 if reporter is None else reporter.position.epoch,
                 [] if reporter is None else reporter.positions,
                 words,
                 trace,

@@ -66,8 +66,8 @@ def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
         "epochs": settings.epochs,
         "steps": settings.steps,
     }
-    told: dict[str, Any] = json.loads(json.dumps(found))
-    return told
+    values: dict[str, Any] = json.loads(json.dumps(found))
+    return values
 
 
 def _digest(file: Path) -> str:

@@ -19,8 +19,8 @@ import numpy as np
 from ...runtime.errors import UsageError
 from ...scheduler.students.agreement import StepDecision, Vote, decide
 from ..job.batches import Parts
-from .intake import END_OF_EPOCH, BatchPrefetcher, Shares
 from .learner import Learner
+from .prefetcher import END_OF_EPOCH, BatchPrefetcher, Shares
 
 #: Seconds after which a rank without a batch votes that it waits.
 TAKE_S: Final = 1.0
@@ -41,17 +41,17 @@ class Data(Protocol):
 class LoopObserver(Protocol):
     """Observer of the loop; called in its thread."""
 
-    def step_begins(self, place: TrainingPosition, positions: list[int]) -> None:
+    def step_begins(self, position: TrainingPosition, positions: list[int]) -> None:
         """Called before this rank trains these positions of the epoch."""
 
     def step_done(self, taken: CompletedStep) -> None:
         """Called after a step."""
 
-    def save(self, place: TrainingPosition) -> None:
-        """Write a snapshot; all ranks are at `place`."""
+    def save(self, position: TrainingPosition) -> None:
+        """Write a snapshot; all ranks are at `position`."""
 
-    def epoch_done(self, place: TrainingPosition) -> bool:
-        """Called after all of an epoch is trained; `place` still has its number.
+    def epoch_done(self, position: TrainingPosition) -> bool:
+        """Called after all of an epoch is trained; `position` still has its number.
 
         Returns:
             Whether a new snapshot would differ from one before, as by the metrics of an evaluation;
@@ -107,13 +107,13 @@ class Loop:
 
     Attributes:
         learner: model, optimizer and loss.
-        intake: thread that takes batches.
+        prefetcher: thread that takes batches.
         data: source of the batches.
         shares: rows of each rank.
-        watcher: observer.
+        observer: observer.
         leaving: returns whether this rank has to leave.
         due: returns whether a snapshot is due after the step of this number.
-        place: progress of the training; the loop advances it.
+        position: progress of the training; the loop advances it.
         steps: end after this number of steps; None: no limit.
         epochs: end after this number of epochs; None: no limit.
         adapt: give ranks rows in proportion to their speed.
@@ -122,13 +122,13 @@ class Loop:
     """
 
     learner: Learner
-    intake: BatchPrefetcher
+    prefetcher: BatchPrefetcher
     data: Data
     shares: Shares
-    watcher: LoopObserver
+    observer: LoopObserver
     leaving: Callable[[], bool]
     due: Callable[[int], bool]
-    place: TrainingPosition = field(default_factory=TrainingPosition)
+    position: TrainingPosition = field(default_factory=TrainingPosition)
     steps: int | None = None
     epochs: int | None = None
     adapt: bool = True
@@ -151,7 +151,7 @@ class Loop:
             PeerLost: another rank is gone.
             UsageError: there are epochs without a single row.
         """
-        self._began = self.place.step
+        self._began = self.position.step
         self.learner.model.train()
         empty = 0
         while not self._over():
@@ -160,24 +160,24 @@ class Loop:
             empty = 0 if self._in_epoch else empty + 1
             if empty > 1:  # a single epoch may have been trained completely before
                 raise UsageError("feed('train') gives no rows: there is nothing to train on")
-            self._unsaved |= self.watcher.epoch_done(self.place)
+            self._unsaved |= self.observer.epoch_done(self.position)
             if not self._ended():
-                self.place.epoch += 1
-        if self.place.step > self._began:
+                self.position.epoch += 1
+        if self.position.step > self._began:
             self._save()
         return "finished"
 
     def _over(self) -> bool:
-        return self._ended() or (self.epochs is not None and self.place.epoch >= self.epochs)
+        return self._ended() or (self.epochs is not None and self.position.epoch >= self.epochs)
 
     def _ended(self) -> bool:
-        return self.steps is not None and self.place.step >= self.steps
+        return self.steps is not None and self.position.step >= self.steps
 
     def _epoch(self) -> Literal["over", "left"]:
-        self.shares.begin(self.place.step)
+        self.shares.begin(self.position.step)
         self._in_epoch, self._held = 0, None
         with self._waiting():  # it may have to wait for the job board
-            self.intake.begin()
+            self.prefetcher.begin()
         while not self._ended():
             batch = self._take()
             decision = self._vote(batch)
@@ -192,16 +192,16 @@ class Loop:
         return "over"
 
     def _take(self) -> Any:
-        """Return the next batch, split into parts; `END_OF_EPOCH` after the last one; None: none yet."""
+        """Return the parts of the next batch; `END_OF_EPOCH` after the last; None: none yet."""
         if self._held is not None:
             return self._held
         began = time.perf_counter()
         with self._waiting():
-            batch = self.intake.take(TAKE_S)
+            batch = self.prefetcher.take(TAKE_S)
         self._wait_s += time.perf_counter() - began
         if batch is not None:
             self._held = batch if batch is END_OF_EPOCH else self.data.take_apart(batch)
-            self._source_s = self.intake.source_s
+            self._source_s = self.prefetcher.source_s
         return self._held
 
     @contextlib.contextmanager
@@ -214,7 +214,7 @@ class Loop:
 
     def _save(self) -> None:
         if self._unsaved:
-            self.watcher.save(self.place)
+            self.observer.save(self.position)
             self._unsaved = False
 
     def _vote(self, batch: Any) -> StepDecision:
@@ -224,8 +224,8 @@ class Loop:
             rows=0 if batch is None or batch is END_OF_EPOCH else batch.rows,
             waiting=batch is None,
             leaving=self.leaving(),
-            save=self.due(self.place.step + 1),
-            pulled=self.shares.promise(self.place.step),
+            save=self.due(self.position.step + 1),
+            pulled=self.shares.promise(self.position.step),
             row_s=self._row_s,
             busy_s=busy_s,
         )
@@ -237,22 +237,24 @@ class Loop:
         self._patient = decision.patient
         if self.adapt and decision.verdict == "step" and group.world > 1 and self._in_epoch:
             times = [one.row_s for one in votes]
-            told = self.shares.proportion.told(self.place.step - 1, times, decision.free_from)
-            self.shares.told(told)
+            proportion = self.shares.proportion.with_times(
+                self.position.step - 1, times, decision.free_from
+            )
+            self.shares.set_shares(proportion)
         return decision
 
     def _step(self, batch: Parts | None, decision: StepDecision) -> None:
         positions = [] if batch is None or batch.positions is None else batch.positions.tolist()
-        self.watcher.step_begins(self.place, positions)
+        self.observer.step_begins(self.position, positions)
         began = time.perf_counter()
-        losses = self.learner.backward(batch, decision.total, self.place.step)
+        losses = self.learner.backward(batch, decision.total, self.position.step)
         self.synchronize()
         step_s = time.perf_counter() - began
         self.learner.group.patient = self._patient
         self.learner.apply()
         taken = CompletedStep(
-            self.place.step + 1,
-            self.place.epoch,
+            self.position.step + 1,
+            self.position.epoch,
             positions,
             0 if batch is None else batch.rows,
             decision.total,
@@ -260,15 +262,15 @@ class Loop:
             step_s,
             self._wait_s,
         )
-        self.place.step += 1
+        self.position.step += 1
         self._unsaved = True
         self._row_s = self._pace(taken)
         self._in_epoch += 1
         self._wait_s = 0.0
         if batch is not None:
             self._held = None
-            self.data.stepped(self.place.epoch, np.asarray(positions, np.int64))
-        self.watcher.step_done(taken)
+            self.data.stepped(self.position.epoch, np.asarray(positions, np.int64))
+        self.observer.step_done(taken)
 
     def _pace(self, taken: CompletedStep) -> float:
         """Return seconds per row; 0 for the epoch's first step, or one with few rows."""

@@ -23,23 +23,23 @@ from ...scheduler.students.saving import SaveSchedule
 from ..checkpoint.capture import TrainingObjects, capture
 from ..checkpoint.snapshot import SnapshotWriter
 from ..evaluate import RankEvaluation
-from ..feeding import ShardedSource, UnshardedSource, merged
+from ..feeding import ShardedSource, UnshardedSource, merge_states
 from ..link import RankLink
 from ..messages import Order, Progress, Saved
-from .intake import BatchPrefetcher
 from .learner import Learner
 from .loop import CompletedStep, TrainingPosition
+from .prefetcher import BatchPrefetcher
 
 #: Least seconds between reports of steps, as reading the losses waits for the device.
-TELL_EVERY_S: Final = 0.05
+SEND_EVERY_S: Final = 0.05
 _RATE_S: Final = 10.0
 
 
 class RankReporter:
-    """The observer of the loop; see `loop.Watcher`.
+    """The observer of the loop; see `loop.LoopObserver`.
 
     Attributes:
-        place: current step and epoch.
+        position: current step and epoch.
         positions: positions of the current batch.
         metrics: metrics of the last evaluation.
     """
@@ -50,25 +50,25 @@ class RankReporter:
         link: RankLink,
         saver: Saver,
         evaluation: RankEvaluation,
-        intake: BatchPrefetcher,
+        prefetcher: BatchPrefetcher,
     ) -> None:
         self._order = order
         self._link = link
         self._saver = saver
         self._evaluation = evaluation
-        self._intake = intake
+        self._prefetcher = prefetcher
         self._ids = _opened(order)
-        self._told_at = 0.0
+        self._sent_at_s = 0.0
         self._last: CompletedStep | None = None
-        self._untold: CompletedStep | None = None
+        self._unsent: CompletedStep | None = None
         self._rates: deque[tuple[float, int]] = deque()
         self._samples_per_s = 0.0  # for another thread, which must not read `_rates`
-        self.place = TrainingPosition()
+        self.position = TrainingPosition()
         self.positions: list[int] = []
         self.metrics: dict[str, float] = dict(saver.metrics)
 
-    def step_begins(self, place: TrainingPosition, positions: list[int]) -> None:
-        self.place, self.positions = place, positions
+    def step_begins(self, position: TrainingPosition, positions: list[int]) -> None:
+        self.position, self.positions = position, positions
 
     def step_done(self, taken: CompletedStep) -> None:
         now = time.monotonic()
@@ -76,51 +76,53 @@ class RankReporter:
         while now - self._rates[0][0] > _RATE_S:
             self._rates.popleft()
         self._log_ids(taken)
-        self._last = self._untold = taken
+        self._last = self._unsent = taken
         self.positions = []
-        if now - self._told_at >= TELL_EVERY_S:
-            self._tell()
+        if now - self._sent_at_s >= SEND_EVERY_S:
+            self._send_progress()
 
-    def save(self, place: TrainingPosition) -> None:
-        self._tell()
+    def save(self, position: TrainingPosition) -> None:
+        self._send_progress()
         self._saver.metrics = self.metrics
-        self._saver.save(place)
+        self._saver.save(position)
 
-    def epoch_done(self, place: TrainingPosition) -> bool:
+    def epoch_done(self, position: TrainingPosition) -> bool:
         found = self._evaluation.run(self._saver.learner.model, self._saver.learner.group)
         if found:
             self.metrics = found
             first = next(iter(found.values()))
             self._saver.learner.rate.evaluated(first)
-            self._untold = self._last
-        self._tell()
+            self._unsent = self._last
+        self._send_progress()
         return bool(found)
 
     def waits_for(self, what: str) -> None:
         """Report what the rank waits for; called in another thread than the loop's."""
         last = self._last
-        self._link.tell(self._progress(last, what, read_losses=False))
+        self._link.send(self._progress(last, what, read_losses=False))
 
     def close(self) -> None:
         if self._ids is not None:
             with suppress(OSError):  # each line was flushed, so an error was raised before
                 self._ids.close()
 
-    def _tell(self) -> None:
-        if self._untold is None:
+    def _send_progress(self) -> None:
+        if self._unsent is None:
             return
-        taken, self._untold = self._untold, None
-        self._told_at = time.monotonic()
+        taken, self._unsent = self._unsent, None
+        self._sent_at_s = time.monotonic()
         self._samples_per_s = self._rate()
-        self._link.tell(self._progress(taken, ""))
+        self._link.send(self._progress(taken, ""))
 
     def _progress(
         self, taken: CompletedStep | None, waiting: str, read_losses: bool = True
     ) -> Progress:
-        stats = self._intake.stats()
+        stats = self._prefetcher.stats()
         peers_s = self._saver.learner.group.waits_s
         if taken is None:
-            return Progress(self.place.step, self.place.epoch, waiting_for=waiting, peers_s=peers_s)
+            return Progress(
+                self.position.step, self.position.epoch, waiting_for=waiting, peers_s=peers_s
+            )
         losses = {name: float(value) for name, value in taken.losses.items()} if read_losses else {}
         return Progress(
             taken.step,
@@ -187,16 +189,16 @@ EVERY_S = 1.0
 
 
 class WaitReporter:
-    """Calls `tell(what)` every second while `waiting_for()` is not empty.
+    """Calls `report(what)` every second while `waiting_for()` is not empty.
 
     Args:
         waiting_for: returns what the rank waits for, as text; empty: nothing.
-        tell: called in a thread of its own.
+        report: called in a thread of its own.
     """
 
-    def __init__(self, waiting_for: Callable[[], str], tell: Callable[[str], None]) -> None:
+    def __init__(self, waiting_for: Callable[[], str], report: Callable[[str], None]) -> None:
         self._waiting_for = waiting_for
-        self._tell = tell
+        self._report = report
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="edl-rank-pulse", daemon=True)
         self._thread.start()
@@ -204,7 +206,7 @@ class WaitReporter:
     def _run(self) -> None:
         while not self._over.wait(EVERY_S):
             if what := self._waiting_for():
-                self._tell(what)
+                self._report(what)
 
     def close(self) -> None:
         self._over.set()
@@ -267,16 +269,16 @@ class Saver:
         now_s = time.monotonic()
         return rhythm.due(step, now_s, self._last_step, self._last_s, self._costs_s)
 
-    def save(self, place: TrainingPosition) -> None:
-        """Save `place`, where all ranks are; if the system has too little memory, log a warning."""
+    def save(self, position: TrainingPosition) -> None:
+        """Save `position`, where all ranks are; log a warning if memory is too short for it."""
         began_s = time.monotonic()
         try:
-            self._save(place)
+            self._save(position)
         finally:
-            self._last_step, self._last_s = place.step, time.monotonic()
+            self._last_step, self._last_s = position.step, time.monotonic()
             self._costs_s.append(self._last_s - began_s)
 
-    def _save(self, place: TrainingPosition) -> None:
+    def _save(self, position: TrainingPosition) -> None:
         group = self.learner.group
         group.average(self.learner.float_buffers())
         states = group.gather_json(self.source.state())
@@ -284,16 +286,16 @@ class Saver:
             return
         began = time.perf_counter()
         state = {
-            EPOCH: place.epoch,
-            FEED: merged(states, self.base),
+            EPOCH: position.epoch,
+            FEED: merge_states(states, self.base),
             FACTOR: self.learner.rate.factor,
             METRICS: dict(self.metrics),
             "generation": self.order.generation,
         }
-        contents = capture(self.trained, step=place.step, world=group.world, state=state)
+        contents = capture(self.trained, step=position.step, world=group.world, state=state)
         try:
             slot = self._writer.write(contents)
         except MemoryRefused as error:
-            log.warning("step %d is not saved: %s", place.step, error)
+            log.warning("step %d is not saved: %s", position.step, error)
             return
-        self.link.tell(Saved(place.step, slot, time.perf_counter() - began))
+        self.link.send(Saved(position.step, slot, time.perf_counter() - began))

@@ -23,9 +23,9 @@ from ..link import RankLink
 from ..messages import Order, Scaled
 from ..settings import TrainSettings
 from .collective import Group, device_of, join
-from .intake import BatchPrefetcher, RankData, Shares
 from .learner import Learner, LearningRate, Precision, adapt_to_world
 from .loop import TrainingPosition, do_nothing
+from .prefetcher import BatchPrefetcher, RankData, Shares
 from .reporting import EPOCH, FACTOR, FEED, METRICS, Saver
 
 log = logging.getLogger(__name__)
@@ -38,11 +38,11 @@ class PreparedRank:
     Attributes:
         learner: model, optimizer and loss.
         data: source of its batches.
-        intake: thread that takes the batches.
+        prefetcher: thread that takes the batches.
         shares: rows of each rank.
         saver: writes snapshots.
         evaluation: evaluates at the end of each epoch.
-        place: position from which it trains.
+        position: position from which it trains.
         steps: approximate number of optimizer steps of the whole job; None: unknown.
         adapt: ranks get rows in proportion to their speed.
         synchronize: waits for the device.
@@ -50,11 +50,11 @@ class PreparedRank:
 
     learner: Learner
     data: RankData
-    intake: BatchPrefetcher
+    prefetcher: BatchPrefetcher
     shares: Shares
     saver: Saver
     evaluation: RankEvaluation
-    place: TrainingPosition
+    position: TrainingPosition
     steps: int | None
     adapt: bool
     synchronize: Callable[[], None]
@@ -74,7 +74,7 @@ def start(order: Order, link: RankLink) -> PreparedRank:
     state = {} if contents is None else contents.state
     # The saved positions stand for other samples now: restart the epoch.
     fed = None if order.moved else state.get(FEED)
-    place = TrainingPosition(0 if contents is None else contents.step, int(state.get(EPOCH, 0)))
+    position = TrainingPosition(0 if contents is None else contents.step, int(state.get(EPOCH, 0)))
     shares = Shares(RowShares.equal(world, world), rank)
     source = source_for(
         spec.feed("train"),
@@ -87,7 +87,7 @@ def start(order: Order, link: RankLink) -> PreparedRank:
     )
     if source.total_batch is not None:
         _check_total(source.total_batch, world)
-        shares.told(RowShares.equal(source.total_batch, world, place.step))
+        shares.set_shares(RowShares.equal(source.total_batch, world, position.step))
     steps = _steps(settings, source)
     seed_all(settings.seed)
     assembly = assemble(spec, steps)
@@ -97,8 +97,8 @@ def start(order: Order, link: RankLink) -> PreparedRank:
     group = join(rank, order.endpoints[:world], device)
     group.share([*assembly.model.parameters(), *assembly.model.buffers()])
     learner = _learner(assembly, rate, precision, group, settings.micro_batch)
-    saver = Saver(order, link, trained, learner, source, fed, state.get(METRICS, {}), place.step)
-    reader = make_reader(source, assembly.distill, settings, rank=rank, epoch=place.epoch)
+    saver = Saver(order, link, trained, learner, source, fed, state.get(METRICS, {}), position.step)
+    reader = make_reader(source, assembly.distill, settings, rank=rank, epoch=position.epoch)
     names = assembly.label_names if assembly.needs_teachers else ()
     return PreparedRank(
         learner,
@@ -107,7 +107,7 @@ def start(order: Order, link: RankLink) -> PreparedRank:
         shares,
         saver,
         _evaluation(spec, settings, precision),
-        place,
+        position,
         steps,
         adapt=settings.deal == "dynamic" and source.total_batch is not None,
         synchronize=_synchronize if world > 1 and device != "cpu" else do_nothing,
@@ -156,7 +156,7 @@ def _resume(
     old, new = contents.world, order.world
     if adapt_to_world(order.settings.lr_policy, old, new, rate, assembly.spec.on_scale):
         log.info("the world has %d ranks now, it had %d", new, old)
-        link.tell(Scaled(old, new))
+        link.send(Scaled(old, new))
     return rate
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..messages import Progress
 from . import print_plainly
-from .picture import TrainingStatus, count, duration, figures, parts, place, size, teachers
+from .status import TrainingStatus, count, duration, figures, parts, position_text, size, teachers
 
 _PER_S: Final = 4
 _BAR: Final = 30
@@ -34,7 +34,7 @@ class Terminal:
         self, console: Console, job: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._console, self._job, self._clock = console, job, clock
-        self._picture = TrainingStatus()
+        self._status = TrainingStatus()
         self._lock = threading.Lock()
         # Output of ranks arrives through `line`; nothing else writes to this terminal.
         self._live = Live(
@@ -48,15 +48,15 @@ class Terminal:
 
     def begin(self, generation: int, world: int, step: int, steps: int) -> None:
         with self._lock:
-            self._picture.begin(generation, world, step, steps)
+            self._status.begin(generation, world, step, steps)
 
     def progress(self, rank: int, progress: Progress) -> None:
         with self._lock:
-            self._picture.progress(rank, progress, self._clock())
+            self._status.progress(rank, progress, self._clock())
 
     def waiting(self, what: str) -> None:
         with self._lock:
-            self._picture.waits = what
+            self._status.waits = what
 
     def line(self, text: str) -> None:
         print_plainly(self._console, text)
@@ -66,52 +66,50 @@ class Terminal:
 
     def _drawn(self) -> Any:
         with self._lock:
-            return drawn(self._picture, self._job)
+            return render(self._status, self._job)
 
 
-def drawn(picture: TrainingStatus, job: str) -> Any:
+def render(status: TrainingStatus, job: str) -> Any:
     """Return a status as lines for rich: progress, losses, labels, and what it waits for."""
-    lines: list[Any] = [_progress(picture, job)]
-    told = [*figures(picture.losses)]
-    told += [f"{name} {value:.4g}" for name, value in picture.metrics.items()]
-    if told:
-        lines.append(Text("  " + "   ".join(told)))
-    if (labels := _labels(picture)) is not None:
+    lines: list[Any] = [_progress(status, job)]
+    texts = [*figures(status.losses)]
+    texts += [f"{name} {value:.4g}" for name, value in status.metrics.items()]
+    if texts:
+        lines.append(Text("  " + "   ".join(texts)))
+    if (labels := _labels(status)) is not None:
         lines.append(labels)
-    if picture.waiting:
-        lines.append(Text(f"  waiting for {picture.waiting}", style="yellow"))
+    if status.waiting:
+        lines.append(Text(f"  waiting for {status.waiting}", style="yellow"))
     return Group(*lines)
 
 
-def _progress(picture: TrainingStatus, job: str) -> Any:
+def _progress(status: TrainingStatus, job: str) -> Any:
     row = Table.grid(padding=(0, 2))
     cells: list[Any] = [Text(job, style="bold")]
-    cells.append(
-        ProgressBar(picture.steps or None, picture.step, width=_BAR, pulse=not picture.steps)
-    )
-    of = f"/{picture.steps}" if picture.steps else ""
-    cells.append(Text(f"step {picture.step}{of}"))
-    cells.append(Text(f"epoch {picture.epoch}"))
-    if picture.samples_per_s:
-        cells.append(Text(f"{count(picture.samples_per_s)} samples/s"))
-    if picture.world > 1:
-        cells.append(Text(f"{picture.world} ranks"))
-    if remaining := picture.remaining_s:
+    cells.append(ProgressBar(status.steps or None, status.step, width=_BAR, pulse=not status.steps))
+    of = f"/{status.steps}" if status.steps else ""
+    cells.append(Text(f"step {status.step}{of}"))
+    cells.append(Text(f"epoch {status.epoch}"))
+    if status.samples_per_s:
+        cells.append(Text(f"{count(status.samples_per_s)} samples/s"))
+    if status.world > 1:
+        cells.append(Text(f"{status.world} ranks"))
+    if remaining := status.remaining_s:
         cells.append(Text(f"ETA {duration(remaining)}", style="cyan"))
     row.add_row(*cells)
     return row
 
 
-def _labels(picture: TrainingStatus) -> Any:
+def _labels(status: TrainingStatus) -> Any:
     row = Table.grid(padding=(0, 2))
     cells: list[Any] = []
-    if (volume := picture.buffer) is not None:
+    if (volume := status.buffer) is not None:
         filled, most = volume
         cells += [Text("  buffer"), ProgressBar(most, min(filled, most), width=_BAR)]
         cells.append(Text(f"{size(filled)} of {size(most)}"))
-    if (told := teachers(picture)) is not None:
-        none = picture.teachers is not None and not picture.teachers[0]
-        cells.append(Text(told, style="red" if none else ""))
+    if (text := teachers(status)) is not None:
+        none = status.teachers is not None and not status.teachers[0]
+        cells.append(Text(text, style="red" if none else ""))
     if not cells:
         return None
     row.add_row(*cells)
@@ -140,31 +138,31 @@ class Plain:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._write, self._every_s, self._clock = write, every_s, clock
-        self._picture = TrainingStatus()
+        self._status = TrainingStatus()
         self._written_at: float | None = None
         self._written_step = 0
         self._waits_since: float | None = None
         self._said = False
 
     def begin(self, generation: int, world: int, step: int, steps: int) -> None:
-        self._picture.begin(generation, world, step, steps)
+        self._status.begin(generation, world, step, steps)
         of = f" of {steps}" if steps else ""
-        ranks = "1 rank goes" if world == 1 else f"{world} ranks go"
-        self._write(f"generation {generation}: {ranks} on behind step {step}{of}")
+        ranks = "1 rank continues" if world == 1 else f"{world} ranks continue"
+        self._write(f"generation {generation}: {ranks} after step {step}{of}")
         self._written_at, self._written_step = None, step
 
     def progress(self, rank: int, progress: Progress) -> None:
         now = self._clock()
-        before = self._picture.step
-        self._picture.progress(rank, progress, now)
-        self._wait(now, moved=self._picture.step > before)
+        before = self._status.step
+        self._status.progress(rank, progress, now)
+        self._wait(now, moved=self._status.step > before)
         due = self._written_at is None or now - self._written_at >= self._every_s
-        if due and self._picture.step > self._written_step:
+        if due and self._status.step > self._written_step:
             self._written_at = now
             self._tell()
 
     def waiting(self, what: str) -> None:
-        self._picture.waits = what
+        self._status.waits = what
         if what:
             self._write(f"waiting for {what}")
 
@@ -172,16 +170,16 @@ class Plain:
         self._write(text)
 
     def close(self) -> None:
-        if self._picture.step > self._written_step:
+        if self._status.step > self._written_step:
             self._tell()
 
     def _tell(self) -> None:
-        self._written_step = self._picture.step
-        self._write("  ".join([place(self._picture), *parts(self._picture)]))
+        self._written_step = self._status.step
+        self._write("  ".join([position_text(self._status), *parts(self._status)]))
 
     def _wait(self, now: float, moved: bool) -> None:
         """Write once what ranks wait for, if they wait for long; short waits are normal."""
-        waits = self._picture.waiting
+        waits = self._status.waiting
         if moved or not waits:
             self._waits_since, self._said = None, False
         elif self._waits_since is None:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from ...runtime.errors import UsageError
 from ...runtime.extras import install_command
 from ..messages import Progress
-from .picture import TrainingStatus
+from .status import TrainingStatus
 
 log = logging.getLogger(__name__)
 
@@ -60,22 +60,22 @@ class EventFiles:
     def __init__(self, folder: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = EventLog(folder)
         self._clock = clock
-        self._picture = TrainingStatus()
+        self._status = TrainingStatus()
         self._purge: int | None = None
         self._written = -1
 
     def begin(self, generation: int, world: int, step: int, steps: int) -> None:
-        self._picture.begin(generation, world, step, steps)
+        self._status.begin(generation, world, step, steps)
         self._purge = step + 1 if step or generation > 1 else None
         self._written = step
 
     def progress(self, rank: int, progress: Progress) -> None:
-        self._picture.progress(rank, progress, self._clock())
+        self._status.progress(rank, progress, self._clock())
         if rank != 0 or progress.step <= self._written:
             return
         self._written = progress.step
-        values = tuple(scalars(self._picture))
-        self._log.add(StepScalars(self._picture.generation, self._purge, progress.step, values))
+        values = tuple(scalars(self._status))
+        self._log.add(StepScalars(self._status.generation, self._purge, progress.step, values))
 
     def waiting(self, what: str) -> None:
         pass
@@ -209,19 +209,19 @@ class _File:
         self._file.write(Event(wall_time=time.time(), **event).SerializeToString())
 
 
-def scalars(picture: TrainingStatus) -> Iterator[tuple[str, float]]:
+def scalars(status: TrainingStatus) -> Iterator[tuple[str, float]]:
     """Yield tags and values of the current step."""
-    for name, value in picture.losses.items():
+    for name, value in status.losses.items():
         yield f"loss/{name}", value
-    for name, value in picture.metrics.items():
+    for name, value in status.metrics.items():
         yield f"metrics/{name}", value
-    yield "speed/samples_per_s", picture.samples_per_s
-    yield "world/ranks", picture.world
-    yield "world/total_batch", picture.total
-    for rank, step_s, wait_s in picture.step_times():
+    yield "speed/samples_per_s", status.samples_per_s
+    yield "world/ranks", status.world
+    yield "world/total_batch", status.total
+    for rank, step_s, wait_s in status.step_times():
         yield f"speed/step_s/rank_{rank}", step_s
         yield f"speed/wait_s/rank_{rank}", wait_s
-    if (teachers := picture.teachers) is not None:
+    if (teachers := status.teachers) is not None:
         yield "labels/teachers", teachers[0]
-    if (volume := picture.buffer) is not None:
+    if (volume := status.buffer) is not None:
         yield "labels/volume_bytes", volume[0]

@@ -33,7 +33,7 @@ from .workers import RANK_MODULE, RankProcess, RunResult, WorkerGroup, WorkerRun
 
 log = logging.getLogger(__name__)
 
-_TURN_S: Final = 0.05
+_POLL_S: Final = 0.05
 #: Seconds for which a leaving node waits until the others continue without it.
 _FAREWELL_S: Final = 15.0
 #: Seconds for which ranks may still run after the job is done.
@@ -135,7 +135,7 @@ class Supervisor:
             EdlError: the job failed, or continues without this node.
         """
         try:
-            self._session.tell(
+            self._session.update_facts(
                 host=self._host, endpoints=free_endpoints(self._host, self._settings.ranks_per_node)
             )
             self._newest(self._session.look())  # raises early if the checkpoints are unusable
@@ -145,10 +145,10 @@ class Supervisor:
             self._fingerprint = fingerprint
             if not self._check_settings(self._session.look(), stop):
                 return NodeOutcome("left")
-            self._session.tell(fingerprint=fingerprint)
+            self._session.update_facts(fingerprint=fingerprint)
             self._session.start()
             self._session.add_event({"kind": "joined", "generation": 0, "node": self._node})
-            while (outcome := self._turn(stop)) is None:
+            while (outcome := self._poll(stop)) is None:
                 pass
             self._session.add_event({"kind": "left", "generation": self._seen, "node": self._node})
             return outcome
@@ -237,12 +237,12 @@ class Supervisor:
             self._checkpoints.close()
             self._reporter.close()
 
-    def _turn(self, stop: Stop) -> NodeOutcome | None:
+    def _poll(self, stop: Stop) -> NodeOutcome | None:
         if self._worker_run is not None:
-            if (conclusion := self._worker_run.turn(_TURN_S)) is not None:
+            if (conclusion := self._worker_run.poll(_POLL_S)) is not None:
                 self._concluded(conclusion)
         else:
-            time.sleep(_TURN_S)
+            time.sleep(_POLL_S)
         view = self._session.view
         self._show(view)
         if view.outcome is not None:
@@ -283,7 +283,9 @@ class Supervisor:
 
     def _begin(self, generation: Generation) -> None:
         if self._worker_run is not None:
-            log.warning("generation %d began without this node's word", generation.number)
+            log.warning(
+                "generation %d began before this node had ended its ranks", generation.number
+            )
             self._worker_run.close()
             self._worker_run = None
         self._starting_since_s = 0.0
@@ -296,7 +298,7 @@ class Supervisor:
             self._check_equal(expected, f"in generation {world.number}")
         self._reporter.generation(generation, ours)
         self._checkpoints.begin(generation, writes=world.keeper == self._node)
-        self._session.tell(
+        self._session.update_facts(
             phase="running" if ours else "waiting",
             generation=generation.number,
             failures=(),
@@ -325,15 +327,15 @@ class Supervisor:
                     facts = self._session.view.facts.items()
                     found = [
                         node
-                        for node, told in facts
-                        if told.generation == generation.number and told.saved >= restored
+                        for node, info in facts
+                        if info.generation == generation.number and info.saved >= restored
                     ]
                     raise_if_unreachable(self._checkpoints, restored, waited_s, self._node, found)
                 return
-            self._session.tell(saved=restored)
+            self._session.update_facts(saved=restored)
         self._starting_since_s = 0.0
         self._ended_since_s = 0.0
-        self._checkpoints.trains(checkpoint, self._fingerprint)
+        self._checkpoints.set_provenance(checkpoint, self._fingerprint)
         orders = self._orders(generation, checkpoint)
         local = len(generation.world.nodes) == 1
         shard_server = ShardServer(self._board, self._settings.job, generation.number, local)
@@ -384,7 +386,7 @@ class Supervisor:
         final = [failure for failure in conclusion.failures if failure.is_final]
         if final and self._generation and self._node in self._generation.world.untried:
             self._final_failure, self._leaving_since_s = final[0], self._ended_since_s
-        self._session.tell(
+        self._session.update_facts(
             leaving=bool(self._leaving_since_s),
             phase="ended",
             ending=conclusion.ending,
@@ -397,25 +399,25 @@ class Supervisor:
 
     # --- what ranks say
 
-    def _heard(self, rank: RankProcess, word: FromRank) -> None:
+    def _heard(self, rank: RankProcess, message: FromRank) -> None:
         number = rank.order.generation
-        match word:
+        match message:
             case Saved():
-                self._session.tell(snapshot=word.step)
+                self._session.update_facts(snapshot=message.step)
                 if self._is_first():
                     self._checkpoints.write()
             case Scaled() if rank.number == 0:
-                self._session.add_event({"kind": "scaled", "generation": number, **asdict(word)})
+                self._session.add_event({"kind": "scaled", "generation": number, **asdict(message)})
             case Ready() | Progress():
                 self._session.report(number, rank.number, report_of(rank))
-        self._reporter.heard(rank, word)
+        self._reporter.heard(rank, message)
 
     def _is_first(self) -> bool:
         """Whether this node writes the checkpoints of its generation."""
         return self._generation is not None and self._generation.world.nodes[0] == self._node
 
     def _give_orders(self, orders: LeaderOrders) -> None:
-        self._session.tell(recall=orders.recall, says=orders.says)
+        self._session.update_facts(recall=orders.recall, says=orders.waiting_for)
 
     def _show(self, view: RendezvousView) -> None:
         """Show what the node waits for."""
@@ -441,8 +443,8 @@ class Supervisor:
     def _leave(self) -> None:
         """Begin to leave: ask the ranks to leave at a safe point."""
         self._leaving_since_s = time.monotonic()
-        self._reporter.say("leaving at the next safe point; once more, and it ends at once")
-        self._session.tell(leaving=True)
+        self._reporter.say("leaving at the next safe point; another signal ends it at once")
+        self._session.update_facts(leaving=True)
         if self._worker_run is not None:
             self._worker_run.leave("this node leaves")
 
@@ -459,9 +461,9 @@ class Supervisor:
         late = time.monotonic() - since_s > _FAREWELL_S
         return not others or self._seen > self._generation.number or late
 
-    def _job_ended(self, told: Mapping[str, Any]) -> NodeOutcome | None:
+    def _job_ended(self, outcome: Mapping[str, Any]) -> NodeOutcome | None:
         """Wait for the ranks, write the last snapshot; then return how the job ended."""
-        failed = told.get("kind") == "failed"
+        failed = outcome.get("kind") == "failed"
         if self._worker_run is not None:
             if failed:
                 self._worker_run.end("the job ended")
@@ -478,9 +480,9 @@ class Supervisor:
                 raise
             log.error("%s", error)  # below, raise the error that ended the job
         if failed:
-            usage, gave_up = bool(told.get("usage")), bool(told.get("gave_up"))
-            raise _error_of(str(told.get("report")), usage, gave_up)
-        return NodeOutcome("finished", int(told.get("step", 0)), told.get("metrics", {}))
+            usage, gave_up = bool(outcome.get("usage")), bool(outcome.get("gave_up"))
+            raise _error_of(str(outcome.get("report")), usage, gave_up)
+        return NodeOutcome("finished", int(outcome.get("step", 0)), outcome.get("metrics", {}))
 
     def _last_written(self, *, follows: bool) -> bool:
         """Whether the newest snapshot is on disk; see `LastWrite`."""
@@ -488,7 +490,7 @@ class Supervisor:
             return True
         first = self._generation.world.nodes[0]
         writer_is_there = first != self._node and first in self._session.view.facts
-        return self._last_write.done(writer_is_there, follows)
+        return self._last_write.may_leave(writer_is_there, follows)
 
 
 def _error_of(report: str, usage: bool, gave_up: bool) -> EdlError:

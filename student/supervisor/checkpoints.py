@@ -133,7 +133,9 @@ class _Search:
     def _run(self, repository: Repository) -> None:
         generation, history = self.asked
         try:
-            self.found = repository.newest_of(history, generation or None, self.found)
+            self.found = repository.newest_for_next_generation(
+                history, generation or None, self.found
+            )
         except Exception as error:
             self.error = error
         finally:
@@ -206,7 +208,7 @@ class CheckpointManager:
     @property
     def problem(self) -> str:
         """Why the last snapshot is not on disk; empty: it is, or is being written."""
-        return self._persister.trouble
+        return self._persister.problem
 
     @property
     def superseded(self) -> bool:
@@ -238,7 +240,7 @@ class CheckpointManager:
         if writes:
             self._persister.wake()
 
-    def trains(self, checkpoint: Checkpoint | None, fingerprint: Fingerprint) -> None:
+    def set_provenance(self, checkpoint: Checkpoint | None, fingerprint: Fingerprint) -> None:
         """Set the provenance of further saves: trained with `fingerprint` from `checkpoint` on."""
         before, step = Provenance(), 0
         if checkpoint is not None:
@@ -357,7 +359,7 @@ class LastWrite:
         """Whether this node writes it."""
         return self._asked_s is not None
 
-    def done(self, writer_is_there: bool, follows: bool) -> bool:
+    def may_leave(self, writer_is_there: bool, follows: bool) -> bool:
         """Return whether the node may leave as the snapshot is on disk; call it until it may.
 
         Args:

@@ -101,7 +101,7 @@ class RendezvousSession:
         self._ttl_s, self._tick_s = ttl_s, tick_s
         self._lock = threading.Lock()
         self._facts = NodeInfo()
-        self._told: NodeInfo | None = None
+        self._sent_facts: NodeInfo | None = None
         self._beaten_s = 0.0
         self._back_s: float | None = None  # when the board answered again
         self._reports: dict[tuple[int, int], Mapping[str, Any]] = {}
@@ -140,7 +140,7 @@ class RendezvousSession:
         self._tick()
         self._thread.start()
 
-    def tell(self, **changes: Any) -> None:
+    def update_facts(self, **changes: Any) -> None:
         """Change facts of this node."""
         with self._lock:
             facts = replace(self._facts, **changes)
@@ -211,7 +211,7 @@ class RendezvousSession:
         with self._lock:
             facts = self._facts
         now_s = time.monotonic()
-        if self._told is not None and facts == self._told:
+        if self._sent_facts is not None and facts == self._sent_facts:
             # A board that was away may have lost data, or serve older data. So this node must have
             # a lease again before a view of the job is valid.
             due_s = self._beaten_s + self._ttl_s / _BEATS_PER_TTL
@@ -219,18 +219,18 @@ class RendezvousSession:
                 return
             alive = self._board.beat(self._job, self._node, self._ttl_s)
         else:
-            alive = self._told is not None and self._board.beat(
+            alive = self._sent_facts is not None and self._board.beat(
                 self._job, self._node, self._ttl_s, facts.to_json()
             )
         if not alive:
             # A node that joins again must not delete an outcome of the meantime: the job would
             # start again.
             since = 0
-            if self._told is not None:  # its lease expired, or the board has lost data
+            if self._sent_facts is not None:  # its lease expired, or the board has lost data
                 self._back_s = now_s
                 since = self._view.generation.world.number if self._view.generation else 0
             self._board.join(self._job, self._node, facts.to_json(), self._ttl_s, since)
-        self._told, self._beaten_s = facts, now_s
+        self._sent_facts, self._beaten_s = facts, now_s
 
     def _send_events(self) -> None:
         with self._lock:
@@ -271,7 +271,7 @@ class LeaderOrders:
     """Orders of the leader to all nodes: a generation to end, and what it waits for, as text."""
 
     recall: RecallWorld | None = None
-    says: str = ""
+    waiting_for: str = ""
 
 
 class RendezvousLeader:
@@ -306,7 +306,7 @@ class RendezvousLeader:
     def step(self, view: RendezvousView) -> None:
         """Decide, and carry out the decision. A node that does not lead withdraws its orders."""
         if view.fence is None:
-            self._tell(LeaderOrders())
+            self._publish_orders(LeaderOrders())
             return
         now_s = time.monotonic()
         self._since_s = {
@@ -330,7 +330,7 @@ class RendezvousLeader:
             except CheckpointUnavailable as error:
                 why = f"no generation can begin: {error}"
             if newest is None:
-                self._tell(replace(self._orders, says=why))
+                self._publish_orders(replace(self._orders, waiting_for=why))
                 return
         forgotten = view.generation is None and generation is not None
         self._learn_rows(view)
@@ -371,13 +371,13 @@ class RendezvousLeader:
         current = [one for one in view.reports if one.generation == generation.number]
         peers_s = {one.rank: float(one.facts.get("peers_s", 0.0)) for one in current}
         deadlocked = failures.deadlocked(peers_s, len(generation.endpoints), self._limits.hang_s)
-        told = [one.facts for one in current if one.facts.get("step", 0) > 0]
-        if not told:
+        reports = [one.facts for one in current if one.facts.get("step", 0) > 0]
+        if not reports:
             return WorldProgress(forming_s=self._forming_s, deadlocked=deadlocked)
         if self._published_s:
             self._forming_s, self._published_s = now_s - self._published_s, 0.0
             self._note("stepping", generation.number, after_s=round(self._forming_s, 3))
-        left = [one["left_s"] for one in told if one.get("left_s") is not None]
+        left = [one["left_s"] for one in reports if one.get("left_s") is not None]
         return WorldProgress(True, min(left, default=None), self._forming_s, deadlocked)
 
     def _do(
@@ -390,14 +390,14 @@ class RendezvousLeader:
     ) -> None:
         match decision:
             case KeepWorld():
-                self._tell(replace(self._orders, says=decision.reason))
+                self._publish_orders(replace(self._orders, waiting_for=decision.reason))
             case RecallWorld():
                 if decision != self._orders.recall:
                     log.info("generation %d ends: %s", decision.number, decision.reason)
                     self._note(
                         "recall", decision.number, at_once=decision.at_once, why=decision.reason
                     )
-                self._tell(LeaderOrders(decision, decision.reason))
+                self._publish_orders(LeaderOrders(decision, decision.reason))
             case FormWorld():
                 assert newest is not None  # set above, as the last world is over
                 self._form(decision.world, view, fence, generation, newest)
@@ -435,7 +435,7 @@ class RendezvousLeader:
             restored=world.restored,
             why=world.reason,
         )
-        self._tell(LeaderOrders())
+        self._publish_orders(LeaderOrders())
 
     def _end(self, fence: Leads, outcome: Mapping[str, Any]) -> None:
         number = self._known.number if self._known else 0
@@ -444,7 +444,7 @@ class RendezvousLeader:
                 str(outcome["kind"]), number, **{k: outcome[k] for k in outcome if k != "kind"}
             )
 
-    def _tell(self, orders: LeaderOrders) -> None:
+    def _publish_orders(self, orders: LeaderOrders) -> None:
         if orders != self._orders:
             self._orders = orders
             self._say(orders)

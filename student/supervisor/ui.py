@@ -51,17 +51,17 @@ class NodeReporter:
             if text:
                 self.say(text)
 
-    def heard(self, rank: RankProcess, word: FromRank) -> None:
+    def heard(self, rank: RankProcess, message: FromRank) -> None:
         """Show a message of a rank."""
-        match word:
+        match message:
             case Ready() if rank.order.local_rank == 0:
-                self._display.begin(rank.order.generation, self._world, word.step, word.steps)
+                self._display.begin(rank.order.generation, self._world, message.step, message.steps)
             case Progress():
-                self._display.progress(rank.number, word)
+                self._display.progress(rank.number, message)
             case Scaled() if rank.number == 0:
-                self.say(f"scaled from {word.old} to {word.new} ranks")
+                self.say(f"scaled from {message.old} to {message.new} ranks")
             case Failed():
-                for line in word.traceback.splitlines():
+                for line in message.traceback.splitlines():
                     self.line(rank.number, line)
 
     def failed(self, failure: RankFailure) -> None:
@@ -101,7 +101,7 @@ class DisplayHandler(logging.Handler):
 
 def report_of(rank: RankProcess) -> dict[str, Any]:
     """Return the report of a rank for `edl status` and the leader."""
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "node": rank.order.node,
         "pid": rank.process.pid,
         "step": rank.step,
@@ -110,10 +110,10 @@ def report_of(rank: RankProcess) -> dict[str, Any]:
     }
     if rank.ready is not None:
         ready = rank.ready
-        told |= {"began_at": ready.step, "steps": ready.steps, "total_batch": ready.total_batch}
+        report |= {"began_at": ready.step, "steps": ready.steps, "total_batch": ready.total_batch}
     if rank.progress is not None:
-        told |= asdict(rank.progress)
-    return told | {"waiting_for": rank.waiting_for, "peers_s": rank.peers_s}
+        report |= asdict(rank.progress)
+    return report | {"waiting_for": rank.waiting_for, "peers_s": rank.peers_s}
 
 
 def left_s(rank: RankProcess) -> float | None:

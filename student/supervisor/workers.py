@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 RANK_MODULE: Final = "edl.student.rank"
 _KILL_S: Final = 10.0
-_INSPECT_TURN_S: Final = 0.05
+_INSPECT_POLL_S: Final = 0.05
 
 
 class RankQuestions(Protocol):
@@ -139,7 +139,7 @@ class WorkerGroup:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._asked = asked
-        self._words: queue.SimpleQueue[tuple[RankProcess, FromRank | int]] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[tuple[RankProcess, FromRank | int]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.ranks: list[RankProcess] = []
         try:
@@ -167,11 +167,11 @@ class WorkerGroup:
         """Return messages of ranks, and exit codes of ended ones; waits up to `wait_s` for one."""
         found: list[tuple[RankProcess, FromRank | int]] = []
         with contextlib.suppress(queue.Empty):
-            found.append(self._words.get(timeout=wait_s))
+            found.append(self._messages.get(timeout=wait_s))
             while True:
-                found.append(self._words.get_nowait())
-        for rank, word in found:
-            _note(rank, word)
+                found.append(self._messages.get_nowait())
+        for rank, message in found:
+            _note(rank, message)
         return found
 
     def leave(self) -> None:
@@ -199,17 +199,17 @@ class WorkerGroup:
 
     def _hear(self, rank: RankProcess) -> None:
         try:
-            while (word := rank.port.receive()) is not None:
-                if isinstance(word, Ask):
-                    rank.asks.put(word)
+            while (message := rank.port.receive()) is not None:
+                if isinstance(message, Ask):
+                    rank.asks.put(message)
                 else:
-                    self._words.put((rank, word))
+                    self._messages.put((rank, message))
         except (WireError, OSError) as error:
-            log.error("rank %d is killed, as it sent what is no message: %s", rank.number, error)
+            log.error("killing rank %d: it sent an invalid message: %s", rank.number, error)
             rank.process.kill()
         rank.asks.put(None)
         code = rank.process.wait()
-        self._words.put((rank, 0 if code is None else code))
+        self._messages.put((rank, 0 if code is None else code))
 
     def _answer(self, rank: RankProcess) -> None:
         """Answer questions; in a thread of its own, as an answer may wait for Redis."""
@@ -220,7 +220,7 @@ class WorkerGroup:
             except EdlError as error:
                 rank.port.refuse(ask, error)
             except Exception:
-                log.exception("rank %d is killed: what it asked has no answer", rank.number)
+                log.exception("killing rank %d: answering its question failed", rank.number)
                 rank.process.kill()
 
 
@@ -245,11 +245,11 @@ def inspect(
         while workers.running:
             if stop.requested:
                 return None
-            for _, word in workers.news(_INSPECT_TURN_S):
-                if isinstance(word, Inspected | Failed):
-                    found = word
-                if not isinstance(word, int):
-                    heard(rank, word)
+            for _, message in workers.news(_INSPECT_POLL_S):
+                if isinstance(message, Inspected | Failed):
+                    found = message
+                if not isinstance(message, int):
+                    heard(rank, message)
             if hung([rank.sign()], hang_s, time.monotonic()):
                 raise EdlError(
                     "the functions of the job file did not return within"
@@ -289,24 +289,24 @@ def _start(
 _LOOKED_BACK: Final = 20
 
 
-def _note(rank: RankProcess, word: FromRank | int) -> None:
+def _note(rank: RankProcess, message: FromRank | int) -> None:
     """Update a rank by its message or exit code."""
     rank.heard_s = now_s = time.monotonic()
-    match word:
+    match message:
         case Ready():
-            rank.ready, rank.ready_s, rank.at_s = word, now_s, now_s
+            rank.ready, rank.ready_s, rank.at_s = message, now_s, now_s
         case Progress():
-            rank.waiting_for, rank.peers_s = word.waiting_for, word.peers_s
-            if word.waiting_for or (rank.progress and word.step <= rank.progress.step):
+            rank.waiting_for, rank.peers_s = message.waiting_for, message.peers_s
+            if message.waiting_for or (rank.progress and message.step <= rank.progress.step):
                 return  # no new step
-            rank.progress, rank.at_s = word, now_s
-            if word.rows:
-                rank.rates.append(word.step_s / word.rows)
+            rank.progress, rank.at_s = message, now_s
+            if message.rows:
+                rank.rates.append(message.step_s / message.rows)
                 del rank.rates[:-_LOOKED_BACK]
         case Finished() | Left() | Failed():
-            rank.last = word
+            rank.last = message
         case int():
-            rank.code = word
+            rank.code = message
 
 
 #: Seconds after which the other ranks of a node are killed if one has failed.
@@ -373,13 +373,13 @@ class WorkerRun:
         self._blocked = ""  # the leader's reason why ranks hang
         self._first_end: tuple[float, bool] | None = None  # when, and whether in order
 
-    def turn(self, wait_s: float) -> RunResult | None:
+    def poll(self, wait_s: float) -> RunResult | None:
         """Handle messages and hangs of the ranks; return the result once all have ended."""
-        for rank, word in self.workers.news(wait_s):
-            if isinstance(word, int):
+        for rank, message in self.workers.news(wait_s):
+            if isinstance(message, int):
                 self._ended(rank)
             else:
-                self._heard(rank, word)
+                self._heard(rank, message)
         running = self.workers.running
         if not running:
             return self._conclude()
@@ -390,7 +390,7 @@ class WorkerRun:
             for number in hung([rank.sign() for rank in running], self._hang_s, now_s):
                 log.warning("rank %d hangs: no step for %g s; it is killed", number, self._hang_s)
                 self.workers.kill("hang", [number])
-        self._round_up(running, now_s)
+        self._kill_stragglers(running, now_s)
         return None
 
     def leave(self, why: str) -> None:
@@ -418,7 +418,7 @@ class WorkerRun:
         if self._first_end is None or (self._first_end[1] and not safe):
             self._first_end = (time.monotonic(), safe)
 
-    def _round_up(self, running: Sequence[RankProcess], now_s: float) -> None:
+    def _kill_stragglers(self, running: Sequence[RankProcess], now_s: float) -> None:
         """Kill ranks that still run some time after another one of this node has ended."""
         if self._first_end is None:
             return
@@ -439,22 +439,22 @@ class WorkerRun:
             if rank.code == 0 and isinstance(rank.last, Finished)
         ]
         if done:
-            told = {"step": done[0].step, "metrics": dict(done[0].metrics)}
-            return RunResult("finished", (), told)
+            result = {"step": done[0].step, "metrics": dict(done[0].metrics)}
+            return RunResult("finished", (), result)
         if failures:
             return RunResult("failed", tuple(failures))
         lefts = [rank.last for rank in self.workers.ranks if isinstance(rank.last, Left)]
         if not self._asked_to_leave and not any(left.safe for left in lefts):
             rank = self.workers.ranks[0]
             why = lefts[0].why if lefts else rank.ending()
-            return RunResult("left", (self._told(rank, "adrift", why or "they are gone"),))
+            return RunResult("left", (self._new_failure(rank, "adrift", why or "they are gone"),))
         return RunResult("left")
 
     def _failure(self, rank: RankProcess) -> RankFailure | None:
         if rank.killed_for == "hang":
             how = "it was suspended" if rank.suspended else "it did not say why"
             how = self._blocked or how
-            return self._told(rank, "hang", f"no step for {self._hang_s:g} s or more; {how}")
+            return self._new_failure(rank, "hang", f"no step for {self._hang_s:g} s or more; {how}")
         if rank.killed_for or rank.code == 0 or isinstance(rank.last, Left):
             return None
         if isinstance(rank.last, Failed):
@@ -475,11 +475,11 @@ class WorkerRun:
         if rank.code == EXIT_AGAIN:
             return None
         said = next((line for line in reversed(rank.process.tail()) if line.strip()), "")
-        return self._told(
+        return self._new_failure(
             rank, "killed", rank.ending() + (f"; its last line: {said}" if said else "")
         )
 
-    def _told(self, rank: RankProcess, how: FailureKind, error: str) -> RankFailure:
+    def _new_failure(self, rank: RankProcess, how: FailureKind, error: str) -> RankFailure:
         step = max(rank.step, rank.ready.step) + 1 if rank.ready else 0
         epoch = rank.progress.epoch if rank.progress else rank.ready.epoch if rank.ready else 0
         return RankFailure(

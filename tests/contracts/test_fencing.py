@@ -197,10 +197,10 @@ def save_and_stop(url: str, folder: str, stops: str) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
     class Stopping(Repository):
-        def _clear_behind(self, saved: Checkpoint, served: Callable[[], Sequence[str]]) -> None:
+        def _remove_old(self, saved: Checkpoint, served: Callable[[], Sequence[str]]) -> None:
             if stops == "prune":
                 stop()
-            super()._clear_behind(saved, served)
+            super()._remove_old(saved, served)
 
     repository = Stopping(folder, keep=1)
     fence = Interrupted(open_board(url, DEADLINE_S), "j", 1, repository.list()[0].name)

@@ -110,7 +110,7 @@ class HistoryMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_start_goes_on_from_the_line_whatever_the_board_has_forgotten(self) -> None:
-        found = self.training.repository().newest_of(CheckpointHistory(), None)
+        found = self.training.repository().newest_for_next_generation(CheckpointHistory(), None)
         if self.line:
             assert found is not None
             self.is_new(found)

@@ -52,7 +52,7 @@ def ends() -> Iterator[tuple[RankPort, RankLink]]:
 def test_messages_arrive_as_they_were_sent(ends: tuple[RankPort, RankLink]) -> None:
     port, link = ends
     for word in SAID:
-        assert link.tell(word)
+        assert link.send(word)
     assert tuple(port.receive() for _ in SAID) == SAID
     assert messages.from_supervisor(messages.Leave().to_json()) == messages.Leave()
     assert messages.from_supervisor(messages.Answer(3, [1, 2]).to_json()) == messages.Answer(
@@ -125,8 +125,8 @@ def test_settings_are_json(given: dict[str, Any]) -> None:
         ({"spec": "job.py"}, "absolute path"),
         ({"job": "a job"}, "must be 1 to 64 of"),
         ({"epochs": None}, "give --epochs or --steps"),
-        ({"total_batch": 0}, "total_batch is a number from 1"),
-        ({"seed": -1}, "seed is a number from 0"),
+        ({"total_batch": 0}, "total_batch must be at least 1"),
+        ({"seed": -1}, "seed must be at least 0"),
         ({"nodes": (2, 1)}, "1 <= MIN <= MAX"),
         ({"ranks_per_node": 5000}, "1 to 4096 ranks"),
         ({"nodes": (1, 4)}, "needs --redis"),

@@ -42,7 +42,7 @@ class Training:
         record = self.board.generation(JOB)
         history = CheckpointHistory.from_json(record.history) if record else CheckpointHistory()
         number = record.number if record else None
-        return history, self.repository().newest_of(history, number)
+        return history, self.repository().newest_for_next_generation(history, number)
 
     def publish(self, history: CheckpointHistory, newest: Checkpoint | None) -> HistoryFence | None:
         """Begin a generation with what was seen; None: the board did not let it."""
@@ -101,10 +101,10 @@ class Stopped(Repository):
 
     _stopped: tuple[Checkpoint, Callable[[], Sequence[str]]] | None = None
 
-    def _clear_behind(self, saved: Checkpoint, served: Callable[[], Sequence[str]]) -> None:
+    def _remove_old(self, saved: Checkpoint, served: Callable[[], Sequence[str]]) -> None:
         self._stopped = saved, served
 
     def remove(self) -> None:
         """It goes on, if it was stopped."""
         if (stopped := self._stopped) is not None:
-            super()._clear_behind(*stopped)
+            super()._remove_old(*stopped)

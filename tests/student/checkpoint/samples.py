@@ -116,7 +116,7 @@ class GatedRepository(Repository):
 def persist(persister: Persister) -> Checkpoint | None:
     """Request a write of the newest snapshot, and wait; None: there is none, or it failed."""
     persister.wake()
-    wait_until(lambda: persister.on_disk or persister.trouble)
+    wait_until(lambda: persister.on_disk or persister.problem)
     return persister.newest if persister.on_disk else None
 
 

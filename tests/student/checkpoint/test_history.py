@@ -195,7 +195,7 @@ def test_a_newest_checkpoint_that_is_missing_is_named(
     history, newest = training.look()
     assert newest is not None
     for _ in range(2):
-        assert elsewhere.newest_of(history, training.generation) is None
+        assert elsewhere.newest_for_next_generation(history, training.generation) is None
     (warning,) = caplog.messages
     assert newest.name in warning
     assert elsewhere.url in warning
@@ -277,12 +277,12 @@ def test_what_is_known_to_be_whole_is_read_once(training: Training, saved: Check
     repository.gate.set()
     known = None
     for _ in range(2):
-        known = repository.newest_of(history, training.generation, known)
+        known = repository.newest_for_next_generation(history, training.generation, known)
         assert known is not None
         assert known.name == saved.name
     assert repository.verified == [20]
     damage(saved, "model.safetensors", lambda data: data[:-1])
-    newest = repository.newest_of(history, training.generation, known)
+    newest = repository.newest_for_next_generation(history, training.generation, known)
     assert newest is not None
     assert newest.step == 10, "its length says that it is damaged now"
 
@@ -290,14 +290,19 @@ def test_what_is_known_to_be_whole_is_read_once(training: Training, saved: Check
 def test_what_is_known_to_be_whole_is_no_other(training: Training, saved: Checkpoint) -> None:
     history, _ = training.look()
     damage(saved, "model.safetensors", flip)
-    newest = training.repository().newest_of(history, training.generation)
+    newest = training.repository().newest_for_next_generation(history, training.generation)
     for _ in range(2):
         assert newest is not None
         assert newest.step == 10
-        newest = training.repository().newest_of(history, training.generation, newest)
+        newest = training.repository().newest_for_next_generation(
+            history, training.generation, newest
+        )
     for one in training.repository().list():
         damage(one, "state.json", lambda data: None)
-    assert training.repository().newest_of(history, training.generation, newest) is None
+    assert (
+        training.repository().newest_for_next_generation(history, training.generation, newest)
+        is None
+    )
 
 
 def test_a_save_that_is_about_to_join_is_not_removed(training: Training) -> None:
@@ -386,11 +391,11 @@ def test_saves_wait_on_the_disk_while_the_board_is_away(
             for step in (10, 20, 30):
                 writer.write(contents(step))
                 persister.wake()
-                wait_until(lambda: "restarts" in persister.trouble)
+                wait_until(lambda: "restarts" in persister.problem)
             wait_until(lambda: persister.on_disk)  # written beside it, as time doubles
             assert training.counting() == []
         wait_until(lambda: persister.newest and persister.newest.step == 30)
-        wait_until(lambda: not persister.trouble)
+        wait_until(lambda: not persister.problem)
     assert training.newest() == 30
 
 

@@ -212,12 +212,12 @@ def test_training_goes_on_while_the_place_is_full(
             for step in (2, 3):
                 writer.write(contents_of(step))
                 assert persist(persister) is None
-                assert "No space left" in persister.trouble
+                assert "No space left" in persister.problem
             assert newest_step(place) == 1
         (said,) = [record.getMessage() for record in caplog.records]
         for part in ("step 2", "training goes on", "step-000000000001"):
             assert part in said
-        wait_until(lambda: not persister.trouble)  # by a retry: nobody asks
+        wait_until(lambda: not persister.problem)  # by a retry: nobody asks
     assert newest_step(place) == 3
     check(open_checkpoint(place))
 
@@ -268,9 +268,9 @@ def test_a_failed_write_is_logged_once_and_retried(
             writer.write(contents_of(1))
             persister.wake()
             wait_until(lambda: len(repository.began) > 3)
-            assert persister.trouble == said
+            assert persister.problem == said
             repository.fails = None
-            wait_until(lambda: not persister.trouble)
+            wait_until(lambda: not persister.problem)
         assert persister.newest is not None
     assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
     assert "checkpoints are written again" in caplog.text

@@ -20,9 +20,9 @@ from edl.student.checkpoint import (
     Repository,
     open_checkpoint,
 )
-from edl.student.checkpoint.checked import read_arrays
 from edl.student.checkpoint.checkpoint import Manifest
 from edl.student.checkpoint.cli import app
+from edl.student.checkpoint.file_format import read_arrays
 from edl.student.checkpoint.files import FileDigest
 from edl.tests.cli_output import json_of, run
 from edl.tests.student.checkpoint.history import clear_memory, memory_url

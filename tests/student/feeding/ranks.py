@@ -14,7 +14,7 @@ from edl.coordinator.store.memory_store import MemoryStore
 from edl.distill_reader import Batched
 from edl.proto.arena import Array
 from edl.scheduler.students.shards import Shard, rows_of_rank
-from edl.student.feeding import DirectReader, ShardedSource, merged, source_for
+from edl.student.feeding import DirectReader, ShardedSource, merge_states, source_for
 from edl.student.job.batches import POSITIONS
 from edl.student.settings import TrainSettings
 from edl.tests.stores import of_job
@@ -172,7 +172,7 @@ def world_of(
 
 
 def save(ranks: list[Rank], base: dict[str, Any] | None) -> dict[str, Any]:
-    return merged([rank.source.state() for rank in ranks], base)
+    return merge_states([rank.source.state() for rank in ranks], base)
 
 
 def step(ranks: list[Rank], epoch: int) -> list[Array]:

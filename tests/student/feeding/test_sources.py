@@ -27,12 +27,12 @@ from edl.student.feeding import (
     ShardedSource,
     UnshardedSource,
     check_feed,
-    merged,
-    restored,
+    merge_states,
+    trained_positions,
 )
 from edl.student.feeding.sharded import DEFAULT_AHEAD
 from edl.student.job.batches import with_positions
-from edl.student.rank.intake import Shares
+from edl.student.rank.prefetcher import Shares
 from edl.tests.student.feeding.ranks import (
     Numbers,
     batched,
@@ -82,7 +82,7 @@ class UnevenWorld:
             steps.append([positions.tolist() for positions in taken])
             times = [s if len(rows) else 0.0 for s, rows in zip(self.row_s, taken, strict=True)]
             for shares in self.shares:
-                shares.told(shares.proportion.told(self.step, times, free_from))
+                shares.set_shares(shares.proportion.with_times(self.step, times, free_from))
             self.step += 1
         raise AssertionError("the epoch does not end")
 
@@ -292,7 +292,7 @@ def test_a_feed_without_ids_continues_after_the_trained_batches(
         while True:
             for batch in reader:
                 if len(trained) == count:  # this one was read ahead
-                    state = json.loads(json.dumps(merged([source.state()], None)))
+                    state = json.loads(json.dumps(merge_states([source.state()], None)))
                     reader.close()
                     return trained, state, epoch
                 trained += numbers([batch])
@@ -303,7 +303,7 @@ def test_a_feed_without_ids_continues_after_the_trained_batches(
     first, saved, epoch = run(None, 0, after)
     rest, _, _ = run(saved, epoch, 18 - after)
     assert first + rest == whole
-    assert restored(saved) == {}
+    assert trained_positions(saved) == {}
 
 
 def test_a_rank_that_finished_the_epoch_gets_no_more_of_it() -> None:
@@ -311,11 +311,11 @@ def test_a_rank_that_finished_the_epoch_gets_no_more_of_it() -> None:
     mine = source_of(feed)
     for _ in DirectReader(mine):
         mine.trained(0, NOTHING)
-    saved = merged([mine.state()], None)
+    saved = merge_states([mine.state()], None)
     again = source_of(feed, saved=saved)
     reader = DirectReader(again, 0)  # others go on in epoch 0
     assert list(reader) == []
-    assert merged([again.state()], None) == saved
+    assert merge_states([again.state()], None) == saved
     assert numbers(reader) == [100.0 + n for n in range(6)]
     reader.close()
 
@@ -329,7 +329,7 @@ def test_ranks_of_a_fixed_world_get_parts_of_a_divisible_feed() -> None:
     assert parts == [[0, 2, 4], [1, 3, 5]]
     with pytest.raises(UsageError, match="cannot be divided among 2 ranks"):
         source_of(Plain(), fixed, rank=0, world=2)
-    saved = merged([source_of(feed).state()], None)
+    saved = merge_states([source_of(feed).state()], None)
     with pytest.raises(UsageError, match="of 1 ranks and this world has 2"):
         source_of(feed, fixed, saved=saved, world=2)
 

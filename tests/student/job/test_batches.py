@@ -19,7 +19,7 @@ from edl.student import Distill, Hint
 from edl.student.job.batches import POSITIONS, split, with_positions
 from edl.student.losses.step import StepLoss
 from edl.student.losses.terms import kl_divergence, logits_mse, top_k_divergence
-from edl.student.rank.intake import END_OF_EPOCH, BatchPrefetcher
+from edl.student.rank.prefetcher import END_OF_EPOCH, BatchPrefetcher
 from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher
 from edl.tests.waiting import DEADLINE_S
 
@@ -180,14 +180,14 @@ def test_a_rank_hears_what_teachers_publish_of_their_outputs(teacher: ScriptedTe
     options = Distill("teachers").reader_options()
     source = batches("tuple") * 100
     reader = DistilReader(source, teachers=[teacher.address], **options)
-    intake = BatchPrefetcher(reader, Mock(), loss.on_label_kinds)
+    prefetcher = BatchPrefetcher(reader, Mock(), loss.on_label_kinds)
     try:
-        intake.begin()
-        taken = iter(partial(intake.take, DEADLINE_S), END_OF_EPOCH)
+        prefetcher.begin()
+        taken = iter(partial(prefetcher.take, DEADLINE_S), END_OF_EPOCH)
         with pytest.raises(UsageError, match=r"output 'logits' is neither"):
             list(taken)
     finally:
-        intake.close()
+        prefetcher.close()
 
 
 @pytest.mark.parametrize(

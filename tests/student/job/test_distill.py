@@ -82,7 +82,7 @@ def test_teachers_are_asked_where_their_labels_ever_count(distill: Distill, need
         ({"output": "z", "fetches": ["y"]}, "'z' is not among the fetches"),
         ({"hints": [HINT]}, "the hint 'map' needs fetches"),
         ({"hints": [HINT, Hint("map", 1)], "fetches": BOTH}, "two hints are of the output 'map'"),
-        ({"options": {"rank": 1}}, "'rank' is told to readers by the training"),
+        ({"options": {"rank": 1}}, "'rank' is set by the training"),
         ({"options": {"uper_bytes": 5}}, "a reader has no option 'uper_bytes'; it has source,"),
         ({"options": {"store": None}}, "give store=... to Distill itself"),
     ],

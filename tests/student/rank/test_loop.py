@@ -13,8 +13,8 @@ from edl.runtime.errors import PeerLost
 from edl.scheduler.students.agreement import RowShares
 from edl.student.job.batches import Parts
 from edl.student.rank.collective import SingleRankGroup
-from edl.student.rank.intake import MARGIN, END_OF_EPOCH, Shares
 from edl.student.rank.loop import Loop, TrainingPosition
+from edl.student.rank.prefetcher import END_OF_EPOCH, MARGIN, Shares
 
 BATCH = Parts((), None, {}, None, 4)
 
@@ -31,7 +31,7 @@ class Trained:
     def __init__(
         self, batches: Sequence[int], evaluates: bool, leave_at: int | None = None, **options: Any
     ) -> None:
-        self.batches, self.place = list(batches), TrainingPosition()
+        self.batches, self.position = list(batches), TrainingPosition()
         self.left: list[Any] = []
         self.saved: list[int] = []
         self.waited_at_begin: list[bool] = []
@@ -40,11 +40,13 @@ class Trained:
         others.take.side_effect = lambda timeout_s: self.left.pop() if self.left else END_OF_EPOCH
         others.take_apart.return_value = BATCH
         others.backward.return_value = {}
-        others.save.side_effect = lambda place: self.saved.append(place.step)
+        others.save.side_effect = lambda position: self.saved.append(position.step)
         others.epoch_done.return_value = evaluates
         shares = Shares(RowShares.equal(4, 1), 0)
-        leaves, due = lambda: self.place.step == leave_at, lambda step: step % 2 == 0
-        self.loop = Loop(others, others, others, shares, others, leaves, due, self.place, **options)
+        leaves, due = lambda: self.position.step == leave_at, lambda step: step % 2 == 0
+        self.loop = Loop(
+            others, others, others, shares, others, leaves, due, self.position, **options
+        )
         self.ends = self.loop.run()
 
     def begin(self) -> None:
@@ -103,8 +105,8 @@ def test_rows_beyond_the_promise_wait_for_the_next_agreement() -> None:
     assert not read
     changed = mine.proportion
     for step in range(4):
-        changed = changed.told(step, [0.01, 0.05, 0.01], MARGIN + 1)
-    mine.told(changed)
+        changed = changed.with_times(step, [0.01, 0.05, 0.01], MARGIN + 1)
+    mine.set_shares(changed)
     assert mine.rows(MARGIN, MANY) == 10, "it was promised with the old shares"
     mine.promise(1)
     reader.join(5)

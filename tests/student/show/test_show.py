@@ -11,7 +11,7 @@ from rich.console import Console
 from edl.student.messages import Progress
 from edl.student.show import open_display
 from edl.student.show.displays import Plain
-from edl.student.show.picture import TrainingStatus
+from edl.student.show.status import TrainingStatus
 
 STEP = Progress(
     step=10,
@@ -30,7 +30,7 @@ STEP = Progress(
 )
 
 
-def picture(*words: Progress, steps: int = 100) -> TrainingStatus:
+def status(*words: Progress, steps: int = 100) -> TrainingStatus:
     found = TrainingStatus()
     found.begin(1, 2, 0, steps)
     for rank, word in enumerate(words):
@@ -40,16 +40,16 @@ def picture(*words: Progress, steps: int = 100) -> TrainingStatus:
 
 def test_figures_of_several_ranks_count_by_their_rows() -> None:
     other = replace(STEP, rows=10, losses={"hard": 6.0, "total": 6.0}, metrics={}, teachers=1)
-    both = picture(STEP, other)
+    both = status(STEP, other)
     assert both.losses == {"hard": 3.0, "soft": 1.0, "total": 2.625}
     assert both.metrics == {"accuracy": 0.875}
     assert both.teachers == (4, 8)
     assert both.buffer == (128 << 20, 512 << 20)
     assert (both.step, both.epoch, both.total, both.samples_per_s) == (10, 2, 64, 4096.0)
     idle = Progress(step=10)  # without rows or a reader: it adds nothing
-    alone = picture(idle)
+    alone = status(idle)
     assert (alone.teachers, alone.buffer, alone.losses) == (None, None, {})
-    assert picture(STEP, replace(idle, losses={"hard": 9.0})).losses == STEP.losses
+    assert status(STEP, replace(idle, losses={"hard": 9.0})).losses == STEP.losses
 
 
 def test_the_time_that_is_left_follows_the_pace() -> None:
@@ -64,8 +64,8 @@ def test_the_time_that_is_left_follows_the_pace() -> None:
     assert found.remaining_s == pytest.approx(22.0)
     found.begin(2, 1, 50, 100)
     assert (found.step, found.remaining_s) == (50, None)
-    assert picture(STEP, steps=0).remaining_s is None
-    too_short = picture(STEP, steps=8)  # the length was an estimate
+    assert status(STEP, steps=0).remaining_s is None
+    too_short = status(STEP, steps=8)  # the length was an estimate
     assert (too_short.steps, too_short.remaining_s) == (0, None)
 
 

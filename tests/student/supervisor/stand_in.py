@@ -99,12 +99,12 @@ class StandIn:
     def run(self) -> int:
         if self.order.inspect:
             told = {"seed": self.settings.seed, "total_batch": self.settings.total_batch}
-            self.link.tell(messages.Inspected(told))
+            self.link.send(messages.Inspected(told))
             return 0
         previous, world = self.previous_world, self.order.world
         if previous not in (0, world):
-            self.link.tell(messages.Scaled(previous, world))
-        self.link.tell(messages.Ready(self.step, 0, self.job["steps"], self.batch))
+            self.link.send(messages.Scaled(previous, world))
+        self.link.send(messages.Ready(self.step, 0, self.job["steps"], self.batch))
         if "asks" in self.job:
             self.waits = "a shard"
             self.link.lease(0)
@@ -118,18 +118,18 @@ class StandIn:
             self.waits = ""
             if any(one["leave"] for one in votes):
                 self.save()
-                self.link.tell(messages.Left(self.step))
+                self.link.send(messages.Left(self.step))
                 return messages.EXIT_AGAIN
             self.crash()
             time.sleep(self.job["step_s"])
             self.step += 1
             rows = -(-self.batch // world)
-            self.link.tell(messages.Progress(self.step, 0, rows, self.batch, step_s=0.001 * rows))
+            self.link.send(messages.Progress(self.step, 0, rows, self.batch, step_s=0.001 * rows))
             if any(one["save"] for one in votes):
                 self.save()
         if self.saved_step < self.step:
             self.save()
-        self.link.tell(messages.Finished(self.step, {"accuracy": 0.5}))
+        self.link.send(messages.Finished(self.step, {"accuracy": 0.5}))
         return 0
 
     def wait_at_gate(self) -> None:
@@ -153,7 +153,7 @@ class StandIn:
         if before < crash["times"]:
             marks.write_text("x" * (before + 1))
             positions = list(range(self.step * self.batch, step * self.batch))
-            self.link.tell(messages.Failed(step, 0, positions, "ValueError: as was asked"))
+            self.link.send(messages.Failed(step, 0, positions, "ValueError: as was asked"))
             sys.exit(1)
 
     def due(self) -> bool:
@@ -164,7 +164,7 @@ class StandIn:
         if self.writer is not None:
             weights = {"model/w": np.full(64, self.step, np.float32)}
             slot = self.writer.write(Contents(self.step, self.order.world, weights, {}))
-            self.link.tell(messages.Saved(self.step, slot))
+            self.link.send(messages.Saved(self.step, slot))
 
 
 def main(fd: int) -> int:
@@ -174,17 +174,17 @@ def main(fd: int) -> int:
     try:
         rank = StandIn(link, order)
     except PeerGone as error:
-        link.tell(messages.Left(0, False, str(error)))
+        link.send(messages.Left(0, False, str(error)))
         return messages.EXIT_AGAIN
     except EdlError as error:
         gave_up = isinstance(error, NoTeacherAvailable)
-        link.tell(messages.Failed(0, error=str(error), usage=not gave_up, gave_up=gave_up))
+        link.send(messages.Failed(0, error=str(error), usage=not gave_up, gave_up=gave_up))
         return 2
     threading.Thread(target=pulse, args=(rank,), daemon=True).start()
     try:
         return rank.run()
     except (PeerGone, EdlError) as error:
-        link.tell(messages.Left(rank.step, False, str(error)))
+        link.send(messages.Left(rank.step, False, str(error)))
         return messages.EXIT_AGAIN
 
 
@@ -196,7 +196,7 @@ def pulse(rank: StandIn) -> None:
             if waits == "other ranks":
                 waited_s = time.monotonic() - rank.waits_since_s
                 peers_s = waited_s * rank.job.get("second_s", 1.0)
-            rank.link.tell(messages.Progress(rank.step, 0, waiting_for=waits, peers_s=peers_s))
+            rank.link.send(messages.Progress(rank.step, 0, waiting_for=waits, peers_s=peers_s))
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ def test_three_crashes_on_one_step_end_the_job_even_if_no_checkpoint_can_be_writ
     def no_room(*_: object) -> None:
         raise CheckpointUnavailable("no room")
 
-    monkeypatch.setattr(LastWrite, "done", no_room)
+    monkeypatch.setattr(LastWrite, "may_leave", no_room)
     fleet.job = {"crash": {"step": 17, "rank": 0, "times": 9}}
     error = fleet.start("a").error()
     assert "step 17 of epoch 0 (positions 64-67): ValueError: as was asked" in error

@@ -25,7 +25,7 @@ from edl.scheduler.students.world import RecallWorld, World
 from edl.student import link
 from edl.student.checkpoint import Checkpoint, Repository, SnapshotWriter
 from edl.student.checkpoint.files import unique_name_of
-from edl.student.launch import LOOPBACK, free_endpoints, read_launcher, nodes_of, own_address
+from edl.student.launch import LOOPBACK, free_endpoints, nodes_of, own_address, read_launcher
 from edl.student.link import ShardServer
 from edl.student.messages import Ask
 from edl.student.settings import TrainSettings
@@ -433,7 +433,7 @@ def test_launchers_name_rank_world_and_card(
     start = read_launcher(environment, "machine")
     name = "machine" if number is None else f"machine-{number}"
     assert (start.name, start.number, start.count) == (name, number, count)
-    assert (start.host, start.cards) == ("", cards)
+    assert (start.host, start.gpus) == ("", cards)
 
 
 def test_an_indexed_job_of_kubernetes() -> None:

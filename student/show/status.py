@@ -26,19 +26,19 @@ class TrainingStatus:
     def __init__(self) -> None:
         self.generation = self.world = self.step = self.steps = 0
         self.waits = ""
-        self._told: dict[int, Progress] = {}
+        self._progress: dict[int, Progress] = {}
         self._pace: deque[tuple[float, int]] = deque()
 
     def begin(self, generation: int, world: int, step: int, steps: int) -> None:
         """Record that the ranks of a generation are ready."""
         self.generation, self.world, self.step = generation, world, step
         self.steps = steps or self.steps
-        self._told.clear()
+        self._progress.clear()
         self._pace.clear()
 
     def progress(self, rank: int, progress: Progress, now: float) -> None:
         """Record a report of a rank; `now`: seconds of a monotonic clock."""
-        self._told[rank] = progress
+        self._progress[rank] = progress
         self.step = max(self.step, progress.step)
         if self.step > self.steps:  # an estimate: epochs may end with more steps, of few rows
             self.steps = 0
@@ -50,56 +50,56 @@ class TrainingStatus:
     @property
     def epoch(self) -> int:
         """Number of the epoch, from 0."""
-        return max((word.epoch for word in self._told.values()), default=0)
+        return max((one.epoch for one in self._progress.values()), default=0)
 
     @property
     def losses(self) -> dict[str, float]:
         """Terms of the loss by name: means over the rows of this node's ranks."""
-        words = [word for word in self._told.values() if word.losses and word.rows]
-        names = dict.fromkeys(name for word in words for name in word.losses)
-        return {name: _mean(name, words) for name in names}
+        reports = [one for one in self._progress.values() if one.losses and one.rows]
+        names = dict.fromkeys(name for one in reports for name in one.losses)
+        return {name: _mean(name, reports) for name in names}
 
     @property
     def metrics(self) -> Mapping[str, float]:
         """Metrics of the last evaluation."""
-        return next((word.metrics for word in self._newest() if word.metrics), {})
+        return next((one.metrics for one in self._newest() if one.metrics), {})
 
     @property
     def samples_per_s(self) -> float:
         """Rate of all ranks together."""
-        return next((word.samples_per_s for word in self._newest()), 0.0)
+        return next((one.samples_per_s for one in self._newest()), 0.0)
 
     @property
     def total(self) -> int:
         """Rows of a step, of all ranks."""
-        return next((word.total for word in self._newest() if word.total), 0)
+        return next((one.total for one in self._newest() if one.total), 0)
 
     @property
     def teachers(self) -> tuple[int, int] | None:
         """Present and wanted teachers of this node's ranks; None: no rank asks teachers."""
-        words = [word for word in self._told.values() if word.teachers is not None]
-        if not words:
+        reports = [one for one in self._progress.values() if one.teachers is not None]
+        if not reports:
             return None
-        return sum(word.teachers or 0 for word in words), sum(word.wanted for word in words)
+        return sum(one.teachers or 0 for one in reports), sum(one.wanted for one in reports)
 
     @property
     def buffer(self) -> tuple[int, int] | None:
         """Bytes of labelled, unconsumed batches, and their limit; None: no rank asks teachers."""
-        words = [word for word in self._told.values() if word.upper_bytes]
-        if not words:
+        reports = [one for one in self._progress.values() if one.upper_bytes]
+        if not reports:
             return None
-        return sum(word.volume for word in words), sum(word.upper_bytes for word in words)
+        return sum(one.volume for one in reports), sum(one.upper_bytes for one in reports)
 
     def step_times(self) -> Iterator[tuple[int, float, float]]:
         """Yield, of each rank of this node, its number, seconds of its step and of its waiting."""
-        return ((rank, word.step_s, word.wait_s) for rank, word in sorted(self._told.items()))
+        return ((rank, one.step_s, one.wait_s) for rank, one in sorted(self._progress.items()))
 
     @property
     def waiting(self) -> str:
         """What the node or one of its ranks waits for, as text; empty: nothing."""
         if self.waits:
             return self.waits
-        waits = [(rank, word) for rank, word in sorted(self._told.items()) if word.waiting_for]
+        waits = [(rank, one) for rank, one in sorted(self._progress.items()) if one.waiting_for]
         return f"rank {waits[0][0]}: {waits[0][1].waiting_for}" if waits else ""
 
     @property
@@ -113,12 +113,12 @@ class TrainingStatus:
         return max(self.steps - last, 0) * (ended - began) / (last - first)
 
     def _newest(self) -> list[Progress]:
-        return sorted(self._told.values(), key=lambda word: -word.step)
+        return sorted(self._progress.values(), key=lambda one: -one.step)
 
 
-def _mean(name: str, words: list[Progress]) -> float:
-    has = [word for word in words if name in word.losses]
-    return sum(word.losses[name] * word.rows for word in has) / sum(word.rows for word in has)
+def _mean(name: str, reports: list[Progress]) -> float:
+    has = [one for one in reports if name in one.losses]
+    return sum(one.losses[name] * one.rows for one in has) / sum(one.rows for one in has)
 
 
 _COUNTS: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -154,31 +154,31 @@ def figures(values: Mapping[str, float]) -> Iterator[str]:
         yield f"{name} {values[name]:.4g}"
 
 
-def parts(picture: TrainingStatus) -> Iterator[str]:
+def parts(status: TrainingStatus) -> Iterator[str]:
     """Yield the parts of a line of progress, without step and epoch."""
-    yield from figures(picture.losses)
-    yield from (f"{name} {value:.4g}" for name, value in picture.metrics.items())
-    if picture.samples_per_s:
-        yield f"{count(picture.samples_per_s)} samples/s"
-    if picture.world > 1:
-        yield f"{picture.world} ranks"
-    if (told := teachers(picture)) is not None:
-        yield told
-    if (volume := picture.buffer) is not None:
+    yield from figures(status.losses)
+    yield from (f"{name} {value:.4g}" for name, value in status.metrics.items())
+    if status.samples_per_s:
+        yield f"{count(status.samples_per_s)} samples/s"
+    if status.world > 1:
+        yield f"{status.world} ranks"
+    if (text := teachers(status)) is not None:
+        yield text
+    if (volume := status.buffer) is not None:
         yield f"buffer {100 * volume[0] // volume[1]}% of {size(volume[1])}"
-    if remaining := picture.remaining_s:
+    if remaining := status.remaining_s:
         yield f"ETA {duration(remaining)}"
 
 
-def teachers(picture: TrainingStatus) -> str | None:
+def teachers(status: TrainingStatus) -> str | None:
     """Return present and wanted teachers, such as "teachers 3/4"; None: no rank asks teachers."""
-    if picture.teachers is None:
+    if status.teachers is None:
         return None
-    has, wanted = picture.teachers
+    has, wanted = status.teachers
     return f"teachers {has}/{wanted}" if wanted else f"teachers {has}"
 
 
-def place(picture: TrainingStatus) -> str:
+def position_text(status: TrainingStatus) -> str:
     """Return step and epoch, such as "step 120/500  epoch 3"."""
-    of = f"/{picture.steps}" if picture.steps else ""
-    return f"step {picture.step}{of}  epoch {picture.epoch}"
+    of = f"/{status.steps}" if status.steps else ""
+    return f"step {status.step}{of}  epoch {status.epoch}"

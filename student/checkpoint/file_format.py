@@ -22,7 +22,7 @@ from ...proto.arena import dtype_named
 from ...runtime.errors import CheckpointDamaged, UsageError
 from .checkpoint import Manifest, Provenance
 from .contents import DTYPES, Array, Contents
-from .files import PIECE_BYTES, Draft, Files, FileDigest
+from .files import PIECE_BYTES, Draft, FileDigest, Files
 
 STATE: Final = "state.json"
 
@@ -61,13 +61,13 @@ def read(files: Files, name: str, manifest: Manifest) -> Contents:
     """
     tensors: dict[str, Array] = {}
     state = b""
-    for file, told in manifest.files.items():
-        with _opened(files, name, file, told) as reader:
+    for file, recorded in manifest.files.items():
+        with _opened(files, name, file, recorded) as reader:
             if file == STATE:
-                state = reader.read(told.nbytes)
+                state = reader.read(recorded.nbytes)
                 continue
             group = file.removesuffix(SUFFIX)
-            for array_name, array in read_arrays(reader, told.nbytes).items():
+            for array_name, array in read_arrays(reader, recorded.nbytes).items():
                 tensors[f"{group}/{array_name}"] = array
     if not state:
         raise CheckpointDamaged(f"{STATE} is missing")
@@ -76,8 +76,8 @@ def read(files: Files, name: str, manifest: Manifest) -> Contents:
 
 def verify(files: Files, name: str, manifest: Manifest) -> None:
     """Read all files and compare them with their checksums; raises as `read` does."""
-    for file, told in manifest.files.items():
-        with _opened(files, name, file, told):
+    for file, recorded in manifest.files.items():
+        with _opened(files, name, file, recorded):
             pass  # the file is read at the end of the context
 
 
@@ -109,23 +109,23 @@ class _Reader:
         self.nbytes += count
         return count
 
-    def check(self, told: FileDigest) -> None:
+    def check(self, recorded: FileDigest) -> None:
         """Read the rest. Raises CheckpointDamaged if length or checksum of the file differ."""
         while self.read(PIECE_BYTES):
             pass
-        if self.nbytes != told.nbytes:
-            raise CheckpointDamaged(f"it has {self.nbytes} bytes, not {told.nbytes}")
-        if self._digest.hexdigest() != told.sha256:
+        if self.nbytes != recorded.nbytes:
+            raise CheckpointDamaged(f"it has {self.nbytes} bytes, not {recorded.nbytes}")
+        if self._digest.hexdigest() != recorded.sha256:
             raise CheckpointDamaged("it fails its checksum")
 
 
 @contextlib.contextmanager
-def _opened(files: Files, name: str, file: str, told: FileDigest) -> Iterator[_Reader]:
+def _opened(files: Files, name: str, file: str, recorded: FileDigest) -> Iterator[_Reader]:
     try:
         with files.reading(name, file) as opened:
             reader = _Reader(opened)
             yield reader
-            reader.check(told)
+            reader.check(recorded)
     except FileNotFoundError as error:
         raise CheckpointDamaged(f"{file}: it is missing") from error
     except CheckpointDamaged as error:
@@ -193,9 +193,9 @@ def _arrays(
     file: Readable, header: Mapping[str, Any], data_bytes: int
 ) -> Iterator[tuple[str, Array]]:
     at = 0
-    for name, told in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        dtype, shape = dtype_named(_NAMES[told["dtype"]]), tuple(map(int, told["shape"]))
-        begin, end = told["data_offsets"]
+    for name, recorded in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        dtype, shape = dtype_named(_NAMES[recorded["dtype"]]), tuple(map(int, recorded["shape"]))
+        begin, end = recorded["data_offsets"]
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if begin != at or end - begin != nbytes or end > data_bytes:
             raise ValueError(f"{name} is said to lie at {begin}..{end}")

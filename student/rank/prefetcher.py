@@ -33,7 +33,7 @@ class Reader(Protocol):
         """Release its resources."""
 
 
-class Stops(Protocol):
+class StoppableSource(Protocol):
     """The source of a reader."""
 
     def stop(self) -> None:
@@ -47,14 +47,17 @@ class BatchPrefetcher:
         reader: reader of the batches.
         source: its source, stopped before the reader is closed.
         on_label_kinds: called once with what teachers publish about their outputs, before the first
-            batch after that is known; in the thread of the intake.
+            batch after that is known; in the thread of the prefetcher.
 
     Attributes:
         source_s: seconds that the latest batch took to arrive, whether or not the loop waited.
     """
 
     def __init__(
-        self, reader: Reader, source: Stops, on_label_kinds: Callable[[Mapping[str, str]], None]
+        self,
+        reader: Reader,
+        source: StoppableSource,
+        on_label_kinds: Callable[[Mapping[str, str]], None],
     ) -> None:
         self._reader = reader
         self._source = source
@@ -64,7 +67,7 @@ class BatchPrefetcher:
         self._room = threading.Semaphore(0)
         self._closed = False
         self.source_s = 0.0
-        self._thread = threading.Thread(target=self._run, name="edl-rank-intake", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="edl-rank-prefetcher", daemon=True)
         self._thread.start()
 
     def begin(self) -> None:
@@ -73,7 +76,7 @@ class BatchPrefetcher:
         self._room.release()
 
     def take(self, timeout_s: float) -> Any:
-        """Return the next batch; `END_OF_EPOCH` after the last one; None after `timeout_s` seconds."""
+        """Return the next batch; `END_OF_EPOCH` after the last; None after `timeout_s` seconds."""
         try:
             kind, value, source_s = self._taken.get(timeout=timeout_s)
         except Empty:
@@ -196,7 +199,7 @@ class Shares:
             self._changed.notify_all()
             return self._promised
 
-    def told(self, proportion: RowShares) -> None:
+    def set_shares(self, proportion: RowShares) -> None:
         """Set the shares that follow from the votes."""
         with self._changed:
             self.proportion = proportion
