@@ -89,7 +89,7 @@ class NodeInfo:
         result: result of its ranks at the end of the job: step and metrics.
         recall: only of the leader: the generation that has to end, and why.
         says: only of the leader: what it waits for, as text.
-        fingerprint: fingerprint of its settings and job file (`scheduler/students/world.py`).
+        fingerprint: fingerprint of its settings and job file (`scheduler/students/fingerprint.py`).
     """
 
     host: str = ""
