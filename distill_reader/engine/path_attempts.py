@@ -43,7 +43,8 @@ class PathAttempts:
 
     def attempt(self, peer: Peer, began_at: float) -> None:
         """Connect to a teacher's machine without sending anything; `tried` gets the result."""
-        _in_background(self._attempt, peer, began_at, self._resolved.get(peer.address))
+        if not _in_background(self._attempt, peer, began_at, self._resolved.get(peer.address)):
+            self._inbox.post(self._attempted, peer, began_at, "")  # unknown is no refusal
 
     def _attempt(self, peer: Peer, began_at: float, addresses: _SocketAddresses | None) -> None:
         try:
@@ -59,9 +60,8 @@ class PathAttempts:
 
     def _look_up(self, address: str) -> None:
         """Resolve a name in the background."""
-        if address not in self._looked_up:
+        if address not in self._looked_up and _in_background(self._find, address):
             self._looked_up.add(address)
-            _in_background(self._find, address)
 
     def _find(self, address: str) -> None:
         try:
@@ -76,9 +76,14 @@ class PathAttempts:
             self._resolved[address] = addresses
 
 
-def _in_background(function: Callable[..., None], *arguments: Any) -> None:
+def _in_background(function: Callable[..., None], *arguments: Any) -> bool:
+    """Call a function in a thread; returns False if the system refuses a thread."""
     name = f"edl-path{function.__name__.replace('_', '-')}"
-    threading.Thread(target=function, args=arguments, name=name, daemon=True).start()
+    try:
+        threading.Thread(target=function, args=arguments, name=name, daemon=True).start()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _look_up(address: str) -> _SocketAddresses:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -105,3 +107,18 @@ def test_what_this_machine_lacks_says_nothing_of_a_teacher(
     names["teacher.example"] = ("127.0.0.1", PORT)
     monkeypatch.setattr(socket, "socket", fail)
     assert not world.is_refused()
+
+
+def test_without_threads_nothing_is_known_of_a_teacher(
+    world: World, listener: socket.socket, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names["teacher.example"] = listener.getsockname()
+    with monkeypatch.context() as patch:
+        no_threads = mock.Mock(side_effect=RuntimeError("can't start new thread"))
+        patch.setattr(threading.Thread, "start", no_threads)
+        world.paths.resolve(TEACHER.address)
+        assert not world.is_refused()
+    world.paths.resolve(TEACHER.address)
+    world.run()
+    names.clear()
+    assert not world.is_refused(), "its name was not resolved later"
