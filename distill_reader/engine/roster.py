@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol
 
 from ...proto import coordinator_pb2 as pb
@@ -144,10 +145,12 @@ class AdvisedTeachers:
             Advice(message.content_id, message.next_content_id, message.data_epoch),
         )
         self._known = {peer.teacher_id: peer for peer in peers}
-        if not assigned.live and (self._last is None or self._last.live):
-            threading.Thread(target=self._look_for_others, name="edl-services", daemon=True).start()
-        self._last = assigned
+        before, self._last = self._last, assigned
         self._on_assigned(assigned)
+        if not assigned.live and (before is None or before.live):
+            look = threading.Thread(target=self._look_for_others, name="edl-services", daemon=True)
+            with suppress(RuntimeError):  # the system refuses a thread
+                look.start()
 
     def _look_for_others(self) -> None:
         """Find services that the user may mean; in a thread, because a manager may take seconds."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from unittest import mock
+
 import pytest
 
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.roster import AdvisedTeachers
 from edl.proto import coordinator_pb2 as pb
+from edl.scheduler.reader_core.events import Assigned
 from edl.tests.coordinator.scripted_manager import served
 from edl.tests.waiting import wait_until
 
@@ -38,3 +42,15 @@ def test_without_teachers_the_services_that_have_some_are_named(
             assert roster.why() == f"{none}; services with teachers: {said}"
         finally:
             roster.stop()
+
+
+def test_an_assignment_arrives_although_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config, arrived = ReaderConfig("s", coordinator="unused"), list[Assigned]()
+    with served() as mesh:
+        roster = AdvisedTeachers(config, mesh.url, arrived.append, lambda error: None)
+        no_threads = mock.Mock(side_effect=RuntimeError("can't start new thread"))
+        monkeypatch.setattr(threading.Thread, "start", no_threads)
+        roster._on_message(pb.Assignment(term=1, counter=2))  # noqa: SLF001  # in its thread
+    assert [one.epoch for one in arrived] == [(1, 2)]
