@@ -9,15 +9,16 @@ earlier digests, evenly spread, are kept to tell where a replay first differs.
 from __future__ import annotations
 
 import base64
-import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ...proto.arena import Array
-from ...runtime.errors import UsageError
+from ...proto.arena import Array, dtype_named
+from ...runtime.errors import BatchError, UsageError
+from ..adapters.tensors import TorchKind, array_of
 from ..structure import take_apart
 from .source import Mark, close_iterator, tell_epoch
 
@@ -251,12 +252,12 @@ def encoded(value: Any, where: str = "") -> Any:
         values = [encoded(held, f"{where}[{place}]") for place, held in enumerate(value)]
         return values if isinstance(value, list) else {_KIND: "tuple", "values": values}
     if isinstance(value, (bytes, bytearray)):
-        return {_KIND: "bytes", "data": _text(bytes(value))}
-    if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
-        return _array("array" if isinstance(value, np.ndarray) else "number", np.asarray(value))
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        return _array("tensor", value.detach().cpu().numpy())
+        more = {"mutable": True} if isinstance(value, bytearray) else {}
+        return {_KIND: "bytes", "data": _text(value), **more}
+    kind, array = _array_in(value)
+    if array is not None and (dtype := _described(array.dtype)) is not None:
+        data = _text(array.tobytes())
+        return {_KIND: kind, "dtype": dtype, "shape": [*array.shape], "data": data}
     raise UsageError(
         f"the source's state_dict() holds a {type(value).__name__} at state{where}, which cannot be"
         " written as JSON; have it return numbers, texts, lists, dicts, bytes and arrays"
@@ -277,27 +278,50 @@ def decoded(value: Any) -> Any:
         case "tuple":
             return tuple(decoded(held) for held in value["values"])
         case "bytes":
-            return base64.b64decode(value["data"])
+            data = base64.b64decode(value["data"])
+            return bytearray(data) if value.get("mutable") else data
         case "number":
             return _read(value)[()]
         case "tensor":
-            import torch
-
-            return torch.from_numpy(_read(value))
+            return TorchKind().tensor(_read(value))
         case _:
             return _read(value)
 
 
-def _array(kind: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    # `descr` of a structured dtype is a list.
-    dtype = array.dtype.descr if array.dtype.names else array.dtype.str
-    return {_KIND: kind, "dtype": dtype, "shape": [*array.shape], "data": _text(array.tobytes())}
+def _array_in(value: Any) -> tuple[str, Array | None]:
+    """Return the kind and the array of a value that is saved as one; None for other values."""
+    if isinstance(value, np.ndarray):
+        return "array", None if isinstance(value, np.ma.MaskedArray) else value
+    if isinstance(value, np.generic):
+        return "number", np.asarray(value)
+    with suppress(BatchError):
+        if (found := array_of(value)) is not None and isinstance(found[1], TorchKind):
+            return "tensor", found[0]
+    return "", None
+
+
+def _described(dtype: np.dtype[Any]) -> str | list[Any] | None:
+    """Return the dtype as a JSON value for `_dtype_of`; None: it cannot be restored."""
+    described: str | list[Any] = dtype.descr if dtype.names else dtype.str
+    for text in () if dtype.hasobject else (described, dtype.name):
+        with suppress(TypeError, ValueError, AttributeError):
+            if _dtype_of(text) == dtype:
+                return text
+    return None
+
+
+def _dtype_of(described: str | list[Any]) -> np.dtype[Any]:
+    if isinstance(described, str):
+        return dtype_named(described)
+    return np.dtype(
+        [(name, _dtype_of(field), *map(tuple, shape)) for name, field, *shape in described]
+    )
 
 
 def _read(value: dict[str, Any]) -> np.ndarray[Any, Any]:
     data = bytearray(base64.b64decode(value["data"]))  # so that the array is writable
-    return np.frombuffer(data, np.dtype(value["dtype"])).reshape(value["shape"])
+    return np.frombuffer(data, _dtype_of(value["dtype"])).reshape(value["shape"])
 
 
-def _text(data: bytes) -> str:
+def _text(data: bytes | bytearray) -> str:
     return base64.b64encode(data).decode()

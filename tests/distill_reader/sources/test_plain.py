@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from edl.distill_reader.sources.iterables import MARKS, PlainSource, Trail, decoded, encoded
 from edl.distill_reader.sources.source import Mark
 from edl.distill_reader.structure import take_apart
+from edl.proto.arena import dtype_named
 from edl.runtime.errors import UsageError
 
 COUNT = 300
@@ -165,3 +166,45 @@ def test_a_state_is_a_copy() -> None:
 def test_what_cannot_be_written_is_named_with_its_place() -> None:
     with pytest.raises(UsageError, match=r"holds a set at state\.workers\[1\]\.seen"):
         encoded({"workers": [{}, {"seen": {1}}]})
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["bfloat16", "float8_e5m2", [("a", "<i4", (2,)), ("b", [("c", "<f2")])], "V4", "<M8[ns]"],
+)
+def test_every_dtype_comes_back(dtype: Any) -> None:
+    array = np.zeros(3, dtype if isinstance(dtype, list) else dtype_named(dtype))
+    assert there_and_back(array).dtype == array.dtype
+
+
+def test_a_bytearray_comes_back() -> None:
+    back = there_and_back(bytearray(b"ab"))
+    assert (type(back), back) == (bytearray, b"ab")
+
+
+@pytest.mark.parametrize(
+    "lossy",
+    [
+        np.ma.masked_array([1, 2], [True, False]),
+        np.zeros(2, np.dtype([("a", "u1"), ("b", "<f8")], align=True)),
+        np.array([None]),
+    ],
+)
+def test_an_array_that_would_change_is_refused(lossy: Any) -> None:
+    with pytest.raises(UsageError, match=r"state\.seen"):
+        encoded({"seen": lossy})
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int64", "bool"])
+def test_tensors_come_back(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.arange(4).to(getattr(torch, dtype))
+    back = there_and_back(tensor)
+    assert back.dtype == tensor.dtype
+    assert torch.equal(back, tensor)
+
+
+def test_a_tensor_that_numpy_cannot_hold_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(UsageError, match=r"state\.seen"):
+        encoded({"seen": torch.eye(2).to_sparse()})
