@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Self
 from ..runtime.errors import UsageError
 from ..scheduler.students.shards import RankShard, steps_of_rank, taken_together
 from .config import ReaderConfig
-from .sources.source import Mark, ResumableSource
+from .sources.source import Mark, ResumableSource, reading_mark
 
 _NOTHING: Final[Mapping[int, Mark | None]] = MappingProxyType({})
 
@@ -154,9 +154,12 @@ def _is_state(state: Any) -> bool:
         return False
     if any(name not in state for name in _HELD):
         return False
+    if not isinstance(state["ahead"], (list, tuple)):
+        return False
     counts = [*(state[name] for name in _COUNTS), *state["ahead"]]
-    return all(isinstance(count, int) for count in counts) and (
-        state["mark"] is None or isinstance(state["mark"], Mapping)
+    mappings = (state["source"], state["labels"], {} if state["mark"] is None else state["mark"])
+    return all(isinstance(count, int) for count in counts) and all(
+        isinstance(value, Mapping) for value in mappings
     )
 
 
@@ -183,7 +186,8 @@ def _resharded(
     mark = next((state["mark"] for state in reading if state["mark"] is not None), None)
     if mark is None and len(reading) == before:
         return StreamProgress(epoch)
-    gone = None if mark is None else _delivered_by_all(mark, in_order, epoch, source)
+    with reading_mark():
+        gone = None if mark is None else _delivered_by_all(mark, in_order, epoch, source)
     if mark is None or gone is None:
         raise UsageError(
             f"ranks that go on {change} must have stood at the same step; they have delivered"

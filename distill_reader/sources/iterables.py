@@ -20,7 +20,7 @@ from ...proto.arena import Array, dtype_named
 from ...runtime.errors import BatchError, UsageError
 from ..adapters.tensors import TorchKind, array_of
 from ..structure import take_apart
-from .source import Mark, close_iterator, tell_epoch
+from .source import Mark, close_iterator, reading_mark, tell_epoch
 
 
 class _IterableSource:
@@ -53,7 +53,9 @@ class StatefulSource(_IterableSource):
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> _StatefulIterator:
         tell_epoch(epoch, self._iterable)
         if mark is not None:
-            self._iterable.load_state_dict(decoded(mark["state"]))
+            with reading_mark():
+                state = decoded(mark["state"])
+            self._iterable.load_state_dict(state)
         return _StatefulIterator(self._iterable)
 
 
@@ -90,7 +92,8 @@ class PlainSource(_IterableSource):
 
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> _PlainIterator:
         tell_epoch(epoch, self._iterable)
-        known = Trail() if mark is None else Trail.from_json(mark)
+        with reading_mark():
+            known = Trail() if mark is None else Trail.from_json(mark)
         return _PlainIterator(iter(self._iterable), epoch, known)
 
 

@@ -22,7 +22,7 @@ from ...proto.arena import Array
 from ...runtime.errors import UsageError
 from ...scheduler.students.shards import RankShard, batches_of_rank, steps_of_rank
 from .batched import Batched
-from .source import Mark, close_iterator, tell_epoch
+from .source import Mark, close_iterator, reading_mark, tell_epoch
 
 
 class MapSource:
@@ -76,14 +76,17 @@ class MapSource:
         }
 
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> _MapIterator:
+        start, known = 0, None
+        if mark is not None:
+            with reading_mark():
+                start, known = int(mark["start"]), (mark["of"], mark["ids"])
         if callable(getattr(self._loader.dataset, "set_epoch", None)):
             self._loader.close()  # persistent workers have copies of the data set
         tell_epoch(epoch, *self._samplers, self._loader.dataset)
         with seeded(self._seed, epoch, *self._samplers):
             plan = self._drawn()
             digest = _digest(plan)
-            start = 0 if mark is None else mark["start"]
-            if mark is not None and (mark["of"], mark["ids"]) != (len(plan), digest):
+            if known is not None and known != (len(plan), digest):
                 raise UsageError(
                     f"the sampler orders epoch {epoch} otherwise than when the state was saved; its"
                     " order has to follow from the reader's seed or from set_epoch(), and the data"

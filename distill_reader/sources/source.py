@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
 from ...proto.arena import Array
+from ...runtime.errors import UsageError
 
 
 def close_iterator(iterator: Iterator[Any]) -> None:
@@ -56,6 +58,18 @@ def leave_garbage_to_the_parent() -> None:
 
 #: A position in a source as JSON values, from which the source can resume.
 Mark = Mapping[str, Any]
+
+
+@contextmanager
+def reading_mark() -> Iterator[None]:
+    """Raise UsageError if the code in a `with` block cannot read a saved mark."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UsageError(
+            f"the position in the source is damaged ({what}); load another state"
+        ) from None
 
 
 class SourceIterator(Protocol):

@@ -17,6 +17,7 @@ from edl.distill_reader.saved_state import StreamProgress, from_state, to_state
 from edl.distill_reader.sources import source_of
 from edl.runtime.errors import UsageError
 
+from edl.scheduler.students.shards import RankShard
 
 class Plain:
     def __iter__(self) -> Iterator[Any]:
@@ -74,10 +75,20 @@ def test_another_source_is_named(
 
 
 @pytest.mark.parametrize(
+BROKEN: list[dict[str, Any]] = [
+    {"epoch": "3"},
+    {"mark": [1]},
+    {"ahead": 3},
+    {"ahead": {"4": 1}},
+    {"source": "map"},
+    {"labels": None},
+]
+
+
     "state",
     [
         *([], {}, {"format": "other"}, {"format": "edl-reader-1"}, "text", [3], 3, None),
-        *({**state_of(rows(), SOME), **broken} for broken in ({"epoch": "3"}, {"mark": [1]})),
+        *({**state_of(rows(), SOME), **broken} for broken in BROKEN),
     ],
 )
 def test_what_is_no_state_is_refused(state: Any) -> None:
@@ -86,6 +97,28 @@ def test_what_is_no_state_is_refused(state: Any) -> None:
 
 
 def test_another_rank_is_refused_and_its_own_is_found_among_all() -> None:
+@pytest.mark.parametrize("lost", ["start", "of", "ids"])
+def test_a_damaged_position_is_refused(lost: str) -> None:
+    mark = {name: value for name, value in MARK.items() if name != lost}
+    source = source_of(rows(), RankShard(), 0)
+    with pytest.raises(UsageError, match="the position in the source is damaged"):
+        source.begin(3, 2, mark)
+
+
+@pytest.mark.parametrize("mark", [{}, {"length": 2, "digest": "ab", "marks": [1], "spacing": 1}])
+def test_a_damaged_trail_is_refused(mark: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="the position in the source is damaged"):
+        source_of(Plain(), RankShard(), 0).begin(3, 2, mark)
+
+
+@pytest.mark.parametrize("lost", ["start", "of"])
+def test_a_damaged_position_is_not_divided_among_other_ranks(lost: str) -> None:
+    mark = {name: value for name, value in MARK.items() if name != lost}
+    state = state_of(rows(), StreamProgress(1, 2, 4, mark))
+    with pytest.raises(UsageError, match="the position in the source is damaged"):
+        load(state, rows(), world_size=2)
+
+
     states = [
         state_of(rows(), StreamProgress(1, taken, 2, MARK), rank=rank, world_size=2)
         for rank, taken in ((0, 5), (1, 4))
