@@ -175,6 +175,7 @@ class DistilReader:
         insecure: bool = False,
     ) -> None:
         limits = instance_of("limits", limits, Limits)
+        upper_bytes = whole("upper_bytes", upper_bytes)
         timeouts = instance_of("timeouts", timeouts, Timeouts)
         tls = TLS() if tls is None else instance_of("tls", tls, TLS)
         timeline = trace if isinstance(trace, Trace) or trace is None else Trace(trace)
@@ -189,9 +190,7 @@ class DistilReader:
             fetches=texts("fetches", fetches or (), "logits"),
             labels=LabelForms.given(label_form, temperature, expand_labels, soft_label_is),
             upper_bytes=upper_bytes,
-            lower_bytes=whole("upper_bytes", upper_bytes) // 2
-            if lower_bytes is None
-            else lower_bytes,
+            lower_bytes=upper_bytes // 2 if lower_bytes is None else lower_bytes,
             buffer_bytes=max(DEFAULT_BUFFER_BYTES, upper_bytes)
             if limits.buffer_bytes is None
             else limits.buffer_bytes,

@@ -89,6 +89,7 @@ def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, messag
         ({"coordinator": "redis://h:1"}, "either coordinator="),
         ({"upper_bytes": 10, "lower_bytes": 10}, "lower_bytes < upper_bytes"),
         ({"lower_bytes": -1}, "0 <= lower_bytes"),
+        ({"upper_bytes": "1G", "lower_bytes": 0}, "upper_bytes is a whole number, not '1G'"),
         ({"teachers_min": 3, "teachers_max": 2}, "teachers_min <= teachers_max"),
         ({"priority": 1001}, "priority is a number from -1000 to 1000"),
         ({"limits": Limits(window=0)}, "window"),
