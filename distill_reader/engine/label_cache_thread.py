@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -368,12 +369,7 @@ class LabelCacheThread:
         due = 0.0
         command: CacheCommand = Flush()
         while command is not None:
-            try:
-                command = self._commands.get(
-                    timeout=max(0.0, due - time.monotonic()) if unsaved else None
-                )
-            except Empty:
-                command = Flush()
+            command = self._next(due if unsaved else inf)
             if not unsaved:
                 due = time.monotonic() + WRITE_AFTER_S
             try:
@@ -384,6 +380,16 @@ class LabelCacheThread:
             self.stats = store.stats
             if not unsaved:
                 self.disk_bytes = store.disk_bytes
+
+    def _next(self, due: float) -> CacheCommand:
+        """Wait for a command; `Flush` once rows are due."""
+        left_s = due - time.monotonic()
+        if left_s <= 0:  # even if commands have arrived
+            return Flush()
+        try:
+            return self._commands.get(timeout=None if left_s == inf else left_s)
+        except Empty:
+            return Flush()
 
     def _do(
         self, store: LabelDatabase, command: CacheCommand, unsaved: dict[bytes, LabelRow]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edl.distill_reader.engine import label_cache_thread
 from edl.distill_reader.engine.answers import ExpectedResponse, soft_labels
 from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.label_cache_thread import (
@@ -21,17 +23,19 @@ from edl.distill_reader.engine.label_cache_thread import (
     LabelCacheThread,
     LabelSelection,
     Lookup,
+    StoreRows,
     cached_labels,
     rows_of,
 )
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.store import LabelStore
-from edl.distill_reader.store.rows import Content, LabelRow, merged
+from edl.distill_reader.store.rows import Content, LabelRow, ServiceModel, merged
 from edl.distill_reader.store.store import LabelDatabase
 from edl.proto.arena import Array
 from edl.proto.clients import LabelResponse
 from edl.proto.datatypes import Parameter
 from edl.proto.forms import encode
+from edl.runtime.errors import EdlError
 from edl.tests.waiting import DEADLINE_S
 
 CLASSES = 12
@@ -157,29 +161,85 @@ def test_what_a_foreign_server_gives_is_kept_in_the_form_that_was_asked_for() ->
 LOOK = Lookup(7, 2, Content("c"), {"x": np.zeros((2, 3), np.float32)}, lambda: True)
 
 
+class Listener:
+    """What a thread of a store posts."""
+
+    def __init__(self) -> None:
+        self.opened = list[ServiceModel | None]()
+        self.found = list[tuple[int, CachedLabels]]()
+
+    def on_opened(self, remembered: ServiceModel | None) -> None:
+        self.opened.append(remembered)
+
+    def on_failed(self, error: EdlError) -> None:
+        raise error
+
+    def on_lookup(self, found: BatchKeys, cached: CachedLabels) -> None:
+        self.found.append((found.number, cached))
+
+
+class Worker:
+    """A thread of a store, and the thread of the engine: the test's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.listener = Listener()
+        self._inbox = Inbox()
+        settings = LabelStore(folder / "labels", 1 << 26)
+        selection = LabelSelection((), AS_GIVEN)
+        self.thread = LabelCacheThread(settings, "s", selection, self._inbox, self.listener)
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            calls = self._inbox.next(DEADLINE_S)
+            assert calls, "it says nothing"
+            for call in calls:
+                call()
+
+    def close(self) -> None:
+        self.thread.close()
+        self._inbox.close()
+
+
+@pytest.fixture
+def start_worker(tmp_path: Path) -> Iterator[Callable[[], Worker]]:
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(closing(Worker(tmp_path)))
+
+
+def fails(*_: object) -> None:
+    raise TypeError("written by another version")
+
+
+def rows_to_store(numbers: list[int]) -> StoreRows:
+    expected = ExpectedResponse("", 0, "", ("logits", "hidden"), AS_GIVEN, whole=True)
+    rows = rows_of(answer_of(numbers, AS_GIVEN), expected, CONTENT)
+    return StoreRows(BatchKeys(7, CONTENT, [bytes([n]) * 16 for n in numbers]), rows)
+
+
 @pytest.mark.parametrize("trouble", ["recall", "get_many"])
-def test_errors_are_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str) -> None:
-    def fails(*_: object) -> None:
-        raise TypeError("written by another version")
-
+def test_errors_are_misses(
+    start_worker: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
     monkeypatch.setattr(LabelDatabase, trouble, fails)
-    heard, inbox = list[Any](), Inbox()
+    worker = start_worker()
+    worker.thread.submit(LOOK)
+    worker.run_until(lambda: (7, NO_LABELS) in worker.listener.found)
+    worker.thread.close()
+    assert worker.listener.opened[0] is None
+    assert "written by another version" in worker.thread.stats.trouble
 
-    def on_lookup(batch: BatchKeys, cached: CachedLabels) -> None:
-        heard.append((batch.number, cached))
 
-    listener: Any = SimpleNamespace(
-        on_opened=heard.append, on_failed=heard.append, on_lookup=on_lookup
-    )
-    settings = LabelStore(tmp_path / "labels", 1 << 26)
-    worker = LabelCacheThread(settings, "s", LabelSelection((), AS_GIVEN), inbox, listener)
-    worker.submit(LOOK)
-    while (7, NO_LABELS) not in heard:
-        calls = inbox.next(DEADLINE_S)
-        assert calls, "it says nothing"
-        for call in calls:
-            call()
-    worker.close()
-    inbox.close()
-    assert heard[0] is None
-    assert "written by another version" in worker.stats.trouble
+def test_rows_are_written_in_time_while_commands_arrive(
+    start_worker: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, go_on = list[str](), threading.Event()
+    monkeypatch.setattr(label_cache_thread, "WRITE_AFTER_S", 0.0)
+    monkeypatch.setattr(LabelDatabase, "recall", lambda *_: go_on.wait(DEADLINE_S) and None)
+    monkeypatch.setattr(LabelDatabase, "remember", lambda *_: done.append("remember"))
+    monkeypatch.setattr(LabelDatabase, "put_many", lambda *_: done.append("put"))
+    worker = start_worker()
+    worker.thread.submit(rows_to_store([1]))
+    worker.thread.submit(ServiceModel(CONTENT))
+    go_on.set()
+    worker.thread.close()
+    assert done == ["put", "remember", "put"], "the second is empty: the end"
