@@ -327,6 +327,7 @@ class LabelCacheThread:
         self._inbox = inbox
         self._listener = listener
         self._commands: SimpleQueue[CacheCommand] = SimpleQueue()
+        self._unsaved: dict[bytes, LabelRow] = {}
         self._thread = threading.Thread(target=self._run, name="edl-store", daemon=True)
         self._thread.start()
 
@@ -365,20 +366,20 @@ class LabelCacheThread:
         self._do_without()
 
     def _work(self, store: LabelDatabase) -> None:
-        unsaved: dict[bytes, LabelRow] = {}
         due = 0.0
         command: CacheCommand = Flush()
         while command is not None:
-            command = self._next(due if unsaved else inf)
-            if not unsaved:
+            command = self._next(due if self._unsaved else inf)
+            if not self._unsaved:
                 due = time.monotonic() + WRITE_AFTER_S
             try:
-                self._do(store, command, unsaved)
+                self._do(store, command)
             except Exception:
-                self._commands.put(command)  # `_do_without` answers it if it is a lookup
+                if not isinstance(command, StoreRows):  # its rows are in `_unsaved`
+                    self._commands.put(command)  # for `_do_without`
                 raise
             self.stats = store.stats
-            if not unsaved:
+            if not self._unsaved:
                 self.disk_bytes = store.disk_bytes
 
     def _next(self, due: float) -> CacheCommand:
@@ -391,36 +392,39 @@ class LabelCacheThread:
         except Empty:
             return Flush()
 
-    def _do(
-        self, store: LabelDatabase, command: CacheCommand, unsaved: dict[bytes, LabelRow]
-    ) -> None:
+    def _do(self, store: LabelDatabase, command: CacheCommand) -> None:
         match command:
             case Lookup():
-                self._look_up(store, command, unsaved)
+                self._look_up(store, command)
             case StoreRows(batch, rows):
-                unsaved |= zip(batch.keys, _with_ids(rows, batch.ids), strict=True)
-                if len(unsaved) >= WRITE_ROWS:
-                    _write(store, unsaved)
+                self._unsaved |= zip(batch.keys, _with_ids(rows, batch.ids), strict=True)
+                if len(self._unsaved) >= WRITE_ROWS:
+                    self._write(store)
             case RemoveRows(teacher):
-                _write(store, unsaved)
+                self._write(store)
                 store.disown(teacher)
             case ServiceModel():
                 store.remember(self._service, command)
             case Flush() | None:
-                _write(store, unsaved)
+                self._write(store)
+
+    def _write(self, store: LabelDatabase) -> None:
+        store.put_many(list(self._unsaved), list(self._unsaved.values()))
+        self._unsaved.clear()
 
     def _give_up(self, error: Exception) -> None:
         log.warning("training goes on without its label store: %s", error)
-        self.stats = replace(self.stats, trouble=str(error))
+        self.stats = replace(self.stats.plus(dropped=len(self._unsaved)), trouble=str(error))
+        self._unsaved.clear()
 
-    def _look_up(self, store: LabelDatabase, look: Lookup, unsaved: dict[bytes, LabelRow]) -> None:
+    def _look_up(self, store: LabelDatabase, look: Lookup) -> None:
         batch, cached = BatchKeys(look.number, look.content, ()), NO_LABELS
         try:
             known = keys_of_batch(look)
             if known is None:
                 return
-            if not unsaved.keys().isdisjoint(known.keys):
-                _write(store, unsaved)
+            if not self._unsaved.keys().isdisjoint(known.keys):
+                self._write(store)
             batch, cached = known, cached_labels(store.get_many(known.keys), self._requested)
             self.stats = store.stats  # before the labels are used
         except EdlError as error:  # the batch cannot be sent to teachers, or labels are invalid
@@ -430,16 +434,13 @@ class LabelCacheThread:
     def _do_without(self) -> None:
         """Answer lookups with nothing, and insert nothing."""
         while (command := self._commands.get()) is not None:
-            if isinstance(command, Lookup):
-                # The store is not used; it would have counted these.
-                self.stats = self.stats.plus(misses=command.rows, dropped=command.rows)
-                batch = BatchKeys(command.number, command.content, ())
-                self._inbox.post(self._listener.on_lookup, batch, NO_LABELS)
-
-
-def _write(store: LabelDatabase, unsaved: dict[bytes, LabelRow]) -> None:
-    store.put_many(list(unsaved), list(unsaved.values()))
-    unsaved.clear()
+            match command:
+                case Lookup(number, rows, content):  # its labels will not be inserted
+                    self.stats = self.stats.plus(misses=rows, dropped=rows)
+                    batch = BatchKeys(number, content, ())
+                    self._inbox.post(self._listener.on_lookup, batch, NO_LABELS)
+                case StoreRows(_, inserted):  # of a batch that was looked up before
+                    self.stats = self.stats.plus(dropped=len(inserted))
 
 
 def _with_ids(rows: Sequence[LabelRow], ids: Sequence[LabelRow]) -> Sequence[LabelRow]:

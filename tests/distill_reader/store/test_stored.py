@@ -23,6 +23,7 @@ from edl.distill_reader.engine.label_cache_thread import (
     LabelCacheThread,
     LabelSelection,
     Lookup,
+    RemoveRows,
     StoreRows,
     cached_labels,
     rows_of,
@@ -227,6 +228,18 @@ def test_errors_are_misses(
     worker.thread.close()
     assert worker.listener.opened[0] is None
     assert "written by another version" in worker.thread.stats.trouble
+
+
+def test_rows_that_an_error_loses_are_counted(
+    start_worker: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LabelDatabase, "put_many", fails)
+    worker = start_worker()
+    worker.thread.submit(rows_to_store([1, 2, 3]))
+    worker.thread.submit(RemoveRows("t"))  # writes the rows before
+    worker.thread.submit(rows_to_store([4, 5]))
+    worker.thread.close()
+    assert worker.thread.stats.dropped == 5
 
 
 def test_rows_are_written_in_time_while_commands_arrive(
