@@ -2,8 +2,9 @@
 
 Progress counts the batches that the loop received, not those that were read ahead. It is saved as
 JSON values, with properties that are checked when it is loaded: the source (kind and identity) and
-the rank must be equal; different labels (service, feeds, fetches, form) cause a warning. A
-map-style source can resume with another number of ranks from the states of all former ranks.
+the rank must be equal; different labels (service, feeds, fetches, form, weights of an ensemble)
+cause a warning. A map-style source can resume with another number of ranks from the states of all
+former ranks.
 """
 
 from __future__ import annotations
@@ -145,7 +146,10 @@ def _check_fits(state: State, source: ResumableSource, config: ReaderConfig) -> 
             f"this state is of another source: {differing}; load it into a reader made as the one"
             " that it was saved from"
         )
-    if differing := _differences(state["labels"], _labels(config)):
+    labels = _labels(config)
+    if "ensemble" not in state["labels"]:  # an older version saved the state
+        labels.pop("ensemble", None)
+    if differing := _differences(state["labels"], labels):
         log.warning("the state that is loaded was saved where labels were others: %s", differing)
 
 
@@ -225,7 +229,10 @@ def _identity(source: ResumableSource) -> dict[str, Any]:
 
 def _labels(config: ReaderConfig) -> dict[str, Any]:
     values = config.to_json()
-    return _as_read({name: values[name] for name in ("service", "feeds", "fetches", "labels")})
+    labels = {name: values[name] for name in ("service", "feeds", "fetches", "labels")}
+    if config.mixing is not None:
+        labels["ensemble"] = [dict(config.mixing.weights), values["mixing"]["policy"]]
+    return _as_read(labels)
 
 
 def _as_read(value: State) -> dict[str, Any]:

@@ -13,11 +13,12 @@ import pytest
 from edl.distill_reader import Batched
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.label_forms import LabelForms
+from edl.distill_reader.options import EnsemblePolicy, Mixing
 from edl.distill_reader.saved_state import StreamProgress, from_state, to_state
 from edl.distill_reader.sources import source_of
 from edl.runtime.errors import UsageError
-
 from edl.scheduler.students.shards import RankShard
+
 
 class Plain:
     def __iter__(self) -> Iterator[Any]:
@@ -74,7 +75,6 @@ def test_another_source_is_named(
         load(state_of(before, SOME), given, **options)
 
 
-@pytest.mark.parametrize(
 BROKEN: list[dict[str, Any]] = [
     {"epoch": "3"},
     {"mark": [1]},
@@ -85,6 +85,7 @@ BROKEN: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.parametrize(
     "state",
     [
         *([], {}, {"format": "other"}, {"format": "edl-reader-1"}, "text", [3], 3, None),
@@ -96,7 +97,6 @@ def test_what_is_no_state_is_refused(state: Any) -> None:
         load(state, rows())
 
 
-def test_another_rank_is_refused_and_its_own_is_found_among_all() -> None:
 @pytest.mark.parametrize("lost", ["start", "of", "ids"])
 def test_a_damaged_position_is_refused(lost: str) -> None:
     mark = {name: value for name, value in MARK.items() if name != lost}
@@ -119,6 +119,7 @@ def test_a_damaged_position_is_not_divided_among_other_ranks(lost: str) -> None:
         load(state, rows(), world_size=2)
 
 
+def test_another_rank_is_refused_and_its_own_is_found_among_all() -> None:
     states = [
         state_of(rows(), StreamProgress(1, taken, 2, MARK), rank=rank, world_size=2)
         for rank, taken in ((0, 5), (1, 4))
@@ -167,4 +168,24 @@ def test_other_labels_are_told_and_do_not_stop_it(caplog: pytest.LogCaptureFixtu
     assert "float16" in caplog.text
     caplog.clear()
     load(state, rows(), window=5, upper_bytes=1000, lower_bytes=1)
+    assert not caplog.text
+
+
+def ensemble(weight: float, **policy: Any) -> dict[str, Any]:
+    mixing = Mixing((("a", weight), ("b", 1.0)), policy=EnsemblePolicy(**policy))
+    return {"service": "a+b", "teachers": (), "coordinator": "redis://h", "mixing": mixing}
+
+
+@pytest.mark.parametrize("now", [ensemble(2.0), ensemble(1.0, missing="tolerate")])
+def test_other_weights_or_policy_of_an_ensemble_are_told(
+    now: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    state = state_of(rows(), SOME, **ensemble(1.0))
+    load(state, rows(), **ensemble(1.0))
+    assert not caplog.text
+    load(state, rows(), **now)
+    assert "ensemble was" in caplog.text
+    caplog.clear()
+    del state["labels"]["ensemble"]  # as older versions saved it
+    load(state, rows(), **now)
     assert not caplog.text
