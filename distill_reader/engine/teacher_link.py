@@ -182,12 +182,14 @@ class ConnectionPool:
     def check_deadlines(self, now: float) -> None:
         """Fail overdue requests, and drop their connections."""
         for connection, pending in list(self._connections.items()):
-            late = next((one for one in pending.values() if one.until <= now), None)
-            if late is not None:
-                del pending[late.job.request]
+            late = [one for one in pending.values() if one.until <= now]
+            for one in late:
+                del pending[one.job.request]
+            if late:
                 self._drop(connection)
-                error = DeadlineExceeded("no answer before the deadline")
-                self._post(LinkFailure(late.job, error))
+            for one in late:
+                error = DeadlineExceeded(f"no response within {one.until - one.at:g} s")
+                self._post(LinkFailure(one.job, error))
 
     def close(self) -> None:
         """Close all connections; their requests get no outcome."""

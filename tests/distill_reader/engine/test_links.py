@@ -338,6 +338,15 @@ def test_an_answer_that_is_late_is_not_waited_for(near: Neighbour, bench: Bench,
     near.warm_up()
 
 
+def test_all_late_requests_of_a_connection_fail(near: Neighbour, bench: Bench) -> None:
+    with held(bench):
+        jobs, before = [near.send(number) for number in (5, 6)], near.by_threads
+        near.link.check_deadlines(time.monotonic() + WAIT_S)
+        broke = [near.outcome(), near.outcome()]
+    assert [one.job for one in broke if isinstance(one, LinkFailure)] == jobs
+    assert near.by_threads == before, "one was sent again"
+
+
 @pytest.mark.parametrize("out", [True, False])
 def test_a_link_that_is_closed_posts_nothing_more(near: Neighbour, bench: Bench, out: bool) -> None:
     with held(bench):
