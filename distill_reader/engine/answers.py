@@ -123,7 +123,7 @@ def device_seconds(reported: object, elapsed_s: float, beside: int = 1) -> float
             a report, the time is divided by this number: while the device is busy, that is the
             time from one response to the next.
     """
-    if isinstance(reported, (int, float)) and 0 < reported < elapsed_s:
+    if isinstance(reported, (int, float)) and reported is not True and 0 < reported < elapsed_s:
         return float(reported)
     return elapsed_s / beside
 
