@@ -11,6 +11,7 @@ as a list of sentences of different lengths, are returned and never sent.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -132,7 +133,7 @@ def put_together(skeleton: Any, arrays: Sequence[Array], labels: Mapping[str, Ar
     kind = next(kinds, PLAIN)
     soft = {name: label if label is None else kind.tensor(label) for name, label in labels.items()}
     batch = _fill(skeleton, arrays)
-    if _is_fed_dict(batch):
+    if is_fed_dict(batch):
         return [_with_labels(batch[0], soft)]
     if isinstance(batch, dict):
         return _with_labels(batch, soft)
@@ -155,7 +156,7 @@ def _with_labels(batch: dict[Any, Any], soft: dict[str, Any]) -> dict[Any, Any]:
 
 def _top(skeleton: Any) -> Iterable[tuple[Any, Any]]:
     """Return the top-level items of a batch, by key or index."""
-    if _is_fed_dict(skeleton):
+    if is_fed_dict(skeleton):
         skeleton = skeleton[0]
     if isinstance(skeleton, dict):
         return skeleton.items()
@@ -164,7 +165,7 @@ def _top(skeleton: Any) -> Iterable[tuple[Any, Any]]:
     return [(0, skeleton)]
 
 
-def _is_fed_dict(batch: Any) -> bool:
+def is_fed_dict(batch: Any) -> bool:
     """Whether it is a batch of Paddle's static-graph loaders: a list of one dict per device."""
     return isinstance(batch, list) and len(batch) == 1 and isinstance(batch[0], dict)
 
@@ -196,16 +197,18 @@ def map_leaves(node: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(node, Mapping):
         return {key: map_leaves(value, change) for key, value in node.items()}
     if isinstance(node, (list, tuple)):
-        return _rebuilt(node, [map_leaves(value, change) for value in node])
+        values = [map_leaves(value, change) for value in node]
+        if isinstance(node, tuple) and all(map(operator.is_, values, node)):
+            return node  # of any subclass of tuple
+        return sequence_like(node, values)
     return change(node)
 
 
-def _rebuilt(node: Sequence[Any], values: list[Any]) -> Any:
-    if isinstance(node, list):
+def sequence_like(sequence: Sequence[Any], values: list[Any]) -> Any:
+    """Return `values` as a list, tuple or named tuple, whatever `sequence` is."""
+    if isinstance(sequence, list):
         return values
-    if all(new is old for new, old in zip(values, node, strict=True)):
-        return node  # of any subclass of tuple
-    make: Callable[..., Any] | None = getattr(type(node), "_make", None)  # a named tuple
+    make: Callable[..., Any] | None = getattr(type(sequence), "_make", None)  # a named tuple
     return make(values) if make is not None else tuple(values)
 
 

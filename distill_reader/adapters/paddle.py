@@ -7,7 +7,7 @@ from typing import Any
 
 from ...runtime.errors import UsageError
 from ..reader import DistilReader
-from ..structure import map_leaves
+from ..structure import is_fed_dict, map_leaves
 from .loader import Loader, numbers_of
 from .tensors import PaddleKind, moved
 
@@ -99,7 +99,7 @@ def by_name(batch: Any, names: Sequence[str]) -> Mapping[Any, Any]:
     Raises:
         UsageError: a mapping lacks a name, or a sequence has another number of fields.
     """
-    if isinstance(batch, list) and len(batch) == 1 and isinstance(batch[0], Mapping):
+    if is_fed_dict(batch):
         batch = batch[0]
     if isinstance(batch, Mapping):
         missing = [name for name in names if name not in batch]

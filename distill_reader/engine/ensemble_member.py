@@ -48,8 +48,8 @@ from .teacher_requests import (
 
 log = logging.getLogger(__name__)
 
-#: Minimum interval between checks of deadlines, of the coordinator, and of the profile.
-LOOK_EVERY_S: Final = 0.01
+#: Minimum interval between checks of what is seldom due: deadlines, profiles, reports.
+CHECK_EVERY_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class EnsembleMember:
 
     def look(self, now: float) -> None:
         """Have the core decide, after new events or because time has passed."""
-        if now - self._looked_at >= LOOK_EVERY_S:
+        if now - self._looked_at >= CHECK_EVERY_S:
             self._looked_at = now
             self._coordinator_answers = self.roster.answers()
             self._profile_recorder.save_if_due(self.content_id, now)

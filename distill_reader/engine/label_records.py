@@ -86,7 +86,7 @@ class LabelRecords:
                 self._write_span(span, batch, _rows(done.labels, rows))
 
     def _write_span(self, span: Span, batch: BatchMetadata, labels: Mapping[str, Array]) -> None:
-        whole = span.stop - span.start == batch.rows
+        whole = batch.is_all_of(span)
         if whole and span.batch in self._kept:  # all of the former labels are void
             self.drop(span.batch)
         record = self._record_for(batch, labels).record

@@ -419,8 +419,8 @@ class Exporter:
             seen.append(MemberSnapshot(member, self._times[member], forgone, weight, *bounds, now))
         self._shown = [
             *(_metric(family, seen) for family in FAMILIES),
-            self._whole("partly_labelled_batches", _PARTLY, batch_delivery.delivery.partial),
-            self._whole("unlabelled_batches", _UNLABELLED, batch_delivery.delivery.unlabelled),
+            self._total("partly_labelled_batches", _PARTLY, batch_delivery.delivery.partial),
+            self._total("unlabelled_batches", _UNLABELLED, batch_delivery.delivery.unlabelled),
         ]
 
     def collect(self) -> list[Metric]:
@@ -430,7 +430,7 @@ class Exporter:
     def close(self) -> None:
         self._server.close()
 
-    def _whole(self, name: str, what: str, value: float) -> Metric:
+    def _total(self, name: str, what: str, value: float) -> Metric:
         from prometheus_client.core import CounterMetricFamily
 
         counter = CounterMetricFamily(f"edl_reader_{name}", what, labels=LABELS)

@@ -85,7 +85,7 @@ class ProfileFile:
             raise
 
 
-LOOK_EVERY_S: Final = 5.0
+SAVE_EVERY_S: Final = 5.0
 _END_S: Final = 1.0
 
 
@@ -113,7 +113,7 @@ class ProfileRecorder:
         self._measured = measured
         self._on_remembered = remembered
         self._saved: StreamProfile | None = None
-        self._looks_at = inf  # time of the next check; infinite until the profile is loaded
+        self._check_at = inf  # time of the next check; infinite until the profile is loaded
         self._to_write: SimpleQueue[StreamProfile | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -125,10 +125,10 @@ class ProfileRecorder:
             self._thread.start()
 
     def save_if_due(self, content_id: str, now: float) -> None:
-        """Save the profile if that is due, every `LOOK_EVERY_S` at most."""
-        if now < self._looks_at:
+        """Save the profile if that is due, every `SAVE_EVERY_S` at most."""
+        if now < self._check_at:
             return
-        self._looks_at = now + LOOK_EVERY_S
+        self._check_at = now + SAVE_EVERY_S
         measured = self._measured(content_id)
         new = stream_stats.to_save(self._saved, measured, time.time())
         if new is not None:
@@ -138,15 +138,15 @@ class ProfileRecorder:
     def close(self, content_id: str) -> None:
         """Save the final profile; waits for a second at most."""
         if self._thread is not None:
-            if self._looks_at < inf:
-                self.save_if_due(content_id, self._looks_at)
+            if self._check_at < inf:
+                self.save_if_due(content_id, self._check_at)
             self._to_write.put(None)
             self._thread.join(_END_S)
 
     def _remembered(self, profile: StreamProfile | None) -> None:
         self._saved = profile
         self._on_remembered(profile)
-        self._looks_at = 0.0
+        self._check_at = 0.0
         if profile is not None:
             log.info("the last run of this job needed %d teachers", profile.needed)
 

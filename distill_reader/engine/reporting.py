@@ -14,7 +14,7 @@ from ...runtime import errors
 from ...scheduler.flow import FlowState
 from ..config import ReaderConfig
 from .batch_delivery import BatchDelivery
-from .ensemble_member import EnsembleMember
+from .ensemble_member import CHECK_EVERY_S, EnsembleMember
 from .metrics import Exporter, open_exporter
 
 
@@ -141,8 +141,6 @@ def _otherwise(state: FlowState) -> FlowState:
 
 
 STATS_EVERY_S = 0.2
-#: Minimum interval between checks for reports to the coordinator.
-LOOK_EVERY_S = 0.01
 #: States from worst to best: an ensemble is in the worst state of its members.
 _WORST: Final = ("starved", "source_wait", "blocked", "steady")
 
@@ -230,7 +228,7 @@ class TrainerReporter:
                 self._handoff_states[service] = state
                 self._channel.send("handoff", service=service, state=state.to_json())
         changed: list[bool] = []
-        if now - self._looked_at >= LOOK_EVERY_S:
+        if now - self._looked_at >= CHECK_EVERY_S:
             self._looked_at = now
             changed = [reporter.report_if_due(now) for reporter in self._reporters]
         is_asked = self._request != self._answered

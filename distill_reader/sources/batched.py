@@ -6,12 +6,13 @@ batches, like the three kinds of readers of early Paddle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from ...runtime.errors import BatchError, UsageError
+from ..structure import sequence_like
 from .source import tell_epoch
 
 Collate = Callable[[list[Any]], Any]
@@ -118,7 +119,7 @@ def _stacked(values: list[Any], where: str) -> Any:
         count = len(first)
         _agree(values, where, lambda value: len(value) == count, f"{count} fields")
         columns = [_stacked([v[i] for v in values], f"{where}[{i}]") for i in range(count)]
-        return _like(first, columns)
+        return sequence_like(first, columns)
     if isinstance(first, (bool, int, float)) or hasattr(first, "__array__"):  # tensors have it too
         return _array(values, where)
     return values
@@ -143,13 +144,6 @@ def _agree(values: list[Any], where: str, holds: Callable[[Any], bool], what: st
                 f"samples of one batch differ{_at(where)}: the first is a {kind.__name__} of"
                 f" {what}, sample {place} is {str(value)[:80]!r}; give collate= where that is meant"
             )
-
-
-def _like(first: Sequence[Any], columns: list[Any]) -> Any:
-    if isinstance(first, list):
-        return columns
-    make: Callable[..., Any] | None = getattr(type(first), "_make", None)  # a named tuple
-    return make(columns) if make is not None else tuple(columns)
 
 
 def _at(where: str) -> str:

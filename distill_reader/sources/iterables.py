@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -207,17 +206,12 @@ class Trail(NamedTuple):
 
 
 def _chained(before: str, arrays: Sequence[Array]) -> str:
+    from hashlib import blake2b  # loads OpenSSL
+
     parts = [before.encode()]
     for array in arrays:
         parts += (f"{array.dtype.str}{array.shape}".encode(), _excerpt(array))
-    return str(_blake2b()(b"".join(parts), digest_size=8).hexdigest())
-
-
-@cache
-def _blake2b() -> Any:
-    from hashlib import blake2b  # loads OpenSSL
-
-    return blake2b
+    return blake2b(b"".join(parts), digest_size=8).hexdigest()
 
 
 def _excerpt(array: Array) -> bytes:

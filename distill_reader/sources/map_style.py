@@ -69,7 +69,7 @@ class MapSource:
         names = [type(sampler).__name__ for sampler in self._samplers]
         return {
             "sampler": " of ".join(names),
-            "batch_size": _whole(getattr(self._loader.batch_sampler, "batch_size", None)),
+            "batch_size": _as_int(getattr(self._loader.batch_sampler, "batch_size", None)),
             "batches": len(self._loader.batch_sampler),
             "seed": self._seed,
             "uneven": self._shard.uneven,
@@ -155,7 +155,7 @@ def _digest(plan: Sequence[Ids]) -> str:
     return digest.hexdigest()
 
 
-def _whole(value: Any) -> int | None:
+def _as_int(value: Any) -> int | None:
     return int(value) if isinstance(value, int | np.integer) else None
 
 

@@ -16,9 +16,7 @@ from ...proto.forms import LabelForm, decode
 from ...runtime.errors import RequestRefused, StoreDamaged, StoreUnavailable, UsageError
 from .database import Database
 from .rows import Content, LabelRow, Layout, covers, derived, unpack
-from .table import LabelTable
-
-_IN_ONE_LOT = 256
+from .table import ROWS_IN_A_QUERY, LabelTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ def each_row(database: Database) -> Iterator[tuple[list[tuple[bytes, LabelRow]],
     while True:
         with database.reading():
             rows = database.execute(
-                "SELECT key FROM keys WHERE key > ? ORDER BY key LIMIT ?", (last, _IN_ONE_LOT)
+                "SELECT key FROM keys WHERE key > ? ORDER BY key LIMIT ?", (last, ROWS_IN_A_QUERY)
             )
             keys = [key for (key,) in rows]
             found = table.select(keys)

@@ -25,7 +25,8 @@ _KEY_BYTES = 72
 _FULL_SHARE = 0.5
 #: A greater id means that the file is damaged.
 _LAST_ID = 1 << 60
-_IN_ONE_QUERY = 256
+#: Maximum rows of one query.
+ROWS_IN_A_QUERY = 256
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ class LabelTable:
     def select(self, keys: Sequence[bytes]) -> FoundRows:
         """Find the rows of these keys, and verify their checksums."""
         found = FoundRows()
-        for some in chunks_of(keys, _IN_ONE_QUERY):
+        for some in chunks_of(keys, ROWS_IN_A_QUERY):
             marks = ",".join("?" * len(some))
             raw = self._database.execute(
                 "SELECT keys.key, layout, used, maker, sum, data FROM keys JOIN labels USING (id)"
@@ -75,7 +76,7 @@ class LabelTable:
                 if checksum == sum_of(*texts, key, data):
                     layout = Layout.from_text(texts[0].decode())
                     found.rows[key] = LabelRow(layout, data, makers_of(texts[1]))
-                    found.used[key] = _whole(used)
+                    found.used[key] = _number_or_zero(used)
                 else:
                     found.damaged.append(key)
         return found
@@ -110,7 +111,7 @@ class LabelTable:
         )
 
     def delete(self, keys: Sequence[bytes]) -> None:
-        for some in chunks_of(keys, _IN_ONE_QUERY):
+        for some in chunks_of(keys, ROWS_IN_A_QUERY):
             which = f"WHERE key IN ({','.join('?' * len(some))})"
             places = self._database.execute(f"SELECT id FROM keys {which}", some).fetchall()
             self._database.execute(f"DELETE FROM keys {which}", some)
@@ -124,7 +125,7 @@ class LabelTable:
         if len(drawn) < count:
             lacking = count - len(drawn)
             drawn += self._database.execute(some.format("<"), (begin, lacking)).fetchall()
-        return [(key, _whole(used)) for key, used in drawn]
+        return [(key, _number_or_zero(used)) for key, used in drawn]
 
     def head(self, count: int, nbytes: int) -> list[tuple[RowLocation, StoredRow]]:
         """Return the oldest rows: at most `count`, until their data reach `nbytes`."""
@@ -139,9 +140,12 @@ class LabelTable:
         first = []
         for place, key, used, length in rows:
             first.append(
-                (RowLocation(_number(place), key), StoredRow(_whole(used), _whole(length)))
+                (
+                    RowLocation(_number(place), key),
+                    StoredRow(_number_or_zero(used), _number_or_zero(length)),
+                )
             )
-            nbytes -= _whole(length)
+            nbytes -= _number_or_zero(length)
             if nbytes <= 0:
                 break
         return first
@@ -311,6 +315,6 @@ def _number(value: object) -> int:
     return value
 
 
-def _whole(value: object) -> int:
+def _number_or_zero(value: object) -> int:
     """Return a time or size; 0 if a damaged file has another type there."""
     return value if isinstance(value, int) else 0
