@@ -102,7 +102,7 @@ DEFAULT_LIMITS: Final = Limits()
 DEFAULT_TIMEOUTS: Final = Timeouts()
 
 #: Former parameters of `DistilReader`, and their replacements.
-MOVED: Final = {
+FORMER_PARAMETERS: Final = {
     "buffer_bytes": "limits=Limits(buffer_bytes=...)",
     "window": "limits=Limits(window=...)",
     "window_max": "limits=Limits(window_max=...)",
@@ -118,14 +118,14 @@ MOVED: Final = {
 }
 
 
-def naming_moved(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def explain_former_parameters(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Decorate `DistilReader.__init__` to name the replacement of a former parameter."""
 
     @wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if moved := next((name for name in kwargs if name in MOVED), None):
+        if moved := next((name for name in kwargs if name in FORMER_PARAMETERS), None):
             raise TypeError(
-                f"DistilReader has no {moved}=: write {MOVED[moved]}, from edl.distill_reader"
+                f"DistilReader has no {moved}=: write {FORMER_PARAMETERS[moved]}, from edl.distill_reader"
             )
         return function(*args, **kwargs)
 

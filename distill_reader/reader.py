@@ -37,7 +37,7 @@ from .options import (
     Limits,
     Timeouts,
     Trace,
-    naming_moved,
+    explain_former_parameters,
     services_of,
 )
 from .pipeline import Convert, Pipeline
@@ -133,7 +133,7 @@ class DistilReader:
             EngineLost if the mesh cannot continue.
     """
 
-    @naming_moved
+    @explain_former_parameters
     def __init__(
         self,
         source: Iterable[Any] | ResumableSource,

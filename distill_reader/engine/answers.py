@@ -72,14 +72,14 @@ def soft_labels(
     _check_instance(answer.parameters, expected)
     forms, names = expected.forms, expected.outputs
     if expected.foreign or not names:
-        answer, names = named(answer, expected)
+        answer, names = with_requested_names(answer, expected)
     if not names:
         raise BadAnswer("the answer holds no outputs")
     labels: dict[str, Array] = {}
     is_ours = "teacher_id" in answer.parameters
     for name in names:
         form = forms.of(name)
-        arrays = received(answer, name, form)
+        arrays = arrays_of(answer, name, form)
         for part, array in arrays.items():
             _check_label(part, array, samples)
         spec = expected.declared.get(name)
@@ -92,7 +92,7 @@ def soft_labels(
     return labels
 
 
-def named(
+def with_requested_names(
     answer: LabelResponse, expected: ExpectedResponse
 ) -> tuple[LabelResponse, tuple[str, ...]]:
     """Return the response with the requested names of its outputs, and these names in order."""
@@ -194,7 +194,7 @@ def output_names(answer: LabelResponse, forms: LabelForms) -> tuple[str, ...]:
     return tuple(names)
 
 
-def received(answer: LabelResponse, name: str, form: LabelForm | None) -> dict[str, Array]:
+def arrays_of(answer: LabelResponse, name: str, form: LabelForm | None) -> dict[str, Array]:
     """Return the arrays of the output `name`: the parts of `form`, or one array of its own name.
 
     Raises:
@@ -222,7 +222,7 @@ def in_form(
         BadAnswer: the response lacks the output, or has its parts in another form.
         RequestRefused: the output cannot have this form.
     """
-    arrays = received(answer, name, form)
+    arrays = arrays_of(answer, name, form)
     said = answer.output_parameters.get(next(iter(arrays)), {})
     if form is None or _is_in(form, said):
         return arrays, said
@@ -267,7 +267,7 @@ def _is_in(form: LabelForm, said: Mapping[str, Parameter]) -> bool:
 #: Relative rounding error of wire forms; top-k (None) has values in float16.
 _ROUNDED = {None: 2.0**-10, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 0.0}
 #: The share of class ids that may differ, in units of the tolerance: classes may be nearly equal.
-_IDS = 5.0
+_ID_SHARE = 5.0
 
 
 def agree(
@@ -322,7 +322,7 @@ def _difference(one: Array, other: Array) -> float:
 def _comparable(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> bool:
     """Whether names, shapes and kinds of dtypes are equal; floats may differ in precision."""
     return ours.keys() == theirs.keys() and all(
-        one.shape == theirs[name].shape and joined(one.dtype, theirs[name].dtype) is not None
+        one.shape == theirs[name].shape and common_dtype(one.dtype, theirs[name].dtype) is not None
         for name, one in ours.items()
     )
 
@@ -346,7 +346,7 @@ def _in_parts(names: Mapping[str, object], forms: LabelForms) -> list[str]:
 
 def _dense_agree(ours: Array, theirs: Array, tolerance: float, form: LabelForm | None) -> bool:
     if ours.dtype.kind in "iub":
-        return int(np.count_nonzero(ours != theirs)) <= _IDS * tolerance * ours.size
+        return int(np.count_nonzero(ours != theirs)) <= _ID_SHARE * tolerance * ours.size
     rounded = max(map(_rounded, (ours, theirs))) if form is None else _ROUNDED[form.dtype]
     ours, theirs = _numbers(ours), _numbers(theirs)
     if form is None or not form.k:
@@ -449,7 +449,7 @@ def _top_agree(ours: _Top, theirs: _Top, limit: float) -> bool:
 
 
 @lru_cache(maxsize=64)
-def joined(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any] | None:
+def common_dtype(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any] | None:
     """Return the dtype for rows of both dtypes in one array; None: they cannot be joined."""
     if one == other:
         return one
@@ -461,7 +461,7 @@ def concatenated(pieces: Sequence[Array]) -> Array:
     """Concatenate rows of pieces with dtypes that can be joined."""
     dtype = pieces[0].dtype
     for piece in pieces[1:]:
-        wider = joined(dtype, piece.dtype)
+        wider = common_dtype(dtype, piece.dtype)
         assert wider is not None
         dtype = wider
     return np.concatenate([piece.astype(dtype, copy=False) for piece in pieces])

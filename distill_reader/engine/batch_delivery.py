@@ -17,7 +17,7 @@ from ..config import ReaderConfig
 from ..label_forms import LabelForms
 from ..options import WEIGHTS
 from ..ring import refused
-from .ensemble_member import EnsembleMember, log_news
+from .ensemble_member import EnsembleMember, log_message
 from .label_records import AssembledLabels
 
 
@@ -148,7 +148,7 @@ class BatchDelivery:
                 case do.GiveUp():
                     self._gave_up()
                 case do.LogMessage():
-                    log_news(one)
+                    log_message(one)
 
     def _offer(self, number: int, mixture: Mixture | None) -> None:
         labelled: dict[str, AssembledLabels] = {}

@@ -30,7 +30,7 @@ from .inbox import Inbox
 from .label_cache import LabelCache
 from .label_cache_thread import CachedLabels
 from .label_records import LabelRecords
-from .path_attempts import PathAttempts
+from .connection_attempts import ConnectionAttempts
 from .profiles import ProfileRecorder
 from .requests import BatchMetadata, KnownBatches, RequestSender
 from .roster import open_roster
@@ -128,7 +128,7 @@ class EnsembleMember:
         self._ring = ring if config.shared_memory else None
         self._listener = listener
         self.links: dict[int, TeacherLink] = {}
-        self._paths = PathAttempts(inbox, self.handle)
+        self._paths = ConnectionAttempts(inbox, self.handle)
         self._sender = RequestSender(config, batches, ring, self.links, core.teachers.links)
         #: (teacher, request) pairs that could not be sent; the ledger counts them as in flight.
         self._unsent: list[tuple[str, int]] = []
@@ -371,7 +371,7 @@ class EnsembleMember:
             case do.ReportNow():
                 self.reports += 1
             case do.LogMessage():
-                log_news(instruction)
+                log_message(instruction)
             case do.OpenConnection(number, peer):
                 self._open(number, peer)
             case do.CloseConnection(number):
@@ -444,7 +444,7 @@ class EnsembleMember:
         log.warning("%s", self._dispute)
 
 
-def log_news(news: do.LogMessage) -> None:
+def log_message(news: do.LogMessage) -> None:
     """Log a message of the core."""
     level = logging.INFO if news.level == "info" else logging.WARNING
     log.log(level, news.text, extra={"teacher": news.teacher} if news.teacher else {})

@@ -15,8 +15,8 @@ from ...proto.channel import Channel, Message
 from ...runtime.errors import WireError
 
 Call = Callable[[], None]
-#: Most calls that the engine's thread gets at a time: some milliseconds of work. Then it decides.
-MOST: Final = 32
+#: Maximum number of calls before the next decision; they take some milliseconds.
+MAX_CALLS: Final = 32
 
 
 class HasFileno(Protocol):
@@ -64,7 +64,7 @@ class Inbox:
             timeout_s: seconds to wait; 0: return what is there.
 
         Returns:
-            At most `MOST` calls; None once stopped.
+            At most `MAX_CALLS` calls; None once stopped.
         """
         if self._ended:
             return None
@@ -82,7 +82,7 @@ class Inbox:
             if events & ~select.POLLOUT and (handler := self._watched.get(fd)) is not None:
                 handler()
         calls: list[Call] = []
-        while self._calls and len(calls) < MOST:
+        while self._calls and len(calls) < MAX_CALLS:
             if (posted := self._calls.popleft()) is None:
                 self._ended = True  # after the calls that were posted before
             else:

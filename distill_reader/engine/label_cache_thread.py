@@ -36,7 +36,7 @@ from ..store.rows import (
     unpack,
 )
 from ..store.store import StoreStats
-from .answers import ExpectedResponse, concatenated, in_form, joined, named, soft_labels
+from .answers import ExpectedResponse, concatenated, in_form, common_dtype, with_requested_names, soft_labels
 from .inbox import Inbox
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def rows_of(
     answer: LabelResponse, expected: ExpectedResponse, content: Content, maker: str = ""
 ) -> list[LabelRow]:
     """Convert a checked response to rows for a store, with outputs in their wire form."""
-    answer, names = named(answer, expected)
+    answer, names = with_requested_names(answer, expected)
     outputs: dict[str, tuple[LabelForm | None, int | None, list[Array]]] = {}
     for name in names:
         form = expected.forms.of(name)
@@ -163,7 +163,7 @@ class _Group:
         return tuple(
             (
                 part,
-                "" if joined(array.dtype, _SINGLE) is not None else array.dtype.str,
+                "" if common_dtype(array.dtype, _SINGLE) is not None else array.dtype.str,
                 array.shape[1:],
                 classes.get(part, 0),
             )

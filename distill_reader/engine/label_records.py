@@ -11,7 +11,7 @@ from ...proto.arena import Arena, Array, Record
 from ...runtime.errors import BadAnswer
 from ...scheduler.ledger.events import Span
 from ..ring import refused
-from .answers import joined
+from .answers import common_dtype
 from .requests import BatchMetadata, KnownBatches
 from .teacher_requests import RequestDone, TeacherRequest
 
@@ -159,7 +159,7 @@ class LabelRecords:
     def _learn_dtype(self, name: str, dtype: np.dtype[Any]) -> None:
         """Widen the dtype of a label, and the existing records, if it is too narrow."""
         known = self._widest.get(name)
-        wider = dtype if known is None else joined(known, dtype) or dtype
+        wider = dtype if known is None else common_dtype(known, dtype) or dtype
         self._widest[name] = wider
         if known is not None and wider != known:
             for number in list(self._kept):
@@ -183,7 +183,7 @@ class LabelRecords:
 
     def _wide(self, name: str, label: Array) -> np.dtype[Any]:
         """Return the dtype that a label is stored in."""
-        return joined(label.dtype, self._widest[name]) or label.dtype
+        return common_dtype(label.dtype, self._widest[name]) or label.dtype
 
     def _allocate(self, batch: BatchMetadata, labels: Mapping[str, Array]) -> AssembledLabels:
         layouts = []
@@ -217,7 +217,7 @@ def _rows(labels: Mapping[str, Array], rows: slice) -> Mapping[str, Array]:
 def _can_join(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> bool:
     """Whether rows of both fit into the same arrays."""
     return [*ours] == [*theirs] and all(
-        one.shape[1:] == other.shape[1:] and joined(one.dtype, other.dtype) is not None
+        one.shape[1:] == other.shape[1:] and common_dtype(one.dtype, other.dtype) is not None
         for one, other in zip(ours.values(), theirs.values(), strict=True)
     )
 

@@ -56,7 +56,7 @@ def open_roster(config: ReaderConfig, on_assigned: OnAssigned, on_failed: OnFail
     """
     if config.coordinator is None:
         return NamedTeachers(config, on_assigned)
-    return AdvisedTeachers(config, config.coordinator, on_assigned, on_failed)
+    return AssignedTeachers(config, config.coordinator, on_assigned, on_failed)
 
 
 class NamedTeachers:
@@ -86,7 +86,7 @@ class NamedTeachers:
         """Do nothing: there is no thread."""
 
 
-class AdvisedTeachers:
+class AssignedTeachers:
     """The assignments of a service manager, received by a subscription."""
 
     def __init__(

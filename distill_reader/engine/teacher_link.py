@@ -40,7 +40,7 @@ from ...runtime.errors import (
 from ...scheduler import reachability
 from ...scheduler.reader_core.events import Peer
 from ..store.rows import Content, LabelRow
-from .answers import ExpectedResponse, check_inputs_finite, device_seconds, named, soft_labels
+from .answers import ExpectedResponse, check_inputs_finite, device_seconds, with_requested_names, soft_labels
 from .inbox import Inbox
 from .label_cache_thread import rows_of
 from .teacher_requests import (
@@ -470,10 +470,10 @@ class TeacherLink:
         if expected.outputs:  # agreed since the request was sent
             return expected
         assert self._client is not None
-        outputs = [named(answer, expected)[1]]
+        outputs = [with_requested_names(answer, expected)[1]]
         while (step := reachability.believed_outputs(outputs)) == "ask":
             again = self._client.infer(pending.request, self.request_timeout_s)
-            outputs.append(named(again, expected)[1])
+            outputs.append(with_requested_names(again, expected)[1])
         if step == "contradiction":
             first, *_, last = map(list, outputs)
             raise BadAnswer(f"its outputs are {first}, and {last} when asked again")

@@ -34,7 +34,7 @@ _TRACKS: Final = {
     LOOP: (STUDENT, "training loop"),
     STATE: (STUDENT, "state"),
 }
-_LANES: Final = 101
+_FIRST_TEACHER_TRACK: Final = 101
 
 #: Details of an event.
 Args = Mapping[str, Any]
@@ -105,7 +105,7 @@ class TeacherTracks:
     def __init__(self, file: TraceFile) -> None:
         self._file = file
         self._ends: dict[str, list[tuple[int, float]]] = {}  # (track, end of its last slice)
-        self._next = _LANES
+        self._next = _FIRST_TEACHER_TRACK
 
     def of(self, teacher: str, begin: float, end: float) -> int:
         """Return the track for a request, and occupy it until `end`."""

@@ -285,10 +285,10 @@ def _check_known(options: Mapping[str, Any]) -> None:
     import inspect
 
     from ...distill_reader import DistilReader
-    from ...distill_reader.options import MOVED
+    from ...distill_reader.options import FORMER_PARAMETERS
 
-    if moved := next((name for name in options if name in MOVED), None):
-        raise UsageError(f"a reader has no option {moved!r}: write {MOVED[moved]}")
+    if moved := next((name for name in options if name in FORMER_PARAMETERS), None):
+        raise UsageError(f"a reader has no option {moved!r}: write {FORMER_PARAMETERS[moved]}")
     known = inspect.signature(DistilReader).parameters
     if unknown := [name for name in options if name not in known]:
         raise UsageError(f"a reader has no option {unknown[0]!r}; it has {', '.join(known)}")

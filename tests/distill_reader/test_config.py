@@ -17,7 +17,7 @@ from edl.distill_reader.adapters.paddle import by_name
 from edl.distill_reader.config import ReaderConfig, feed_pairs, rank_of, security_of
 from edl.distill_reader.engine.requests import model_inputs
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
-from edl.distill_reader.options import MOVED, TLS, Limits, Mixing, Timeouts, Trace
+from edl.distill_reader.options import FORMER_PARAMETERS, TLS, Limits, Mixing, Timeouts, Trace
 from edl.proto.forms import LabelForm
 from edl.runtime.errors import UsageError
 from edl.tests.distill_reader.readers import NOBODY, Batches, reader_of
@@ -176,10 +176,10 @@ def test_options_of_a_wrong_type_are_named(option: str) -> None:
         DistilReader([np.zeros((1, 1))], **given)
 
 
-@pytest.mark.parametrize("name", MOVED)
+@pytest.mark.parametrize("name", FORMER_PARAMETERS)
 def test_a_parameter_that_was_regrouped_names_its_place(name: str) -> None:
     given: dict[str, Any] = {"service": "s", "teachers": ["127.0.0.1:9"], name: 1}
-    with pytest.raises(TypeError, match=re.escape(f"no {name}=: write {MOVED[name]}")):
+    with pytest.raises(TypeError, match=re.escape(f"no {name}=: write {FORMER_PARAMETERS[name]}")):
         DistilReader([np.zeros((1, 1))], **given)
 
 

@@ -19,7 +19,7 @@ from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine import ensemble_member as members
 from edl.distill_reader.engine.ensemble_member import core_config
 from edl.distill_reader.engine.reporting import student_report, waiting_for
-from edl.distill_reader.engine.roster import AdvisedTeachers
+from edl.distill_reader.engine.roster import AssignedTeachers
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.engine.teacher_requests import RequestDone, TeacherReady
 from edl.distill_reader.store import LabelStore
@@ -321,7 +321,7 @@ def test_a_roster_has_the_teachers_that_a_manager_names(monkeypatch: pytest.Monk
     monkeypatch.setattr("edl.coordinator.Subscription", lambda *_, **__: subscription)
     heard: list[Assigned] = []
     config = ReaderConfig("s", coordinator="memory://nobody")
-    roster = AdvisedTeachers(config, "memory://nobody", heard.append, lambda error: None)
+    roster = AssignedTeachers(config, "memory://nobody", heard.append, lambda error: None)
     roster.start()
     (tell,) = subscription.start.call_args.args
     roster.remember(Assigned((OLD,)))

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from edl.distill_reader.config import ReaderConfig
-from edl.distill_reader.engine.roster import AdvisedTeachers
+from edl.distill_reader.engine.roster import AssignedTeachers
 from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.reader_core.events import Assigned
 from edl.tests.coordinator.scripted_manager import served
@@ -33,7 +33,7 @@ def test_without_teachers_the_services_that_have_some_are_named(
         mesh.manager.mesh = pb.MeshStatus(
             services=[pb.ServiceStatus(name=n, teacher_count=c) for n, c in services.items()]
         )
-        roster = AdvisedTeachers(config, mesh.url, lambda assigned: None, lambda error: None)
+        roster = AssignedTeachers(config, mesh.url, lambda assigned: None, lambda error: None)
         roster.start()
         try:
             roster.report(pb.StudentReport(incarnation=1, want=1))
@@ -49,7 +49,7 @@ def test_an_assignment_arrives_although_no_thread_can_be_started(
 ) -> None:
     config, arrived = ReaderConfig("s", coordinator="unused"), list[Assigned]()
     with served() as mesh:
-        roster = AdvisedTeachers(config, mesh.url, arrived.append, lambda error: None)
+        roster = AssignedTeachers(config, mesh.url, arrived.append, lambda error: None)
         no_threads = mock.Mock(side_effect=RuntimeError("can't start new thread"))
         monkeypatch.setattr(threading.Thread, "start", no_threads)
         roster._on_message(pb.Assignment(term=1, counter=2))  # noqa: SLF001  # in its thread

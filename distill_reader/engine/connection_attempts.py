@@ -20,7 +20,7 @@ _OURS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.E
 _SocketAddresses = list[tuple[int, Any]]
 
 
-class PathAttempts:
+class ConnectionAttempts:
     """Tries connections in threads. For the engine's thread.
 
     Names are resolved while teachers are reachable, as DNS may fail together with the network.

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from edl.distill_reader.engine.inbox import Inbox
-from edl.distill_reader.engine.path_attempts import PathAttempts
+from edl.distill_reader.engine.connection_attempts import ConnectionAttempts
 from edl.scheduler.reader_core.events import PathsTried, Peer
 from edl.tests.waiting import DEADLINE_S
 
@@ -26,7 +26,7 @@ class World:
     def __init__(self) -> None:
         self.inbox = Inbox()
         self.tried = list[PathsTried]()
-        self.paths = PathAttempts(self.inbox, self.tried.append)
+        self.paths = ConnectionAttempts(self.inbox, self.tried.append)
 
     def run(self) -> None:
         """Carry out what the next thread to end posts."""
