@@ -290,7 +290,7 @@ class BatchStream:
             self._limit = max(self._limit, limit)
             self._room.notify_all()
 
-    def settle(self, number: int, outcome: BatchLabels | EdlError) -> None:
+    def set_outcome(self, number: int, outcome: BatchLabels | EdlError) -> None:
         """Set the outcome of batch `number`; no effect if it has one, or its epoch was left.
 
         The batch and its labels are combined in the caller's thread.

@@ -324,13 +324,13 @@ class EngineClient:
                 self._stream.allow(message["limit"])
             case "labelled":
                 labels = read_labels(message, self._engine.leases)
-                self._stream.settle(message["number"], labels)
+                self._stream.set_outcome(message["number"], labels)
             case "withdraw":
                 self._stream.withdraw(message["number"])
             case "release":
                 self._stream.release(message["numbers"])
             case "poison":
-                self._stream.settle(message["number"], errors.PoisonBatch(message["text"]))
+                self._stream.set_outcome(message["number"], errors.PoisonBatch(message["text"]))
             case "stats":
                 self._warn_of_store(message)
                 with self._reply_arrived:

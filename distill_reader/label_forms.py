@@ -42,7 +42,7 @@ class LabelForms:
             self._named(name)
 
     @classmethod
-    def given(
+    def from_user(
         cls,
         form: str | Mapping[str, str] | None,
         temperature: float | Mapping[str, float] | None,

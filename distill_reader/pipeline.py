@@ -138,8 +138,8 @@ class Pipeline:
         """
         self._check_usable()
         with self._epochs:
-            epoch = self._leave(empty=False)
-            self._puller.settle(PULLER_GRACE_S)
+            epoch = self._abandon(empty=False)
+            self._puller.wait_until_idle(PULLER_GRACE_S)
             start = self._start()
             reading = self._source.begin(start.epoch, start.batches, start.mark)
             self._begun = start.epoch
@@ -151,15 +151,15 @@ class Pipeline:
         """Leave the current epoch; the next one begins at `progress`."""
         self._check_usable()
         with self._epochs:
-            self._leave(empty=True)
+            self._abandon(empty=True)
             self._begun = None
             self.stream.set_progress(progress)
 
-    def leave(self, epoch: int) -> None:
+    def abandon(self, epoch: int) -> None:
         """Leave `epoch` and drop its batches; no effect if it is not the current one."""
         with self._epochs:
             if self.stream.epoch == epoch and not self.closed:
-                self._leave(empty=True)
+                self._abandon(empty=True)
 
     def next(self, epoch: int, step_s: float | None, convert: Convert | None = None) -> Any:
         """Return the next batch with its labels; the same one until `stream.undelivered` is None.
@@ -230,16 +230,16 @@ class Pipeline:
         self._is_released = True
         atexit.unregister(self.close)
 
-    def leave_soon(self, epoch: int) -> None:
-        """Call `leave` in another thread; for finalizers."""
+    def abandon_soon(self, epoch: int) -> None:
+        """Call `abandon` in another thread; for finalizers."""
         if self.stream.epoch == epoch:
-            self._tasks.submit(partial(self.leave, epoch))
+            self._tasks.submit(partial(self.abandon, epoch))
 
     def close_soon(self) -> None:
         """Call `close` in another thread; for finalizers."""
         self._tasks.submit(self.close)
 
-    def _leave(self, *, empty: bool) -> int:
+    def _abandon(self, *, empty: bool) -> int:
         epoch = self.stream.begin(empty=empty)
         self.engine.reset(epoch, self.stream.data_epoch, self.stream.pulled)
         if empty:

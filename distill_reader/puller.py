@@ -56,7 +56,7 @@ class Puller:
         self._done = threading.Event()
         self._epochs.put((reading, epoch, first, self._done))
 
-    def settle(self, timeout_s: float) -> None:
+    def wait_until_idle(self, timeout_s: float) -> None:
         """Wait until the thread has finished the epoch that was left; log a warning if it has not.
 
         Args:

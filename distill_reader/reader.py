@@ -188,7 +188,7 @@ class DistilReader:
             mixing=mixing,
             feeds=feed_pairs(feeds),
             fetches=texts("fetches", fetches or (), "logits"),
-            labels=LabelForms.given(label_form, temperature, expand_labels, soft_label_is),
+            labels=LabelForms.from_user(label_form, temperature, expand_labels, soft_label_is),
             upper_bytes=upper_bytes,
             lower_bytes=upper_bytes // 2 if lower_bytes is None else lower_bytes,
             buffer_bytes=max(DEFAULT_BUFFER_BYTES, upper_bytes)
@@ -385,7 +385,7 @@ class Epoch(Iterator[Any]):
         self._ended = True
         # In another thread: a generator that delegates to this iterator calls `close` when it is
         # garbage-collected, which may happen during any call.
-        self._pipeline.leave_soon(self._epoch)
+        self._pipeline.abandon_soon(self._epoch)
 
     def __del__(self) -> None:
-        self._pipeline.leave_soon(self._epoch)
+        self._pipeline.abandon_soon(self._epoch)

@@ -173,7 +173,7 @@ def _resharded(
     """Convert the states of another number of ranks to progress for `config.world_size` ranks."""
     before = states[0]["world_size"]
     change = f"from world_size {before} to {config.world_size}"
-    if not source.deals:
+    if not source.divides_ids:
         raise UsageError(
             f"a {source.kind} source cannot go on {change}: only a map-style source whose ids the"
             " reader deals out itself can; keep the number of ranks, or begin the epoch anew"

@@ -112,20 +112,20 @@ def _renamed(answer: LabelResponse, requested: tuple[str, ...]) -> LabelResponse
     )
 
 
-def device_seconds(reported: object, elapsed_s: float, beside: int = 1) -> float:
+def device_seconds(reported: object, elapsed_s: float, in_flight: int = 1) -> float:
     """Return the seconds that the teacher's device worked on a request.
 
     Args:
         reported: the teacher's measurement; ignored unless it is a number between 0 and
             `elapsed_s`.
         elapsed_s: seconds from sending the request to its response.
-        beside: requests in flight to the teacher at the time of sending, this one included. Without
-            a report, the time is divided by this number: while the device is busy, that is the
-            time from one response to the next.
+        in_flight: requests in flight to the teacher at the time of sending, this one included.
+            Without a report, the time is divided by this number: while the device is busy, that is
+            the time from one response to the next.
     """
     if isinstance(reported, (int, float)) and reported is not True and 0 < reported < elapsed_s:
         return float(reported)
-    return elapsed_s / beside
+    return elapsed_s / in_flight
 
 
 def check_inputs_finite(inputs: Mapping[str, Input]) -> None:

@@ -218,7 +218,7 @@ class Engine:
     def _decide(self, now: float) -> None:
         limits: list[int] = []
         for member in self.members:
-            member.look(now)
+            member.tick(now)
             limits.append(self._pulled + member.core.decision.pull)
         if (limit := min(limits)) > self._allowed:
             self._allowed = limit
@@ -227,4 +227,4 @@ class Engine:
             self._batch_delivery.execute(instructions)
         self._reporter.report_if_due(now)
         if self._timeline is not None:
-            self._timeline.look(self.members, now)
+            self._timeline.tick(self.members, now)

@@ -26,11 +26,11 @@ from ...scheduler.reader_core.windows import WindowConfig
 from ...scheduler.stream_stats import StreamProfile
 from ..config import ReaderConfig
 from .answers import agree, greatest_difference
+from .connection_attempts import ConnectionAttempts
 from .inbox import Inbox
 from .label_cache import LabelCache
 from .label_cache_thread import CachedLabels
 from .label_records import LabelRecords
-from .connection_attempts import ConnectionAttempts
 from .profiles import ProfileRecorder
 from .requests import BatchMetadata, KnownBatches, RequestSender
 from .roster import open_roster
@@ -135,8 +135,8 @@ class EnsembleMember:
         #: Labels to compare, by request and teacher.
         self._kept: dict[int, dict[str, Mapping[str, Array]]] = {}
         self._dispute = ""  # describes the latest dispute
-        self._looked_at = -inf
-        self._coordinator_answers = True
+        self._checked_at = -inf
+        self._coordinator_connected = True
 
     def start(self) -> None:
         """Load the profile of the last run, and start to receive teachers."""
@@ -232,19 +232,19 @@ class EnsembleMember:
         self.roster.remember(taken_over.left.assigned)
         self.handle(taken_over, now)
 
-    def look(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         """Have the core decide, after new events or because time has passed."""
-        if now - self._looked_at >= CHECK_EVERY_S:
-            self._looked_at = now
-            self._coordinator_answers = self.roster.answers()
+        if now - self._checked_at >= CHECK_EVERY_S:
+            self._checked_at = now
+            self._coordinator_connected = self.roster.is_connected()
             self._profile_recorder.save_if_due(self.content_id, now)
             for link in self.links.values():
                 link.check_deadlines(now)
         in_store, store_content = 0, ""
         if self.label_cache is not None:
-            self.label_cache.look(self.core.contents.switch.awaited, self.ledger.usable, now)
+            self.label_cache.tick(self.core.contents.switch.awaited, self.ledger.usable, now)
             in_store, store_content = len(self.label_cache), self.label_cache.content_id
-        self.handle(ev.Tick(in_store, store_content, self._coordinator_answers), now)
+        self.handle(ev.Tick(in_store, store_content, self._coordinator_connected), now)
 
     # --- the teachers
 
@@ -264,11 +264,11 @@ class EnsembleMember:
             case TeacherReady(inputs):
                 link.inputs = inputs
                 self._paths.resolve(link.peer.address)
-                words = misfit_of_settings(self.config, link.peer, link.found)
+                words = misfit_of_settings(self.config, link.peer, link.model)
                 if self.label_cache is not None and not words:
                     self.label_cache.on_teacher_ready(link.peer, inputs)
-                kinds = published_kinds(self.config, link.peer, link.found)
-                self.handle(ev.Probed(name, link.number, link.found.most_rows, words, kinds))
+                kinds = published_kinds(self.config, link.peer, link.model)
+                self.handle(ev.Probed(name, link.number, link.model.most_rows, words, kinds))
             case LinkFailure(None, error):
                 failed = ev.ProbeFailed(
                     name, link.number, failure_of(error), str(error), room_in_s(error)
@@ -317,7 +317,7 @@ class EnsembleMember:
             misfit,
             self._agreeing(name, done) if self._kept else frozenset(),
         )
-        self._carry_out(self.core.handle(answer, now), done, link)
+        self._execute(self.core.handle(answer, now), done, link)
 
     def _agreeing(self, name: str, done: RequestDone) -> frozenset[str]:
         """Return the teachers with kept labels of this request that agree with `done`."""
@@ -334,9 +334,9 @@ class EnsembleMember:
         """Pass an event to the core and execute the resulting instructions."""
         instructions = self.core.handle(event, time.monotonic() if now is None else now)
         if instructions:
-            self._carry_out(instructions)
+            self._execute(instructions)
 
-    def _carry_out(
+    def _execute(
         self,
         instructions: list[do.Instruction],
         done: RequestDone | None = None,
@@ -361,13 +361,13 @@ class EnsembleMember:
                     assert done is not None
                     self._kept.setdefault(request, {})[name] = done.labels
                 case _:
-                    self._do(one)
+                    self._execute_rare(one)
 
-    def _do(self, instruction: do.Instruction) -> None:
+    def _execute_rare(self, instruction: do.Instruction) -> None:
         """Execute the less frequent instructions."""
         match instruction:
             case do.Discard():
-                self.labels.discards += 1
+                self.labels.discarded_responses += 1
             case do.ReportNow():
                 self.reports += 1
             case do.LogMessage():
@@ -420,8 +420,8 @@ class EnsembleMember:
             partial(self._inbox.post, self._on_outcome),
             config.security,
             self._ring,
-            keeps=config.store is not None,
-            exact=config.deterministic,
+            stores_rows=config.store is not None,
+            by_numerics=config.deterministic,
             inbox=self._inbox,
             number=number,
         )

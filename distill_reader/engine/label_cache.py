@@ -47,14 +47,14 @@ class _QueuedBatch:
     Attributes:
         batch: the batch.
         since: when it was queued.
-        again: the ledger already has the batch, and withholds it until this lookup is done.
+        in_ledger: the ledger already has the batch, and withholds it until this lookup is done.
         in_lookup: the thread has been told to look it up.
         cached: the result; None: not known yet.
     """
 
     batch: BatchMetadata
     since: float
-    again: bool = False
+    in_ledger: bool = False
     in_lookup: bool = False
     cached: CachedLabels | None = None
 
@@ -90,10 +90,10 @@ class LabelCache:
         self._on_failed = on_failed
         self._queued: deque[_QueuedBatch] = deque()
         self._requeued = 0  # number of queued batches that the ledger has
-        self._known: dict[int, BatchKeys] = {}  # by batch
+        self._keys: dict[int, BatchKeys] = {}  # by batch
         self._model: ServiceModel | None = None
         self._remembered: ServiceModel | None = None
-        self._opened = self._mute = False
+        self._opened = self._content_unpublished = False
         self._probing_batch: int | None = None  # sent to a teacher to learn the model's content
         requested = LabelSelection(config.fetches, config.labels)
         self._worker = LabelCacheThread(config.store, config.service, requested, inbox, self)
@@ -127,7 +127,7 @@ class LabelCache:
         """Look up a batch of the ledger again, for the current model; later batches wait for it."""
         if all(queued.batch.number != batch.number for queued in self._queued):
             self._requeued += 1
-            queued = [*self._queued, _QueuedBatch(batch, now, again=True)]
+            queued = [*self._queued, _QueuedBatch(batch, now, in_ledger=True)]
             self._queued = deque(sorted(queued, key=lambda queued: queued.batch.number))
 
     def use_content(self, content_id: str) -> None:
@@ -145,7 +145,7 @@ class LabelCache:
         )
         self._model = remembered if same else None
 
-    def look(self, content_id: str, usable: int, now: float) -> None:
+    def tick(self, content_id: str, usable: int, now: float) -> None:
         """Start lookups that are due, and pass on batches that are ready.
 
         Args:
@@ -189,8 +189,8 @@ class LabelCache:
             batches: known batches by number.
         """
         if not done.content_id:
-            if self._model is None and not self._mute:
-                self._mute = True
+            if self._model is None and not self._content_unpublished:
+                self._content_unpublished = True
                 log.warning("teachers do not publish the content of their model: no label is kept")
             return
         content = self._content(done.content_id, done.numerics_id)
@@ -199,7 +199,7 @@ class LabelCache:
         for span in done.job.spans:
             rows, at = done.rows[at : at + span.rows], at + span.rows
             batch = batches.get(span.batch)
-            if span in accepted and rows and batch is not None and batch.is_even:
+            if span in accepted and rows and batch is not None and batch.can_split:
                 known = self._keys_of(batch, content)
                 if known is not None and known.keys:
                     self._worker.submit(StoreRows(known.cut(span.start, span.stop), rows))
@@ -216,7 +216,7 @@ class LabelCache:
 
     def forget(self, number: int) -> None:
         """Forget the keys of a batch for which no more labels will arrive."""
-        self._known.pop(number, None)
+        self._keys.pop(number, None)
         if self._probing_batch == number:
             self._probing_batch = None
 
@@ -224,7 +224,7 @@ class LabelCache:
         """Forget every batch."""
         self._queued.clear()
         self._requeued = 0
-        self._known.clear()
+        self._keys.clear()
         self._probing_batch = None
 
     def close(self) -> None:
@@ -251,7 +251,7 @@ class LabelCache:
                 if self._model is not None and found.content == self._model.content:
                     whole = not cached.missing(queued.batch.rows)
                     queued.cached = cached if whole or not self._numerics.matter else NO_LABELS
-                    self._known[found.number] = found
+                    self._keys[found.number] = found
                 break  # if the model has changed, the batch is looked up again
         self._deliver()
 
@@ -268,7 +268,7 @@ class LabelCache:
         )
         return label_cache.CacheView(
             known=self._model is not None,
-            mute=self._mute,
+            mute=self._content_unpublished,
             remembered=remembered,
             usable=usable,
             asked=self._probing_batch is not None,
@@ -299,7 +299,7 @@ class LabelCache:
         Its memory may have been reused, as after an epoch that was left; or it does not fit the
         settings, which is reported.
         """
-        known = self._known.get(batch.number)
+        known = self._keys.get(batch.number)
         if known is None or known.content != content:
             assert self._model is not None
             try:
@@ -307,15 +307,15 @@ class LabelCache:
             except UsageError as error:
                 self._on_failed(error, False)
                 return None
-        return known if known is not None and self._stays(batch) else None
+        return known if known is not None and self._is_current(batch) else None
 
-    def _stays(self, batch: BatchMetadata) -> bool:
+    def _is_current(self, batch: BatchMetadata) -> bool:
         first = next(iter(batch.fields.values()), None)
         return first is not None and self._ring.generation(first.offset) == batch.generation
 
     def _start_lookup(self, queued: _QueuedBatch) -> None:
         assert self._model is not None
-        if not queued.batch.is_even:  # it has no separate rows
+        if not queued.batch.can_split:  # it has no separate rows
             queued.cached = NO_LABELS
             return
         try:
@@ -329,8 +329,8 @@ class LabelCache:
     def _lookup_of(self, batch: BatchMetadata, model: ServiceModel) -> Lookup:
         refs = model_inputs(batch.fields, model.inputs, self._config.feeds)
         inputs = {name: self._ring.get(ref) for name, ref in refs.items()}
-        stays, ids = partial(self._stays, batch), tuple(self._ids_of(batch))
-        return Lookup(batch.number, batch.rows, model.content, inputs, stays, ids)
+        is_current, ids = partial(self._is_current, batch), tuple(self._ids_of(batch))
+        return Lookup(batch.number, batch.rows, model.content, inputs, is_current, ids)
 
     def _ids_of(self, batch: BatchMetadata) -> Iterator[Array]:
         for key in self._ids:
@@ -355,5 +355,5 @@ class LabelCache:
     def _deliver(self) -> None:
         while self._queued and (cached := self._queued[0].cached) is not None:
             queued = self._queued.popleft()
-            self._requeued -= queued.again
+            self._requeued -= queued.in_ledger
             self._on_ready(queued.batch, cached)

@@ -36,7 +36,14 @@ from ..store.rows import (
     unpack,
 )
 from ..store.store import StoreStats
-from .answers import ExpectedResponse, concatenated, in_form, common_dtype, with_requested_names, soft_labels
+from .answers import (
+    ExpectedResponse,
+    common_dtype,
+    concatenated,
+    in_form,
+    soft_labels,
+    with_requested_names,
+)
 from .inbox import Inbox
 
 if TYPE_CHECKING:
@@ -241,8 +248,8 @@ class Lookup:
         rows: its number of rows.
         content: content of the labels.
         inputs: its inputs of the model.
-        stays: returns whether the ring's memory still has the batch; if not, nothing waits for the
-            result.
+        is_current: returns whether the ring's memory still has the batch; if not, nothing waits for
+            the result.
         ids: the user's own ids of its rows, if any.
     """
 
@@ -250,7 +257,7 @@ class Lookup:
     rows: int
     content: Content
     inputs: Mapping[str, Array]
-    stays: Callable[[], bool]
+    is_current: Callable[[], bool]
     ids: Sequence[Array] = ()
 
 
@@ -284,14 +291,14 @@ class LabelCacheListener(Protocol):
     def on_lookup(self, found: BatchKeys, cached: CachedLabels) -> None: ...
 
 
-def keys_of_batch(look: Lookup) -> BatchKeys | None:
+def keys_of_batch(lookup: Lookup) -> BatchKeys | None:
     """Return the keys of a batch; None if its memory was reused meanwhile."""
-    keys = keys_of(look.content, look.inputs, 0, look.rows, look.ids)
+    keys = keys_of(lookup.content, lookup.inputs, 0, lookup.rows, lookup.ids)
     ids: Sequence[LabelRow] = ()
-    if look.ids:
-        pieces = tuple(map(ArraySpec.of, look.ids))
-        ids = pack(Layout(look.content, (), pieces), look.ids)
-    return BatchKeys(look.number, look.content, keys, ids) if look.stays() else None
+    if lookup.ids:
+        pieces = tuple(map(ArraySpec.of, lookup.ids))
+        ids = pack(Layout(lookup.content, (), pieces), lookup.ids)
+    return BatchKeys(lookup.number, lookup.content, keys, ids) if lookup.is_current() else None
 
 
 class LabelCacheThread:
@@ -373,7 +380,7 @@ class LabelCacheThread:
             if not self._unsaved:
                 due = time.monotonic() + WRITE_AFTER_S
             try:
-                self._do(store, command)
+                self._execute(store, command)
             except Exception:
                 if not isinstance(command, StoreRows):  # its rows are in `_unsaved`
                     self._commands.put(command)  # for `_do_without`
@@ -392,7 +399,7 @@ class LabelCacheThread:
         except Empty:
             return Flush()
 
-    def _do(self, store: LabelDatabase, command: CacheCommand) -> None:
+    def _execute(self, store: LabelDatabase, command: CacheCommand) -> None:
         match command:
             case Lookup():
                 self._look_up(store, command)
@@ -417,10 +424,10 @@ class LabelCacheThread:
         self.stats = replace(self.stats.plus(dropped=len(self._unsaved)), trouble=str(error))
         self._unsaved.clear()
 
-    def _look_up(self, store: LabelDatabase, look: Lookup) -> None:
-        batch, cached = BatchKeys(look.number, look.content, ()), NO_LABELS
+    def _look_up(self, store: LabelDatabase, lookup: Lookup) -> None:
+        batch, cached = BatchKeys(lookup.number, lookup.content, ()), NO_LABELS
         try:
-            known = keys_of_batch(look)
+            known = keys_of_batch(lookup)
             if known is None:
                 return
             if not self._unsaved.keys().isdisjoint(known.keys):

@@ -42,12 +42,12 @@ class LabelRecords:
         mixed: the trainer gets mixtures of these records and others.
 
     Attributes:
-        discards: responses that were not used: late, not the first, or of an old model.
+        discarded_responses: responses that were not used: late, not the first, or of an old model.
         is_mixed: as given.
     """
 
     def __init__(self, arena: Arena, batches: KnownBatches, *, mixed: bool = False) -> None:
-        self.discards = 0
+        self.discarded_responses = 0
         self.is_mixed = mixed
         self._arena = arena
         self._batches = batches
@@ -188,7 +188,7 @@ class LabelRecords:
     def _allocate(self, batch: BatchMetadata, labels: Mapping[str, Array]) -> AssembledLabels:
         layouts = []
         for name, label in labels.items():
-            shape = (batch.rows, *label.shape[1:]) if batch.is_even else label.shape
+            shape = (batch.rows, *label.shape[1:]) if batch.can_split else label.shape
             dtype = label.dtype
             if dtype is not self._widest[name]:
                 dtype = self._wide(name, label)
@@ -203,7 +203,7 @@ class LabelRecords:
         at = 0
         for span in job.spans:
             if (batch := self._batches.get(span.batch)) is not None:
-                whole = len(job.spans) == 1 or not batch.is_even
+                whole = len(job.spans) == 1 or not batch.can_split
                 yield span, batch, _ALL if whole else slice(at, at + span.rows)
             at += span.rows
 

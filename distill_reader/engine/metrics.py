@@ -69,7 +69,7 @@ class MemberSnapshot:
     Attributes:
         member: the member.
         times: recent response times of its teachers.
-        forgone: number of batches delivered without its labels.
+        without_labels: number of batches delivered without its labels.
         weight: weight of its labels in the latest averaged batch; None: nothing is averaged.
         upper_bytes: threshold `ut`.
         lower_bytes: threshold `lt`.
@@ -78,7 +78,7 @@ class MemberSnapshot:
 
     member: EnsembleMember
     times: TeacherTimes
-    forgone: int
+    without_labels: int
     weight: float | None
     upper_bytes: int
     lower_bytes: int
@@ -230,7 +230,7 @@ _BATCHES: Final = (
         "counter",
         "forgone_batches",
         "Batches that went without labels of the service, as it had no teacher.",
-        lambda seen: [((), seen.forgone)],
+        lambda seen: [((), seen.without_labels)],
     ),
     _counter(
         "poison_batches",
@@ -297,7 +297,7 @@ _TEACHERS: Final = (
     _counter(
         "discards",
         "Answers that came late, twice, or from a model that was exchanged.",
-        lambda m: m.labels.discards,
+        lambda m: m.labels.discarded_responses,
     ),
     MetricFamily(
         "counter",
@@ -413,10 +413,12 @@ class Exporter:
         for member in members:
             self._times[member].keep(member.ledger.teachers)
             service = member.config.service
-            forgone = batch_delivery.delivery.forgone[service]
+            without_labels = batch_delivery.delivery.forgone[service]
             weight = None if mixture is None else mixture.shares.get(service, 0.0)
             bounds = config.upper_bytes, config.lower_bytes
-            seen.append(MemberSnapshot(member, self._times[member], forgone, weight, *bounds, now))
+            seen.append(
+                MemberSnapshot(member, self._times[member], without_labels, weight, *bounds, now)
+            )
         self._shown = [
             *(_metric(family, seen) for family in FAMILIES),
             self._total("partly_labelled_batches", _PARTLY, batch_delivery.delivery.partial),

@@ -41,7 +41,7 @@ def waiting_for(member: EnsembleMember) -> str:
         return f"teachers at work: {ledger.usable}, batches in flight: {ledger.in_flight}"
     if awaited := member.core.contents.switch.awaited:
         clauses.append(f"waiting for a teacher of content {awaited}")
-    trouble = member.roster.why() or links.last_trouble
+    trouble = member.roster.missing_reason() or links.last_trouble
     return ", ".join([*clauses, *filter(None, [trouble])])
 
 
@@ -166,7 +166,7 @@ class TrainerReporter:
         self._reporters = [CoordinatorReporter(member) for member in members]
         self.exporter: Exporter | None = None
         self._failed = False
-        self._stats_at = self._looked_at = 0.0
+        self._stats_at = self._checked_at = 0.0
         self._request = self._answered = 0  # number of the trainer's latest request for stats
         #: Resends and kinds of labels of each member, as sent.
         self._sent_before_batch: list[tuple[int, object]] = []
@@ -228,8 +228,8 @@ class TrainerReporter:
                 self._handoff_states[service] = state
                 self._channel.send("handoff", service=service, state=state.to_json())
         changed: list[bool] = []
-        if now - self._looked_at >= CHECK_EVERY_S:
-            self._looked_at = now
+        if now - self._checked_at >= CHECK_EVERY_S:
+            self._checked_at = now
             changed = [reporter.report_if_due(now) for reporter in self._reporters]
         is_asked = self._request != self._answered
         if is_asked or any(changed) or now - self._stats_at >= STATS_EVERY_S:

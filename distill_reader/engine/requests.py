@@ -45,7 +45,7 @@ class BatchMetadata(NamedTuple):
         fields: the location of each field in the ring.
         rows: number of rows that can be sent separately; 1 if the batch cannot be split.
         kind: rows of batches of one kind can be sent in one request.
-        is_even: whether the batch can be split: all fields to be fed have the same number of rows.
+        can_split: all fields to be fed have the same number of rows.
         generation: generation of the first field; it changes when the memory is reused.
     """
 
@@ -55,7 +55,7 @@ class BatchMetadata(NamedTuple):
     fields: Mapping[FieldKey, ArrayRef]
     rows: int
     kind: int
-    is_even: bool
+    can_split: bool
     generation: int = 0
 
     def is_all_of(self, span: Span) -> bool:
@@ -86,14 +86,14 @@ class KnownBatches(dict[int, BatchMetadata]):
         for key, ref in fed.items():
             lengths.add(ref.shape[0] if ref.shape else 0)
             layout.append((key, ref.dtype, ref.shape[1:]))
-        is_even = len(lengths) == 1 and 0 not in lengths
-        if is_even:
+        can_split = len(lengths) == 1 and 0 not in lengths
+        if can_split:
             rows, kind = lengths.pop(), self._kind(tuple(layout))
         else:
             rows, kind = 1, -1 - number  # a kind of its own: it is sent whole, and alone
         generation = message.get("generation", 0)
         batch = BatchMetadata(
-            number, message["nbytes"], samples, fields, rows, kind, is_even, generation
+            number, message["nbytes"], samples, fields, rows, kind, can_split, generation
         )
         self[number] = batch
         return batch
@@ -347,7 +347,7 @@ class RequestSender:
 
     def _check(self, inputs: Mapping[str, Input]) -> None:
         """Raise UsageError if the inputs fit no teacher's model, once all have been probed."""
-        models = [link.found.inputs for link in self._links.values() if not link.peer.foreign]
+        models = [link.model.inputs for link in self._links.values() if not link.peer.foreign]
         differences = [input_mismatch(known, inputs) for known in models if known]
         if differences and all(differences) and not self._link_states.unanswered:
             raise UsageError(f"{differences[0]}: convert it in the source, or name another field")

@@ -30,11 +30,11 @@ class Roster(Protocol):
 
     def report(self, report: pb.StudentReport) -> None: ...
 
-    def why(self) -> str:
+    def missing_reason(self) -> str:
         """Describe why there may be no teachers; empty: unknown."""
         ...
 
-    def answers(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether changes of the teachers would arrive now."""
         ...
 
@@ -76,10 +76,10 @@ class NamedTeachers:
     def report(self, report: pb.StudentReport) -> None:
         """Do nothing: there is no coordinator."""
 
-    def why(self) -> str:
+    def missing_reason(self) -> str:
         return ""
 
-    def answers(self) -> bool:
+    def is_connected(self) -> bool:
         return True
 
     def stop(self) -> None:
@@ -114,7 +114,7 @@ class AssignedTeachers:
     def report(self, report: pb.StudentReport) -> None:
         self._subscription.report(report)
 
-    def why(self) -> str:
+    def missing_reason(self) -> str:
         trouble: str = self._subscription.why
         if trouble:
             return trouble
@@ -124,7 +124,7 @@ class AssignedTeachers:
             return f"no teacher of service {self._service!r} is registered{self._others}"
         return ""
 
-    def answers(self) -> bool:
+    def is_connected(self) -> bool:
         return not self._subscription.why
 
     def stop(self) -> None:

@@ -40,7 +40,13 @@ from ...runtime.errors import (
 from ...scheduler import reachability
 from ...scheduler.reader_core.events import Peer
 from ..store.rows import Content, LabelRow
-from .answers import ExpectedResponse, check_inputs_finite, device_seconds, with_requested_names, soft_labels
+from .answers import (
+    ExpectedResponse,
+    check_inputs_finite,
+    device_seconds,
+    soft_labels,
+    with_requested_names,
+)
 from .inbox import Inbox
 from .label_cache_thread import rows_of
 from .teacher_requests import (
@@ -80,17 +86,17 @@ class PendingRequest(NamedTuple):
         job: the rows to label.
         template: template of the request.
         request: the request as sent.
-        at: time of sending by the monotonic clock.
-        until: deadline by the monotonic clock.
-        beside: requests in flight to the teacher at the time of sending, this one included.
+        sent_at: time of sending, by the monotonic clock.
+        deadline: by the monotonic clock.
+        in_flight: requests in flight to the teacher at the time of sending, this one included.
     """
 
     job: TeacherRequest
     template: RequestTemplate
     request: LabelRequest
-    at: float
-    until: float
-    beside: int
+    sent_at: float
+    deadline: float
+    in_flight: int
 
 
 class ConnectionPool:
@@ -101,7 +107,7 @@ class ConnectionPool:
 
     Args:
         inbox: polls the sockets.
-        checked: converts a response, or the teacher's error, to an outcome.
+        to_outcome: converts a response, or the teacher's error, to an outcome.
         post: receives each outcome.
         send_by_thread: receives each request that a thread has to send.
 
@@ -112,13 +118,13 @@ class ConnectionPool:
     def __init__(
         self,
         inbox: Inbox,
-        checked: Callable[[PendingRequest, LabelResponse | EdlError], Outcome],
+        to_outcome: Callable[[PendingRequest, LabelResponse | EdlError], Outcome],
         post: Callable[[Outcome], None],
         send_by_thread: Callable[[TeacherRequest], None],
     ) -> None:
         self.wants_connection = True
         self._inbox = inbox
-        self._checked = checked
+        self._to_outcome = to_outcome
         self._post = post
         self._send_by_thread = send_by_thread
         self._connections: dict[TransportConnection, dict[int, PendingRequest]] = {}
@@ -127,7 +133,7 @@ class ConnectionPool:
         self._is_opening = False
         self._closed = False
 
-    def ask(self, job: TeacherRequest, template: RequestTemplate, timeout_s: float) -> bool:
+    def enqueue(self, job: TeacherRequest, template: RequestTemplate, timeout_s: float) -> bool:
         """Queue a request, to be sent before the engine's thread waits again.
 
         Returns:
@@ -137,10 +143,10 @@ class ConnectionPool:
             added = self._added.popleft()
             self._connections[added] = {}
             self._inbox.watch(added, partial(self._receive, added))
-        beside = 1
+        in_flight = 1
         connection: TransportConnection | None = None
         for one, requests in self._connections.items():
-            beside += len(requests)
+            in_flight += len(requests)
             if connection is None and one.has_room:
                 connection = one
         self.wants_connection = connection is None
@@ -153,7 +159,7 @@ class ConnectionPool:
         if not is_waiting:
             self._inbox.put_off(partial(self._flush, connection))
         now = time.monotonic()
-        pending = PendingRequest(job, template, request, now, now + timeout_s, beside)
+        pending = PendingRequest(job, template, request, now, now + timeout_s, in_flight)
         self._connections[connection][job.request] = pending
         return True
 
@@ -182,13 +188,13 @@ class ConnectionPool:
     def check_deadlines(self, now: float) -> None:
         """Fail overdue requests, and drop their connections."""
         for connection, pending in list(self._connections.items()):
-            late = [one for one in pending.values() if one.until <= now]
+            late = [one for one in pending.values() if one.deadline <= now]
             for one in late:
                 del pending[one.job.request]
             if late:
                 self._drop(connection)
             for one in late:
-                error = DeadlineExceeded(f"no response within {one.until - one.at:g} s")
+                error = DeadlineExceeded(f"no response within {one.deadline - one.sent_at:g} s")
                 self._post(LinkFailure(one.job, error))
 
     def close(self) -> None:
@@ -220,25 +226,25 @@ class ConnectionPool:
 
     def _receive(self, connection: TransportConnection) -> None:
         try:
-            heard = connection.receive()
+            responses = connection.receive()
         except WireError as error:  # invalid data: the teacher is faulty
             failed, self._connections[connection] = self._connections[connection], {}
             self._drop(connection)
             for one in failed.values():
-                self._post(self._checked(one, BadAnswer(str(error))))
+                self._post(self._to_outcome(one, BadAnswer(str(error))))
             return
         except OSError:
             self._drop(connection)
             return
         pending = self._connections[connection]
         refused = False
-        for number, outcome, without_memory in heard:
+        for number, outcome, without_memory in responses:
             one, is_refused = pending.pop(number), isinstance(outcome, AccessError)
             refused |= is_refused
             if without_memory or is_refused:
                 self._send_by_thread(one.job)
             else:
-                self._post(self._checked(one, outcome))
+                self._post(self._to_outcome(one, outcome))
         # If its credentials have expired, a new connection sends the current ones.
         if refused or (connection.leaving and not pending):
             self._drop(connection)
@@ -266,9 +272,9 @@ class TeacherLink:
         security: credentials; None: none.
         batches: the ring, for teachers that read shared memory; None: every batch is sent.
         inputs: names of the model's inputs, once probed.
-        found: the model, as of the latest probe.
-        keeps: split responses into rows for a label store.
-        exact: store the labels of each numerics_id separately.
+        model: the model, as of the latest probe.
+        stores_rows: split responses into rows for a label store.
+        by_numerics: store the labels of each numerics_id separately.
         inbox: inbox of the engine's thread; None: every request is sent by a thread.
         number: number of the link in the core.
     """
@@ -279,9 +285,9 @@ class TeacherLink:
     security: ClientSecurity | None = None
     batches: SharedBuffer | None = None
     inputs: tuple[str, ...] = ()
-    found: ModelDescription = field(default_factory=ModelDescription)
-    keeps: bool = False
-    exact: bool = False
+    model: ModelDescription = field(default_factory=ModelDescription)
+    stores_rows: bool = False
+    by_numerics: bool = False
     inbox: Inbox | None = None
     number: int = 0
     _jobs: SimpleQueue[TeacherRequest | None] = field(default_factory=SimpleQueue)
@@ -306,7 +312,7 @@ class TeacherLink:
     def send(self, job: TeacherRequest) -> None:
         """Send a request; posts `RequestDone` or `LinkFailure`."""
         pool, template = self._pool, self._template_of(job)
-        if pool is None or not pool.ask(job, template, self.request_timeout_s):
+        if pool is None or not pool.enqueue(job, template, self.request_timeout_s):
             self._send_by_thread(job)
 
     def check_deadlines(self, now: float) -> None:
@@ -368,9 +374,9 @@ class TeacherLink:
                 )
             if self.closed:
                 client.close()
-        found = self.found = client.probe(PROBE_TIMEOUT_S)
+        model = self.model = client.probe(PROBE_TIMEOUT_S)
         self._open_connection()
-        return tuple(tensor.name for tensor in found.inputs) or self.peer.inputs
+        return tuple(tensor.name for tensor in model.inputs) or self.peer.inputs
 
     # --- requests
 
@@ -392,13 +398,13 @@ class TeacherLink:
         started = time.monotonic()
         template = self._template_of(job)
         request = template.request(job)
-        with self._in_flight as beside:
+        with self._in_flight as in_flight:
             answer: LabelResponse | EdlError
             try:
                 answer = client.infer(request, self.request_timeout_s)
             except EdlError as error:
                 answer = error
-            pending = PendingRequest(job, template, request, started, inf, beside)
+            pending = PendingRequest(job, template, request, started, inf, in_flight)
             return self._checked(pending, answer)
 
     def _on_answer(self, pending: PendingRequest, answer: LabelResponse | EdlError) -> Outcome:
@@ -410,10 +416,10 @@ class TeacherLink:
 
     def _template_of(self, job: TeacherRequest) -> RequestTemplate:
         """Return the template of requests; it changes after a probe that finds another model."""
-        found, agreed, known = self.found, self._agreed, self._template
-        of = (found, agreed, job.fetches, job.forms)
+        model, agreed, known = self.model, self._agreed, self._template
+        of = (model, agreed, job.fetches, job.forms)
         if known is None or known[0] != of:
-            known = self._template = (of, template_of(job, self.peer, found, agreed))
+            known = self._template = (of, template_of(job, self.peer, model, agreed))
         return known[1]
 
     def _open_connection(self) -> None:
@@ -437,20 +443,21 @@ class TeacherLink:
         except RateLimited:
             raise
         except RetryableError as error:
-            if words := input_mismatch(self.found.inputs, job.inputs):
+            if words := input_mismatch(self.model.inputs, job.inputs):
                 raise RequestRefused(f"{words} (the server says: {error})") from None
             raise
         except BadAnswer:
             check_inputs_finite(job.inputs)  # bad inputs may be the cause
             raise
         said = answer.parameters
-        device_s = device_seconds(said.get("device_seconds"), now - pending.at, pending.beside)
+        elapsed_s = now - pending.sent_at
+        device_s = device_seconds(said.get("device_seconds"), elapsed_s, pending.in_flight)
         draining = bool(said.get("draining", False))
         content_id = str(said.get("content_id", "")) or self.peer.content_id
         numerics_id = str(said.get("numerics_id", "")) or self.peer.numerics_id
         rows: Sequence[LabelRow] = ()
-        if self.keeps and content_id:
-            content = Content(content_id, numerics_id if self.exact else "")
+        if self.stores_rows and content_id:
+            content = Content(content_id, numerics_id if self.by_numerics else "")
             rows = rows_of(answer, expected, content, self.peer.teacher_id)
         took_s = now - job.asked_at
         return RequestDone(job, labels, device_s, draining, took_s, content_id, numerics_id, rows)

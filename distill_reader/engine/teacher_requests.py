@@ -169,11 +169,11 @@ class RequestTemplate:
 
 
 def template_of(
-    job: TeacherRequest, peer: Peer, found: ModelDescription, agreed: tuple[str, ...] = ()
+    job: TeacherRequest, peer: Peer, model: ModelDescription, agreed: tuple[str, ...] = ()
 ) -> RequestTemplate:
     """Make the template of requests like `job` to `peer`; for the arguments see `expected_of`."""
     instance = {"teacher_id": peer.teacher_id, "incarnation": str(peer.incarnation)}
-    known = tuple(tensor.name for tensor in found.outputs)
+    known = tuple(tensor.name for tensor in model.outputs)
     fetches = _fetched(job.fetches, known, peer.foreign)
     outputs = fetches or known
     asked = {name: job.forms.of(name) for name in outputs}
@@ -182,24 +182,24 @@ def template_of(
         outputs if forms else fetches,
         instance if peer.incarnation else {},
         forms,
-        expected_of(job, peer, found, agreed),
+        expected_of(job, peer, model, agreed),
     )
 
 
 def expected_of(
-    job: TeacherRequest, peer: Peer, found: ModelDescription, agreed: tuple[str, ...] = ()
+    job: TeacherRequest, peer: Peer, model: ModelDescription, agreed: tuple[str, ...] = ()
 ) -> ExpectedResponse:
     """Return what responses of `peer` are checked against.
 
     Args:
         job: the request.
         peer: the teacher.
-        found: its model, as its server describes it.
+        model: description of its model by its server.
         agreed: names of the outputs that repeated responses had, if the server does not publish
             them; empty: unknown.
     """
     teacher_id = peer.teacher_id if peer.incarnation else ""
-    known = tuple(tensor.name for tensor in found.outputs) or agreed
+    known = tuple(tensor.name for tensor in model.outputs) or agreed
     return ExpectedResponse(
         teacher_id,
         peer.incarnation,
@@ -207,20 +207,20 @@ def expected_of(
         job.fetches or known,
         job.forms,
         peer.foreign,
-        {spec.name: spec for spec in found.outputs},
+        {spec.name: spec for spec in model.outputs},
         whole=not job.fetches,
     )
 
 
-def misfit_of_settings(config: ReaderConfig, peer: Peer, found: ModelDescription) -> str:
+def misfit_of_settings(config: ReaderConfig, peer: Peer, model: ModelDescription) -> str:
     """Describe the first contradiction between the settings and a teacher's model; empty: none.
 
     Args:
         config: settings of the member.
         peer: the teacher.
-        found: its model; what the server does not publish is not checked.
+        model: description of its model; what the server does not publish is not checked.
     """
-    inputs, outputs = ([spec.name for spec in specs] for specs in (found.inputs, found.outputs))
+    inputs, outputs = ([spec.name for spec in specs] for specs in (model.inputs, model.outputs))
     if inputs and config.feeds:
         named = [name for name, _ in config.feeds if name is not None]
         if wrong := [name for name in named if name not in inputs]:
@@ -238,7 +238,7 @@ def misfit_of_settings(config: ReaderConfig, peer: Peer, found: ModelDescription
     if not peer.foreign and (wrong := [n for n in config.labels.outputs if n not in outputs]):
         what = "a form, temperature or kind"
         return f"{what} is given for output {wrong[0]!r}, the model has {outputs}"
-    for spec in found.outputs:
+    for spec in model.outputs:
         if spec.name not in (fetched or outputs):
             continue
         form = config.labels.of(spec.name)
@@ -253,13 +253,13 @@ def misfit_of_settings(config: ReaderConfig, peer: Peer, found: ModelDescription
 
 
 def published_kinds(
-    config: ReaderConfig, peer: Peer, found: ModelDescription
+    config: ReaderConfig, peer: Peer, model: ModelDescription
 ) -> tuple[PublishedKind, ...]:
     """Return the kinds that `peer` publishes for the requested outputs."""
-    fetched = _fetched(config.fetches, tuple(spec.name for spec in found.outputs), peer.foreign)
+    fetched = _fetched(config.fetches, tuple(spec.name for spec in model.outputs), peer.foreign)
     return tuple(
         PublishedKind(spec.name, spec.kind, is_label=not _is_made(config.labels.of(spec.name)))
-        for spec in found.outputs
+        for spec in model.outputs
         if spec.kind and spec.name in (fetched or (spec.name,))
     )
 

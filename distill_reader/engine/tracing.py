@@ -66,7 +66,7 @@ class TraceWriter:
         track = self.tracks.of(teacher, begin, end)
         self._add(name, "X", TEACHERS, track, begin, dur=_dur(begin, end), args=args)
 
-    def news(self, teacher: str, name: str, at: float, args: Args = NONE) -> None:
+    def teacher_event(self, teacher: str, name: str, at: float, args: Args = NONE) -> None:
         """Write an instant event of a teacher, on its first track."""
         self._add(name, "i", TEACHERS, self.tracks.first(teacher), at, s="t", args=args)
 
@@ -185,7 +185,7 @@ class BatchTracer:
         if (batch := self._batches.pop(number, None)) is not None:
             self._draw(number, batch, at, "delivered")
 
-    def look(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         """Set the end time of batches that are left."""
         self._now = now
 
@@ -219,14 +219,14 @@ class StateTracer:
         self._state: tuple[str, float, str] | None = None  # (state, since, what it waits for)
         self._counted_at = 0.0
 
-    def look(self, members: Sequence[EnsembleMember], now: float) -> None:
+    def tick(self, members: Sequence[EnsembleMember], now: float) -> None:
         """Trace what has changed since the last call."""
-        self._look_at_teachers(members, now)
-        self._look_at_hedges(members, now)
+        self._trace_teachers(members, now)
+        self._trace_hedges(members, now)
         for member in members:
-            self._look_at_want(member, now)
-        self._look_at_pauses(members, now)
-        self._look_at_state(members, now)
+            self._trace_want(member, now)
+        self._trace_pauses(members, now)
+        self._trace_state(members, now)
         if now - self._counted_at >= COUNT_EVERY_S:
             self._counted_at = now
             count = self._writer.count
@@ -239,24 +239,24 @@ class StateTracer:
         self._draw_pause(now)
         self._draw_state(now)
 
-    def _look_at_teachers(self, members: Sequence[EnsembleMember], now: float) -> None:
+    def _trace_teachers(self, members: Sequence[EnsembleMember], now: float) -> None:
         teachers = frozenset(name for member in members for name in member.ledger.teachers)
         for name in sorted(teachers ^ self._teachers):
             what = "joined" if name in teachers else "gone"
-            self._writer.news(name, f"{name} {what}", now)
+            self._writer.teacher_event(name, f"{name} {what}", now)
         ejected = {
             k: v for member in members for k, v in member.core.teachers.breakers.ejected.items()
         }
         for name, cause in ejected.items():
             if name not in self._ejected:
-                self._writer.news(
+                self._writer.teacher_event(
                     name, f"{name} ejected: it {IN_WORDS[cause]}", now, {"cause": cause}
                 )
         for name in self._ejected.keys() & teachers - ejected.keys():
-            self._writer.news(name, f"{name} let in again", now)
+            self._writer.teacher_event(name, f"{name} let in again", now)
         self._teachers, self._ejected = teachers, ejected
 
-    def _look_at_hedges(self, members: Sequence[EnsembleMember], now: float) -> None:
+    def _trace_hedges(self, members: Sequence[EnsembleMember], now: float) -> None:
         hedged = frozenset(
             (place, request)
             for place, member in enumerate(members)
@@ -268,14 +268,14 @@ class StateTracer:
             self._writer.moment(HEDGES, f"hedge of request {request}", now, args)
         self._hedged = hedged
 
-    def _look_at_want(self, member: EnsembleMember, now: float) -> None:
+    def _trace_want(self, member: EnsembleMember, now: float) -> None:
         service, decision = member.config.service, member.core.decision
         if self._wants.get(service) != decision.want:
             self._wants[service] = decision.want
             args = {"service": service, "reason": decision.reason}
             self._writer.moment(WANTS, f"want {decision.want}", now, args)
 
-    def _look_at_pauses(self, members: Sequence[EnsembleMember], now: float) -> None:
+    def _trace_pauses(self, members: Sequence[EnsembleMember], now: float) -> None:
         for member in members:
             turn = member.core.decision.turn
             if turn is not None and not turn.pulling:
@@ -292,7 +292,7 @@ class StateTracer:
             self._writer.slice(PAUSES, "pulling pauses", since, now, args)
             self._pause = None
 
-    def _look_at_state(self, members: Sequence[EnsembleMember], now: float) -> None:
+    def _trace_state(self, members: Sequence[EnsembleMember], now: float) -> None:
         state = members[0].core.decision.state
         if self._state is None or state != self._state[0]:
             self._draw_state(now)
@@ -387,17 +387,17 @@ class Timeline:
 
     # --- states
 
-    def look(self, members: Sequence[EnsembleMember], now: float) -> None:
+    def tick(self, members: Sequence[EnsembleMember], now: float) -> None:
         """Trace what has changed since the last call."""
-        self.batches.look(now)
-        self._changes.look(members, now)
+        self.batches.tick(now)
+        self._changes.tick(members, now)
         if now - self._flushed_at >= FLUSH_EVERY_S:
             self._flushed_at = now
             self._writer.flush()
 
     def close(self, now: float) -> None:
         """Write all open slices and close the file."""
-        self.batches.look(now)
+        self.batches.tick(now)
         self.batches.leave()
         self._changes.end(now)
         self._writer.end(now)

@@ -25,7 +25,7 @@ from .source import Mark, close_iterator, reading_mark, tell_epoch
 class _IterableSource:
     """An iterable of batches that the reader cannot divide among ranks."""
 
-    deals = False
+    divides_ids = False
 
     def __init__(self, iterable: Any) -> None:
         self._iterable = iterable

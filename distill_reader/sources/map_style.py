@@ -58,7 +58,7 @@ class MapSource:
                 f" {shard.rank} of {shard.world_size}; give the loader a sampler that knows nothing"
                 " of ranks, or leave world_size away"
             )
-        self.deals = own is None
+        self.divides_ids = own is None
         self._shard = shard if own is None else RankShard()
         self._seed = seed
 
@@ -136,7 +136,7 @@ class _MapIterator:
 
     def close(self) -> None:
         # Paddle's persistent workers cannot be used after an epoch that was left early.
-        if not (self._ended and self._loader.keeps):
+        if not (self._ended and self._loader.keeps_workers):
             close_iterator(self._batches)
             self._loader.close()
 
@@ -188,12 +188,12 @@ class BatchLoader(Protocol):
     Attributes:
         dataset: data set of the samples; its `set_epoch` is called if it exists.
         batch_sampler: yields the ids of each batch of an epoch; has a length.
-        keeps: whether its workers persist from epoch to epoch, unless one is left early.
+        keeps_workers: whether its workers persist from epoch to epoch, unless one is left early.
     """
 
     dataset: Any
     batch_sampler: Any
-    keeps: bool
+    keeps_workers: bool
 
     def read(self, plan: EpochPlan) -> Iterator[Any]:
         """Yield the batches of these ids, in order."""
@@ -217,7 +217,7 @@ def loader_of(given: Any) -> BatchLoader | None:
 class _OwnLoader:
     """Reads in this process, by `batches_of`."""
 
-    keeps = False
+    keeps_workers = False
 
     def __init__(
         self, dataset: Any, batch_sampler: Any, batches_of: Callable[[Any], Iterator[Any]]
@@ -252,7 +252,8 @@ class _FrameworkLoader:
         # Without __setattr__: PyTorch's forbids changes of constructor arguments.
         vars(self._copy).update(batch_sampler=self._plan, _iterator=None)
         persistent = ("persistent_workers", "_persistent_workers")
-        self.keeps = loader.num_workers > 0 and any(getattr(loader, n, False) for n in persistent)
+        persists = any(getattr(loader, name, False) for name in persistent)
+        self.keeps_workers = loader.num_workers > 0 and persists
 
     def read(self, plan: EpochPlan) -> Iterator[Any]:
         self._plan.batches = plan

@@ -103,12 +103,12 @@ class ResumableSource(Protocol):
 
     Attributes:
         kind: "map", "stateful", "plain", or a name for a source of your own.
-        deals: whether the source divides sample ids among ranks itself, so that its marks are also
-            valid for other numbers of ranks.
+        divides_ids: whether the source divides sample ids among ranks itself, so that its marks are
+            also valid for other numbers of ranks.
     """
 
     kind: str
-    deals: bool
+    divides_ids: bool
 
     def __len__(self) -> int:
         """Return the batches per epoch of this rank; raises TypeError if unknown."""

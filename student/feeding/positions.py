@@ -36,7 +36,7 @@ class SampleOrder:
 
     Attributes:
         batch_size: rows of the feed's own batches; None: unknown.
-        keeps: whether the loader keeps its workers from epoch to epoch.
+        keeps_workers: whether the loader keeps its workers from epoch to epoch.
 
     Raises:
         UsageError: its samples cannot be dealt to ranks; see `reason_not_shardable`.
@@ -52,7 +52,7 @@ class SampleOrder:
         self._seed = seed
         self._drawn: tuple[int, list[Any]] = (-1, [])
         self.batch_size: int | None = getattr(loader.batch_sampler, "batch_size", None)
-        self.keeps = loader.keeps
+        self.keeps_workers = loader.keeps_workers
 
     def identity(self) -> dict[str, Any]:
         """Return, as JSON values, what must be equal for positions to name the same samples."""

@@ -51,7 +51,7 @@ class ShardedSource:
     """
 
     kind = "sharded"
-    deals = False
+    divides_ids = False
     has_positions = True
 
     def __init__(
@@ -190,7 +190,7 @@ class _ShardedReading:
 
     def close(self) -> None:
         # Paddle's persistent workers cannot be used after an epoch that was left early.
-        if not (self._ended and self._source._ordered.keeps):
+        if not (self._ended and self._source._ordered.keeps_workers):
             close_iterator(self._batches)
             self._source._ordered.close()
 

@@ -226,7 +226,7 @@ class UnshardedSource:
     """
 
     kind = "unsharded"
-    deals = False
+    divides_ids = False
     has_positions = False
     total_batch: int | None = None
 

@@ -78,5 +78,5 @@ class InstantEngine:
         while len(self._announced) > left:
             pulled = self._announced.pop(self._rng.randrange(len(self._announced)))
             labels = BatchLabels({"soft": np.zeros(1, np.float32)}, Record(0, 0, ()))
-            self._stream.settle(pulled.number, labels)
+            self._stream.set_outcome(pulled.number, labels)
             self._stream.release([pulled.number])

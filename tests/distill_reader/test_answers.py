@@ -50,7 +50,7 @@ def test_good_answers_give_the_labels_asked_for_in_that_order() -> None:
 def test_the_only_output_of_a_foreign_server_may_have_a_name_of_its_own() -> None:
     foreign, its = replace(EXPECTED, foreign=True), answer({"output-0": LOGITS}, {})
     assert list(soft_labels(its, foreign)) == ["logits"]
-    half = replace(foreign, forms=LabelForms.given({"logits": "float16"}, None, False))
+    half = replace(foreign, forms=LabelForms.from_user({"logits": "float16"}, None, False))
     assert soft_labels(its, half)["logits"].dtype == np.float16
     for refused in (its, answer({"a": LOGITS, "b": LOGITS}, {}), answer({}, {})):
         with pytest.raises(BadAnswer, match="lacks 'logits'"):
@@ -119,7 +119,7 @@ def test_our_own_teachers_answer_in_the_dtype_that_they_declare() -> None:
     form = LabelForm("float16")
     asked = answer({"logits": LOGITS.astype(np.float16)})
     said = replace(asked, output_parameters={"logits": form.parameters()})
-    half = replace(expected, forms=LabelForms.given({"logits": "float16"}, None, False))
+    half = replace(expected, forms=LabelForms.from_user({"logits": "float16"}, None, False))
     assert soft_labels(said, half)["logits"].dtype == np.float16
 
 
@@ -150,7 +150,7 @@ IN_PARTS = {part: FORM.parameters(4) for part in FORM.parts("logits")}
 def asked_for(
     form: str | None, temperature: float | None = None, expand: bool = True
 ) -> ExpectedResponse:
-    return replace(EXPECTED, forms=LabelForms.given(form, temperature, expand))
+    return replace(EXPECTED, forms=LabelForms.from_user(form, temperature, expand))
 
 
 def in_parts(**other: Any) -> LabelResponse:
@@ -199,7 +199,7 @@ def test_probabilities_of_a_server_without_forms_are_seen_as_such() -> None:
 
 
 def test_each_output_has_the_form_that_was_asked_for_it() -> None:
-    forms = LabelForms.given({"logits": "topk:2"}, {"other": 1.0}, True)
+    forms = LabelForms.from_user({"logits": "topk:2"}, {"other": 1.0}, True)
     both = answer({"logits": ROWS, "hidden": ROWS.astype("f8"), "other": ROWS})
     labels = soft_labels(both, replace(EXPECTED, outputs=(), forms=forms))
     assert list(labels) == ["logits", "hidden", "other"]

@@ -44,7 +44,7 @@ def test_it_survives_the_way_to_the_engine(tmp_path: Path) -> None:
         fetches=("logits",),
         wait_s=None,
         priority=-3,
-        labels=LabelForms.given({"logits": "topk:20"}, 4, expand=False),
+        labels=LabelForms.from_user({"logits": "topk:20"}, 4, expand=False),
         security=security_of(TLS(Authority(tmp_path).issue("student").ca), token),
     )
     assert (type(config.rank), type(config.ordered)) == (int, bool)
@@ -54,11 +54,11 @@ def test_it_survives_the_way_to_the_engine(tmp_path: Path) -> None:
 
 
 def test_forms_are_for_every_output_or_for_those_that_are_named() -> None:
-    assert LabelForms.given(None, None, True) == AS_GIVEN
+    assert LabelForms.from_user(None, None, True) == AS_GIVEN
     assert AS_GIVEN.of("logits") is None
-    every = LabelForms.given("topk:20", None, True)
+    every = LabelForms.from_user("topk:20", None, True)
     assert every.of("logits") == every.of("hidden") == LabelForm(None, 20)
-    some = LabelForms.given({"logits": "topk:20"}, {"logits": 4, "aux": 2}, True)
+    some = LabelForms.from_user({"logits": "topk:20"}, {"logits": 4, "aux": 2}, True)
     assert some.of("logits") == LabelForm(None, 20, 4.0)
     assert some.of("aux") == LabelForm(temperature=2.0)
     assert some.of("hidden") is None
@@ -77,7 +77,7 @@ def test_forms_are_for_every_output_or_for_those_that_are_named() -> None:
 )
 def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        LabelForms.given(form, temperature, True)
+        LabelForms.from_user(form, temperature, True)
 
 
 @pytest.mark.parametrize(

@@ -224,16 +224,21 @@ def test_batches_of_unlike_fields_are_of_unlike_kinds(world: World) -> None:
 LOGITS = np.array([[0.0, 3.6], [5.0, -1.0]], np.float32)
 GIVEN = softmax(LOGITS, 1.0)
 LOGARITHMS = np.log(GIVEN)
-STATED = LabelForms.given("topk:1", None, True, "probabilities")
+STATED = LabelForms.from_user("topk:1", None, True, "probabilities")
 
 
 @pytest.mark.parametrize(
     ("shares", "forms", "kinds", "mean"),
     [
         # What is averaged are the probabilities that follow from logits.
-        ([(0.5, LOGITS), (0.5, LOGITS)], LabelForms.given(None, None, True, "logits"), (), GIVEN),
+        (
+            [(0.5, LOGITS), (0.5, LOGITS)],
+            LabelForms.from_user(None, None, True, "logits"),
+            (),
+            GIVEN,
+        ),
         # The teachers have applied the temperature.
-        ([(0.25, GIVEN), (0.75, GIVEN)], LabelForms.given(None, 2.0, True), (), GIVEN),
+        ([(0.25, GIVEN), (0.75, GIVEN)], LabelForms.from_user(None, 2.0, True), (), GIVEN),
         # Of one service come logits, of the other what its softmax made of the same.
         ([(0.5, GIVEN), (0.5, LOGITS)], AS_GIVEN, ("", "logits"), GIVEN),
         ([(0.5, GIVEN), (0.5, LOGITS)], AS_GIVEN, ("probabilities", "logits"), GIVEN),

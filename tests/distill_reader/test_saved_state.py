@@ -163,7 +163,7 @@ def test_what_cannot_be_dealt_anew_keeps_its_number_of_ranks() -> None:
 def test_other_labels_are_told_and_do_not_stop_it(caplog: pytest.LogCaptureFixture) -> None:
     state = state_of(rows(), SOME)
     with caplog.at_level(logging.WARNING):
-        load(state, rows(), service="t", labels=LabelForms.given("float16", None, True))
+        load(state, rows(), service="t", labels=LabelForms.from_user("float16", None, True))
     assert "service was 's' and is 't'" in caplog.text
     assert "float16" in caplog.text
     caplog.clear()

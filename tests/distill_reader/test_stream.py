@@ -44,7 +44,7 @@ class Played(BatchStream):
 
     def label(self, *numbers: int, labels: BatchLabels | EdlError = LABELS) -> None:
         for number in numbers:
-            self.settle(number, labels)
+            self.set_outcome(number, labels)
         self.release(numbers)
 
     def taken(self) -> int | None:
@@ -63,7 +63,7 @@ def stream() -> Played:
 def test_batches_are_taken_as_they_are_released(stream: Played) -> None:
     first, second, third = stream.pull(3)
     for number in (first, second, third):
-        stream.settle(number, LABELS)
+        stream.set_outcome(number, LABELS)
     assert stream.taken() is None
     stream.withdraw(first)
     stream.release([third, second])
@@ -140,7 +140,7 @@ def test_a_new_epoch_drops_what_the_old_one_held(stream: Played) -> None:
 
     old, (first, second, third) = stream.epoch, stream.pull(3)
     stream.label(first)
-    stream.settle(second, LABELS)
+    stream.set_outcome(second, LABELS)
     assert snapshot() == ([first, second, third], [first, second], [first])
     stream.begin()
     assert snapshot() == ([], [], [])

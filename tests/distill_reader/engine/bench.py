@@ -47,7 +47,7 @@ def tell_ledger(member: EnsembleMember, event: LedgerEvent) -> None:
     core = member.core
     core._out = []  # noqa: SLF001  # as `handle` does it
     core._apply(event)  # noqa: SLF001
-    member._carry_out(core._out)  # noqa: SLF001
+    member._execute(core._out)  # noqa: SLF001
 
 
 class Bench:

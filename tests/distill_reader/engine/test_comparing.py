@@ -267,7 +267,7 @@ def told(array: Array, forms: LabelForms) -> dict[str, Array]:
 def test_noise_is_no_lie_and_labels_of_other_samples_are(
     seed: int, form: str | None, temperature: float | None, expand: bool, noise: float
 ) -> None:
-    forms = LabelForms.given(form, temperature, expand)
+    forms = LabelForms.from_user(form, temperature, expand)
     ours = logits(seed)
     moved = ours + noise * np.sin(1000 * ours)
     assert agree(told(ours, forms), told(moved, forms), SAME, forms)
@@ -278,7 +278,7 @@ def test_noise_is_no_lie_and_labels_of_other_samples_are(
 
 @pytest.mark.parametrize("expand", [True, False])
 def test_classes_at_the_edge_of_top_k_may_change_places(expand: bool) -> None:
-    forms = LabelForms.given("topk:3", None, expand)
+    forms = LabelForms.from_user("topk:3", None, expand)
     ours = np.array([[9, 5.0, 4.0001, 4.0, 0, 0, 0]], np.float32)
     theirs = np.array([[9, 5.0, 4.0, 4.0001, 0, 0, 0]], np.float32)
     one, other = told(ours, forms), told(theirs, forms)

@@ -11,8 +11,8 @@ from unittest import mock
 
 import pytest
 
-from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.connection_attempts import ConnectionAttempts
+from edl.distill_reader.engine.inbox import Inbox
 from edl.scheduler.reader_core.events import PathsTried, Peer
 from edl.tests.waiting import DEADLINE_S
 

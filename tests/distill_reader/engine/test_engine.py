@@ -112,9 +112,9 @@ def test_long_pauses_end_without_others(bench: Bench, monkeypatch: pytest.Monkey
     assert breakers.pause_s("a", 1, now) > 15.0
     bench.assign("a", lost=["b"], ready=False)
     probed.clear()
-    member.look(now + 0.9)
+    member.tick(now + 0.9)
     assert probed == []
-    member.look(now + 1.1)
+    member.tick(now + 1.1)
     assert probed == ["a"]
 
 
@@ -126,7 +126,7 @@ def test_what_a_revoked_teacher_does_not_answer_is_asked_of_another(bench: Bench
     bench.assign("b", ready=False)
     now = time.monotonic()
     for tick in range(200):
-        member.look(now + 0.05 * tick)
+        member.tick(now + 0.05 * tick)
         bench.answer_all("b")
     assert member.ledger.labelled == 2
     assert bench.batches_at("a") == [0, 1]
@@ -244,7 +244,7 @@ def test_a_change_of_content_now_voids_what_is_not_delivered(upgrade: Bench) -> 
     assert member.labels.nbytes == 0
     assert upgrade.batches_at("b") == [2, 3]
     upgrade.outcome(old, RequestDone(late, {"soft": labels(2)}, 0.001, False, 0.01))
-    assert (member.labels.discards, member.ledger.labelled) == (1, 0)
+    assert (member.labels.discarded_responses, member.ledger.labelled) == (1, 0)
     for number, deliverable in ((2, 1), (3, 2)):
         upgrade.answer("b", number)
         assert member.ledger.labelled == deliverable
@@ -432,7 +432,7 @@ def stored(tmp_path: Path) -> Iterator[Bench]:
         bench.member.label_cache.on_opened(None)
         for number in range(3):
             bench.batch(number)
-            bench.member.look(float(number))
+            bench.member.tick(float(number))
             assert bench.member.ledger.awaits_store(number)
             bench.store_has(number, "old", rows=0)
         bench.answer("a", 0)
@@ -443,7 +443,7 @@ def stored(tmp_path: Path) -> Iterator[Bench]:
 
 def exchange(bench: Bench) -> None:
     bench.assign(peer("b", "new"), advice=Advice("new", "", 1))
-    bench.member.look(5.0)
+    bench.member.tick(5.0)
 
 
 def test_after_an_exchange_only_rows_that_the_store_lacks_are_sent(stored: Bench) -> None:
@@ -462,12 +462,12 @@ def test_what_was_looked_up_of_the_old_model_comes_too_late(stored: Bench) -> No
     member = stored.member
     for number in (3, 4):
         stored.batch(number)
-    member.look(4.0)
+    member.tick(4.0)
     stored.store_has(4, "old")  # before batch 3, behind which it waits
     exchange(stored)
     for number in (1, 2, 3):
         stored.store_has(number, "old")
-        member.look(6.0 + number)
+        member.tick(6.0 + number)
     assert stored.labelled() == {}
     assert member.ledger.awaits_store(1)
     for number in (1, 2, 3):

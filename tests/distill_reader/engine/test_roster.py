@@ -37,9 +37,9 @@ def test_without_teachers_the_services_that_have_some_are_named(
         roster.start()
         try:
             roster.report(pb.StudentReport(incarnation=1, want=1))
-            wait_until(lambda: "services" in roster.why())
+            wait_until(lambda: "services" in roster.missing_reason())
             none = "no teacher of service 'resnet110' is registered"
-            assert roster.why() == f"{none}; services with teachers: {said}"
+            assert roster.missing_reason() == f"{none}; services with teachers: {said}"
         finally:
             roster.stop()
 

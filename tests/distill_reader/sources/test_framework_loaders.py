@@ -181,7 +181,7 @@ def test_loaders_without_ids_are_plain() -> None:
 
 def test_a_distributed_sampler_is_told_the_epoch_and_keeps_its_part() -> None:
     parts = [source_of(distributed(2, rank), RankShard(rank, 2), 0) for rank in (0, 1)]
-    assert all(isinstance(part, MapSource) and not part.deals for part in parts)
+    assert all(isinstance(part, MapSource) and not part.divides_ids for part in parts)
     for epoch in (0, 1):
         ids = [i for part in parts for b in read(part.begin(epoch, 0, None))[0] for i in b]
         assert set(ids) == set(range(SAMPLES))

@@ -85,7 +85,7 @@ def test_generators_of_the_process_stay_as_they_were() -> None:
 class PersistentWorkerLoader:
     """A loader whose workers have read the data set when they began, and are kept."""
 
-    keeps = True
+    keeps_workers = True
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset

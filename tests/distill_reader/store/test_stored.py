@@ -43,7 +43,7 @@ CLASSES = 12
 CONTENT = Content("c")
 TEXTS = [None, "float32", "bfloat16", "float16", "topk:3", "topk:5"]
 FORMS = st.builds(
-    LabelForms.given, st.sampled_from(TEXTS), st.sampled_from([None, 1.0, 4.0]), st.booleans()
+    LabelForms.from_user, st.sampled_from(TEXTS), st.sampled_from([None, 1.0, 4.0]), st.booleans()
 )
 ALL = LabelSelection((), AS_GIVEN)
 
@@ -96,7 +96,7 @@ def test_the_loop_gets_from_a_store_what_it_got_from_the_teacher(
 
 @given(st.lists(st.sampled_from(["whole", "poor", "both", "none"]), min_size=1, max_size=8))
 def test_rows_of_many_kinds_stand_in_one_batch(kinds: list[str]) -> None:
-    topk = LabelSelection((), LabelForms.given("topk:3", 4.0, True))
+    topk = LabelSelection((), LabelForms.from_user("topk:3", 4.0, True))
     rows: list[LabelRow | None] = []
     for number, kind in enumerate(kinds):
         (whole,), (poor,) = kept([number]), kept([number], topk)
@@ -131,12 +131,12 @@ def test_rows_of_another_shape_are_missing() -> None:
     assert found.rows == (0, 2)
     assert found.missing(3) == ((1, 2),)
     assert found.missing(5) == ((1, 2), (3, 5))
-    no_row_has_it = LabelSelection(("y",), LabelForms.given("topk:12", None, True))
+    no_row_has_it = LabelSelection(("y",), LabelForms.from_user("topk:12", None, True))
     assert cached_labels(short, no_row_has_it) == NO_LABELS
 
 
 def test_values_of_two_sizes_stand_in_one_batch() -> None:
-    forms = LabelForms.given("topk:2", None, False)
+    forms = LabelForms.from_user("topk:2", None, False)
     requested = LabelSelection((), forms)
     rows = []
     for scale in (1.0, 1e6):
@@ -151,7 +151,7 @@ def test_values_of_two_sizes_stand_in_one_batch() -> None:
 
 
 def test_what_a_foreign_server_gives_is_kept_in_the_form_that_was_asked_for() -> None:
-    forms = LabelForms.given({"logits": "bfloat16"}, None, True)
+    forms = LabelForms.from_user({"logits": "bfloat16"}, None, True)
     answer = LabelResponse({"odd_name": np.ones((2, 5), np.float32)})
     expected = ExpectedResponse("", 0, "", ("logits",), forms, foreign=True)
     (row, _) = rows_of(answer, expected, CONTENT)
