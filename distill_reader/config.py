@@ -164,10 +164,12 @@ class ReaderConfig:
         if self.deterministic and rows is not None:
             raise UsageError(
                 "deterministic=True sends whole batches, as bits may depend on what is labelled"
-                " together: leave request_rows away"
+                " together: omit request_rows"
             )
-        if "/" in self.job or self.rank < 0:
-            raise UsageError(f"job {self.job!r} must not hold '/', rank {self.rank} not below 0")
+        if "/" in self.job:
+            raise UsageError(f"job {self.job!r} contains '/': name it without")
+        if self.rank < 0:
+            raise UsageError(f"rank is an integer from 0, not {self.rank}")
         if self.seed < 0:
             raise UsageError(f"seed is an integer from 0, not {self.seed}")
         if self.trace_max_bytes < _MIN_TRACE_BYTES:
@@ -181,7 +183,7 @@ class ReaderConfig:
         self.labels.check_fetched(self.fetches)
         if self.mixing is not None and not self.labels.expand:
             raise UsageError(
-                "labels of several services are averaged dense: leave expand_labels be"
+                "labels of several services are averaged dense: do not set expand_labels=False"
             )
         self.policy()
         self.shard()
@@ -206,7 +208,7 @@ class ReaderConfig:
         try:
             return Policy(self.no_teacher, self.wait_s if waits else self.no_teacher_s)
         except ValueError as error:
-            raise UsageError(f"no_teacher={self.no_teacher!r} cannot be: {error}") from None
+            raise UsageError(f"invalid no_teacher={self.no_teacher!r}: {error}") from None
 
     @property
     def student_id(self) -> str:
@@ -268,7 +270,7 @@ def rank_of(rank: int | None) -> int:
         if value := os.environ.get(variable, ""):
             if value.isdecimal():
                 return int(value)
-            raise UsageError(f"{variable}={value} is no rank: give the reader its rank=")
+            raise UsageError(f"{variable}={value} is not a rank: set rank= of the reader")
     return 0
 
 

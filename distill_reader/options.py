@@ -205,7 +205,7 @@ class EnsemblePolicy:
         try:
             return Ensemble(weights, self.missing, self.missing_after_s)
         except ValueError as error:
-            raise UsageError(f"labels cannot be mixed so: {error}") from None
+            raise UsageError(f"invalid ensemble: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

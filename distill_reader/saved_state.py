@@ -150,7 +150,7 @@ def _check_fits(state: State, source: ResumableSource, config: ReaderConfig) -> 
     if "ensemble" not in state["labels"]:  # an older version saved the state
         labels.pop("ensemble", None)
     if differing := _differences(state["labels"], labels):
-        log.warning("the state that is loaded was saved where labels were others: %s", differing)
+        log.warning("the loaded state was saved with different label settings: %s", differing)
 
 
 def _is_state(state: Any) -> bool:
@@ -172,16 +172,16 @@ def _resharded(
 ) -> StreamProgress:
     """Convert the states of another number of ranks to progress for `config.world_size` ranks."""
     before = states[0]["world_size"]
-    change = f"from world_size {before} to {config.world_size}"
+    change = f"with {config.world_size} instead of {before} ranks"
     if not source.divides_ids:
         raise UsageError(
-            f"a {source.kind} source cannot go on {change}: only a map-style source whose ids the"
-            " reader deals out itself can; keep the number of ranks, or begin the epoch anew"
+            f"cannot resume a {source.kind} source {change}: only map-style sources that the reader"
+            " divides support this; keep the number of ranks, or begin the epoch anew"
         )
     by_rank = {state["rank"]: state for state in states}
     if sorted(by_rank) != list(range(before)) or any(s["world_size"] != before for s in states):
         raise UsageError(
-            f"to go on {change}, load the states of all {before} ranks, as"
+            f"to resume {change}, load the states of all {before} ranks, as"
             f" load_state_dict([rank 0's, rank 1's, ...]); these are of the ranks {sorted(by_rank)}"
         )
     in_order = [by_rank[rank] for rank in range(before)]
@@ -194,7 +194,7 @@ def _resharded(
         gone = None if mark is None else _delivered_by_all(mark, in_order, epoch, source)
     if mark is None or gone is None:
         raise UsageError(
-            f"ranks that go on {change} must have stood at the same step; they have delivered"
+            f"to resume {change}, all must have stopped at the same step; they have delivered"
             f" {[[s['epoch'], s['batches']] for s in in_order]} (epoch, batches)"
         )
     return (

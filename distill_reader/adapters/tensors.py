@@ -52,13 +52,13 @@ def array_of(node: Any) -> tuple[Array, TensorKind] | None:
 def _checked(array: Array) -> Array:
     if array.dtype.hasobject:
         raise BatchError(
-            "an array of Python objects cannot travel; use a fixed dtype, or a list of arrays or"
-            " values"
+            "an array of Python objects cannot be sent to teachers; use a fixed dtype, or a list of"
+            " arrays or values"
         )
     if array.dtype.names is not None or isinstance(array, np.ma.MaskedArray):
         raise BatchError(
-            f"a {type(array).__name__} of dtype {array.dtype} cannot travel; use one plain array"
-            " for each of its fields, and one for a mask"
+            f"a {type(array).__name__} of dtype {array.dtype} cannot be sent to teachers; use one"
+            " plain array for each of its fields, and one for a mask"
         )
     return array
 
@@ -207,7 +207,8 @@ def _torch_array_of(node: Any) -> tuple[Array, TorchKind] | None:
     if odd or tensor.layout != torch.strided:
         raise BatchError(
             f"a torch tensor of layout {tensor.layout}, dtype {tensor.dtype}, device"
-            f" {tensor.device} cannot travel; make it a dense one, as by to_dense() or dequantize()"
+            f" {tensor.device} cannot be sent to teachers; make it a dense one, as by"
+            " to_dense() or dequantize()"
         )
     kind = TorchKind(tensor.device, tensor.requires_grad)
     # A plain Tensor: a subclass may override each of the calls below.
@@ -225,8 +226,8 @@ def _torch_numbers(tensor: Any) -> Array:
         array: Array = tensor.numpy()
     except TypeError:
         raise BatchError(
-            f"a torch tensor of dtype {tensor.dtype} cannot travel; cast it to one that numpy has,"
-            " or to bfloat16"
+            f"a torch tensor of dtype {tensor.dtype} cannot be sent to teachers; cast it to one"
+            " that numpy has, or to bfloat16"
         ) from None
     return array
 

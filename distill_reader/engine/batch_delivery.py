@@ -207,10 +207,7 @@ class BatchDelivery:
 
 def poison(number: int, reasons: tuple[str, ...]) -> str:
     """Return the error message for a batch that teachers refuse."""
-    return (
-        f"batch {number} will never be labelled: {'; '.join(reasons)} (so many refusals are enough"
-        " to blame the batch, or there is no other teacher to ask)"
-    )
+    return f"teachers refuse batch {number}: {'; '.join(reasons)}; no other teacher is asked"
 
 
 def _unseen_names(config: ReaderConfig) -> tuple[str, ...]:

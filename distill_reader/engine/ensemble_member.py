@@ -439,7 +439,7 @@ class EnsembleMember:
         output, apart = greatest_difference(first, second)
         self._dispute = (
             f"teachers {', '.join(disputed.teachers)} of {self.config.service!r} disagree by"
-            f" {apart} on output {output!r}; another one is needed to tell who is wrong"
+            f" {apart} on output {output!r}; a third teacher is needed to tell which one is wrong"
         )
         log.warning("%s", self._dispute)
 

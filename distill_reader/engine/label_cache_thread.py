@@ -367,7 +367,10 @@ class LabelCacheThread:
                 self.stats = store.stats
                 return
             except Exception as error:  # in any case, the engine must not wait for ever
-                log.exception("the label store %s is left alone", self._settings.path)
+                log.exception(
+                    "stopped using the label store %s after an unexpected error",
+                    self._settings.path,
+                )
                 self._give_up(error)
         self._inbox.post(self._listener.on_opened, None)  # a second call if the store was open
         self._do_without()

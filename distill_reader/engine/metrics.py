@@ -175,13 +175,13 @@ _STREAM: Final = (
     ),
     _counter(
         "samples_delivered",
-        "Rows of those batches.",
+        "Samples of the delivered batches.",
         lambda m: m.core.stats.samples_taken,
     ),
     MetricFamily(
         "gauge",
         "samples_per_second",
-        "Rows taken, over the last seconds.",
+        "Samples delivered per second, over the last seconds.",
         lambda seen: [((), seen.member.core.stats.samples_per_s(seen.now))],
     ),
     _counter(
@@ -199,7 +199,9 @@ _STREAM: Final = (
         "Time that the training loop waited for the source of batches.",
         lambda m: m.core.memory.source_wait_s,
     ),
-    MetricFamily("gauge", "state", "1 for what the reader is doing, else 0.", _states, ("state",)),
+    MetricFamily(
+        "gauge", "state", "1 for the current state of the reader, else 0.", _states, ("state",)
+    ),
     _gauge(
         "volume_bytes",
         "Bytes of batches that are labelled and not yet consumed.",
@@ -208,18 +210,18 @@ _STREAM: Final = (
     MetricFamily(
         "gauge",
         "threshold_bytes",
-        "Thresholds of the volume: pulling pauses above ut and goes on below lt.",
+        "Pulling pauses above ut and resumes below lt.",
         lambda seen: [(("ut",), seen.upper_bytes), (("lt",), seen.lower_bytes)],
         ("threshold",),
     ),
     _gauge(
         "label_bytes",
-        "Bytes of labels that have come and wait for those of an earlier batch.",
+        "Bytes of labels that wait for those of an earlier batch.",
         lambda m: m.labels.nbytes,
     ),
     _gauge(
         "data_epoch",
-        "Epochs of the data that were begun.",
+        "Epochs of the data that have begun.",
         lambda m: m.core.contents.switch.data_epoch,
     ),
 )
@@ -229,43 +231,43 @@ _BATCHES: Final = (
     MetricFamily(
         "counter",
         "forgone_batches",
-        "Batches that went without labels of the service, as it had no teacher.",
+        "Batches without labels of the service, because it had no teacher.",
         lambda seen: [((), seen.without_labels)],
     ),
     _counter(
         "poison_batches",
-        "Batches that three teachers refused which label others, or all such if fewer.",
+        "Batches that were refused by three teachers (or all, if fewer) which label others.",
         lambda m: m.poisoned,
     ),
     _counter(
         "relabelled_batches",
-        "Batches whose labels were thrown away: of another model, or of a teacher that lied.",
+        "Batches whose labels were discarded: of another model, or of a teacher with wrong labels.",
         lambda m: m.relabelled,
     ),
     MetricFamily(
         "gauge",
         "ensemble_weight",
-        "With which the labels of the service are in the latest batch; 0: they are missing.",
+        "Weight of the labels of the service in the latest batch; 0: they are missing.",
         _weight,
     ),
 )
 
 #: Requests and teachers in total.
 _TEACHERS: Final = (
-    _gauge("want", "Teachers asked for.", lambda m: m.core.decision.want),
+    _gauge("want", "Teachers that the reader asks for.", lambda m: m.core.decision.want),
     _gauge(
         "needed",
-        "n = ceil(t_t / t_s); 0 while a time is not known.",
+        "n = ceil(t_t / t_s); 0 while a time is unknown.",
         lambda m: m.core.decision.needed,
     ),
     _gauge(
         "teacher_seconds_per_sample",
-        "t_t: the speeds of its teachers, averaged; 0 while it is not known.",
+        "t_t: mean over the teachers; 0 while unknown.",
         lambda m: m.core.stats.t_t_s or 0.0,
     ),
     _gauge(
         "student_seconds_per_sample",
-        "t_s: the training step, unhindered; 0 while it is not known.",
+        "t_s: time of the training step; 0 while unknown.",
         lambda m: m.core.stats.t_s_s or 0.0,
     ),
     MetricFamily(
@@ -279,36 +281,36 @@ _TEACHERS: Final = (
     ),
     _gauge(
         "stragglers",
-        "Teachers that are much slower than the others, or say nothing.",
+        "Teachers that are much slower than the others, or do not answer.",
         lambda m: len(m.core.teachers.lateness.stragglers),
     ),
-    _gauge("requests_in_flight", "Requests under way at teachers.", lambda m: m.ledger.in_flight),
-    _counter("resends", "Requests beyond the first of their rows.", lambda m: m.ledger.resends),
+    _gauge("requests_in_flight", "Requests in flight.", lambda m: m.ledger.in_flight),
+    _counter("resends", "Requests beyond the first for their rows.", lambda m: m.ledger.resends),
     _counter(
         "hedges",
-        "Requests that were asked of a second teacher, as the first was late.",
+        "Requests that were also sent to a second teacher because the first was late.",
         lambda m: m.ledger.hedges,
     ),
     _counter(
         "canaries",
-        "Requests that were asked of a second teacher, to compare what both say.",
+        "Requests that were also sent to a second teacher to compare the labels.",
         lambda m: m.ledger.probes,
     ),
     _counter(
         "discards",
-        "Answers that came late, twice, or from a model that was exchanged.",
+        "Answers that were dropped: late, duplicate, or from a replaced model.",
         lambda m: m.labels.discarded_responses,
     ),
     MetricFamily(
         "counter",
         "ejections",
-        "Times that a teacher was put out of the pool, to be probed later.",
+        "Times that a circuit breaker ejected a teacher.",
         _ejections,
         ("cause",),
     ),
     _counter(
         "readmissions",
-        "Times that an ejected teacher was let in again.",
+        "Times that an ejected teacher was readmitted.",
         lambda m: m.core.teachers.breakers.readmissions,
     ),
 )
@@ -317,23 +319,23 @@ _TEACHERS: Final = (
 _EACH_TEACHER: Final = (
     _by_teacher(
         "samples_per_second",
-        "Rows that the teacher labels, over the last seconds.",
+        "Samples that the teacher labels per second, over the last seconds.",
         lambda seen, teacher: seen.times.samples_per_s(teacher, seen.now),
     ),
     _by_teacher(
         "requests_in_flight",
-        "Requests under way at the teacher.",
+        "Requests in flight at the teacher.",
         lambda seen, teacher: len(seen.member.ledger.in_flight_at(teacher)),
     ),
     _by_teacher(
         "window",
-        "Requests that the teacher may have under way.",
+        "Requests that the teacher may have in flight.",
         lambda seen, teacher: seen.member.core.pace.window(teacher),
     ),
     MetricFamily(
         "gauge",
         "teacher_turnaround_seconds",
-        "Time from asking the teacher to having its labels: quantiles of its latest answers.",
+        "Time from request to labels of the teacher: quantiles of the latest answers.",
         _turnarounds,
         ("teacher", "quantile"),
     ),
@@ -341,13 +343,15 @@ _EACH_TEACHER: Final = (
 
 #: The label store.
 _STORE: Final = (
-    _stored("hits", "Samples whose labels were in the store.", lambda f: f.hits),
-    _stored("misses", "Samples whose labels were not.", lambda f: f.misses),
-    _stored("written", "Samples whose labels were put into it.", lambda f: f.written),
-    _stored("evicted", "Samples whose labels made room.", lambda f: f.evicted),
-    _stored("damaged", "Samples whose labels failed their checksum.", lambda f: f.damaged),
-    _stored("dropped", "Samples whose labels could not be put into it.", lambda f: f.dropped),
-    MetricFamily("gauge", "store_bytes", "Bytes of the store on the disk.", _store_bytes),
+    _stored("hits", "Samples found in the store.", lambda f: f.hits),
+    _stored("misses", "Samples not found in the store.", lambda f: f.misses),
+    _stored("written", "Samples stored.", lambda f: f.written),
+    _stored("evicted", "Samples that were evicted from the store.", lambda f: f.evicted),
+    _stored(
+        "damaged", "Samples in the store whose labels failed their checksum.", lambda f: f.damaged
+    ),
+    _stored("dropped", "Samples whose labels could not be stored.", lambda f: f.dropped),
+    MetricFamily("gauge", "store_bytes", "Size of the label store on disk.", _store_bytes),
 )
 
 FAMILIES: Final = (*_STREAM, *_BATCHES, *_TEACHERS, *_EACH_TEACHER, *_STORE)
@@ -358,8 +362,8 @@ LABELS: Final = ("service", "student")
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
 #: Help texts of metrics of the whole reader, with the label service="a+b".
-_PARTLY: Final = "Batches whose labels lack those of a service of the ensemble."
-_UNLABELLED: Final = "Batches that went without any soft label, as there was no teacher."
+_PARTLY: Final = "Batches that lack labels of one service of the ensemble."
+_UNLABELLED: Final = "Batches without any soft label, because there was no teacher."
 
 
 class Exporter:
@@ -384,7 +388,7 @@ class Exporter:
         self.registry = CollectorRegistry()
         self._seconds = Histogram(
             "edl_reader_request_seconds",
-            "Time from asking a teacher to having its labels.",
+            "Time from sending a request to receiving its labels.",
             LABELS,
             registry=self.registry,
             buckets=BUCKETS,

@@ -156,4 +156,4 @@ class ProfileRecorder:
             while (profile := self._to_write.get()) is not None:
                 file.write(profile)
         except OSError as error:
-            log.warning("the times of this run are not remembered for the next: %s", error)
+            log.warning("the profile of this job cannot be read or saved: %s", error)

@@ -31,7 +31,7 @@ def waiting_for(member: EnsembleMember) -> str:
     known = len(ledger.withheld)
     looked_up = known + (0 if member.label_cache is None else len(member.label_cache))
     if looked_up and ledger.unlabelled == known:
-        return f"{looked_up} batches wait for the label store, or the first answer"
+        return f"{looked_up} batches wait for the label store, or the first labelled batch"
     if (since := member.cut_off_since) is not None:
         at = time.strftime("%H:%M:%S", time.localtime(since))
         clauses = [f"{len(links)} of {len(links)} teachers unreachable since {at}"]

@@ -253,7 +253,7 @@ class StateTracer:
                     name, f"{name} ejected: it {IN_WORDS[cause]}", now, {"cause": cause}
                 )
         for name in self._ejected.keys() & teachers - ejected.keys():
-            self._writer.teacher_event(name, f"{name} let in again", now)
+            self._writer.teacher_event(name, f"{name} readmitted", now)
         self._teachers, self._ejected = teachers, ejected
 
     def _trace_hedges(self, members: Sequence[EnsembleMember], now: float) -> None:

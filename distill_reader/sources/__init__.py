@@ -46,8 +46,7 @@ def source_of(given: Any, shard: RankShard, seed: int) -> ResumableSource:
     if isinstance(given, ResumableSource):
         if shard.world_size > 1:
             raise UsageError(
-                f"a {type(given).__name__} has the batches of one rank already; leave world_size"
-                " away"
+                f"a {type(given).__name__} has the batches of one rank already; omit world_size"
             )
         return given
     if (loader := loader_of(given)) is not None:
@@ -57,8 +56,8 @@ def source_of(given: Any, shard: RankShard, seed: int) -> ResumableSource:
             raise UsageError(
                 f"a {type(given).__name__} cannot be divided among {shard.world_size} ranks: its"
                 " batches have no ids. Give a map-style DataLoader, or an iterable with"
-                " shard(rank, world_size), or one that has only this rank's batches, and leave"
-                " world_size away"
+                " shard(rank, world_size), or one that has only this rank's batches, and omit"
+                " world_size"
             )
         given = divide(rank=shard.rank, world_size=shard.world_size)
         return source_of(given, RankShard(), seed)

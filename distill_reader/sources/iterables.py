@@ -131,8 +131,8 @@ class _PlainIterator:
         self._trail = self._trail.extended(take_apart(batch).arrays)
         if self._trail.length == known.length and (parted := known.divergence(self._trail)):
             raise UsageError(
-                f"epoch {self._epoch} of the source is not the one that was read before: it goes"
-                f" another way between batches {parted[0]} and {parted[1]}; {_WHAT_HELPS}"
+                f"epoch {self._epoch} of the source is not the one that was read before: it"
+                f" differs between batches {parted[0]} and {parted[1]}; {_WHAT_HELPS}"
             )
 
 

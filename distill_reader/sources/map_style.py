@@ -56,7 +56,7 @@ class MapSource:
             raise UsageError(
                 f"the loader's sampler is for rank {own[0]} of {own[1]}, the reader for rank"
                 f" {shard.rank} of {shard.world_size}; give the loader a sampler that knows nothing"
-                " of ranks, or leave world_size away"
+                " of ranks, or omit world_size"
             )
         self.divides_ids = own is None
         self._shard = shard if own is None else RankShard()

@@ -281,8 +281,8 @@ class Database:
             self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             if time.monotonic() >= deadline:
                 raise StoreUnavailable(
-                    f"the log of the label store {self.path} cannot be taken into its file: others"
-                    " read it without a pause"
+                    f"the write-ahead log of {self.path} cannot be merged: other processes read the"
+                    " store without a pause"
                 )
             time.sleep(_RETRY_S)  # SQLite waits for readers, not for other checkpoints
 

@@ -96,9 +96,9 @@ def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, messag
         ({"limits": Limits(window=9)}, "window_max"),
         ({"limits": Limits(buffer_bytes=1)}, "upper_bytes <= buffer_bytes"),
         ({"timeouts": Timeouts(request_s=0)}, "request_s"),
-        ({"job": "a/b"}, "job"),
+        ({"job": "a/b"}, "job 'a/b' contains '/'"),
         ({"deterministic": True, "limits": Limits(request_rows="auto")}, "whole batches"),
-        ({"rank": -1}, "rank"),
+        ({"rank": -1}, "rank is an integer from 0, not -1"),
         (
             {"fetches": ["logits"], "label_form": {"logit": "float16"}},
             r"for output 'logit', and fetches are \['logits'\]",
@@ -153,7 +153,7 @@ def test_the_rank_is_that_of_the_launcher(
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
     if rank is None:
-        with pytest.raises(UsageError, match="RANK=first is no rank: give the reader its rank="):
+        with pytest.raises(UsageError, match="RANK=first is not a rank: set rank= of the reader"):
             DistilReader([], service="s", teachers=["127.0.0.1:9"])
     else:
         assert rank_of(given) == rank

@@ -322,5 +322,5 @@ def test_torch_tensors_that_numpy_cannot_hold_are_refused() -> None:
     for tensor in (torch.eye(3).to_sparse(), torch.ones(2, device="meta")):
         with pytest.raises(BatchError, match="to_dense"):
             take_apart((tensor,))
-    with pytest.raises(BatchError, match="float8_e5m2 cannot travel"):
+    with pytest.raises(BatchError, match="float8_e5m2 cannot be sent"):
         take_apart((torch.ones(2, dtype=torch.float8_e5m2),))

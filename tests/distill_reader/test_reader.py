@@ -215,7 +215,7 @@ def test_poison_names_the_batch_and_what_each_teacher_said(
     with reader_of(Batches(9), teacher, second) as reader:
         iterator = iter(reader)
         assert numbers_of(list(itertools.islice(iterator, 3))) == [0, 1, 2]
-        with pytest.raises(PoisonBatch, match=r"batch 3 .*too ugly.*too ugly"):
+        with pytest.raises(PoisonBatch, match=r"batch 3: .*too ugly.*too ugly"):
             next(iterator)
 
 

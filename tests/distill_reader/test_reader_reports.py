@@ -109,7 +109,7 @@ def test_an_ejection_is_told_counted_and_drawn(
     failed = [event for event in events if event["name"].startswith("failed: batch")]
     assert failed
     assert all(event["args"]["error"] for event in failed)
-    assert any("let in again" in event["name"] for event in events)
+    assert any("readmitted" in event["name"] for event in events)
 
 
 def test_callback_errors_logged(teacher: ScriptedTeacher, caplog: pytest.LogCaptureFixture) -> None:

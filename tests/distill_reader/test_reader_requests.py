@@ -285,7 +285,7 @@ def test_a_wrong_dtype_from_the_first_batch_on_is_a_usage_error(teacher: Scripte
 def test_a_dtype_that_no_teacher_can_get_is_poison(teacher: ScriptedTeacher) -> None:
     with (
         reader_of([(X,), (X.astype(np.complex64),)], teacher) as reader,
-        pytest.raises(PoisonBatch, match=r"batch 1 .*complex64 cannot be sent"),
+        pytest.raises(PoisonBatch, match=r"batch 1: .*complex64 cannot be sent"),
     ):
         list(reader)
 

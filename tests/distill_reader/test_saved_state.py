@@ -155,7 +155,7 @@ def test_what_cannot_be_dealt_anew_keeps_its_number_of_ranks() -> None:
             return Plain()
 
     states = [state_of(Divided(), StreamProgress(), rank=rank, world_size=2) for rank in range(2)]
-    with pytest.raises(UsageError, match="plain source cannot go on from world_size 2 to 3"):
+    with pytest.raises(UsageError, match="cannot resume a plain source with 3 instead of 2 ranks"):
         load(states, Divided(), rank=0, world_size=3)
     assert load(states, Divided(), rank=1, world_size=2) == StreamProgress()
 

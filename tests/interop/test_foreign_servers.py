@@ -79,7 +79,7 @@ def test_a_batch_that_is_not_for_its_model_is_named(address: str) -> None:
     with DistilReader(batches, service=MODEL, teachers=[address]) as reader:
         epoch = iter(reader)
         assert [next(epoch)[1] for _ in range(3)] == [0, 1, 2]
-        with pytest.raises(PoisonBatch, match=r"batch 3 .*\[-1, ?16\].*\[8, ?9\]"):
+        with pytest.raises(PoisonBatch, match=r"batch 3: .*\[-1, ?16\].*\[8, ?9\]"):
             next(epoch)
 
 

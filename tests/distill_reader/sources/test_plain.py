@@ -52,7 +52,7 @@ def test_a_replay_that_differs_says_where(data: st.DataObject) -> None:
     taken = data.draw(st.integers(1, COUNT))
     other = data.draw(st.integers(0, taken - 1))
     mark = marked(Source(COUNT, lambda n: np.full(2, n)), taken)
-    with pytest.raises(UsageError, match="another way between batches") as raised:
+    with pytest.raises(UsageError, match="it differs between batches") as raised:
         resumed(Source(COUNT, lambda n: np.full(2, n + (n == other))), taken, mark)
     words = str(raised.value).split("batches ")[1].split(";")[0]
     agreed, differs = (int(number) for number in words.split(" and "))

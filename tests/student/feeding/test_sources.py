@@ -196,7 +196,7 @@ def test_a_reader_takes_it_as_its_source() -> None:
     source = linked(empty_link())
     assert isinstance(source, ResumableSource)
     assert reader_source(source, RankShard(), 0) is source
-    with pytest.raises(UsageError, match="leave world_size away"):
+    with pytest.raises(UsageError, match="omit world_size"):
         reader_source(source, RankShard(0, 2), 0)
     with pytest.raises(UsageError, match="checkpoints"):
         source.begin(0, 3, None)
