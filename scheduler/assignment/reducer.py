@@ -2,10 +2,11 @@
 
 Each student gets labels of one content at a time. The content changes between two epochs, or at
 once if the operator says so. A new student starts on the next content if a teacher serves it, else
-on the current one. A student in the middle of an epoch keeps the current content even if no teacher
-serves it, because labels of two models are never mixed. The student is told the next content, waits
-between two epochs, and is moved then. It is moved at once if the plan says "now", or if its content
-is neither the current one nor served. It is only moved to a content that a teacher serves.
+on the current one. A student in the middle of an epoch keeps a content of the plan even if no
+teacher serves it, because an epoch has labels of one content. The student is told the next content,
+waits between two epochs, and is moved then. It is moved at once if the plan says "now", or if its
+content is *forgotten*: neither in the plan nor served. No teacher of that content is to come, so
+the stream would wait for ever. A student is only moved to a content that a teacher serves.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def _settled(
 
     Args:
         entry: the student.
-        plan: the content of the service.
+        plan: the contents of the service.
         served: contents that a teacher serves.
         between_epochs: it waits between two epochs and sends nothing until it is answered.
         recovering: only students between epochs move, because a move takes their teachers. If the
@@ -90,12 +91,13 @@ def _settled(
     goal, now = plan.next or plan.current, bool(plan.next) and plan.at == "now"
     known = plan.declared or bool(plan.next) or not recovering
     content = entry.content_id
+    is_forgotten = content not in served and content not in (plan.current, goal)
+    if is_forgotten and goal not in served:
+        goal = plan.current
     if not entry.labelled:
         content = goal if goal in served else plan.current
-    elif known and content != goal and goal in served:
-        forgotten = content not in served and content != plan.current
-        if between_epochs or ((now or forgotten) and not recovering):
-            content = goal
+    elif between_epochs or ((now or is_forgotten) and not recovering):
+        content = goal if known and goal in served else content
     coming = goal if known and content != goal and goal in served and not now else ""
     upgrading = entry.upgrading or bool(plan.next or coming)
     if (content, coming, upgrading) == (entry.content_id, entry.announced, entry.upgrading):

@@ -1,9 +1,12 @@
-"""Upgrades in any order of events: no student mixes two contents, none is stranded by a move."""
+"""Upgrades in any order of events: no student mixes two contents, none waits in vain for one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import combinations, product
+from typing import get_args
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -22,6 +25,7 @@ from edl.scheduler.assignment import (
     plan_is_complete,
     reduce,
 )
+from edl.scheduler.assignment.state import When, pools
 from edl.scheduler.reader_core.events import Advice
 from edl.scheduler.reader_core.model_switch import (
     AWAY_S,
@@ -48,6 +52,7 @@ class Reader:
         had_teachers: it has had some in this epoch, so it may have labels.
         labelled: the contents of the batches of this epoch.
         may_mix: in this epoch it was moved at once, rightly.
+        moved: the leader moved it within an epoch, and it has not followed yet.
         heard: the last change that it heard.
         mail: what it has not heard yet.
     """
@@ -57,6 +62,7 @@ class Reader:
     had_teachers: bool = False
     labelled: set[str] = field(default_factory=set)
     may_mix: bool = False
+    moved: bool = False
     heard: AssignmentChange | None = None
     mail: AssignmentChange | None = None
 
@@ -83,6 +89,22 @@ class Upgrade(RuleBasedStateMachine):
                 assert not old.teachers, f"{name} was stranded by its move"
             if name in self.readers:
                 self.readers[name].mail = change
+        asks = {
+            event.student_id
+            for event in events
+            if isinstance(event, StudentReported) and not event.content_id
+        }
+        for name, old in before.students.items():
+            entry = self.state.students.get(name)
+            if entry and old.labelled and old.content_id != entry.content_id and name not in asks:
+                assert self.may_move_within_an_epoch(old.content_id, entry.content_id)
+                self.readers[name].moved = True
+
+    def may_move_within_an_epoch(self, old: str, new: str) -> bool:
+        """Whether the operator said so, or nobody serves the old content and nobody plans it."""
+        plan = self.state.plan
+        forgotten = old not in (plan.current, plan.next, *pools(self.state.teachers))
+        return forgotten or (plan.at == "now" and new == plan.next)
 
     def report(self, name: str, holding: tuple[str, ...] = ()) -> None:
         switch = self.readers[name].switch
@@ -94,10 +116,9 @@ class Upgrade(RuleBasedStateMachine):
         reader = self.readers[name]
         before, (reader.switch, step) = reader.switch, after
         if step == "relabel":
-            unknown = before.content_id not in (self.current, self.state.plan.next)
-            free = unknown or not reader.had_teachers
+            free = reader.moved or not reader.had_teachers
             assert self.moved_by_word or free, "moved in the midst of an epoch"
-            reader.may_mix = True
+            reader.may_mix, reader.moved = True, False
         if step in ("follow", "relabel"):
             reader.sending = reader.switch.content_id or None
         elif step == "hold":
@@ -214,6 +235,15 @@ class Upgrade(RuleBasedStateMachine):
                 assert self.state.teachers[teacher].content_id == entry.content_id
 
     @invariant()
+    def a_student_waits_only_for_a_planned_content(self) -> None:
+        """With a teacher of the service's content, a student of a forgotten one makes progress."""
+        plan, served = self.state.plan, pools(self.state.teachers)
+        if not self.state.recovering and (plan.current in served or plan.next in served):
+            for name, entry in self.state.students.items():
+                planned = entry.content_id in (plan.current, plan.next)
+                assert entry.teachers or planned, f"{name} waits for {entry.content_id}"
+
+    @invariant()
     def who_waits_for_an_answer_has_one(self) -> None:
         """Or no teacher serves what it is to have."""
         for name, reader in self.readers.items():
@@ -233,6 +263,43 @@ class Upgrade(RuleBasedStateMachine):
                 self.a_student_hears(index)
             entry = self.state.students[name]
             assert not entry.teachers or reader.sending == entry.content_id, "stranded"
+
+
+PLANS = [
+    ContentPlanned(current, following, at)
+    for current in CONTENTS
+    for following in ("", *CONTENTS)
+    for at in get_args(When)
+    if following != current
+]
+SERVED = [set(some) for size in range(4) for some in combinations(CONTENTS, size)]
+
+
+@pytest.mark.parametrize("recovering", [False, True])
+@pytest.mark.parametrize("content", CONTENTS)
+def test_an_epoch_has_one_content_unless_no_teacher_of_it_can_come(
+    content: str, recovering: bool
+) -> None:
+    """For every plan and every set of contents with a teacher."""
+    for plan, served in product(PLANS, SERVED):
+        ups = [TeacherUp(name, 1, content_id=name) for name in sorted(served)]
+        begin: list[AssignmentEvent] = [plan, *ups]
+        report = StudentReported("a/0", 1, data_epoch=1, content_id=content)
+        begun = [RecoveryBegan(), *begin] if recovering else begin
+        state, _ = reduce(AssignmentState(), [*begun, report], 0.0)
+        entry, planned = state.students["a/0"], {plan.current, plan.next} - {""}
+        if entry.content_id != content:
+            assert not recovering
+            assert entry.content_id in planned & served, (
+                "nobody plans or serves it"
+            )
+            at_once = plan.at == "now" and entry.content_id == plan.next
+            assert at_once or content not in planned | served, "else labels of two models are mixed"
+        elif not recovering and planned & served:
+            assert entry.teachers or content in planned, "it waits in vain"
+        state, _ = reduce(state, [StudentReported("a/0", 1, data_epoch=2)], 0.0)
+        if (goal := plan.next or plan.current) in served:
+            assert state.students["a/0"].content_id == goal, "an epoch begins with the new content"
 
 
 TestUpgrade = Upgrade.TestCase

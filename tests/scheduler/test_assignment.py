@@ -238,6 +238,29 @@ class TestContents:
         service.see(TeacherDown("a", lost=False))
         assert service.has("a/0") == "b"
 
+    def test_epoch_of_a_forgotten_content_goes_on_with_another(self) -> None:
+        """No teacher of "ancient" will come, so the stream would wait for ever."""
+        teachers = (*up("a", content="ancient"), *up("b", content="old"))
+        service = Service(ContentPlanned("old"), *teachers, on("ancient", 1))
+        service.see(RecoveryBegan(), TeacherDown("a", lost=True))
+        assert service.has("a/0") == ""
+        change = service.see(RecoveryEnded())["a/0"]
+        assert (change.teachers, change.content_id, change.data_epoch) == (("b",), "old", 1)
+        assert "moves from content ancient to old" in change.reason
+        service = Service(ContentPlanned("old", "new"), *teachers, on("ancient", 1))
+        service.see(TeacherDown("a", lost=True))
+        assert service.has("a/0") == "b", "no teacher serves the new content yet"
+
+    def test_epoch_of_a_planned_content_waits_for_its_teachers(self) -> None:
+        service = upgrading()
+        service.see(TeacherDown("a", lost=True), TeacherDown("b", lost=True))
+        assert (service.has("a/0"), content_of(service.state, "a/0")) == ("", "old")
+        service.see(on("", 2, want=2))
+        assert service.has("a/0") == "cd"
+        service.see(on("new", 2, want=2), *up("a", content="old"))
+        service.see(TeacherDown("c", lost=True), TeacherDown("d", lost=True))
+        assert (service.has("a/0"), content_of(service.state, "a/0")) == ("", "new")
+
     def test_upgrade_without_students_is_complete_when_served(self) -> None:
         service = Service(ContentPlanned("old", "new"), *up("a", content="old"))
         assert not plan_is_complete(service.state)
