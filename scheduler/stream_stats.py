@@ -216,10 +216,12 @@ def times(profile: StreamProfile | None, measured: Measured, wall: float) -> Sam
     t_s_s = measured.t_s_s if measured.steps >= STEPS else None
     if profile is None or not 0 <= wall - profile.saved_at <= BELIEVED_S:
         return SampleTimes(t_t_s, t_s_s)
-    presumed = t_t_s is None or t_s_s is None
+    presumed = False
     if t_t_s is None and len({profile.content_id, measured.content_id} - {""}) < 2:
-        t_t_s = profile.t_t_s
-    return SampleTimes(t_t_s, profile.t_s_s if t_s_s is None else t_s_s, presumed)
+        t_t_s, presumed = profile.t_t_s, True
+    if t_s_s is None:
+        t_s_s, presumed = profile.t_s_s, True
+    return SampleTimes(t_t_s, t_s_s, presumed)
 
 
 def to_save(saved: StreamProfile | None, measured: Measured, wall: float) -> StreamProfile | None:

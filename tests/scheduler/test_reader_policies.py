@@ -167,6 +167,7 @@ class TestProfiles:
             (LAST_RUN, COLD._replace(answers=ANSWERS, steps=STEPS), (0.9, 0.7, False)),
             # Another content has another t_t.
             (LAST_RUN, Measured(content_id="m2"), (None, 0.01, True)),
+            (LAST_RUN, Measured(None, 0, 0.7, STEPS, "m2"), (None, 0.7, False)),
             (LAST_RUN, Measured(content_id=""), (0.05, 0.01, True)),  # not known yet
             # Profiles that are too old or from the future do not count.
             (replace(LAST_RUN, saved_at=WALL - BELIEVED_S - 1), NOTHING_YET, (None, None, False)),
