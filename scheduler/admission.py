@@ -10,7 +10,7 @@ server. A wrong answer withdraws it at once, because wrong labels are worse than
 so when it lasts.
 
 A `TokenBucket` limits how much one peer may ask. It holds at most `burst` tokens and gains
-`per_second` each second. A request takes tokens, or is refused when too few are left. So at most
+`per_second` each second. A request takes one, or is refused when none is left. So at most
 `burst + per_second * t` pass in any t seconds, and a peer below the rate is never refused.
 """
 
@@ -330,21 +330,18 @@ def full_bucket(rate: RateLimit, now: float) -> TokenBucket:
     return TokenBucket(rate.burst, now)
 
 
-def take_tokens(
-    rate: RateLimit, bucket: TokenBucket, now: float, cost: float = 1.0
-) -> tuple[TokenBucket, bool]:
-    """Take tokens if enough are left.
+def take_token(rate: RateLimit, bucket: TokenBucket, now: float) -> tuple[TokenBucket, bool]:
+    """Take a token if one is left.
 
     Args:
         rate: the limit.
         bucket: the bucket before.
         now: seconds; a clock that goes back adds nothing.
-        cost: number of tokens to take.
 
     Returns:
-        The bucket after, and whether the tokens were taken.
+        The bucket after, and whether the token was taken.
     """
     gained = max(0.0, now - bucket.at) * rate.per_second
     tokens = min(rate.burst, bucket.tokens + gained)
-    passes = tokens >= cost
-    return TokenBucket(tokens - cost if passes else tokens, max(now, bucket.at)), passes
+    passes = tokens >= 1
+    return TokenBucket(tokens - 1 if passes else tokens, max(now, bucket.at)), passes

@@ -30,7 +30,7 @@ from ...runtime.errors import (
     UnavailableError,
     WireError,
 )
-from ...scheduler.admission import full_bucket, take_tokens
+from ...scheduler.admission import full_bucket, take_token
 from ...scheduler.circuit_breakers import IN_WORDS
 from ..calling.discovery import BEAT_METADATA, SECRET_METADATA
 from ..limits import ManagerLimits, Places
@@ -240,7 +240,7 @@ class SubscribeHandler:
         rate = self._limits.reports
         bucket = full_bucket(rate, time.monotonic())
         async for data in requests:
-            bucket, passes = take_tokens(rate, bucket, time.monotonic())
+            bucket, passes = take_token(rate, bucket, time.monotonic())
             if not passes:
                 raise RateLimited(
                     f"a student sends more than {rate.per_second:g} reports per second"

@@ -123,14 +123,6 @@ class LedgerView:
         batches = self._tables.batches.values()
         return next((b.id for b in batches if b.stage is UNLABELLED), None)
 
-    def labelled_by(self, batch: int) -> tuple[tuple[Span, str], ...]:
-        """Return the rows of `batch` that teachers have labelled, in order, with the teacher.
-
-        Empty for a batch that is over, or that was labelled before it came.
-        """
-        known = self._tables.batches.get(batch)
-        return tuple(sorted(known.labels)) if known else ()
-
     def makers(self, batch: int) -> tuple[str, ...]:
         """Return the teachers that labelled rows of `batch`, sorted."""
         known = self._tables.batches.get(batch)

@@ -415,17 +415,8 @@ class World:
                 self.says_who_labelled(batch, book)
 
     def says_who_labelled(self, batch: int, book: Book) -> None:
-        told = {
-            row: name
-            for span, name in self.ledger.labelled_by(batch)
-            for row in range(span.start, span.stop)
-        }
-        assert told == {
-            row: name
-            for row, name in enumerate(book.rows)
-            if isinstance(name, str) and name != STORE
-        }
-        assert set(self.ledger.makers(batch)) == set(told.values())
+        teachers = {name for name in book.rows if isinstance(name, str) and name != STORE}
+        assert set(self.ledger.makers(batch)) == teachers
 
 
 def check_liveness(world: World, names: Sequence[str]) -> None:

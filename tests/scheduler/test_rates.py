@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.scheduler.admission import RateLimit, TokenBucket, full_bucket, take_tokens
+from edl.scheduler.admission import RateLimit, TokenBucket, full_bucket, take_token
 from edl.scheduler.backoff import RetryPause, ceiling_s, delay_s, next_retry_s, retry_s
 from edl.scheduler.rates import (
     ROUNDING,
@@ -230,7 +230,7 @@ def passed_at(rate: RateLimit, times: list[float]) -> list[float]:
     """Those of `times` at which something passed."""
     bucket, out = full_bucket(rate, times[0] if times else 0.0), []
     for now in times:
-        bucket, ok = take_tokens(rate, bucket, now)
+        bucket, ok = take_token(rate, bucket, now)
         if ok:
             out.append(now)
     return out
@@ -254,23 +254,23 @@ class TestLimits:
     def test_burst_after_a_pause(self, rate: RateLimit, gaps: list[float]) -> None:
         bucket = full_bucket(rate, 0.0)
         for now in itertools.accumulate(gaps):
-            bucket, _ = take_tokens(rate, bucket, now)
+            bucket, _ = take_token(rate, bucket, now)
         rested = bucket.at + rate.burst / rate.per_second * 1.001 + 1e-3
         answers = []
         for _ in range(int(rate.burst) + 1):
-            bucket, ok = take_tokens(rate, bucket, rested)
+            bucket, ok = take_token(rate, bucket, rested)
             answers.append(ok)
         assert answers == [True] * int(rate.burst) + [False]
 
     @given(RATES, st.floats(0.0, 100.0), st.floats(0.0, 100.0))
     def test_clock_that_goes_back(self, rate: RateLimit, tokens: float, back: float) -> None:
         bucket = TokenBucket(min(tokens, rate.burst), 1000.0)
-        after, _ = take_tokens(rate, bucket, 1000.0 - back, cost=0.5)
+        after, _ = take_token(rate, bucket, 1000.0 - back)
         assert after.tokens <= bucket.tokens
         assert after.at == bucket.at
 
     def test_refusal_takes_nothing(self) -> None:
         rate = RateLimit(1.0, 2.0)
-        bucket, ok = take_tokens(rate, TokenBucket(1.5, 0.0), 0.0, cost=2.0)
-        assert (bucket, ok) == (TokenBucket(1.5, 0.0), False)
-        assert take_tokens(rate, bucket, 0.5, cost=2.0)[1]
+        bucket, ok = take_token(rate, TokenBucket(0.5, 0.0), 0.0)
+        assert (bucket, ok) == (TokenBucket(0.5, 0.0), False)
+        assert take_token(rate, bucket, 0.5)[1]
