@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ..runtime.errors import AccessError, LeaseSuperseded, RegistryUnavailable
+from ..scheduler.leadership import BEATS_PER_TTL
 from .registry import Beat, Kind, Registry
 from .registry.records import GIVEN_UP, are_volatile, concerns_managers
 from .store.records import PLAIN_TTLS
 
 log = logging.getLogger(__name__)
 
-#: Heartbeats per TTL: one may be lost, and the next one still comes in time.
-BEATS_PER_TTL: Final = 2.5
 #: TTL in seconds of a lease that is given up: long enough for managers to notice it.
 _LAST_TTL_S: Final = 0.2
 #: Most characters of the reason that the registry keeps.

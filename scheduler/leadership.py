@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Literal
+from typing import Final, Literal
 
 #: A reader that reports a term this far ahead of the registry's clock is lying or broken.
 _BELIEVED_AHEAD_MS = 24 * 3600 * 1000
@@ -45,9 +45,13 @@ def is_ahead(reported: tuple[int, int], epoch: tuple[int, int], time_ms: int) ->
     return reported > epoch and is_believable(reported[0], time_ms)
 
 
-def grace_s(ttl_s: float, beats_per_ttl: float) -> float:
+#: Heartbeats per TTL: one may be lost, and the next one still comes in time.
+BEATS_PER_TTL: Final = 2.5
+
+
+def grace_s(ttl_s: float) -> float:
     """Return how long members may take to return after an outage: one TTL and one heartbeat."""
-    return ttl_s * (1 + 1 / beats_per_ttl)
+    return ttl_s * (1 + 1 / BEATS_PER_TTL)
 
 
 @dataclass(frozen=True, slots=True)

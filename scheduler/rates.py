@@ -182,6 +182,15 @@ def rounded_up(ratio: float) -> int:
     return ceil(ratio * (1 - ROUNDING))
 
 
+#: A measured time is news for a manager once it has changed by more than this part.
+TIME_NEWS = 0.1
+
+
+def is_time_news(before: float, now: float) -> bool:
+    """Whether a measured time differs enough from the one that a manager knows."""
+    return abs(now - before) > TIME_NEWS * abs(before)
+
+
 def time_ratio(t_t: float, t_s: float) -> float:
     """Return t_t / t_s (> 0): the number of teachers that one student keeps busy.
 

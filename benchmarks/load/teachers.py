@@ -22,11 +22,11 @@ from heapq import heappop, heappush
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from ...coordinator.heartbeat import BEATS_PER_TTL
 from ...runtime.supervise import end_with_parent
-from .phases import Phases, report_ready, write_figures
-from .probe_server import ProbeServer
-from .registry_client import RegistryClient
+from ...scheduler.leadership import BEATS_PER_TTL
+from . import schedule
+from .beats import Wire
+from .probed import ProbedServer
 from .resp import RespConnection
 
 CONNECTIONS: Final = 100

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 import grpc
 
-from ...coordinator.heartbeat import BEATS_PER_TTL
 from ...proto import inference_pb2 as pb
 from ...proto import inference_pb2_grpc as oip
 from ...proto.channel import Channel
 from ...runtime.supervise import end_with_parent
+from ...scheduler.leadership import BEATS_PER_TTL
 from ..children import ANY_CORE
 
 #: Seconds between two calls of `ServerLive`.

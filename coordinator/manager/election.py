@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from ...runtime.errors import AccessError, EdlError, UnavailableError
 from ...scheduler import leadership as rule
-from ..heartbeat import BEATS_PER_TTL
 from ..registry import Registry, ServiceLeadership, SweepPermit
 
 log = logging.getLogger(__name__)
@@ -73,10 +72,10 @@ class Election:
         self._registry = registry
         self._address = address
         self._leader_ttl_s = leader_ttl_s
-        self._interval_s = min(leader_ttl_s / _RENEWALS, ttl_s / BEATS_PER_TTL)
-        self._grace_s = rule.grace_s(ttl_s, BEATS_PER_TTL)
+        self._interval_s = min(leader_ttl_s / _RENEWALS, ttl_s / rule.BEATS_PER_TTL)
+        self._grace_s = rule.grace_s(ttl_s)
         # After less silence than this, nobody can have missed so many beats that a lease ran out.
-        self._gap_s = max(ttl_s * (1 - 1 / BEATS_PER_TTL), 2 * self._interval_s)
+        self._gap_s = max(ttl_s * (1 - 1 / rule.BEATS_PER_TTL), 2 * self._interval_s)
         self.clock = clock
         self._lock = threading.Lock()
         self._tokens: dict[str, str] = {}

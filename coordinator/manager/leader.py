@@ -20,7 +20,6 @@ from ...scheduler import leadership as rule
 from ...scheduler.admission import TeacherIdentity
 from ...scheduler.autoscale import AutoscaleConfig
 from ..config import ManagerConfig
-from ..heartbeat import BEATS_PER_TTL
 from ..registry import (
     FACTS_TTLS,
     Changes,
@@ -91,7 +90,7 @@ class Leader:
         self._prober = prober if config.admission else None
         self._wake = wake
         self._rng = random.Random()
-        self._grace_s = rule.grace_s(config.ttl_s, BEATS_PER_TTL)
+        self._grace_s = rule.grace_s(config.ttl_s)
         self._state: ServiceState | None = None
         self._previous: ServiceState | None = None  # ours, and nobody has led since
         self._basis: _LeadershipBasis | None = None
@@ -233,7 +232,7 @@ class Leader:
         self._due_s = math.inf
         teachers = self._changes("teachers", state.teachers.cache, now)
         students = self._changes("students", state.students.cache, now)
-        is_time = now - self._compared_s >= self._ttl_s / BEATS_PER_TTL
+        is_time = now - self._compared_s >= self._ttl_s / rule.BEATS_PER_TTL
         if is_time or state.recovery_is_over(now):
             self._compared_s = now
             names = registry.names("teachers", service), registry.names("students", service)

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from ...proto import coordinator_pb2 as pb
 from ...runtime.errors import AccessError, UnavailableError
 from ...scheduler.autoscale import AutoscaleConfig
+from ...scheduler.leadership import BEATS_PER_TTL
 from ..config import ManagerConfig
-from ..heartbeat import BEATS_PER_TTL
 from ..registry import Registry
 from .election import Election
 from .leader import Leader

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from ...proto import coordinator_pb2 as pb
 from ...runtime.errors import AccessError, RetryableError, UnavailableError
 from ...scheduler import leadership as rule
-from ..heartbeat import BEATS_PER_TTL
 from ..registry import FACTS_TTLS, Epoch, Member, Registry, Row
 from .messages import MANAGER
 from .student_sessions import (
@@ -63,7 +62,7 @@ class SubscriptionHub:
         self._ttl_s = ttl_s
         self._manager = manager
         self._leases = StudentLeases(registry, service, ttl_s)
-        self._teachers = WatchCache(rule.grace_s(ttl_s, BEATS_PER_TTL))
+        self._teachers = WatchCache(rule.grace_s(ttl_s))
         self._epoch: Epoch | None = None
         self._rows: dict[str, Row] = {}
         self._sessions: dict[str, StudentSession] = {}
@@ -179,7 +178,7 @@ class SubscriptionHub:
         changes = self._registry.changes("teachers", self.service, cursor)
         before = {m.member: self._teachers.members.get(m.member) for m in changes.members}
         news = self._teachers.apply(changes, now)
-        if now - self._compared_s >= self._ttl_s / BEATS_PER_TTL:
+        if now - self._compared_s >= self._ttl_s / rule.BEATS_PER_TTL:
             self._compared_s = now
             self._teachers.compare(self._registry.names("teachers", self.service), now)
             self._teachers.overdue(now)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from ...scheduler.rates import is_time_news
 from ..store import Leads, LogRecord
 
 Kind = Literal["teachers", "students", "managers"]
@@ -200,7 +201,6 @@ _WANTED: Final = frozenset(
 )  # fmt: skip
 #: Measured times: managers see only changes of more than a tenth.
 _MEASURED: Final = frozenset({"t_t_seconds", "t_s_seconds"})
-_NEWS: Final = 0.1
 
 
 def are_volatile(facts: Iterable[str]) -> bool:
@@ -244,4 +244,4 @@ def _moved(before: str, now: str) -> bool:
         return True
     if not (math.isfinite(old) and math.isfinite(new)):
         return True
-    return abs(new - old) > _NEWS * abs(old)
+    return is_time_news(old, new)

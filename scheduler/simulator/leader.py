@@ -18,11 +18,9 @@ from ..autoscale import (
     decide,
     load_of,
 )
+from ..rates import is_time_news
 from .student import SimulatedStudent
 from .teacher import CONTENT
-
-#: A measured time is news when it has changed by more than this, relative to the last news.
-NEWS = 0.1
 
 
 class SimulatedLeader:
@@ -125,4 +123,4 @@ def _is_news(told: rule.StudentReported, new: rule.StudentReported) -> bool:
     ):
         return True
     pairs = ((told.t_t_s, new.t_t_s), (told.t_s_s, new.t_s_s))
-    return any(abs(after - before) > NEWS * before for before, after in pairs)
+    return any(is_time_news(before, after) for before, after in pairs)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final, Literal
 
 from .. import assignment as rule
+from ..leadership import BEATS_PER_TTL
 from ..ledger.events import Send
 from .environment import Generator, NetworkPort, SimulationRun, lifetime_s
 from .scenario import FaultKind, TeacherEnding, TeacherGroup
@@ -212,8 +213,6 @@ class SimulatedTeacher:
 
 #: All teachers of a simulated service serve the same model.
 CONTENT: Final = "model"
-#: Heartbeats per TTL, as in the live mesh.
-BEATS_PER_TTL: Final = 2.5
 
 
 class TeacherFleet:

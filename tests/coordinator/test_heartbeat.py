@@ -17,11 +17,11 @@ import redis
 
 from edl.coordinator import Heartbeat, Registry
 from edl.coordinator.beat_relay import BeatRelay, RelayedRegistry
-from edl.coordinator.heartbeat import BEATS_PER_TTL
 from edl.coordinator.registry import Beat, Kind, MemberBeat
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.coordinator.store.redis_store import RedisStore
 from edl.runtime.errors import Forbidden, LeaseSuperseded, RegistryUnavailable
+from edl.scheduler.leadership import BEATS_PER_TTL
 from edl.tests.stores import memory
 from edl.tests.waiting import DEADLINE_S, wait_until
 

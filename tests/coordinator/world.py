@@ -8,7 +8,6 @@ from typing import Any
 
 from edl.coordinator import Registry
 from edl.coordinator.config import ManagerConfig
-from edl.coordinator.heartbeat import BEATS_PER_TTL
 from edl.coordinator.manager.election import Election
 from edl.coordinator.manager.leader import Leader
 from edl.coordinator.manager.prober import Verdict
@@ -22,7 +21,7 @@ from edl.scheduler.autoscale import AutoscaleConfig
 from edl.scheduler.leadership import grace_s
 
 TTL_S = 6.0
-GRACE_S = grace_s(TTL_S, BEATS_PER_TTL)
+GRACE_S = grace_s(TTL_S)
 LEADER_TTL_S = 2.0
 STEP_S = 0.05
 SERVICE = "s"
