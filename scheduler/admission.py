@@ -218,7 +218,10 @@ class HealthCheckSettings:
 
     def __post_init__(self) -> None:
         if min(self.every_s, self.test_every_s, self.retry_s) <= 0 or self.strikes < 1:
-            raise ValueError(f"patience needs times above 0 and at least one strike: {self}")
+            raise ValueError(
+                "every_s, test_every_s and retry_s must be above 0, strikes at least 1, not"
+                f" {self.every_s}, {self.test_every_s}, {self.retry_s}, {self.strikes}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

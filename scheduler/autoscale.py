@@ -193,7 +193,7 @@ def decide(
     """
     if memory.desired is None:  # begin with the present teachers
         there = min(view.serving + view.starting, config.most)
-        memory = replace(memory, desired=there, reason="as many as there are")
+        memory = replace(memory, desired=there, reason="the teachers that exist")
     memory = _observe(view, memory, now, config)
     target, why = _aim(view, memory, now, config)
     current = memory.desired or 0
@@ -349,7 +349,7 @@ def _starving(view: ServiceLoad) -> str:
 
 def _wants(view: ServiceLoad) -> str:
     wants = f"{'wants' if view.students == 1 else 'want'} {view.wanted}"
-    return wants if view.ratio is None else f"{wants}, worth {view.ratio:.2f} by their times"
+    return wants if view.ratio is None else f"{wants} ({view.ratio:.2f} by the measured times)"
 
 
 def _bound(view: ServiceLoad, target: int, memory: AutoscaleMemory, config: AutoscaleConfig) -> str:

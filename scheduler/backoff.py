@@ -30,7 +30,9 @@ def ceiling_s(attempt: int, base_s: float, cap_s: float) -> float:
         ValueError: `attempt`, `base_s` or `cap_s` is negative.
     """
     if attempt < 0 or base_s < 0 or cap_s < 0:
-        raise ValueError(f"nothing negative: attempt {attempt}, base {base_s} s, cap {cap_s} s")
+        raise ValueError(
+            f"attempt, base_s and cap_s must not be negative, not {attempt}, {base_s}, {cap_s}"
+        )
     return min(cap_s, base_s * 2.0 ** min(attempt, _MAX_DOUBLINGS))
 
 

@@ -36,10 +36,10 @@ Log = Callable[[Literal["info", "warning"], str, str], None]
 #: Text of each cause, for "teacher a is ejected: it ...".
 IN_WORDS: Final[dict[Cause, str]] = {
     "failed": "failed several times in a row",
-    "silent": "says nothing while others answer",
-    "wrong": "answered what no labels can be",
-    "lied": "says other labels than the others do",
-    "refused": "refuses requests and has labelled none",
+    "silent": "does not answer while others do",
+    "wrong": "sent an answer that cannot be labels",
+    "lied": "sent labels that contradict the other teachers",
+    "refused": "refuses requests and has labelled nothing",
 }
 
 #: First pause before a probe, by cause; and the longest.
@@ -220,7 +220,7 @@ class CircuitBreakers:
         """Record an answered probe, which readmits an ejected teacher."""
         if self._of(name).close(now):
             self.readmissions += 1
-            self._log("info", f"teacher {name} is asked again", name)
+            self._log("info", f"teacher {name} answers its probe and gets requests again", name)
 
     def keep(self, names: Collection[str]) -> None:
         """Forget all other teachers: another machine may return under their names."""

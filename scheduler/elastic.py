@@ -240,7 +240,7 @@ def reason(shares: ElasticShares, job: ElasticJob, given: Mapping[str, int]) -> 
     if job.nodes == 0:
         return f"starts with {_count(nodes)}"
     if nodes > job.nodes:
-        return f"grows by {nodes - job.nodes}: the fewest fulfilled of those that can"
+        return f"grows by {_count(nodes - job.nodes)}: the least fulfilled job that can grow"
     if nodes < job.nodes:
         return f"gives {_count(job.nodes - nodes)} {_to_whom(shares, job)}"
     return _stays(shares, job)
@@ -270,7 +270,7 @@ def _waits(shares: ElasticShares, job: ElasticJob) -> str:
             return f"waits for online services to give back: it needs {what}"
         return f"waits for a larger pool: it needs {what}; ask for less"
     online = " and online services" if any(shares.pool.reserved.values()) else ""
-    return f"waits: it needs {what}; the jobs that go first{online} leave less"
+    return f"waits: it needs {what}; jobs of higher rank{online} leave too little"
 
 
 def _bare(shares: ElasticShares) -> FreeResources:

@@ -52,7 +52,9 @@ class Policy:
         if self.name not in ("wait", "hard_only", "fail"):
             raise ValueError(f"a policy is wait, hard_only or fail, not {self.name!r}")
         if self.after_s is None and self.name != "wait":
-            raise ValueError(f"{self.name} needs a time after which it acts, as {GRACE_S:g} s")
+            raise ValueError(
+                f"policy {self.name} needs a time to wait first, for example {GRACE_S:g} s"
+            )
         if self.after_s is not None and not 0 <= self.after_s < inf:
             raise ValueError(f"a wait is at least 0 s, not {self.after_s}")
 

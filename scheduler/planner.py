@@ -76,11 +76,11 @@ def why_no_student(cluster: Cluster, job: Distillation) -> str:
     reasons = []
     for kind in cluster.devices:
         if not kind.may_be("student"):
-            reasons.append(f"{kind.name} are no students")
+            reasons.append(f"{kind.name} may not be students")
         elif kind.name not in job.student:
             reasons.append(f"the job has no rate of the student on {kind.name}")
         elif kind.count < job.students:
-            reasons.append(f"of {kind.name} there are {kind.count}, not {job.students}")
+            reasons.append(f"there are {kind.count} {kind.name}, the job needs {job.students}")
         else:
             reasons.append(f"{kind.name} have too little memory")
     return f"no devices can train: {'; '.join(reasons)}"

@@ -200,7 +200,7 @@ def time_ratio(t_t: float, t_s: float) -> float:
     _require_seconds((t_t, t_s))
     ratio = t_t / t_s
     if not 0 < ratio < inf:
-        raise ValueError(f"t_t / t_s = {t_t} / {t_s} is beyond what a float can say")
+        raise ValueError(f"t_t / t_s = {t_t} / {t_s} is out of the range of a float")
     return ratio
 
 
@@ -217,7 +217,7 @@ def pooled_t_t(seconds: Sequence[float]) -> float:
         ValueError: there is no teacher, or a time is not positive and finite.
     """
     if not seconds:
-        raise ValueError("no teacher, no pooled time")
+        raise ValueError("pooled_t_t needs at least one teacher")
     _require_seconds(seconds)
     fastest = min(seconds)  # as the unit, so that no reciprocal overflows
     return fastest * (len(seconds) / sum([fastest / value for value in seconds]))

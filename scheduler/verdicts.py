@@ -127,7 +127,7 @@ def _against_online(
 ) -> list[str]:
     online, ours = by["Online"], by["mesh"]
     if online.why_not:
-        return [f"Online cannot be: {online.why_not}"]
+        return [f"Online is impossible: {online.why_not}"]
     faster = ours.samples_per_s / online.samples_per_s
     sums = f"{money(ours.cost)} against {money(online.cost)} {cluster.currency}"
     if ours.total_s * EQUAL < online.total_s:
@@ -148,7 +148,10 @@ def _against_online(
     words = f"Online is {_percent(1 / faster - 1)} faster than the mesh ({sums})"
     if crossing is None:
         return [f"{words}, and more teachers do not change that"]
-    return [f"{words}; from {crossing} teachers on the mesh is faster: {ours.teachers} are used"]
+    return [
+        f"{words}; with {crossing} teachers or more the mesh is faster;"
+        f" the plan uses {ours.teachers}"
+    ]
 
 
 def _against_store(job: Distillation, by: dict[Method, MethodEstimate]) -> list[str]:

@@ -45,7 +45,7 @@ def _in_rows(tables: Tables) -> Iterator[str]:
             if batch.unlabelled_rows != lacking:
                 yield f"batch {batch.id} lacks {lacking} rows, counted are {batch.unlabelled_rows}"
             if not lacking:
-                yield f"batch {batch.id} is unlabelled, and nobody is to label it"
+                yield f"batch {batch.id} is unlabelled, but no row waits or is in flight"
 
 
 def _rows(pieces: Iterable[tuple[int, ...]]) -> list[int]:
@@ -57,7 +57,7 @@ def _in_counts(tables: Tables) -> Iterator[str]:
     if [*tables.batches] != sorted(tables.batches):
         yield f"batches are listed out of order: {[*tables.batches]}"
     if tables.news:
-        yield f"nobody was told of {tables.news}"
+        yield f"instructions were not returned: {tables.news}"
     queued = sorted(b.id for b in batches if b.waiting)
     if sorted(tables.queue) != queued:
         yield f"the queue is {sorted(tables.queue)}, batches with rows that wait are {queued}"
@@ -103,7 +103,7 @@ def _in_what_waits(tables: Tables) -> Iterator[str]:
         if able:
             yield f"batch {batch_id} is queued while {able} could take it"
         if judge(batch, tables.teachers.values(), tables.awaited, tables.waiting()) != "wait":
-            yield f"batch {batch_id} was refused by all there are and is not poison"
+            yield f"batch {batch_id} was refused by all teachers but is not poison"
 
 
 def _requests(tables: Tables) -> list[LedgerRequest]:

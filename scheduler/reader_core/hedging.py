@@ -352,7 +352,7 @@ class Lateness:
         charged, silent = hedges.charged, hedges.silent
         found = hedges.look(asked, pace.times, ledger.sent, ledger.head if waits else None, now)
         for request in hedges.charged - charged:
-            self._log("info", f"request {request} is late, and asked of another teacher too", "")
+            self._log("info", f"request {request} is late: it was sent to another teacher too", "")
         if hedges.silent != silent:
             self._compare_at = now
         return [ev.Hedge(request) for request in found]

@@ -148,7 +148,7 @@ class TeacherLinks:
         self._silent.add(name)
         if event.failure == "shut out":
             self._refusing.add(name)
-            self.last_trouble = f"teacher {name} does not let this reader in: {event.reason}"
+            self.last_trouble = f"teacher {name} rejects this reader's credentials: {event.reason}"
         else:
             self._refusing.discard(name)
             self.last_trouble = f"teacher {name} does not answer: {event.reason}"
@@ -244,7 +244,10 @@ class TeacherLinks:
         self.unanswered = {name for name in self.unanswered if self.is_assigned(name)}
         if new:
             names = ", ".join(sorted(new))
-            self.last_trouble = f"{names}: of other numerics than this deterministic stream"
+            self.last_trouble = (
+                "not used, because their numerics differ from those of this deterministic stream:"
+                f" {names}"
+            )
             self._log("warning", self.last_trouble, "")
         return lost, revoked
 

@@ -241,10 +241,11 @@ class LabelKinds:
             known = self.settled.get(one.output)
             if known is not None and not read_alike(known.kind, one.kind):
                 return (
-                    f"it publishes that output {one.output!r} is {one.kind}, and other teachers of"
-                    f" its service published {known.kind}, as which the labels of this stream are"
-                    f" read: start those that are wrong with --output-kind {one.output}=KIND;"
-                    " if those are the others, start the training anew"
+                    f"it publishes that output {one.output!r} is {one.kind}, but other teachers of"
+                    f" its service published {known.kind}, and the labels of this stream are read"
+                    " as that. If this teacher is wrong, restart it with"
+                    f" --output-kind {one.output}=KIND. If the others are wrong, restart them with"
+                    " it, and then the training"
                 )
         for one in published:
             self.settled = {one.output: one, **self.settled}

@@ -89,7 +89,7 @@ class TeacherStates:
             self._was_silent = bool(silent)
             names = ledger.usable_teachers
             for name in self.breakers.look(ledger.teachers, silent, names, now):
-                self._eject(name, "says nothing", now)
+                self._eject(name, "does not answer", now)
         if not usable:
             for name in self.breakers.half_open(usable, now):  # it may be earlier than planned
                 links.pause_no_more(name, now)
@@ -319,8 +319,8 @@ class TeacherStates:
                 self._log("info", f"teacher {name} is admitted", name)
                 self._apply(ev.Readmitted(name))
             for name in verdict.trial:
-                words = f"teacher {name} says other labels than another one: it is on trial"
-                self._log("warning", words, name)
+                words = "is on trial: its labels contradict those of another teacher"
+                self._log("warning", f"teacher {name} {words}", name)
                 self._apply(ev.Ejected(name))
             for name in verdict.liars:
                 self.breakers.convict(name, "lied", now)
@@ -328,4 +328,4 @@ class TeacherStates:
                 waiting.extend(self.comparisons.left(name))
                 self._emit(DropCachedLabels(name))
                 pause_s = self._pause_s(name, now)
-                self.links.probe(name, pause_s, "says other labels than the others", now)
+                self.links.probe(name, pause_s, "sent labels that contradict the others", now)

@@ -70,7 +70,7 @@ class HillClimbRule:
 
     def __post_init__(self) -> None:
         if not self.ladder or sorted(set(self.ladder)) != list(self.ladder):
-            raise ValueError(f"a ladder ascends and has a step, not {self.ladder}")
+            raise ValueError(f"a ladder needs ascending values, at least one, not {self.ladder}")
 
 
 class HillClimb(NamedTuple):

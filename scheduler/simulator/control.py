@@ -268,8 +268,8 @@ class SimulatedControl:
             self._progress = (batches, now)
         elif now - self._progress[1] >= self._patience_s():
             raise ValueError(
-                f"no student has trained anything from {self._progress[1]:.0f} s on: is there a"
-                " teacher of its service? With duration_s it would end all the same"
+                f"no student has trained anything since {self._progress[1]:.0f} s: add a teacher"
+                " for its service, or set duration_s"
             )
 
     def _patience_s(self) -> float:

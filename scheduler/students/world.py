@@ -297,9 +297,9 @@ def _grow(
     if pace.near_end:
         return KeepWorld(f"{names} in reserve: the job is near its end")
     if not pace.stepped:
-        return KeepWorld(f"{names} to be taken in once generation {world.number} has made a step")
+        return KeepWorld(f"{names} may join once generation {world.number} has made a step")
     if len(new) < room and any(one.seen_s < limits.gather_s for one in new):
-        return KeepWorld(f"{names} to be taken in; others may be coming")
+        return KeepWorld(f"{names} may join; further nodes may come")
     return RecallWorld(world.number, False, f"{names} came")
 
 
@@ -355,12 +355,12 @@ def _form(
     chosen = [*stayed, *new][: limits.room]
     if len(chosen) < limits.least:
         return KeepWorld(
-            f"{len(chosen)} of at least {limits.least} nodes alive: start the same command on"
-            " another; no deadline"
+            f"{len(chosen)} of at least {limits.least} nodes: waiting without a limit; start the"
+            " same command on another node"
         )
     fresh = len(chosen) < limits.room and any(one.seen_s < limits.gather_s for one in new)
     if fresh and not any(one.failures for one in stayed):
-        return KeepWorld(f"{len(chosen)} nodes; others, up to {limits.room}, may be coming")
+        return KeepWorld(f"{len(chosen)} nodes; further nodes, up to {limits.room}, may come")
     origin, keeper = _origin(ended, members, saved)
     return FormWorld(
         replace(

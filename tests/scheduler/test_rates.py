@@ -130,7 +130,7 @@ class TestRatio:
     def test_pooled_time_and_impossible_times(self) -> None:
         # 10 and 2.5 samples a second together do as much as two of 6.25.
         assert pooled_t_t([0.1, 0.4]) == pytest.approx(1 / 6.25)
-        with pytest.raises(ValueError, match="no teacher"):
+        with pytest.raises(ValueError, match="at least one teacher"):
             pooled_t_t([])
         for t_t, t_s in ((1e-320, 1e300), (1e300, 1e-320)):
             with pytest.raises(ValueError, match="float"):
@@ -174,7 +174,7 @@ class TestBackoff:
 
     def test_nothing_negative(self) -> None:
         for attempt, base_s, cap_s in ((-1, 0.1, 1), (0, -0.1, 1), (0, 0.1, -1)):
-            with pytest.raises(ValueError, match="nothing negative"):
+            with pytest.raises(ValueError, match="must not be negative"):
                 delay_s(attempt, Draws(0.5), base_s, cap_s)
 
     def test_next_attempt(self) -> None:

@@ -150,7 +150,7 @@ def test_a_stopped_teacher_is_asked_past_ejected_and_let_in_again(
         try:
             wait_until(lambda: all(dict(reader.stats.served).get(name) for name in ids))
             service.suspend(stuck)
-            line = f"teacher {stuck} is ejected by job/0: it says nothing while others answer"
+            line = f"teacher {stuck} is ejected by job/0: it does not answer while others do"
             told: dict[str, Any] = {}
 
             def is_the_only_one() -> bool:  # another one may have been out for a moment
@@ -276,7 +276,7 @@ def test_a_student_that_its_teachers_do_not_let_in_gets_no_more_of_them(
             return report.cut_off > 0 and service.starved_seconds > begun_s + 3.0
 
         wait_until(has_starved_for_long)
-        assert "does not let this reader in" in reader.stats.waiting_for
+        assert "rejects this reader's credentials" in reader.stats.waiting_for
         write_secret(tokens, "student another-token\nstudent own-token\n")
     wait_until(lambda: not told_of(brisk)[1].cut_off)
 

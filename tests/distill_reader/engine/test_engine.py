@@ -365,7 +365,10 @@ def test_teachers_of_other_numerics_get_nothing_and_count_as_missing(strict: Ben
     assert len(strict.member.core.unavailable) == 2, "so that two more are asked for"
     assert set(strict.member.ledger.teachers) == {"b", "d"}
     assert [name for name in numerics if knows(strict, name)] == ["b", "d"]
-    assert "c, e: of other numerics" in strict.member.core.teachers.links.last_trouble
+    assert (
+        "numerics differ from those of this deterministic stream: c, e"
+        in strict.member.core.teachers.links.last_trouble
+    )
 
 
 def test_a_teacher_that_was_only_named_is_judged_by_its_first_answer(strict: Bench) -> None:

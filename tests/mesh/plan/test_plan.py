@@ -41,7 +41,7 @@ def test_a_mesh_is_proposed_if_it_is_worth_it() -> None:
     assert "The mesh is worth it:" in text
     text = run("--teachers", "8")
     assert "The mesh is NOT worth it; take Online:" in text
-    assert "from 33 teachers on the mesh is faster: 8 are used" in text
+    assert "with 33 teachers or more the mesh is faster; the plan uses 8" in text
     assert "The mesh is NOT worth it" in run("--aim", "cheapest")
 
 
@@ -122,7 +122,7 @@ def test_a_mistake_in_a_file_is_named(tmp_path: Path) -> None:
     for old, new, error in (
         ("samples: 1281167", "", "'samples' is missing, here and in profiles"),
         ("samples_per_s: 340, ", "", "student.v100: expects one of samples_per_s and"),
-        ("students: 8", "students: 9", "of v100 there are 8, not 9"),
+        ("students: 8", "students: 9", "there are 8 v100, the job needs 9"),
         ("batch: 32", "batch: [32, x]", "batch"),
     ):
         assert old in job

@@ -78,7 +78,7 @@ class TestInvariants:
             tables.batches[3].waiting[:] = [(2, 4, 0), (0, 2, 0)]
         with broken("batch 3 of 4 rows has rows twice or too many") as tables:
             tables.batches[3].waiting.append((4, 5, 0))
-        with broken("batch 3 is unlabelled, and nobody is to label it") as tables:
+        with broken("batch 3 is unlabelled, but no row waits or is in flight") as tables:
             tables.batches[3].waiting.clear()
             tables.batches[3].unlabelled_rows = 0
             tables.queue.clear()
@@ -98,7 +98,7 @@ class TestInvariants:
             tables.unlabelled += 1
         with broken("batches are listed out of order: [1, 2, 3, 0]") as tables:
             tables.batches[0] = tables.batches.pop(0)
-        with broken("nobody was told of [BatchLabelled(batch=2)]") as tables:
+        with broken("instructions were not returned: [BatchLabelled(batch=2)]") as tables:
             tables.news.append(ev.BatchLabelled(2))
 
     def test_teachers_and_requests(self) -> None:
@@ -115,7 +115,7 @@ class TestInvariants:
         with broken("batch 3 is queued while ['free'] could take it") as tables:
             tables.teachers["free"] = LedgerTeacher("free", 3, 1)
             tables.refresh(tables.teachers["free"])
-        with broken("batch 3 was refused by all there are") as tables:
+        with broken("batch 3 was refused by all teachers") as tables:
             tables.teachers["busy"].revoked = True
         with broken("request 7 waits to be hedged while ['refuser'] could take it") as tables:
             tables.hedges.append((tables.teachers["busy"].in_flight[7], None))
