@@ -167,7 +167,7 @@ class CoreStream:
             if type(instruction) is do.SendRequest:
                 self._asked.append(instruction)
             elif type(instruction) is do.BatchLabelled:
-                self._deliver(self._delivery.heard("s", instruction))
+                self._deliver(self._delivery.handle("s", instruction))
 
     def _deliver(self, instructions: list[do.StreamInstruction]) -> None:
         for instruction in instructions:

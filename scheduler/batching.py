@@ -55,7 +55,7 @@ def soonest(lanes: Sequence[DeviceLane], samples: int) -> int | None:
     return best
 
 
-def promise_s(now: float, promised: float, interval_s: float, slots: int) -> float:
+def retry_at_s(now: float, promised: float, interval_s: float, slots: int) -> float:
     """Return when a refused request should retry: there will likely be room then.
 
     Consecutive refusals get consecutive times, so that they do not all return at the first free

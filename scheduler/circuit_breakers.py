@@ -222,7 +222,7 @@ class CircuitBreakers:
             self.readmissions += 1
             self._log("info", f"teacher {name} answers its probe and gets requests again", name)
 
-    def keep(self, names: Collection[str]) -> None:
+    def forget_others(self, names: Collection[str]) -> None:
         """Forget all other teachers: another machine may return under their names."""
         self._breakers = {name: one for name, one in self._breakers.items() if name in names}
         self.labellers.intersection_update(names)

@@ -80,20 +80,20 @@ class Debounced:
         value: the demand in force; the first report takes effect at once.
         latest: the latest report, which still holds.
         above: the run of reports above `value`.
-        below: the run of reports clearly below it.
-        beneath: the run of reports below it at all.
+        clearly_below: the run of reports clearly below it.
+        below: the run of reports below it at all.
     """
 
     value: float
     latest: float
     above: DeviationRun | None = None
+    clearly_below: DeviationRun | None = None
     below: DeviationRun | None = None
-    beneath: DeviationRun | None = None
 
     @property
     def due(self) -> float | None:
         """When time alone brings another demand into force."""
-        runs = ((self.above, RISE_S), (self.below, FALL_S), (self.beneath, DRIFT_S))
+        runs = ((self.above, RISE_S), (self.clearly_below, FALL_S), (self.below, DRIFT_S))
         return min((run.since + lasting_s for run, lasting_s in runs if run), default=None)
 
 
@@ -114,7 +114,7 @@ def elapse(demand: Debounced, now: float) -> Debounced:
     """Apply what has lasted long enough by `now`."""
     if demand.above is not None and now >= demand.above.since + RISE_S:
         return _weigh(demand.above.mean(now), demand.latest, now)
-    for run, lasting_s in ((demand.below, FALL_S), (demand.beneath, DRIFT_S)):
+    for run, lasting_s in ((demand.clearly_below, FALL_S), (demand.below, DRIFT_S)):
         if run is not None and now >= run.since + lasting_s:
             return _weigh(run.peak, demand.latest, now)
     return demand
@@ -127,8 +127,8 @@ def _weigh(value: float, report: float, now: float, before: Debounced | None = N
         value,
         report,
         extend_run(runs.above, report, now) if report > value else None,
-        extend_run(runs.below, report, now) if report < CLEARLY * value else None,
-        extend_run(runs.beneath, report, now) if report < value else None,
+        extend_run(runs.clearly_below, report, now) if report < CLEARLY * value else None,
+        extend_run(runs.below, report, now) if report < value else None,
     )
 
 

@@ -406,10 +406,10 @@ def predict(
     costs, total = costs or Costs(), 0.0
     pipelines: list[StudentPipeline] = []
     allowed: dict[str, float] = {}
-    for share, there in _moments(cluster, mesh.teams):
+    for share, there in _availability(cluster, mesh.teams):
         dealt = [
             (students, StudentPipeline.of(cluster, job, mesh, teams, costs))
-            for students, teams in deal(there, mesh.students)
+            for students, teams in divide_teachers(there, mesh.students)
         ]
         total += share * _together(job, [(students, pipeline.rate) for students, pipeline in dealt])
         for of_each in zip(*(pipeline.stages() for _, pipeline in dealt), strict=True):
@@ -434,7 +434,7 @@ def predict(
     )
 
 
-def _moments(
+def _availability(
     cluster: Cluster, teams: Sequence[DeviceGroup]
 ) -> list[tuple[float, tuple[DeviceGroup, ...]]]:
     """Return shares of time, and the teachers available in each: the average, or one more.
@@ -462,7 +462,9 @@ def _together(job: Distillation, rates: Sequence[tuple[int, float]]) -> float:
     return sum(students * rate for students, rate in rates)
 
 
-def deal(teams: Sequence[DeviceGroup], students: int) -> list[tuple[int, tuple[DeviceGroup, ...]]]:
+def divide_teachers(
+    teams: Sequence[DeviceGroup], students: int
+) -> list[tuple[int, tuple[DeviceGroup, ...]]]:
     """Divide the teachers among the students evenly, as the coordinator's assignment does.
 
     Args:

@@ -227,10 +227,12 @@ def _best(
     if not meshes:
         return None
     rated = [(_mesh_way(cluster, job, *entry), entry) for entry in meshes]
-    kept = [pair for pair in rated if pair[0].keeps(job)] or rated
-    least = min(way.by(aim)[0] for way, _ in kept)
-    close = [(way, entry) for way, entry in kept if way.by(aim)[0] <= AS_GOOD * least]
-    return min(close, key=lambda pair: (pair[0].by(aim)[1], pair[0].teachers, pair[0].by(aim)))[1]
+    kept = [pair for pair in rated if pair[0].within_limits(job)] or rated
+    least = min(way.sort_key(aim)[0] for way, _ in kept)
+    close = [(way, entry) for way, entry in kept if way.sort_key(aim)[0] <= AS_GOOD * least]
+    return min(
+        close, key=lambda pair: (pair[0].sort_key(aim)[1], pair[0].teachers, pair[0].sort_key(aim))
+    )[1]
 
 
 def _mesh_way(

@@ -50,11 +50,11 @@ class MethodEstimate:
     cost: float = 0.0
     teachers: int = 0
 
-    def keeps(self, job: Distillation) -> bool:
+    def within_limits(self, job: Distillation) -> bool:
         """Whether it keeps the deadline and the budget."""
         return self.total_s <= (job.deadline_s or inf) and self.cost <= (job.budget or inf)
 
-    def by(self, aim: Aim) -> tuple[float, float]:
+    def sort_key(self, aim: Aim) -> tuple[float, float]:
         """Return the values to minimise, the more important one first."""
         return (self.total_s, self.cost) if aim == "fastest" else (self.cost, self.total_s)
 
@@ -109,12 +109,12 @@ def _take(job: Distillation, ways: Sequence[MethodEstimate], aim: Aim) -> Method
     """Return the best method that distils; among equal ones the cheaper, then the simpler."""
     order: tuple[Method, ...] = ("Online", "offline store", "mesh")
     can = [way for way in ways if way.method in order and not way.why_not]
-    left = [way for way in can if way.keeps(job)] or can
+    left = [way for way in can if way.within_limits(job)] or can
     if not left:
         return None
     for place in range(2):
-        least = min(way.by(aim)[place] for way in left)
-        left = [way for way in left if way.by(aim)[place] <= EQUAL * least]
+        least = min(way.sort_key(aim)[place] for way in left)
+        left = [way for way in left if way.sort_key(aim)[place] <= EQUAL * least]
     return min(left, key=lambda way: order.index(way.method)).method
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from ..proto.arena import Arena
 from ..runtime.errors import DeadlineExceeded, EdlError, PredictorCrashed, RetryableError
-from ..scheduler.batching import BatchRule, DeviceLane, WaitingRequest, decide, promise_s
+from ..scheduler.batching import BatchRule, DeviceLane, WaitingRequest, decide, retry_at_s
 from .jobs import PredictorReady, RequestLabels, Results
 from .pool import PredictorPool, PredictorProcess
 from .recorder import Recorder
@@ -202,7 +202,7 @@ class Batcher:
         now = self._clock()
         sample_s = self._pool.t_t_s / max(self._pool.lanes, 1)
         interval_s = self._taken_samples / self._taken_slots * sample_s
-        self._promised_s = promise_s(now, self._promised_s, interval_s, self._slots)
+        self._promised_s = retry_at_s(now, self._promised_s, interval_s, self._slots)
         after_s = self._promised_s - now
         return TeacherOverloaded(
             f"all {self._slots} slots of this teacher are taken: try again in {after_s:.3g} s",

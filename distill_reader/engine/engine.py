@@ -150,7 +150,7 @@ class Engine:
             makers = message["makers"].get(member.config.service, ())
             member.hold(batch, message["labels_nbytes"], makers)
         self._batch_delivery.execute(
-            self._delivery.hold(batch.number, released=message["released"])
+            self._delivery.restore(batch.number, released=message["released"])
         )
 
     def _on_taken(self, message: Message, now: float) -> None:
@@ -197,7 +197,7 @@ class Engine:
                     self._timeline.batches.labelled(number)
             case do.LabelsRevoked(number) if self._timeline is not None:
                 self._timeline.batches.unlabelled(number)
-        self._batch_delivery.execute(self._delivery.heard(member.config.service, said))
+        self._batch_delivery.execute(self._delivery.handle(member.config.service, said))
 
     def _on_given_up(self) -> None:
         self._reporter.give_up(self._stream_epoch)

@@ -141,7 +141,7 @@ class LabelCache:
         same = (
             remembered is not None
             and remembered.content.content_id == content_id
-            and (not numerics.matter or remembered.content.numerics_id == numerics.pinned)
+            and (not numerics.is_deterministic or remembered.content.numerics_id == numerics.pinned)
         )
         self._model = remembered if same else None
 
@@ -206,7 +206,7 @@ class LabelCache:
 
     def on_teacher_ready(self, peer: Peer, inputs: Sequence[str]) -> None:
         """Learn the model from a teacher, if it publishes its content."""
-        if peer.content_id and (peer.numerics_id or not self._numerics.matter):
+        if peer.content_id and (peer.numerics_id or not self._numerics.is_deterministic):
             content = self._content(peer.content_id, peer.numerics_id)
             self._learn(ServiceModel(content, tuple(inputs)))
 
@@ -250,8 +250,10 @@ class LabelCache:
                 queued.in_lookup = False
                 if self._model is not None and found.content == self._model.content:
                     whole = not cached.missing(queued.batch.rows)
-                    queued.cached = cached if whole or not self._numerics.matter else NO_LABELS
-                    self._keys[found.number] = found
+                    queued.cached = (
+                        cached if whole or not self._numerics.is_deterministic else NO_LABELS
+                    )
+                    self._known[found.number] = found
                 break  # if the model has changed, the batch is looked up again
         self._deliver()
 
@@ -277,7 +279,7 @@ class LabelCache:
 
     def _recall(self) -> None:
         self._model = model = self._remembered
-        if model is not None and self._numerics.matter:
+        if model is not None and self._numerics.is_deterministic:
             self._numerics.pinned = model.content.numerics_id
         log.warning(
             "no teacher of %s answers: labels come from the store alone, of content %s",
@@ -286,7 +288,7 @@ class LabelCache:
         )
 
     def _content(self, content_id: str, numerics_id: str) -> Content:
-        return Content(content_id, numerics_id if self._numerics.matter else "")
+        return Content(content_id, numerics_id if self._numerics.is_deterministic else "")
 
     def _learn(self, model: ServiceModel) -> None:
         if model != self._model:

@@ -122,7 +122,7 @@ def student_report(member: EnsembleMember, now: float) -> pb.StudentReport:
         host=socket.gethostname(),
         unreachable=len(core.unavailable),
         data_epoch=switch.data_epoch,
-        content_id=switch.told,
+        content_id=switch.reported,
         stragglers=teachers.lateness.stragglers,
         hedges=ledger.hedges,
         ejections=teachers.breakers.ejections.total(),

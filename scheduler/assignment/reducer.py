@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import chain
 
 from .assignment_table import AssignmentTable, assignment_tables, silent_teachers
-from .repair import ROUNDS, grow, repair
+from .repair import ROUNDS, repair, repair_without_loss
 from .state import (
     AssignmentChange,
     AssignmentEvent,
@@ -29,31 +29,31 @@ from .state import (
 from .working_state import WorkingState
 
 
-def settle_contents(facts: WorkingState) -> None:
+def settle_contents(working: WorkingState) -> None:
     """Update the plan, and the content of each student."""
-    if not (facts.must_assign or facts.between_epochs):
+    if not (working.must_assign or working.between_epochs):
         return
-    facts.plan = _settled_plan(facts)
-    served = facts.pools.keys()
-    for name, entry in facts.students.items():
+    working.plan = _settled_plan(working)
+    served = working.pools.keys()
+    for name, entry in working.students.items():
         settled = _settled(
-            entry, facts.plan, served, name in facts.between_epochs, facts.recovering
+            entry, working.plan, served, name in working.between_epochs, working.recovering
         )
         if settled is not entry:
-            facts.students[name] = settled
-            facts.must_assign = True
+            working.students[name] = settled
+            working.must_assign = True
 
 
-def _settled_plan(facts: WorkingState) -> ContentPlan:
+def _settled_plan(working: WorkingState) -> ContentPlan:
     """Without an operator's plan, use the content of most students, else of most teachers."""
-    plan = facts.plan
+    plan = working.plan
     if plan.declared:
         return plan
-    found = {entry.content_id for entry in facts.students.values() if entry.labelled}
-    found = found or {entry.content_id for entry in facts.teachers.values()}
+    found = {entry.content_id for entry in working.students.values() if entry.labelled}
+    found = found or {entry.content_id for entry in working.teachers.values()}
     if plan.current in found:
         return plan
-    return replace(plan, current=prevailing_content(facts)[0] or plan.current)
+    return replace(plan, current=prevailing_content(working)[0] or plan.current)
 
 
 def prevailing_content(known: AssignmentState | WorkingState) -> tuple[str, int, int]:
@@ -113,21 +113,21 @@ def plan_is_complete(state: AssignmentState) -> bool:
     return all(entry.content_id == goal for entry in state.students.values())
 
 
-def _reason(facts: WorkingState, name: str, old: StudentEntry | None, new: StudentEntry) -> str:
+def _reason(working: WorkingState, name: str, old: StudentEntry | None, new: StudentEntry) -> str:
     """Explain to an operator why a student has its teachers, and whether that is all it wants."""
-    why, had = facts.why, old.teachers if old else ()
+    why, had = working.why, old.teachers if old else ()
     going = (*had, *old.finishing) if old else ()
     causes = [
         why[teacher]
         for teacher in going
-        if teacher in why and (teacher in facts.lost or teacher not in new.teachers)
+        if teacher in why and (teacher in working.lost or teacher not in new.teachers)
     ]
     if had != new.teachers:
-        causes += [why[teacher] for teacher in had if teacher in facts.speed_changed]
+        causes += [why[teacher] for teacher in had if teacher in working.speed_changed]
     if old is None or (not causes and name in why):
         causes.append(why.get(name, f"student {name} wants {new.want}"))
     causes += _about_content(old, new)
-    notes = facts.notes.get(name, [])
+    notes = working.notes.get(name, [])
     causes += notes
     told = {word.rstrip(",") for note in notes for word in note.split()}
     for teacher in new.teachers:
@@ -135,15 +135,15 @@ def _reason(facts: WorkingState, name: str, old: StudentEntry | None, new: Stude
             causes.append(why.get(teacher, f"teacher {teacher} was free"))
     if not causes:
         causes.append(f"student {name} begins epoch {new.data_epoch} of its data")
-    return f"{'; '.join(list(dict.fromkeys(causes))[:4])}: {_count(facts, new)}"
+    return f"{'; '.join(list(dict.fromkeys(causes))[:4])}: {_count(working, new)}"
 
 
-def _count(facts: WorkingState, entry: StudentEntry) -> str:
+def _count(working: WorkingState, entry: StudentEntry) -> str:
     has = f"{len(entry.teachers)} of {entry.want} wanted"
     if len(entry.teachers) >= entry.want:
         return has
     content = entry.content_id
-    serving, asking = len(facts.pools.get(content, ())), facts.asking[content]
+    serving, asking = len(working.pools.get(content, ())), working.asking[content]
     if not serving:
         return f"{has}, as no teacher serves{f' {content}' if content else ''}"
     teachers = "1 teacher serves" if serving == 1 else f"{serving} teachers serve"
@@ -181,16 +181,16 @@ def reduce(
     Raises:
         ValueError: a student wants a negative number of teachers.
     """
-    facts = WorkingState(state, now)
-    facts.take(events)
-    if not facts.changed:
+    working = WorkingState(state, now)
+    working.take(events)
+    if not working.changed:
         return state, ()
-    settle_contents(facts)
-    if facts.must_assign:
-        _assign(facts)
-    changes = tuple(_changes(state, facts))
+    settle_contents(working)
+    if working.must_assign:
+        _assign(working)
+    changes = tuple(_changes(state, working))
     after = AssignmentState(
-        facts.teachers, facts.students, facts.anchor, facts.plan, facts.recovering
+        working.teachers, working.students, working.anchor, working.plan, working.recovering
     )
     return after, changes
 
@@ -208,28 +208,28 @@ def content_of(state: AssignmentState, student_id: str) -> str:
     return entry.content_id if entry else ""
 
 
-def _assign(facts: WorkingState) -> None:
-    new: Set[str] = facts.new
-    silent = silent_teachers(facts.students)
+def _assign(working: WorkingState) -> None:
+    new: Set[str] = working.new
+    silent = silent_teachers(working.students)
     for _ in range(ROUNDS):
         for table in assignment_tables(
-            facts.teachers, facts.pools, facts.students, silent, facts.recovering, new
+            working.teachers, working.pools, working.students, silent, working.recovering, new
         ):
-            if facts.recovering:
-                grow(table)
+            if working.recovering:
+                repair_without_loss(table)
             else:
                 repair(table)
-            _read_back(facts, table)
-        before, silent, new = silent, silent_teachers(facts.students), frozenset()
+            _read_back(working, table)
+        before, silent, new = silent, silent_teachers(working.students), frozenset()
         if silent <= before:
             break  # no further teacher gives labels to none of its students
 
 
-def _read_back(facts: WorkingState, table: AssignmentTable) -> None:
+def _read_back(working: WorkingState, table: AssignmentTable) -> None:
     for student in table.students:
         if student.notes:
-            facts.notes.setdefault(student.name, []).extend(student.notes)
-        entry = facts.students[student.name]
+            working.notes.setdefault(student.name, []).extend(student.notes)
+        entry = working.students[student.name]
         teachers = tuple(student.held)
         if student.set_aside:
             place = {name: index for index, name in enumerate(entry.teachers)}
@@ -237,24 +237,24 @@ def _read_back(facts: WorkingState, table: AssignmentTable) -> None:
             teachers = tuple(sorted(both, key=lambda name: place.get(name, len(place))))
         if entry.unavailable:
             unavailable = entry.unavailable.intersection(teachers) - student.released
-            entry = facts.students[student.name] = replace(entry, unavailable=unavailable)
+            entry = working.students[student.name] = replace(entry, unavailable=unavailable)
         if teachers != entry.teachers or entry.finishing or entry.labelled < bool(teachers):
             held = dict.fromkeys((*entry.finishing, *entry.teachers))
-            facts.students[student.name] = replace(
+            working.students[student.name] = replace(
                 entry,
                 teachers=teachers,
                 finishing=tuple(
-                    name for name in held if name in facts.teachers and name not in teachers
+                    name for name in held if name in working.teachers and name not in teachers
                 ),
                 labelled=entry.labelled or bool(teachers),
             )
 
 
-def _changes(before: AssignmentState, facts: WorkingState) -> Iterator[AssignmentChange]:
-    for name, entry in facts.students.items():
-        old = None if name in facts.new else before.students.get(name)
-        lost = tuple(t for t in (*old.teachers, *old.finishing) if t in facts.lost) if old else ()
-        answered = entry.upgrading and name in facts.between_epochs
+def _changes(before: AssignmentState, working: WorkingState) -> Iterator[AssignmentChange]:
+    for name, entry in working.students.items():
+        old = None if name in working.new else before.students.get(name)
+        lost = tuple(t for t in (*old.teachers, *old.finishing) if t in working.lost) if old else ()
+        answered = entry.upgrading and name in working.between_epochs
         if old is None or lost or answered or _news(old, entry):
             yield AssignmentChange(
                 name,
@@ -263,7 +263,7 @@ def _changes(before: AssignmentState, facts: WorkingState) -> Iterator[Assignmen
                 entry.content_id,
                 entry.announced,
                 entry.data_epoch,
-                _reason(facts, name, old, entry),
+                _reason(working, name, old, entry),
             )
 
 

@@ -230,8 +230,8 @@ def _concentrate(table: AssignmentTable, jobs: list[_JobLevel]) -> None:
 
 #: Two rounds nearly always suffice. The bound keeps a rounding error from blocking a service.
 ROUNDS = 20
-#: The same bound for the steps of one round, per student and teacher.
-STEPS = 20
+#: The same bound for the steps of one round.
+STEPS_PER_MEMBER = 20
 
 _WHY = {
     NOTHING: "which had none",
@@ -240,7 +240,7 @@ _WHY = {
 }
 
 
-def grow(table: AssignmentTable) -> None:
+def repair_without_loss(table: AssignmentTable) -> None:
     """Apply the rule during recovery: no student loses a teacher."""
     claims = ClaimQueue(table, (student for student in table.students if not student.shared))
     while (student := claims.pop()) is not None:
@@ -259,7 +259,7 @@ def grow(table: AssignmentTable) -> None:
 def repair(table: AssignmentTable) -> None:
     """Apply the rule while no recovery is under way."""
     for student in table.students:
-        _part(table, student)
+        _end_shares(table, student)
     _settle(table)
     while any(_release(table, student) for student in table.students):
         _settle(table)
@@ -289,7 +289,7 @@ class _Repair:
         self._moved = False  # a student moved
         self._turned_away = False  # a claim could not be helped
         self._stale = False  # and assignments have changed since
-        self._steps = STEPS * (len(table.students) + len(table.power))
+        self._steps = STEPS_PER_MEMBER * (len(table.students) + len(table.power))
 
     def run(self) -> bool:
         """Run; return whether another round may find more."""
@@ -302,7 +302,7 @@ class _Repair:
                 if student.held and self._all_compete:
                     break  # weaker claims cannot be helped either
                 self._turned_away = True
-        while table.idle and (relief := sharing.relief(table)) is not None:
+        while table.idle and (relief := sharing.student_to_relieve(table)) is not None:
             self._take(*relief)
         return self._moved or self._stale
 
@@ -310,7 +310,7 @@ class _Repair:
         """Find a teacher without an idle one: others make room, give one, trade, or share."""
         table = self._table
         if len(student.held) == student.shared:  # nothing, or only a part
-            teacher = sharing.roomy(table, student)
+            teacher = sharing.teacher_with_room(table, student)
             if teacher is not None:
                 self._join(student, teacher)
                 return True
@@ -326,7 +326,7 @@ class _Repair:
         if not student.held:
             teacher = sharing.least_loaded(table, student)
         elif student.shared:
-            teacher = sharing.lighter(table, student)
+            teacher = sharing.less_loaded(table, student)
         if teacher is not None:
             self._join(student, teacher)
         return teacher is not None
@@ -388,7 +388,7 @@ class _Repair:
     @property
     def _all_compete(self) -> bool:
         """Whether all claims compete for the same teachers: no sharing, no known trades."""
-        return not (self._table.shared or (self._trades and self._trades.anybody))
+        return not (self._table.shared or (self._trades and self._trades.has_offers))
 
     def _settled(self, student: StudentAssignment) -> None:
         _give_back(self._table, student)  # a large teacher may replace small ones
@@ -399,7 +399,7 @@ class _Repair:
             self._givers.push(student)
 
 
-def _part(table: AssignmentTable, student: StudentAssignment) -> None:
+def _end_shares(table: AssignmentTable, student: StudentAssignment) -> None:
     """End shares that a recovery left with students that hold several teachers."""
     while student.shared and len(student.held) > 1:
         shared = [name for name in student.held if len(table.holders[name]) > 1]

@@ -19,18 +19,10 @@ from .state import EPS
 LIGHT = 0.5
 
 
-def roomy(table: AssignmentTable, student: StudentAssignment, but: str = "") -> str | None:
-    """Return a teacher of other students with room for this one; None: there is none.
-
-    The student must be light. The load stays at most 1, so the others lose nothing. A teacher on
-    the student's host is preferred, then the fullest.
-
-    Args:
-        table: the assignments.
-        student: the student.
-        but: name of a teacher to leave out.
-    """
-    # Fast in the usual case: if the least loaded teachers have no room, no other has.
+def teacher_with_room(
+    table: AssignmentTable, student: StudentAssignment, but: str = ""
+) -> str | None:
+    """Return a held teacher that can also serve the student, at no cost for its other students."""
     if not any(_has_room(table, student, name) for name in _least_loaded(table, student)):
         return None
     best: tuple[bool, float] | None = None
@@ -48,7 +40,7 @@ def roomy(table: AssignmentTable, student: StudentAssignment, but: str = "") -> 
 def pack(table: AssignmentTable) -> StudentAssignment | None:
     """Move a light student to a shared teacher, so that its own one becomes idle."""
     for student in sorted(_lone_light(table), key=lambda student: (student.need, student.arrival)):
-        teacher = roomy(table, student, but=student.held[0])
+        teacher = teacher_with_room(table, student, but=student.held[0])
         if teacher is not None:
             move(table, student, teacher)
             student.notes.append(f"shares teacher {teacher}, as it needs only a part of one")
@@ -63,11 +55,8 @@ def least_loaded(table: AssignmentTable, student: StudentAssignment) -> str | No
     return min(names, key=lambda name: _load_with(table, student, name), default=None)
 
 
-def lighter(table: AssignmentTable, student: StudentAssignment) -> str | None:
-    """Return a teacher that with this student would have a lower load than its teacher has now.
-
-    None if its teacher is not overloaded, or if there is no such teacher.
-    """
+def less_loaded(table: AssignmentTable, student: StudentAssignment) -> str | None:
+    """Return a teacher where the student, and the students it leaves, would have more than now."""
     here = student.held[0]
     full = table.load(here)
     if full <= 1 + EPS:
@@ -78,11 +67,8 @@ def lighter(table: AssignmentTable, student: StudentAssignment) -> str | None:
     return there
 
 
-def relief(table: AssignmentTable) -> tuple[StudentAssignment, str] | None:
-    """Return a student that shares a teacher, and an idle teacher that covers its need alone.
-
-    Fuller shared teachers are relieved first, and their newest student first.
-    """
+def student_to_relieve(table: AssignmentTable) -> tuple[StudentAssignment, str] | None:
+    """Return a student of the fullest shared teacher, and an idle teacher for it alone."""
     shared = [name for name, students in table.holders.items() if len(students) > 1]
     for name in sorted(shared, key=table.load, reverse=True):
         for student in reversed(table.holders[name]):
@@ -137,7 +123,7 @@ class Trades:
                 self._offer(student)
 
     @property
-    def anybody(self) -> bool:
+    def has_offers(self) -> bool:
         """Whether any student would trade."""
         return bool(self._spare)
 

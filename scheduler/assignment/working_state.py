@@ -37,7 +37,7 @@ from .state import (
 #: Up to this many teachers without labels, or as many as the student asks for if that is more, are
 #: replaced. More of them count in its share, so a student that cannot use most of the service does
 #: not collect all of it.
-MADE_UP_FOR = 3
+MAX_REPLACED = 3
 
 
 class WorkingState:
@@ -176,8 +176,8 @@ class WorkingState:
             demand = debounce.begin(asked)
         else:
             demand = debounce.follow(known.demand, asked, report.urgent, self.now)
-        made_up_for = 0 if report.cut_off else max(own_heads(report), MADE_UP_FOR)
-        named = report.unavailable[:made_up_for]
+        most_replaced = 0 if report.cut_off else max(own_heads(report), MAX_REPLACED)
+        named = report.unavailable[:most_replaced]
         counted = max(min(report.unreachable, report.want) - len(named), 0)
         entry = replace(
             known or _newcomer(report, demand),

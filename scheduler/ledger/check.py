@@ -56,8 +56,8 @@ def _in_counts(tables: Tables) -> Iterator[str]:
     batches = tables.batches.values()
     if [*tables.batches] != sorted(tables.batches):
         yield f"batches are listed out of order: {[*tables.batches]}"
-    if tables.news:
-        yield f"instructions were not returned: {tables.news}"
+    if tables.batch_instructions:
+        yield f"instructions were not returned: {tables.batch_instructions}"
     queued = sorted(b.id for b in batches if b.waiting)
     if sorted(tables.queue) != queued:
         yield f"the queue is {sorted(tables.queue)}, batches with rows that wait are {queued}"

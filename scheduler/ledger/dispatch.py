@@ -66,7 +66,7 @@ def judge(
     counted = sum(refusal.counts for refusal in refusals.values())
     if counted >= POISON_REFUSALS:
         return "poison"
-    there = [teacher for teacher in teachers if teacher.there]
+    there = [teacher for teacher in teachers if teacher.may_label]
     if not there or awaited or not batch.waiting or any(batch.may_go_to(t.name) for t in there):
         return "wait"
     crashed = [teacher for teacher in there if may_recur(refusals[teacher.name])]
@@ -109,9 +109,11 @@ def is_useless(
     Three refused requests suffice if another teacher labels batches. Otherwise it first gets
     everything that waits, because the first batches may be to blame.
     """
-    if teacher.labels or not teacher.refused:
+    if teacher.has_labelled or not teacher.refused:
         return False
-    if teacher.refused >= POISON_REFUSALS and any(one.labels and one.usable for one in others):
+    if teacher.refused >= POISON_REFUSALS and any(
+        one.has_labelled and one.usable for one in others
+    ):
         return True
     return teacher.idle and not any(batch.may_go_to(teacher.name) for batch in queue)
 

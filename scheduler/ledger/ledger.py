@@ -74,11 +74,11 @@ class Ledger(LedgerView):
             case ev.Hedge():
                 self._on_hedge(event)
             case ev.BatchRestored():
-                self._on_held(event)
+                self._on_restored(event)
             case ev.DeliverUnlabelled():
                 self._on_deliver_unlabelled(event)
             case ev.StoreSearched():
-                _found(self._tables, event)
+                _store_searched(self._tables, event)
             case ev.InvalidateBatch():
                 _invalidate_batch(self._tables, event)
             case ev.InvalidateTeacher():
@@ -106,10 +106,10 @@ class Ledger(LedgerView):
                 assert_never(event)
         tables = self._tables
         if tables.refused:
-            self._condemn()
-        if tables.news:
-            out += tables.news
-            tables.news.clear()
+            self._judge_refused()
+        if tables.batch_instructions:
+            out += tables.batch_instructions
+            tables.batch_instructions.clear()
         if tables.hedges:
             self._dispatcher.send_copies(tables, out)
         if tables.queue and tables.open:
@@ -135,14 +135,14 @@ class Ledger(LedgerView):
         if waiting:
             heappush(tables.queue, batch.id)
         else:
-            tables.settle(batch, LABELLED)
+            tables.finish(batch, LABELLED)
 
-    def _on_held(self, event: ev.BatchRestored) -> None:
+    def _on_restored(self, event: ev.BatchRestored) -> None:
         tables = self._tables
         batch = LedgerBatch(
             event.batch, event.rows, event.nbytes, event.row_nbytes, [], 0, event.kind
         )
-        batch.makers = event.makers
+        batch.restored_labellers = event.makers
         batch.stage = LABELLED
         tables.admit(batch)
         tables.volume_bytes += batch.nbytes
@@ -155,7 +155,7 @@ class Ledger(LedgerView):
             out.append(ev.Discard(event.request, event.teacher))
             return
         teacher.learn(request.rows, event.device_s)
-        if not teacher.labels:
+        if not teacher.has_labelled:
             self._tables.believe_refusals(teacher)
         spans: tuple[ev.Span, ...] = ()
         if event.teacher in request.holders:
@@ -195,12 +195,12 @@ class Ledger(LedgerView):
         unlabelled = dict.fromkeys(b for b in request.batches if b.stage is UNLABELLED)
         if request.joined:
             for batch in unlabelled:
-                batch.alone = True
+                batch.send_alone = True
         elif teacher.portion(request.rows) == request.rows:
             for batch in unlabelled:
                 known = batch.refusals or {}
                 crashes = is_crash and (known[teacher.name].crashes if teacher.name in known else 0)
-                refusal = Refusal(reason, teacher.labels, crashes + is_crash)
+                refusal = Refusal(reason, teacher.has_labelled, crashes + is_crash)
                 batch.refusals = {**known, teacher.name: refusal}
                 self._tables.refused[batch.id] = batch
 
@@ -271,7 +271,7 @@ class Ledger(LedgerView):
 
     # ------------------------------------------------------------------------ what follows
 
-    def _condemn(self) -> None:
+    def _judge_refused(self) -> None:
         """Poison batches that enough teachers refused, or allow retries if no teacher is left."""
         tables = self._tables
         for batch_id in sorted(tables.refused):
@@ -279,7 +279,7 @@ class Ledger(LedgerView):
             match judge(batch, tables.teachers.values(), tables.awaited, tables.waiting()):
                 case "poison":
                     tables.unqueue(batch)
-                    tables.settle(batch, POISONED)
+                    tables.finish(batch, POISONED)
                 case "again":
                     for refusal in (batch.refusals or {}).values():
                         refusal.again = may_recur(refusal)
@@ -292,7 +292,7 @@ def _join(tables: Tables, event: ev.TeacherJoined) -> None:
     if teacher is None:
         tables.joined += 1
         teacher = LedgerTeacher(
-            event.teacher, tables.joined, event.window, labels=event.has_labelled
+            event.teacher, tables.joined, event.window, has_labelled=event.has_labelled
         )
         tables.teachers[teacher.name] = teacher
     teacher.window, teacher.most_rows = event.window, event.most_rows
@@ -344,7 +344,7 @@ def _invalidate_teacher(tables: Tables, event: ev.InvalidateTeacher) -> None:
         if batch.stage in (POISONED, RELEASED):
             continue
         if rows := batch.drop_labels_of(event.teacher):
-            tables.unsettle(batch, rows)
+            tables.reopen(batch, rows)
 
 
 def _relabel(tables: Tables, event: ev.Relabel, out: list[ev.Instruction]) -> None:
@@ -360,7 +360,7 @@ def _relabel(tables: Tables, event: ev.Relabel, out: list[ev.Instruction]) -> No
         out += [ev.LookUp(number) for number in tables.withheld]
 
 
-def _found(tables: Tables, event: ev.StoreSearched) -> None:
+def _store_searched(tables: Tables, event: ev.StoreSearched) -> None:
     """Send the rows that the store lacks to teachers."""
     if (batch := tables.withheld.pop(event.batch, None)) is None:
         return
@@ -370,7 +370,7 @@ def _found(tables: Tables, event: ev.StoreSearched) -> None:
     if waiting:
         tables.enqueue(batch, waiting)
     else:
-        tables.settle(batch, LABELLED)
+        tables.finish(batch, LABELLED)
 
 
 def _invalidate_batch(tables: Tables, event: ev.InvalidateBatch) -> None:
@@ -380,14 +380,14 @@ def _invalidate_batch(tables: Tables, event: ev.InvalidateBatch) -> None:
         # A new object: a request in flight may still refer to the old one, if the batch went
         # without labels. Its answer must not label the rows that are sent again now.
         batch = tables.batches[known.id] = replace(known, waiting=[], unlabelled_rows=0)
-        tables.unsettle(batch, batch.drop_all_labels())
+        tables.reopen(batch, batch.drop_all_labels())
 
 
 def _start_over(tables: Tables, batch: LedgerBatch, stored: bool) -> None:
     batch.waiting.clear()
-    batch.labels, batch.makers, batch.refusals, batch.alone = (), (), None, False
+    batch.labels, batch.restored_labellers, batch.refusals, batch.send_alone = (), (), None, False
     if stored:
         tables.withhold(batch)
     else:
-        batch.unlabelled_rows = 0  # `unsettle` adds all rows
-        tables.unsettle(batch, (ev.Span(batch.id, 0, batch.rows),), sent=0)
+        batch.unlabelled_rows = 0  # `reopen` adds all rows
+        tables.reopen(batch, (ev.Span(batch.id, 0, batch.rows),), sent=0)

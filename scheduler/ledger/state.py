@@ -72,8 +72,8 @@ class LedgerBatch:
     labels: tuple[tuple[Span, str], ...] = ()
     #: By teacher. None instead of an empty dict, because refusals are rare.
     refusals: dict[str, Refusal] | None = None
-    alone: bool = False  # it was in a refused request of several batches: do not join it again
-    makers: tuple[str, ...] = ()  # teachers of labels that are trusted only as a whole
+    send_alone: bool = False  # it was in a refused request of several batches: do not join it again
+    restored_labellers: tuple[str, ...] = ()  # teachers of labels that are trusted only as a whole
 
     @property
     def nbytes(self) -> int:
@@ -88,12 +88,12 @@ class LedgerBatch:
 
     def may_join(self, other: LedgerBatch) -> bool:
         """Whether one request may have rows of both batches."""
-        return self.kind == other.kind and not (self.alone or other.alone)
+        return self.kind == other.kind and not (self.send_alone or other.send_alone)
 
     def drop_labels_of(self, teacher: str) -> tuple[Span, ...]:
         """Remove the labels of `teacher`; return the rows that lost their labels."""
-        if teacher in self.makers:
-            self.makers = ()
+        if teacher in self.restored_labellers:
+            self.restored_labellers = ()
             return (Span(self.id, 0, self.rows),)
         own = tuple(span for span, labeller in self.labels if labeller == teacher)
         if own:
@@ -102,7 +102,7 @@ class LedgerBatch:
 
     def drop_all_labels(self) -> tuple[Span, ...]:
         """Remove all labels; return the rows that lost their labels."""
-        self.labels, self.makers = (), ()
+        self.labels, self.restored_labellers = (), ()
         return (Span(self.id, 0, self.rows),)
 
 
@@ -133,7 +133,7 @@ class LedgerRequest:
 
     @property
     def may_be_copied(self) -> bool:
-        """Whether an answer is awaited, and none of the batches is settled."""
+        """Whether an answer is awaited, and none of the batches is finished."""
         return bool(self.holders) and all(b.stage is UNLABELLED for b in self.batches)
 
 
@@ -149,7 +149,7 @@ class LedgerTeacher:
     on_trial: bool = False
     revoked: bool = False
     resting: bool = False  # failed, and not resumed yet
-    labels: bool = False  # it has labelled something, so its refusals count against batches
+    has_labelled: bool = False  # so its refusals count against batches
     refused: int = 0  # requests, since it joined
     in_flight: dict[int, LedgerRequest] = field(default_factory=dict)  # in the order of sending
     rows_in_flight: int = 0
@@ -175,7 +175,7 @@ class LedgerTeacher:
         return self.room if self.usable else 0
 
     @property
-    def there(self) -> bool:
+    def may_label(self) -> bool:
         """Whether the teacher can label, now or after a rest."""
         return not (self.revoked or self.on_trial)
 
@@ -263,7 +263,7 @@ class Tables:
         open: teachers with free places.
         batches: all from `Queued` or `BatchRestored` to `BatchConsumed`, by id, in order; poison
             until `Released`.
-        news: instructions about batches from the current event.
+        batch_instructions: instructions about batches from the current event.
         queue: a heap of the ids of batches with waiting rows: the lowest is the front.
         refused: unlabelled batches that a teacher refused.
         withheld: unlabelled batches that wait for a search of the store.
@@ -280,7 +280,7 @@ class Tables:
     teachers: dict[str, LedgerTeacher] = field(default_factory=dict)
     open: dict[str, LedgerTeacher] = field(default_factory=dict)
     batches: dict[int, LedgerBatch] = field(default_factory=dict)
-    news: list[Instruction] = field(default_factory=list)
+    batch_instructions: list[Instruction] = field(default_factory=list)
     queue: list[int] = field(default_factory=list)
     refused: dict[int, LedgerBatch] = field(default_factory=dict)
     withheld: dict[int, LedgerBatch] = field(default_factory=dict)
@@ -296,7 +296,7 @@ class Tables:
     # ---------------------------------------------------------------------------- the batches
 
     def admit(self, batch: LedgerBatch) -> None:
-        """Register a new batch; the caller queues or settles it."""
+        """Register a new batch; the caller queues or finishes it."""
         if batch.id <= self.last_id:
             raise ValueError(f"batch {batch.id} comes after batch {self.last_id}: ids must grow")
         self.batches[batch.id] = batch
@@ -311,10 +311,10 @@ class Tables:
         for piece in pieces:
             put_back(batch.waiting, piece)
 
-    def unsettle(self, batch: LedgerBatch, spans: Iterable[Span], sent: int = 1) -> None:
+    def reopen(self, batch: LedgerBatch, spans: Iterable[Span], sent: int = 1) -> None:
         """Label these rows of the batch again; they had labels."""
         pieces = [(start, stop, sent) for _, start, stop in spans]
-        self._reopen(batch, whole=count(pieces) == batch.rows)
+        self._mark_unlabelled(batch, whole=count(pieces) == batch.rows)
         batch.unlabelled_rows += count(pieces)
         if pieces:
             self.enqueue(batch, pieces)
@@ -329,14 +329,14 @@ class Tables:
         batch.row_nbytes = row_nbytes
         batch.unlabelled_rows -= stop - start
         if not batch.unlabelled_rows:
-            self.settle(batch, LABELLED)
+            self.finish(batch, LABELLED)
 
     def leave_unlabelled(self, batch: LedgerBatch) -> None:
-        """Settle an unlabelled batch without labels."""
+        """Finish an unlabelled batch without labels."""
         self.unqueue(batch)
         self.withheld.pop(batch.id, None)
         batch.labels, batch.row_nbytes, batch.unlabelled_rows = (), 0, 0
-        self.settle(batch, LABELLED, without_labels=True)
+        self.finish(batch, LABELLED, without_labels=True)
 
     def waiting(self) -> Iterator[LedgerBatch]:
         """Iterate over the batches with waiting rows, in no order."""
@@ -349,7 +349,7 @@ class Tables:
             self.queue.remove(batch.id)
             heapify(self.queue)
 
-    def settle(
+    def finish(
         self, batch: LedgerBatch, stage: BatchStage, *, without_labels: bool = False
     ) -> None:
         """Make an unlabelled batch LABELLED or POISONED."""
@@ -360,27 +360,29 @@ class Tables:
         if stage is POISONED:
             said = (batch.refusals or {}).items()
             reasons = tuple(f"{name}: {why.reason}" for name, why in said)
-            self.news.append(Poison(batch.id, reasons))
+            self.batch_instructions.append(Poison(batch.id, reasons))
             return
         nbytes = batch.nbytes
         self.volume_bytes += nbytes
         if nbytes > self.batch_bytes:
             self.batch_bytes = nbytes
-        self.news.append(GoesUnlabelled(batch.id) if without_labels else BatchLabelled(batch.id))
+        self.batch_instructions.append(
+            GoesUnlabelled(batch.id) if without_labels else BatchLabelled(batch.id)
+        )
 
     def withhold(self, batch: LedgerBatch) -> None:
         """Make the batch unlabelled, and send none of its rows before `StoreSearched`."""
-        self._reopen(batch, whole=True)
+        self._mark_unlabelled(batch, whole=True)
         batch.unlabelled_rows = batch.rows
         self.withheld[batch.id] = batch
 
-    def _reopen(self, batch: LedgerBatch, *, whole: bool) -> None:
+    def _mark_unlabelled(self, batch: LedgerBatch, *, whole: bool) -> None:
         """Make a batch unlabelled."""
         if batch.stage is not UNLABELLED:
             self.volume_bytes -= batch.nbytes * (batch.stage is not POISONED)
             batch.stage = UNLABELLED
             self.unlabelled += 1
-            self.news.append(LabelsRevoked(batch.id, whole))
+            self.batch_instructions.append(LabelsRevoked(batch.id, whole))
 
     # --------------------------------------------------------------------------- the requests
 
@@ -410,7 +412,7 @@ class Tables:
 
     def believe_refusals(self, teacher: LedgerTeacher) -> None:
         """Count the teacher's refusals against batches, because it has labelled something."""
-        teacher.labels = True
+        teacher.has_labelled = True
         for batch in self.batches.values():
             if batch.refusals is not None and teacher.name in batch.refusals:
                 batch.refusals[teacher.name].counts = True

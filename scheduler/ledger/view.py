@@ -130,7 +130,9 @@ class LedgerView:
             return ()
         if len(known.labels) == 1:  # as nearly always
             return (known.labels[0][1],)
-        return tuple(sorted({teacher for _, teacher in known.labels}.union(known.makers)))
+        return tuple(
+            sorted({teacher for _, teacher in known.labels}.union(known.restored_labellers))
+        )
 
     # --------------------------------------------------------------------------- the requests
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final, Literal, NamedTuple, assert_never
+from typing import Any, Literal, NamedTuple, assert_never
 
 from .. import flow, stream_stats
 from ..backoff import RandomLike
@@ -18,6 +18,7 @@ from ..ledger import events as ev
 from ..ledger.view import LedgerLoad
 from ..stream_stats import Measured, SampleTimes, StreamProfile, StreamStats
 from . import events
+from .hedging import LOOK_EVERY_S
 from .instructions import (
     Discard,
     DropLabels,
@@ -31,9 +32,6 @@ from .model_switch import ModelSwitch, NumericsPin
 from .request_pacing import RequestPacing
 from .teachers import TeacherStates
 from .windows import WindowConfig
-
-#: Interval in seconds of the checks that depend on time alone.
-LOOK_EVERY_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +91,14 @@ class ReaderCore:
         config: the settings.
         ledger: the state of each row; drivers only read it.
         stats: measurements of the stream.
-        pace: windows and sizes of requests.
+        pacing: windows and sizes of requests.
         teachers: membership and health.
         numerics: restricts a deterministic reader to teachers with one numerics_id.
         contents: the model that labels come from.
         decision: latest decision of flow control.
         memory: state of flow control between decisions.
         starves: the student starves, as reported to the coordinator.
-        is_cut_off: more teachers would not help, as reported; see `TeacherStates.cut_off`.
+        is_cut_off: as reported; see `TeacherStates.is_cut_off`.
         waiting_since: since when the training loop waits for a batch; None: it does not.
         source_ended: the source has nothing more for this epoch.
         epoch: the highest (term, counter) of an assignment so far.
@@ -111,10 +109,10 @@ class ReaderCore:
         self.config = config
         self.ledger = Ledger()
         self.stats = StreamStats()
-        self.pace = RequestPacing(config.window, config.request_rows)
+        self.pacing = RequestPacing(config.window, config.request_rows)
         self.teachers = TeacherStates(
             self.ledger,
-            self.pace,
+            self.pacing,
             self.stats,
             config.canaries,
             rng,
@@ -166,7 +164,7 @@ class ReaderCore:
                 self._apply(event)
             case events.Pulled(source_s, samples, rows):
                 self.source_ended = False
-                self.pace.batch(rows)
+                self.pacing.batch(rows)
                 self.stats.pulled(source_s, samples)
                 self._load = None
             case events.BatchTaken():
@@ -174,13 +172,13 @@ class ReaderCore:
             case events.LoopWaiting(waits):
                 self.waiting_since = now if waits else None
             case events.RequestFailed():
-                if self._links.hear(event.teacher, event.link):
+                if self._links.record_message(event.teacher, event.link):
                     self.teachers.failed(event, now)
             case events.Probed():
-                if self._links.hear(event.teacher, event.link):
+                if self._links.record_message(event.teacher, event.link):
                     self._on_probed(event, now)
             case events.ProbeFailed():
-                if self._links.hear(event.teacher, event.link):
+                if self._links.record_message(event.teacher, event.link):
                     self.teachers.probe_failed(event, now)
             case events.PathsTried():
                 self.teachers.paths_tried(event, now)
@@ -220,7 +218,7 @@ class ReaderCore:
     @property
     def content_id(self) -> str:
         """Content to report to the coordinator; empty: unknown, or the student may be moved."""
-        return self.contents.switch.told
+        return self.contents.switch.reported
 
     @property
     def lacks_labels(self) -> bool:
@@ -282,13 +280,13 @@ class ReaderCore:
 
     def _on_answer(self, answer: events.AnswerCame, now: float) -> None:
         name, teachers = answer.teacher, self.teachers
-        if not self._links.hear(name, answer.link):
+        if not self._links.record_message(name, answer.link):
             self._emit(Discard(answer.request, name))
             return
         if (without := self.contents.hear(name, answer.numerics_id)) is not None:
             self._follow((without, False), now)
             self._apply(events.Cancelled(name, answer.request))
-            teachers.let_go(name, now)
+            teachers.close_if_leaving(name, now)
             return
         if answer.misfit:
             failed = events.RequestFailed(
@@ -307,7 +305,7 @@ class ReaderCore:
             self.stats.labelled(name)
             self.contents.labelled()
         teachers.answered(answer, in_flight, spans, now)
-        teachers.let_go(name, now)
+        teachers.close_if_leaving(name, now)
 
     # --- the teachers
 
@@ -319,7 +317,7 @@ class ReaderCore:
         teachers = self.teachers
         lost, revoked = self._links.update(assigned, now)
         self._tell_awaited()
-        teachers.keep({peer.teacher_id for peer in assigned.peers}.difference(lost))
+        teachers.forget_others({peer.teacher_id for peer in assigned.peers}.difference(lost))
         for name in (*lost, *revoked):  # before any of their rows are sent again
             self._apply(ev.TeacherRevoked(name))
         teachers.lost(lost, now)
@@ -344,9 +342,9 @@ class ReaderCore:
             usable = self.ledger.usable
             self._follow(self.contents.look(now, look.coordinator_answers, usable), now)
             self.teachers.look(self.lacks_labels, now)
-        content_id, unavailable = self.contents.switch.told, self._links.unavailable
-        self.is_cut_off, may_be_cut_off = self.teachers.cut_off(now)
-        self._decide(look, content_id, len(unavailable), may_be_cut_off, now)
+        content_id, unavailable = self.contents.switch.reported, self._links.unavailable
+        self.is_cut_off = self.teachers.is_cut_off
+        self._decide(look, content_id, len(unavailable), now)
         self._starvation = self._starvation.after(self.memory.starved_s, now)
         self.starves = starves = self._starvation.starves
         epoch = self.contents.switch.data_epoch
@@ -355,9 +353,7 @@ class ReaderCore:
             self._emit(ReportNow())
         self._reported = (*news, starves)
 
-    def _decide(
-        self, look: events.Tick, content_id: str, unreachable: int, cut_off: bool, now: float
-    ) -> None:
+    def _decide(self, look: events.Tick, content_id: str, unreachable: int, now: float) -> None:
         if (load := self._load) is None:  # most decisions follow from time alone
             load = self._load = self.ledger.load
             measured = self.measured(content_id or look.store_content)
@@ -379,7 +375,7 @@ class ReaderCore:
             load.batch_bytes,
             self.teachers.comparisons.panel.judges,
             self._times.presumed,
-            cut_off,
+            self.teachers.may_be_cut_off(now),
         )
         before = self.decision.want
         self.decision, self.memory = flow.decide(view, self.memory, now, self.config.flow)
@@ -404,7 +400,7 @@ class ReaderCore:
                 is_copy, more = self.teachers.comparisons.sent(one)
                 copies += more
                 self._out.append(SendRequest(self._links.number(one.teacher), one, is_copy))
-                self.pace.sent(one.teacher, one.request, self._now)
+                self.pacing.sent(one.teacher, one.request, self._now)
                 self.teachers.lateness.sent(self._now)
             else:
                 self._out.append(one)

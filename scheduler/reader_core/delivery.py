@@ -17,19 +17,17 @@ from .. import no_teacher
 from ..ledger import Ledger
 from ..no_teacher import Ensemble, Mixture, Policy, mixture
 from ..rates import RecentMean, rounded_up
+from ..stream_stats import STEP_WINDOW
 from . import instructions as do
 from .events import DeliverUnlabelled, InvalidateBatch, LoopWaiting, Released
 
 #: Seconds of work released ahead of the training loop, and bounds of that in batches.
 AHEAD_S: Final = 0.1
 FEWEST_AHEAD, MOST_AHEAD = 2, 64
-#: Steps over which the time of a batch is averaged. A loop with an asynchronous device runs ahead
-#: for some steps and then waits for all of them, hence a mean; a pause raises it for a while.
-STEPS: Final = 64
 
 _WAIT_FOR_EVER: Final = Policy()
 #: The state while no student waits without a teacher.
-_CALM: Final = no_teacher.NoTeacherWait()
+_NOT_WAITING: Final = no_teacher.NoTeacherWait()
 
 
 def look_ahead(batch_s: float | None) -> int:
@@ -42,7 +40,7 @@ def look_ahead(batch_s: float | None) -> int:
 class Delivery:
     """The batches of one stream that the training loop has not taken. Use it from one thread.
 
-    The driver reports the stream, and what the ledgers say about batches (`heard`). Carry out the
+    The driver reports the stream, and what the ledgers say about batches (`handle`). Carry out the
     returned instructions at once, in order.
 
     Args:
@@ -52,7 +50,7 @@ class Delivery:
         ensemble: how labels of several services are mixed; None: there is one service.
 
     Attributes:
-        forgone: number of batches without labels of a service, by service.
+        unlabelled_by_service: number of batches without labels of a service, by service.
         partial: number of batches released with labels of some services.
         unlabelled: number of batches released without any labels.
     """
@@ -65,7 +63,7 @@ class Delivery:
         policy: Policy = _WAIT_FOR_EVER,
         ensemble: Ensemble | None = None,
     ) -> None:
-        self.forgone = Counter[str]()
+        self.unlabelled_by_service = Counter[str]()
         self.partial = self.unlabelled = 0
         self._services = tuple(ledgers)
         self._ordered = ordered
@@ -76,11 +74,11 @@ class Delivery:
         self._lacking: dict[int, set[str]] = {}
         self._without: dict[int, set[str]] = {}  # services that a batch goes without
         self._poison: dict[int, tuple[str, ...]] = {}  # reasons, by poison batch
-        self._held: set[int] = set()  # batches that an earlier engine has offered
-        #: Offered and not released, in order; None: poison, or held.
+        self._restored: set[int] = set()  # batches that an earlier engine has offered
+        #: Offered and not released, in order; None: poison, or restored.
         self._offered: dict[int, do.OfferBatch | None] = {}
         self._released: set[int] = set()  # and not taken
-        self._batch_s = RecentMean(STEPS)
+        self._batch_s = RecentMean(STEP_WINDOW)  # a pause raises it for a while
 
     # ------------------------------------------------------------------------ the trainer's side
 
@@ -88,9 +86,9 @@ class Delivery:
         """Add a batch that is to be labelled; numbers grow."""
         self._lacking[batch] = set(self._services)
 
-    def hold(self, batch: int, *, released: bool) -> list[do.StreamInstruction]:
+    def restore(self, batch: int, *, released: bool) -> list[do.StreamInstruction]:
         """Add a batch that an earlier engine has offered; numbers grow. The ledgers know it."""
-        self._held.add(batch)
+        self._restored.add(batch)
         if not released:
             self._offered[batch] = None
             return []
@@ -107,7 +105,7 @@ class Delivery:
             self._batch_s.add(step_s)
         self._no_teacher.loop_waits = False
         self._released.discard(batch)
-        self._held.discard(batch)
+        self._restored.discard(batch)
         self._poison.pop(batch, None)
 
     def reset(self) -> None:
@@ -115,12 +113,12 @@ class Delivery:
         self._no_teacher.loop_waits = False
         for kept in (self._lacking, self._without, self._poison, self._offered):
             kept.clear()
-        self._held.clear()
+        self._restored.clear()
         self._released.clear()
 
     # ------------------------------------------------------------------------------ the services
 
-    def heard(
+    def handle(
         self,
         service: str,
         said: do.BatchLabelled | do.GoesUnlabelled | do.LabelsRevoked | do.Poison,
@@ -129,7 +127,7 @@ class Delivery:
         batch = said.batch
         match said:
             case do.LabelsRevoked():
-                return self._undone(service, batch)
+                return self._relabelled(service, batch)
             case do.Poison(_, reasons):
                 return self._condemn(service, batch, reasons)
         if batch in self._poison:  # by another service
@@ -137,7 +135,7 @@ class Delivery:
         if (lacking := self._lacking.get(batch)) is None:
             return []
         if isinstance(said, do.GoesUnlabelled):
-            self.forgone[service] += 1
+            self.unlabelled_by_service[service] += 1
             self._without.setdefault(batch, set()).add(service)
         lacking.discard(service)
         return [] if lacking else self._offer(batch)
@@ -153,7 +151,7 @@ class Delivery:
         offers = self._offer(batch)
         return [do.DropBatch(batch), *offers, *self._others(service, DeliverUnlabelled(batch))]
 
-    def _undone(self, service: str, batch: int) -> list[do.StreamInstruction]:
+    def _relabelled(self, service: str, batch: int) -> list[do.StreamInstruction]:
         """Withdraw a batch, because a service labels it again.
 
         All other services do too if the batch is poison, or if its labels cannot be separated by
@@ -167,8 +165,8 @@ class Delivery:
             self._lacking = dict(sorted(self._lacking.items()))
         elif batch not in self._lacking:
             return out
-        if batch in self._held or batch in self._poison:
-            self._held.discard(batch)
+        if batch in self._restored or batch in self._poison:
+            self._restored.discard(batch)
             self._poison.pop(batch, None)
             self._lacking[batch].update(self._services)
             return [*out, *self._others(service, InvalidateBatch(batch))]
@@ -267,7 +265,7 @@ class NoTeacherPolicy:
         self._ledgers = ledgers
         self._policy = policy
         self._ensemble = ensemble
-        self._patience = _CALM
+        self._patience = _NOT_WAITING
         self._alone_since: dict[str, float] = {}
         self._lacked: list[Ledger] = []  # those of the services that had no teacher lately
 
@@ -287,7 +285,7 @@ class NoTeacherPolicy:
                 self._alone_since.pop(service, None)
             else:
                 self._alone_since.setdefault(service, now)
-        if not self._alone_since and self._patience == _CALM:
+        if not self._alone_since and self._patience == _NOT_WAITING:
             return []
         out: list[do.StreamInstruction] = []
         head = None

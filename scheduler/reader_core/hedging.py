@@ -95,7 +95,7 @@ class Hedging:
     Attributes:
         late: teachers with an oldest request that was late at the latest look.
         silent: late teachers that have not answered for long, while another one is in time.
-        charged: requests in flight with a hedge that is paid for.
+        paid: requests in flight with a hedge that is paid for.
         tokens: number of hedges that the budget allows now.
         awake_since: earlier times do not count as waiting.
     """
@@ -103,19 +103,19 @@ class Hedging:
     def __init__(self, tokens: float = 0.0) -> None:
         self.late: frozenset[str] = frozenset()
         self.silent: frozenset[str] = frozenset()
-        self.charged: frozenset[int] = frozenset()
+        self.paid: frozenset[int] = frozenset()
         self.tokens = tokens
         self.awake_since = -inf
         self._sent = 0
         self._seen_at: float | None = None
 
-    def passed(self, now: float) -> None:
+    def elapse(self, now: float) -> None:
         """Record that time has passed; a long gap between two calls is not counted."""
         if self._seen_at is not None and now - self._seen_at > ASLEEP_S:
             self.awake_since = now
         self._seen_at = now
 
-    def look(
+    def find_late(
         self,
         teachers: Sequence[BusyTeacher],
         times: Turnarounds,
@@ -152,16 +152,16 @@ class Hedging:
             self.silent = frozenset()  # no teacher is in time: the cause is ours
         self.tokens = min(self.tokens + SHARE * (sent - self._sent), BURST)
         self._sent = sent
-        charged = set(self.charged & {f.request for t in teachers for f in t.flights})
+        paid = set(self.paid & {f.request for t in teachers for f in t.flights})
         hedge = []
         for flight, beyond_budget in sorted(suspects, key=lambda suspect: suspect[0].batch):
-            if flight.request not in charged:
+            if flight.request not in paid:
                 if self.tokens < 1 and not beyond_budget:
                     continue
                 self.tokens = max(self.tokens - 1, 0.0)
-                charged.add(flight.request)
+                paid.add(flight.request)
             hedge.append(flight.request)
-        self.charged = frozenset(charged)
+        self.paid = frozenset(paid)
         return list(dict.fromkeys(hedge))
 
 
@@ -260,7 +260,7 @@ def _usual(seconds_per_row: Mapping[str, float], but: str) -> float:
     return median_low(others) if others else inf
 
 
-#: Interval of the looks while something is late.
+#: Interval in seconds of the checks that depend on time alone.
 LOOK_EVERY_S: Final = 0.05
 #: Interval of comparing speeds while nothing is late.
 COMPARE_EVERY_S: Final = 1.0
@@ -271,13 +271,13 @@ class Lateness:
 
     Args:
         ledger: knows what is in flight.
-        pace: knows the expected times.
+        pacing: knows the expected times.
         log: writes a log message.
     """
 
-    def __init__(self, ledger: Ledger, pace: RequestPacing, log: Log) -> None:
+    def __init__(self, ledger: Ledger, pacing: RequestPacing, log: Log) -> None:
         self._ledger = ledger
-        self._pace = pace
+        self._pacing = pacing
         self._log = log
         self._hedging = Hedging()
         self._straggling = Straggling()
@@ -301,14 +301,14 @@ class Lateness:
     @property
     def hedged(self) -> frozenset[int]:
         """Late requests in flight that are sent to another teacher too."""
-        return self._hedging.charged
+        return self._hedging.paid
 
     def sent(self, now: float) -> None:
         self._look_at = min(self._look_at, now + self._least_s)
 
     def answered(self, name: str) -> None:
         """Record an answer: the teacher may now be the fastest one."""
-        known = self._pace.times.of(name)
+        known = self._pacing.times.of(name)
         if known is None:
             return
         if self._limit_s(known.expected_s(1)) < self._least_s:
@@ -322,7 +322,7 @@ class Lateness:
             unusable: teachers that get no requests now.
             now: seconds of a clock that does not go back.
         """
-        self._hedging.passed(now)
+        self._hedging.elapse(now)
         hedges: list[ev.Hedge] = []
         if waits and not self._waits:
             self._look_at = -inf  # patience is lower now
@@ -338,20 +338,22 @@ class Lateness:
         return hedges
 
     def _find(self, waits: bool, unusable: Collection[str], now: float) -> list[ev.Hedge]:
-        ledger, pace, hedges = self._ledger, self._pace, self._hedging
+        ledger, pacing, hedges = self._ledger, self._pacing, self._hedging
         asked = tuple(
             BusyTeacher(
                 name,
                 tuple(self._flights(name, ledger.requests_at(name))),
-                pace.window(name),
-                pace.answered_at(name),
+                pacing.window(name),
+                pacing.answered_at(name),
                 name in ledger.teachers and name not in unusable,
             )
             for name in dict.fromkeys((*ledger.teachers, *ledger.at_work))
         )
-        charged, silent = hedges.charged, hedges.silent
-        found = hedges.look(asked, pace.times, ledger.sent, ledger.head if waits else None, now)
-        for request in hedges.charged - charged:
+        paid, silent = hedges.paid, hedges.silent
+        found = hedges.find_late(
+            asked, pacing.times, ledger.sent, ledger.head if waits else None, now
+        )
+        for request in hedges.paid - paid:
             self._log("info", f"request {request} is late: it was sent to another teacher too", "")
         if hedges.silent != silent:
             self._compare_at = now
@@ -359,7 +361,7 @@ class Lateness:
 
     def _compare(self, now: float) -> None:
         self._compare_at = now + COMPARE_EVERY_S
-        times = self._pace.times
+        times = self._pacing.times
         known = {name: times.of(name) for name in self._ledger.teachers}
         seconds = {name: one.seconds_per_row for name, one in known.items() if one is not None}
         before = self._straggling.named
@@ -369,10 +371,10 @@ class Lateness:
 
     def _due(self) -> float:
         """Return the earliest time at which something can be late."""
-        pace = self._pace
+        pacing = self._pacing
         names = dict.fromkeys((*self._ledger.teachers, *self._ledger.at_work))
         expected = [
-            known.expected_s(1) for name in names if (known := pace.times.of(name)) is not None
+            known.expected_s(1) for name in names if (known := pacing.times.of(name)) is not None
         ]
         if not expected:
             self._least_s = inf
@@ -380,9 +382,9 @@ class Lateness:
         self._least_s = least_s = self._limit_s(min(expected))
         due = inf
         for name in names:
-            if (oldest := pace.oldest(name)) is not None:
-                quiet = began(oldest, pace.answered_at(name)) + least_s
-                due = min(due, quiet, oldest + pace.window(name) * least_s)
+            if (oldest := pacing.oldest(name)) is not None:
+                quiet = began(oldest, pacing.answered_at(name)) + least_s
+                due = min(due, quiet, oldest + pacing.window(name) * least_s)
         return due
 
     def _limit_s(self, expected_s: float) -> float:
@@ -392,7 +394,7 @@ class Lateness:
 
     def _flights(self, name: str, requests: Iterable[InFlight]) -> Iterable[Flight]:
         for one in requests:
-            if (sent_at := self._pace.sent_at(name, one.request)) is not None:
+            if (sent_at := self._pacing.sent_at(name, one.request)) is not None:
                 yield Flight(
                     one.request,
                     one.rows,

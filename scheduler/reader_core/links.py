@@ -119,7 +119,7 @@ class TeacherLinks:
 
     # --- what is heard
 
-    def hear(self, name: str, number: int) -> bool:
+    def record_message(self, name: str, number: int) -> bool:
         """Record a message over connection `number`; return whether that is the current one."""
         link = self._links.get(name)
         if link is None or link.number != number:
@@ -184,7 +184,7 @@ class TeacherLinks:
         self.last_trouble = f"teacher {name} {why}"
         self.connect(name, now, pause_s)
 
-    def pause_no_more(self, name: str, now: float) -> None:
+    def probe_now(self, name: str, now: float) -> None:
         """End the pause before a teacher's first probe, if it waits for that."""
         link = self._links.get(name)
         if link is not None and not link.leaves and not link.attempts and link.probe_at < inf:
@@ -280,7 +280,7 @@ class TeacherLinks:
         if (peer := self.wanted.get(name)) is not None:
             self._open(peer, now)
 
-    def let_go(self, name: str, now: float) -> bool:
+    def close_if_leaving(self, name: str, now: float) -> bool:
         """Close the connection of a teacher without requests in flight, if it leaves.
 
         Open a new one if the teacher is assigned again. Returns whether it was leaving.

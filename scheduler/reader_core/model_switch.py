@@ -55,7 +55,7 @@ class ContentState:
     bound: bool = False
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         """The content to report; empty: the student may be moved now."""
         return "" if self.held_since is not None else self.content_id
 
@@ -83,7 +83,7 @@ def resume(
     Args:
         state: state of this engine.
         data_epoch: number of epochs that the student has begun.
-        left: state of the previous engine: reported content (`told`), advice and `bound`.
+        left: state of the previous engine: content (`reported`), advice and `bound`.
         heard: this engine has got advice already; else the previous advice counts.
         now: seconds of the same clock as in `begin`.
     """
@@ -166,7 +166,7 @@ def admits(pinned_to: str, numerics_id: str) -> bool:
     return promises(numerics_id) and pinned_to in ("", numerics_id)
 
 
-def read_alike(one: str, other: str) -> bool:
+def kinds_compatible(one: str, other: str) -> bool:
     """Whether a loss treats both kinds alike: log-probabilities are valid logits."""
     return one == other or {one, other} == {"logits", "log-probabilities"}
 
@@ -175,15 +175,15 @@ class NumericsPin:
     """Pins a deterministic reader to one numerics_id.
 
     Args:
-        matter: the reader is deterministic; else no teacher is barred.
+        is_deterministic: the reader is deterministic; else no teacher is barred.
 
     Attributes:
-        matter: as given.
+        is_deterministic: as given.
         pinned: the numerics_id; empty while it is open.
     """
 
-    def __init__(self, matter: bool) -> None:
-        self.matter = matter
+    def __init__(self, is_deterministic: bool) -> None:
+        self.is_deterministic = is_deterministic
         self.pinned = ""
         self._told: dict[str, str] = {}  # numerics_ids in answers
 
@@ -192,7 +192,7 @@ class NumericsPin:
 
         A peer that is not in the registry may be asked until an answer tells its numerics_id.
         """
-        if not self.matter:
+        if not self.is_deterministic:
             return frozenset()
         peers = [*peers]
         for gone in self._told.keys() - {peer.teacher_id for peer in peers}:
@@ -207,7 +207,7 @@ class NumericsPin:
 
     def admits(self, numerics_id: str) -> bool:
         """Whether labels of this numerics_id may be used."""
-        return not self.matter or admits(self.pinned, numerics_id)
+        return not self.is_deterministic or admits(self.pinned, numerics_id)
 
     def hear(self, teacher: str, numerics_id: str) -> bool:
         """Record a teacher's numerics_id; return whether its labels may be used."""
@@ -236,10 +236,10 @@ class LabelKinds:
 
     def hear(self, teacher: str, published: Iterable[PublishedKind]) -> str:
         """Record what a teacher publishes; return why it must not label, or an empty text."""
-        self.keep(self._fitting - {teacher})
+        self.forget_others(self._fitting - {teacher})
         for one in published:
             known = self.settled.get(one.output)
-            if known is not None and not read_alike(known.kind, one.kind):
+            if known is not None and not kinds_compatible(known.kind, one.kind):
                 return (
                     f"it publishes that output {one.output!r} is {one.kind}, but other teachers of"
                     f" its service published {known.kind}, and the labels of this stream are read"
@@ -252,7 +252,7 @@ class LabelKinds:
             self._fitting |= {teacher}
         return ""
 
-    def keep(self, teachers: Set[str]) -> None:
+    def forget_others(self, teachers: Set[str]) -> None:
         """Forget all other teachers."""
         self._fitting &= teachers
         if not self._fitting and not self.is_firm:
@@ -319,7 +319,7 @@ class ModelSwitch:
 
     def hear(self, teacher: str, numerics_id: str) -> Assigned | None:
         """Record a numerics_id; return the teachers to use if its labels must not be used."""
-        if not self._numerics.matter:
+        if not self._numerics.is_deterministic:
             return None
         before = self._numerics.pinned
         admitted = self._numerics.hear(teacher, numerics_id)
@@ -388,7 +388,7 @@ class ModelSwitch:
         self._content_id = switch.content_id
         peers = self._followed.peers
         self._followed = replace(self._followed, barred=numerics.barred(peers))
-        self.kinds.keep({peer.teacher_id for peer in peers})
+        self.kinds.forget_others({peer.teacher_id for peer in peers})
         self._leave()
 
     def _leave(self) -> None:
@@ -399,6 +399,6 @@ class ModelSwitch:
         else:
             there, pinned = self._latest, ""
         kinds = tuple(self.kinds.settled.values()) if self.kinds.is_firm else ()
-        left = HandoffState(switch.told, switch.bound, there, pinned, kinds)
+        left = HandoffState(switch.reported, switch.bound, there, pinned, kinds)
         if left != self.handoff_state:
             self.handoff_state = left

@@ -22,7 +22,7 @@ MOST = 4.0
 #: Lower bound of seconds per row.
 LEAST_S = 1e-9
 #: Number of answers for the stretch, and its quantile.
-ANSWERS, QUANTILE = 256, 0.95
+STRETCH_ANSWERS, STRETCH_QUANTILE = 256, 0.95
 #: Upper bound of the stretch: with a larger one nothing would ever be late.
 MOST_STRETCH = 4.0
 
@@ -50,7 +50,7 @@ class Turnarounds:
 
     def __init__(self) -> None:
         self._teachers: dict[str, Turnaround] = {}
-        self._stretches = LowQuantile(ANSWERS, QUANTILE)
+        self._stretches = LowQuantile(STRETCH_ANSWERS, STRETCH_QUANTILE)
 
     def answered(self, teacher: str, rows: int, seconds: float) -> None:
         """Record an answer; impossible values are ignored.

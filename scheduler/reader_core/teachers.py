@@ -24,7 +24,7 @@ from .links import TeacherLinks
 from .request_pacing import RequestPacing
 
 #: No connection has to be tried.
-_CALM: Final[Reachability[Peer]] = Reachability()
+_REACHABLE: Final[Reachability[Peer]] = Reachability()
 
 
 class TeacherStates:
@@ -32,7 +32,7 @@ class TeacherStates:
 
     Args:
         ledger: the ledger of the service, only read here.
-        pace: windows and request sizes.
+        pacing: windows and request sizes.
         stats: measurements of the stream.
         canaries: settings of comparing answers; None: compare nothing.
         rng: jitters probes, and draws the sample that is compared.
@@ -50,7 +50,7 @@ class TeacherStates:
     def __init__(
         self,
         ledger: Ledger,
-        pace: RequestPacing,
+        pacing: RequestPacing,
         stats: StreamStats,
         canaries: CanaryConfig | None,
         rng: RandomLike,
@@ -59,17 +59,17 @@ class TeacherStates:
         log: Log,
     ) -> None:
         self._ledger = ledger
-        self._pace = pace
+        self._pacing = pacing
         self._stats = stats
         self._emit = emit
         self._apply = apply
         self._log = log
         self.links = TeacherLinks(rng, emit, log)
         self.breakers = CircuitBreakers(rng, log)
-        self.lateness = Lateness(ledger, pace, log)
+        self.lateness = Lateness(ledger, pacing, log)
         self.comparisons = Comparisons(canaries, ledger, rng, emit)
         self._resting: set[str] = set()  # until they answer a probe
-        self._reach = _CALM
+        self._reach = _REACHABLE
         self._paths_at = -inf  # from then on a connection may have to be tried
         self._was_silent = False
 
@@ -92,7 +92,7 @@ class TeacherStates:
                 self._eject(name, "does not answer", now)
         if not usable:
             for name in self.breakers.half_open(usable, now):  # it may be earlier than planned
-                links.pause_no_more(name, now)
+                links.probe_now(name, now)
         if ledger.on_trial:
             self._judge(self.comparisons.look(self._answering, now), now)
 
@@ -111,14 +111,14 @@ class TeacherStates:
         """Since when no teacher can be reached; None: one can."""
         return self._reach.silent_since if self._reach.is_cut_off else None
 
-    def cut_off(self, now: float) -> tuple[bool, bool]:
-        """Whether more teachers would not help: none can be reached, or none admits the reader.
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether more teachers would not help: none can be reached, or none admits the reader."""
+        return self.links.is_shut_out or self._reach.is_cut_off
 
-        Returns:
-            whether that is known, and whether it is possible.
-        """
-        reach, shut_out = self._reach, self.links.is_shut_out
-        return shut_out or reach.is_cut_off, shut_out or reach.may_be_cut_off(now)
+    def may_be_cut_off(self, now: float) -> bool:
+        """Whether `is_cut_off` is true, or may turn out to be."""
+        return self.links.is_shut_out or self._reach.may_be_cut_off(now)
 
     def _look_for_paths(self, owed: bool, now: float) -> None:
         reach, due = reachability.look(self._reach, self.links.wanted.values(), owed, now)
@@ -145,7 +145,7 @@ class TeacherStates:
     def _heard(self, name: str) -> None:
         """Record that the teacher is reachable."""
         if not self._reach.attempts:  # as nearly always
-            self._reach, self._paths_at = _CALM, -inf
+            self._reach, self._paths_at = _REACHABLE, -inf
         else:
             self._learn(reachability.heard(self._reach, self.links.peer(name)))
 
@@ -170,7 +170,7 @@ class TeacherStates:
             self._does_not_fit(name, event.misfit, now)
         else:
             self._ready(event, now)
-        self.let_go(name, now)
+        self.close_if_leaving(name, now)
 
     def _ready(self, event: Probed, now: float) -> None:
         name, links = event.teacher, self.links
@@ -184,7 +184,7 @@ class TeacherStates:
         self._resting.discard(name)
         self.breakers.probed(name, now)
         joined = replace(
-            self._pace.joined(name, now, event.most_rows),
+            self._pacing.joined(name, now, event.most_rows),
             on_trial=on_trial,
             has_labelled=name in self.breakers.labellers,
         )
@@ -211,11 +211,11 @@ class TeacherStates:
 
     def probe_failed(self, event: ProbeFailed, now: float) -> None:
         self.links.probe_failed(event, now)
-        self.let_go(event.teacher, now)
+        self.close_if_leaving(event.teacher, now)
 
-    def keep(self, names: Iterable[str]) -> None:
+    def forget_others(self, names: Iterable[str]) -> None:
         """Forget the breakers of all other teachers: their names may return on other machines."""
-        self.breakers.keep({*names})
+        self.breakers.forget_others({*names})
         self._paths_at = -inf
 
     def lost(self, names: Iterable[str], now: float) -> None:
@@ -235,16 +235,16 @@ class TeacherStates:
         self.links.leave(name)
         self._apply(ev.TeacherRevoked(name))
         self._judge(self.comparisons.left(name), now)
-        self.let_go(name, now)
+        self.close_if_leaving(name, now)
 
-    def let_go(self, name: str, now: float) -> None:
+    def close_if_leaving(self, name: str, now: float) -> None:
         """Close the connection of a leaving teacher once it has no request in flight."""
-        if not self._ledger.in_flight_at(name) and self.links.let_go(name, now):
+        if not self._ledger.in_flight_at(name) and self.links.close_if_leaving(name, now):
             self._forget(name)
 
     def _forget(self, name: str) -> None:
         self._resting.discard(name)
-        self._pace.forget(name)
+        self._pacing.forget(name)
 
     # --- requests
 
@@ -253,7 +253,7 @@ class TeacherStates:
     ) -> None:
         """Handle an answer of a teacher with `in_flight` requests; `spans`: its labels in use."""
         self.breakers.answered(answer.teacher, now)
-        for event in self._pace.answered(answer, in_flight, now):
+        for event in self._pacing.answered(answer, in_flight, now):
             self._apply(event)
         self.lateness.answered(answer.teacher)
         if verdicts := self.comparisons.answered(answer, spans):
@@ -269,7 +269,7 @@ class TeacherStates:
     def failed(self, event: RequestFailed, now: float) -> None:
         name, request, failure, reason = event.teacher, event.request, event.failure, event.reason
         links = self.links
-        self._pace.ended(name, request)
+        self._pacing.ended(name, request)
         if failure == "overwritten" or (failure == "bad answer" and event.void):
             # The batch may be of an epoch that was left: its memory may have been reused while it
             # was sent.
@@ -292,7 +292,7 @@ class TeacherStates:
             self.comparisons.rests(name)
             self._apply(ev.AttemptFailed(name, request, reason if failure == "crashed" else ""))
             if failure == "full":
-                for change in self._pace.refused(name, now):
+                for change in self._pacing.refused(name, now):
                     self._apply(change)
             others = len(self._answering - self.breakers.ejected.keys() - {name})
             self._resting.add(name)
@@ -302,7 +302,7 @@ class TeacherStates:
                 self._judge(self.comparisons.left(name), now)
             links.retry(event, self._pause_s(name, now), now)
         self._judge(self.comparisons.ended(name, request), now)
-        self.let_go(name, now)
+        self.close_if_leaving(name, now)
 
     def _eject(self, name: str, why: str, now: float) -> None:
         """Take a teacher out of the pool, and probe it after a pause."""

@@ -29,7 +29,7 @@ from math import sqrt
 from typing import Final, NamedTuple, Self
 
 #: Relative cost that a smaller setting may add.
-TIE: Final = 0.01
+ALLOWED_EXTRA_COST: Final = 0.01
 #: First rest in seconds after neither neighbour was better; it doubles up to the longest.
 REST_S: Final = 30.0
 LONGEST_REST_S: Final = 600.0
@@ -37,18 +37,17 @@ LONGEST_REST_S: Final = 600.0
 TRIAL_S: Final = 20.0
 #: A cost that changed by this factor since the last decision ends a rest.
 CHANGE: Final = 1.5
-#: Smallest window.
-LEAST: Final = 2
+SMALLEST_WINDOW: Final = 2
 #: A device that worked for this part of the time between answers processes one request at a time.
-BUSY: Final = 0.98
-BUSIER: Final = 1.02
+BUSY_FROM: Final = 0.98
+BUSY_TO: Final = 1.02
 #: Weight of the newest answer in the busy part.
 GAIN: Final = 1 / 16
 #: A request filled to less than this part of its size is no measurement of the size.
 FILLED: Final = 0.9
 #: Largest tried request in rows, and its longest device time in seconds.
-LARGEST: Final = 1024
-LONGEST_S: Final = 0.5
+MOST_ROWS: Final = 1024
+LONGEST_REQUEST_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class HillClimb(NamedTuple):
         costs: measurements of the setting in force.
         before: cost of `step` before the trial; None: not measured.
         tried: cost of the finished trial, while `step` is measured again.
-        in_vain: number of directions tried since the last step.
+        directions_tried: their number since the last step.
         since: time at which the current setting came into force.
         rest_until: no trial before this time.
         rest_s: the latest rest.
@@ -97,7 +96,7 @@ class HillClimb(NamedTuple):
     costs: tuple[float, ...] = ()
     before: float | None = None
     tried: float | None = None
-    in_vain: int = 0
+    directions_tried: int = 0
     since: float = 0.0
     rest_until: float = 0.0
     rest_s: float = 0.0
@@ -126,7 +125,9 @@ class HillClimb(NamedTuple):
         if self.trial is not None and self.trial > self.step:
             return self._replace(trial=None)._turned(now)
         step = max(0, self.step - 1)
-        return HillClimb(self.rule, step, up=False, in_vain=1, since=now, rest_s=self.rest_s)
+        return HillClimb(
+            self.rule, step, up=False, directions_tried=1, since=now, rest_s=self.rest_s
+        )
 
     def measured(self, used: int, cost: float, now: float, most: int) -> HillClimb:
         """Record a cost.
@@ -154,7 +155,7 @@ class HillClimb(NamedTuple):
         if rule.ladder[climb.step] > most and climb.step > 0:
             return HillClimb(rule, climb.step - 1, up=False, since=now)
         if climb.before is not None and not 1 / CHANGE <= usual / climb.before <= CHANGE:
-            climb = climb._replace(in_vain=0, rest_until=now, rest_s=0.0)
+            climb = climb._replace(directions_tried=0, rest_until=now, rest_s=0.0)
         if now < climb.rest_until:
             return climb._replace(costs=())  # measure again
         return climb._replace(before=usual)._next_trial(now, most)
@@ -169,21 +170,27 @@ class HillClimb(NamedTuple):
     def _compared(self, tried: float, again: float, now: float) -> HillClimb:
         """Compare the trial with the better one of two measurements of the step around it."""
         step_cost = min(again, again if self.before is None else self.before)
-        if tried < step_cost * (1 - self.rule.gain if self.up else 1 + TIE):
+        if tried < step_cost * (1 - self.rule.gain if self.up else 1 + ALLOWED_EXTRA_COST):
             step = self.step + (1 if self.up else -1)
             # Do not step straight back; keep the rest, so that wandering by noise becomes rare.
-            return HillClimb(self.rule, step, up=self.up, in_vain=1, since=now, rest_s=self.rest_s)
+            return HillClimb(
+                self.rule, step, up=self.up, directions_tried=1, since=now, rest_s=self.rest_s
+            )
         return self._replace(before=again)._turned(now)
 
     def _turned(self, now: float) -> HillClimb:
         """Turn to the other direction, or rest after both were tried."""
         climb = self._replace(
-            up=not self.up, costs=(), tried=None, in_vain=self.in_vain + 1, since=now
+            up=not self.up,
+            costs=(),
+            tried=None,
+            directions_tried=self.directions_tried + 1,
+            since=now,
         )
-        if climb.in_vain < 2:
+        if climb.directions_tried < 2:
             return climb
         rest_s = min(max(2 * self.rest_s, REST_S), LONGEST_REST_S)
-        return climb._replace(in_vain=0, rest_s=rest_s, rest_until=now + rest_s)
+        return climb._replace(directions_tried=0, rest_s=rest_s, rest_until=now + rest_s)
 
 
 def _mean_with_error(costs: tuple[float, ...]) -> tuple[float, float]:
@@ -212,7 +219,7 @@ class WindowConfig:
         ValueError: not 1 <= least <= most.
     """
 
-    least: int = LEAST
+    least: int = SMALLEST_WINDOW
     most: int = 8
     rule: HillClimbRule = field(init=False, repr=False)
 
@@ -259,9 +266,9 @@ class Window(NamedTuple):
             return self
         busy = self.busy
         if device_s > 0:
-            part = min(device_s / turnaround_s, 2 * BUSIER)
+            part = min(device_s / turnaround_s, 2 * BUSY_TO)
             busy = part if busy is None else busy + GAIN * (part - busy)
-        if busy is not None and BUSY <= busy <= BUSIER and self.size == least:
+        if busy is not None and BUSY_FROM <= busy <= BUSY_TO and self.size == least:
             most = least
         climb = self.climb.look(now).measured(self.size, turnaround_s / rows, now, most)
         return Window(climb, climb.setting, busy)
@@ -290,7 +297,7 @@ class SizeConfig:
     def __post_init__(self) -> None:
         if self.most_rows is not None and self.most_rows < 1:
             raise ValueError(f"a request has at least 1 row, not {self.most_rows}")
-        most = min(self.most_rows or LARGEST, LARGEST)
+        most = min(self.most_rows or MOST_ROWS, MOST_ROWS)
         ladder = [2**power for power in range(most.bit_length()) if 2**power < most]
         object.__setattr__(self, "rule", HillClimbRule((*ladder, most)))
 
@@ -322,6 +329,6 @@ class RequestSize(NamedTuple):
         climb = self.climb.look(now)
         if device_s > 0 and used >= FILLED * asked:
             seconds_per_row = device_s / used
-            most = int(min(LONGEST_S / seconds_per_row, climb.rule.ladder[-1]))
+            most = int(min(LONGEST_REQUEST_S / seconds_per_row, climb.rule.ladder[-1]))
             climb = climb.measured(asked, seconds_per_row, now, most)
         return RequestSize(climb)

@@ -84,7 +84,7 @@ class SimulatedControl:
                 clock.at(group.leave_s, partial(self._leave, student))
         for group in scenario.students:
             for change in group.changes:
-                clock.at(change.at_s, partial(self._repace, group))
+                clock.at(change.at_s, partial(self._group_speed_changed, group))
         for fault in scenario.faults:
             clock.at(fault.at_s, partial(self._strike, fault))
         clock.after(scenario.report_s, self._sweep)
@@ -149,7 +149,7 @@ class SimulatedControl:
         if leader.has_news:
             self._wake(service, self.clock.now + self.scenario.look_s)
 
-    def _repace(self, group: StudentGroup) -> None:
+    def _group_speed_changed(self, group: StudentGroup) -> None:
         self.trace.tell("pace", group.name, f"{group.t_s_at(self.clock.now):g} s per sample")
 
     # -- what goes wrong
@@ -157,7 +157,7 @@ class SimulatedControl:
     def _broke(self, teacher: str) -> None:
         """Let connected students notice at once that the process of a teacher ended."""
         for student in self._there:
-            student.reader.broke(teacher)
+            student.reader.connection_broke(teacher)
 
     def _strike(self, fault: ScenarioFault) -> None:
         members = [s for s in self.students if s.group.name == fault.group]
@@ -247,11 +247,11 @@ class SimulatedControl:
         groups = [group for group in self.scenario.teachers if group.service == service]
         if not groups:
             return
-        hands = [
+        processes = [
             FleetProcess(one.name, serves=one.state == "serving")
             for one in self.fleet.kept(service)
         ]
-        found = fleet_change(hands, desired, RetryPause(), self.clock.now)
+        found = fleet_change(processes, desired, RetryPause(), self.clock.now)
         for _ in range(found.start):
             self.fleet.order(groups[0], groups[0].start_s)
         for name in found.drain:

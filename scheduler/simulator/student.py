@@ -192,7 +192,7 @@ class SimulatedReader:
         self._tell(ev.Assigned(tuple(map(_peer, teachers)), frozenset(lost)))
         self.decide()
 
-    def broke(self, name: str) -> None:
+    def connection_broke(self, name: str) -> None:
         """Fail the requests in flight at a teacher that is gone."""
         requests = self.ledger.in_flight_at(name)
         number = next((one for one, teacher in self._links.items() if teacher == name), None)
@@ -228,7 +228,7 @@ class SimulatedReader:
                 case do.SendRequest():
                     self._ask(instruction)
                 case do.BatchLabelled() | do.GoesUnlabelled() | do.LabelsRevoked() | do.Poison():
-                    self._deliver_all(self._delivery.heard(self._name, instruction))
+                    self._deliver_all(self._delivery.handle(self._name, instruction))
                 case do.ReportNow():
                     self._news()
                 case do.OpenConnection(number, peer):
@@ -306,7 +306,7 @@ class JobRanks:
 
     def __init__(self) -> None:
         self._members: dict[str, SimulatedStudent] = {}
-        self._through: list[SimulatedStudent] = []
+        self._finished: list[SimulatedStudent] = []
 
     def join(self, student: SimulatedStudent) -> None:
         self._members[student.name] = student
@@ -314,21 +314,21 @@ class JobRanks:
     def leave(self, student: SimulatedStudent) -> None:
         """Remove a rank that is gone or done; the others no longer wait for it."""
         self._members.pop(student.name, None)
-        if student in self._through:
-            self._through.remove(student)
+        if student in self._finished:
+            self._finished.remove(student)
         self._release()
 
-    def through(self, student: SimulatedStudent) -> None:
+    def finished(self, student: SimulatedStudent) -> None:
         """Record that a rank has finished its part of the step, unless it has left."""
         if student.name in self._members:
-            self._through.append(student)
+            self._finished.append(student)
             self._release()
 
     def _release(self) -> None:
-        if len(self._through) < len(self._members):
+        if len(self._finished) < len(self._members):
             return
-        through, self._through = self._through, []
-        for student in through:
+        finished, self._finished = self._finished, []
+        for student in finished:
             student.end_step()
 
 
@@ -441,7 +441,7 @@ class SimulatedStudent:
         self.reader.taken(batch, self._step_s)
         connected = len(self.reader.ledger.teachers)
         work_s = self.step_s(connected) * self._jitter.factor()
-        ends = self.end_step if self._ranks is None else partial(self._ranks.through, self)
+        ends = self.end_step if self._ranks is None else partial(self._ranks.finished, self)
         self._clock.after(work_s, ends)
 
     def end_step(self) -> None:

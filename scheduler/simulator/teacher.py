@@ -67,7 +67,7 @@ class SimulatedTeacher:
 
     Attributes:
         name: its id.
-        state: its state; call `turned` after a change.
+        state: its state; call `apply_state` after a change.
         slowed: factor of the time of its work.
         leased: the registry holds its lease.
         life: number of its lease; actions planned for an earlier one are void.
@@ -179,7 +179,7 @@ class SimulatedTeacher:
         if self.state == "draining" and self.is_idle:
             self._rested(self)
 
-    def turned(self) -> None:
+    def apply_state(self) -> None:
         """Apply a change of the state or the speed.
 
         "serving": it works (again). "draining": it works; `rested` is called once it is idle,
@@ -220,7 +220,7 @@ class TeacherFleet:
 
     Args:
         run: the run.
-        broke: called with the name of a teacher when its connections break.
+        connection_broke: called with the name of a teacher when its connections break.
         hear: takes a service, and an event of its assignment.
 
     Attributes:
@@ -232,7 +232,7 @@ class TeacherFleet:
     def __init__(
         self,
         run: SimulationRun,
-        broke: Callable[[str], None],
+        connection_broke: Callable[[str], None],
         hear: Callable[[str, rule.AssignmentEvent], None],
     ) -> None:
         self.teachers: dict[str, SimulatedTeacher] = {}
@@ -241,7 +241,7 @@ class TeacherFleet:
         self.draining: dict[str, SimulatedTeacher] = {}
         self._run, self._scenario = run, run.scenario
         self._clock, self._trace = run.clock, run.trace
-        self._broke = broke
+        self._connection_broke = connection_broke
         self._hear = hear
         groups = run.scenario.teachers
         self._rngs = {group.name: run.rng("lives", group.name) for group in groups}
@@ -256,7 +256,7 @@ class TeacherFleet:
             for number in range(group.count):
                 self.order(group, group.join_s + number * group.join_every_s)
             for change in group.changes:
-                self._clock.at(change.at_s, partial(self._repace, group))
+                self._clock.at(change.at_s, partial(self._group_speed_changed, group))
 
     # -- queries
 
@@ -308,7 +308,7 @@ class TeacherFleet:
         teacher.served_from = now
         self.started[group.name] += 1
         self._trace.tell("serve", teacher.name)
-        teacher.turned()
+        teacher.apply_state()
         self._register(teacher)
         if group.leave_per_minute:
             leaves_in_s = lifetime_s(self._rngs[group.name], group.leave_per_minute)
@@ -332,20 +332,20 @@ class TeacherFleet:
 
     # -- changes of speed
 
-    def _repace(self, group: TeacherGroup) -> None:
+    def _group_speed_changed(self, group: TeacherGroup) -> None:
         self._trace.tell("pace", group.name, f"{group.t_t_at(self._clock.now):g} s per sample")
         for teacher in list(self.teachers.values()):
             if teacher.group is group and teacher.works:
-                self._paced(teacher)
+                self._speed_changed(teacher)
 
     def slow(self, teacher: SimulatedTeacher, factor: float) -> None:
         """Multiply the time of a teacher's work from now on."""
         teacher.slowed *= factor
         self._trace.tell("slow", teacher.name, f"{teacher.slowed:g} times its usual time")
-        self._paced(teacher)
+        self._speed_changed(teacher)
 
-    def _paced(self, teacher: SimulatedTeacher) -> None:
-        teacher.turned()
+    def _speed_changed(self, teacher: SimulatedTeacher) -> None:
+        teacher.apply_state()
 
         def told() -> None:
             if teacher.leased and teacher.state == "serving":
@@ -384,7 +384,7 @@ class TeacherFleet:
     def _hang(self, teacher: SimulatedTeacher, for_s: float | None) -> None:
         self._plan_expiry(teacher)
         self._becomes(teacher, "hung")
-        teacher.turned()
+        teacher.apply_state()
         if for_s is not None:
             self._clock.after(for_s, partial(self._wake, teacher))
 
@@ -395,7 +395,7 @@ class TeacherFleet:
         if teacher.served_from is None:
             teacher.served_from = self._clock.now
         self._trace.tell("wake", teacher.name)
-        teacher.turned()
+        teacher.apply_state()
         if teacher.leased:
             teacher.life += 1  # its heartbeats resume before the lease expired
         else:
@@ -431,13 +431,13 @@ class TeacherFleet:
             return
         self._becomes(teacher, "draining")
         self._hear(teacher.group.service, rule.TeacherDraining(teacher.name))
-        teacher.turned()
+        teacher.apply_state()
 
     def _gone(self, teacher: SimulatedTeacher) -> None:
         """Handle the end of a teacher's process; connected students notice at once."""
         self._part(teacher)
-        teacher.turned()
-        self._broke(teacher.name)
+        teacher.apply_state()
+        self._connection_broke(teacher.name)
 
     def rested(self, teacher: SimulatedTeacher) -> None:
         """End a draining teacher once it is idle and no student sends to it."""

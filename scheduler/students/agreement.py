@@ -151,7 +151,7 @@ def within(rows: Rows, left: int) -> Rows:
     return rows_by_speed(max(0, left), [max(1, part) for part in rows])
 
 
-def useful(part: int, left: int, total: int) -> int:
+def rows_left_for_rank(part: int, left: int, total: int) -> int:
     """Return how many of an epoch's last `left` rows a rank will train, at its present part.
 
     Args:
@@ -200,7 +200,7 @@ class RowShares:
                 of_step = change
         return of_step.rows
 
-    def with_times(self, step: int, times: Sequence[float], free_from: int) -> Self:
+    def after_step(self, step: int, times: Sequence[float], free_from: int) -> Self:
         """Return the shares after the times of `step`.
 
         Args:

@@ -19,7 +19,7 @@ from ...distill_reader.sources.map_style import Ids
 from ...distill_reader.sources.source import Mark, close_iterator, leave_garbage_to_the_parent
 from ...proto.arena import Array
 from ...runtime.errors import UsageError
-from ...scheduler.students.agreement import useful
+from ...scheduler.students.agreement import rows_left_for_rank
 from ...scheduler.students.shards import Ranges, Shard
 from ..job.batches import with_positions
 from .positions import PositionLeases, SampleOrder
@@ -268,7 +268,7 @@ class DealtPlan:
     def _batches(self) -> Iterator[Ids]:
         ordinal, left = 0, self._remaining
         while rows := self._rows(ordinal, left):
-            positions = self._next(rows, useful(rows, left, self._total_batch))
+            positions = self._next(rows, rows_left_for_rank(rows, left, self._total_batch))
             if not positions:
                 return
             self.pending_positions.append(np.array(positions, np.int64))

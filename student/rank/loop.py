@@ -237,10 +237,8 @@ class Loop:
         self._patient = decision.patient
         if self.adapt and decision.verdict == "step" and group.world > 1 and self._in_epoch:
             times = [one.row_s for one in votes]
-            proportion = self.shares.proportion.with_times(
-                self.position.step - 1, times, decision.free_from
-            )
-            self.shares.set_shares(proportion)
+            told = self.shares.proportion.after_step(self.place.step - 1, times, decision.free_from)
+            self.shares.told(told)
         return decision
 
     def _step(self, batch: Parts | None, decision: StepDecision) -> None:

@@ -16,7 +16,8 @@ from typing import Final
 from edl.scheduler.ledger import Ledger
 from edl.scheduler.ledger import events as ev
 from edl.scheduler.reader_core import instructions as do
-from edl.scheduler.reader_core.delivery import STEPS, Delivery, look_ahead
+from edl.scheduler.reader_core.delivery import Delivery, look_ahead
+from edl.scheduler.stream_stats import STEP_WINDOW
 
 ROW_NBYTES: Final = 7
 WAITS: Final = None  # a row that nobody has; an int: in flight in this request; a str: labelled by
@@ -187,7 +188,7 @@ class World:
     def heard(
         self, said: ev.BatchLabelled | ev.GoesUnlabelled | ev.LabelsRevoked | ev.Poison
     ) -> None:
-        out = self.delivery.heard("s", said)
+        out = self.delivery.handle("s", said)
         assert not any(isinstance(one, do.ForwardEvent) for one in out), "there is no other service"
 
     def settles(self, batch: int) -> Book:
@@ -200,7 +201,7 @@ class World:
 
     def release(self) -> None:
         """Let the student have what it may take."""
-        ahead = look_ahead(fmean(self.steps[-STEPS:]) if self.steps else None)
+        ahead = look_ahead(fmean(self.steps[-STEP_WINDOW:]) if self.steps else None)
         out = self.delivery.release()
         released = [batch for one in out if isinstance(one, do.Release) for batch in one.batches]
         assert [one.event for one in out if isinstance(one, do.ForwardEvent)] == [

@@ -141,7 +141,7 @@ class Mesh(VirtualTime):
             if batch in kept:
                 row_nbytes = 0 if batch in self.poison else LABEL_BYTES // ROWS
                 self.tell(ev.BatchRestored(batch, BATCH_BYTES, ROWS, row_nbytes=row_nbytes))
-                self.deliver(self.delivery.hold(batch, released=batch in self.ready))
+                self.deliver(self.delivery.restore(batch, released=batch in self.ready))
             else:
                 self.delivery.queue(batch)
                 self.tell(ev.Queued(batch, BATCH_BYTES, ROWS))
@@ -160,7 +160,7 @@ class Mesh(VirtualTime):
                     self.judged.discard(batch)
                     if isinstance(instruction, ev.Poison):
                         self.judged.add(batch)
-                    self.deliver(self.delivery.heard("s", instruction))
+                    self.deliver(self.delivery.handle("s", instruction))
                 case ev.Accept() | ev.Discard():
                     pass  # done where the answer came in
         while out := self.delivery.release():

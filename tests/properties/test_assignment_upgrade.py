@@ -108,7 +108,7 @@ class Upgrade(RuleBasedStateMachine):
 
     def report(self, name: str, holding: tuple[str, ...] = ()) -> None:
         switch = self.readers[name].switch
-        epoch, content = switch.data_epoch, switch.told
+        epoch, content = switch.data_epoch, switch.reported
         self.see([StudentReported(name, 2, holding, data_epoch=epoch, content_id=content)])
 
     def do(self, name: str, after: tuple[ContentState, SwitchAction]) -> None:
@@ -221,7 +221,7 @@ class Upgrade(RuleBasedStateMachine):
     def an_epoch_is_of_one_content(self) -> None:
         for reader in self.readers.values():
             assert len(reader.labelled) <= 1 or reader.may_mix
-            assert reader.sending in (None, reader.switch.told), "it uses what it tells"
+            assert reader.sending in (None, reader.switch.reported), "it uses what it tells"
 
     @invariant()
     def the_laws_hold(self) -> None:

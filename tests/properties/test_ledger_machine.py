@@ -48,7 +48,7 @@ class LedgerMachine(LedgerTeachers):
         if released:
             self.world.line.remove(batch)
             self.world.student.append(batch)
-        told = self.world.delivery.hold(batch, released=released)
+        told = self.world.delivery.restore(batch, released=released)
         assert told == [do.ForwardEvent("s", ev.Released(batch))] * released
         if released:
             assert self.world.ledger.handle(ev.Released(batch)) == []

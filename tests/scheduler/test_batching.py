@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.distill_reader.engine.answers import widest_float
-from edl.scheduler.batching import BatchRule, DeviceLane, WaitingRequest, decide, promise_s, soonest
+from edl.scheduler.batching import (
+    BatchRule,
+    DeviceLane,
+    WaitingRequest,
+    decide,
+    retry_at_s,
+    soonest,
+)
 
 
 def waiting(*samples: int, at: float = 0.0) -> list[WaitingRequest]:
@@ -184,7 +191,7 @@ class TestLanes:
         told, now = 0.0, 0.0
         for number, gap in enumerate(gaps):
             now += gap
-            before, told = told, promise_s(now, told, interval_s, slots)
+            before, told = told, retry_at_s(now, told, interval_s, slots)
             assert now < told <= now + slots * interval_s
             if number and told < now + slots * interval_s:
                 assert told >= before + interval_s * 0.999

@@ -348,7 +348,7 @@ class TestCircuitBreakers:
         breakers.probed("a", 11.0)
         assert (list(breakers.ejected), breakers.readmissions) == (["b", "d"], 1)
         assert said[-1] == "info a"
-        breakers.keep("ac")
+        breakers.forget_others("ac")
         assert breakers.ejected == {}
 
     def test_a_newcomer_that_never_answers_is_ejected_while_another_is_usable(self) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edl.scheduler.batching import RUNS, choose, next_size
 from edl.scheduler.reader_core.windows import (
-    LONGEST_S,
+    LONGEST_REQUEST_S,
     HillClimb,
     HillClimbRule,
     RequestSize,
@@ -246,7 +246,7 @@ class TestRequestSize:
         assert SizeConfig().rule.ladder[-1] == 1024
         teacher = SizeTeacher(SizeConfig(), 8, overhead_s=0.05, row_s=0.01)
         teacher.run(2000)
-        assert teacher.taken * teacher.cost(teacher.taken) <= LONGEST_S
+        assert teacher.taken * teacher.cost(teacher.taken) <= LONGEST_REQUEST_S
         assert teacher.taken >= 16
 
     def test_size_falls_when_slow_or_never_filled(self) -> None:

@@ -59,8 +59,8 @@ def look(
 ) -> Decision:
     """One look; unless it is told otherwise by one that has saved up enough."""
     hedging = hedging or Hedging(tokens=8.0)
-    hedging.passed(now)
-    hedge = hedging.look(teachers, times or known(a=0.1, b=0.1, c=0.1), sent, awaited, now)
+    hedging.elapse(now)
+    hedge = hedging.find_late(teachers, times or known(a=0.1, b=0.1, c=0.1), sent, awaited, now)
     return Decision(tuple(hedge), hedging.late, hedging.silent)
 
 
@@ -145,7 +145,7 @@ class TestSilence:
             (BusyTeacher("a", flights(1)), BusyTeacher("b", ())),
             Hedging(tokens=8.0),
         )
-        hedging.passed(0.0)
+        hedging.elapse(0.0)
         for now in (60.0, 60.25):
             assert not look(*teachers, now=now, hedging=hedging).late
         assert look(*teachers, now=60.35, hedging=hedging).hedge == (101,)

@@ -77,7 +77,7 @@ class TestCostModel:
 
     @hypothesis.given(st.integers(1, 300), st.integers(1, 300))
     def test_all_teachers_are_dealt_out(self, teachers: int, students: int) -> None:
-        groups = pipeline_model.deal((DeviceGroup("p4", teachers),), students)
+        groups = pipeline_model.divide_teachers((DeviceGroup("p4", teachers),), students)
         assert sum(number for number, _ in groups) == students
         dealt = sum(number * team.count for number, teams in groups for team in teams)
         assert dealt == pytest.approx(teachers)

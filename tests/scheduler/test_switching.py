@@ -40,28 +40,28 @@ ON_OLD = ContentState("old", 1, Advice("old", "", 1))
 class TestSwitching:
     def test_immediate_move_and_no_content(self) -> None:
         state, step = advise(ON_OLD, Advice("new", "", 1), 0.0)
-        assert (state.told, step) == ("new", "relabel")
+        assert (state.reported, step) == ("new", "relabel")
         state, step = advise(ON_OLD, Advice("", "", 1), 0.0)
-        assert (state.told, step) == ("old", "follow")
+        assert (state.reported, step) == ("old", "follow")
 
     def test_move_that_comes_too_late_waits_while_an_old_teacher_answers(self) -> None:
         state, _ = advise(begin(ON_OLD, 2, 0.0)[0], Advice("old", "new", 1), 0.1)
         state, _ = advise(state, Advice("new", "", 2), 0.2)
         assert look(state, 1.0, None, usable=1)[1] == "stay"
         state, step = look(state, 1.0, None, usable=0)
-        assert (state.told, step) == ("new", "relabel")
+        assert (state.reported, step) == ("new", "relabel")
 
     def test_without_a_coordinator_the_old_content_stays(self) -> None:
         state, _ = advise(ON_OLD, Advice("old", "new", 1), 0.0)
         state, step = begin(state, 2, 10.0)
-        assert (state.told, state.awaited, step) == ("", "new", "hold")
+        assert (state.reported, state.awaited, step) == ("", "new", "hold")
         assert look(state, 100.0, None, usable=0)[1] == "stay", "one that answers is waited for"
         assert look(state, 10.0 + AWAY_S / 2, 3.0, usable=0)[1] == "stay"
         state, step = look(state, 10.0 + AWAY_S, 3.0, usable=0)
-        assert (state.told, step) == ("old", "follow")
+        assert (state.reported, step) == ("old", "follow")
         state, step = advise(state, Advice("new", "", 2), 20.0)
-        assert (state.told, step) == ("old", "stay"), "it has begun"
-        assert begin(state, 3, 30.0)[0].told == "new"
+        assert (state.reported, step) == ("old", "stay"), "it has begun"
+        assert begin(state, 3, 30.0)[0].reported == "new"
 
     @pytest.mark.parametrize(("told", "step"), [("", "hold"), ("old", "follow")])
     def test_new_engine_resumes(self, told: str, step: SwitchAction) -> None:
@@ -71,19 +71,19 @@ class TestSwitching:
             (ContentState(), False),
         ):
             state, taken = resume(before, 2, ContentState(told, advice=advice), heard, 0.1)
-            assert (state.told, taken) == (told, step)
+            assert (state.reported, taken) == (told, step)
             state, taken = advise(state, advice, 0.2)
-            assert (state.told, taken) == (told, step)
+            assert (state.reported, taken) == (told, step)
 
     def test_new_engine_keeps_a_bound_content(self) -> None:
         left = ContentState("old", advice=Advice("old", "", 1), bound=True)
         state, step = resume(ContentState(), 2, left, False, 0.0)
-        assert (state.told, step) == ("old", "follow")
+        assert (state.reported, step) == ("old", "follow")
         state, step = advise(state, Advice("new", "", 2), 1.0)
-        assert (state.told, step) == ("old", "stay")
+        assert (state.reported, step) == ("old", "stay")
         heard, _ = advise(ContentState(), Advice("new", "", 2), 0.0)
         state, step = resume(heard, 2, left, True, 1.0)
-        assert (state.told, step) == ("old", "stay")
+        assert (state.reported, step) == ("old", "stay")
 
 
 FLAGS = (False, True)

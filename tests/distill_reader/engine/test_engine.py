@@ -122,7 +122,7 @@ def test_what_a_revoked_teacher_does_not_answer_is_asked_of_another(bench: Bench
     member = bench.member
     bench.assign("a", "b")
     for name in ("a", "b"):
-        member.core.pace.times.answered(name, 2, 0.01)
+        member.core.pacing.times.answered(name, 2, 0.01)
     bench.assign("b", ready=False)
     now = time.monotonic()
     for tick in range(200):
@@ -232,7 +232,7 @@ def new_contents() -> ModelSwitch:
 
 
 def content_of(bench: Bench) -> str:
-    return bench.member.core.contents.switch.told
+    return bench.member.core.contents.switch.reported
 
 
 def test_a_change_of_content_now_voids_what_is_not_delivered(upgrade: Bench) -> None:

@@ -38,7 +38,7 @@ def valid_tables() -> Tables:
     for batch_id in (0, 2):
         batches[batch_id].waiting.clear()
         tables.label(Span(batch_id, 0, 4), "busy", 0)
-    tables.news.clear()
+    tables.batch_instructions.clear()
     batches[0].stage = BatchStage.RELEASED
     batches[1].waiting.clear()
     busy.in_flight[7] = LedgerRequest(7, (Span(1, 0, 4),), (batches[1],), 4, 1, {"busy"})
@@ -99,7 +99,7 @@ class TestInvariants:
         with broken("batches are listed out of order: [1, 2, 3, 0]") as tables:
             tables.batches[0] = tables.batches.pop(0)
         with broken("instructions were not returned: [BatchLabelled(batch=2)]") as tables:
-            tables.news.append(ev.BatchLabelled(2))
+            tables.batch_instructions.append(ev.BatchLabelled(2))
 
     def test_teachers_and_requests(self) -> None:
         with broken("request 7 is in flight at {'busy'}, but names") as tables:

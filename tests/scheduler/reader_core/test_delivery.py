@@ -30,7 +30,7 @@ class Stream:
     def labelled(self, *batches: int, by: str = "s") -> list[do.StreamInstruction]:
         out = list[do.StreamInstruction]()
         for batch in batches:
-            out += self.delivery.heard(by, ev.BatchLabelled(batch))
+            out += self.delivery.handle(by, ev.BatchLabelled(batch))
         return out
 
     def offered(self, *batches: int, by: str = "s") -> list[int]:
@@ -40,13 +40,13 @@ class Stream:
         ]
 
     def forgone(self, batch: int, by: str) -> list[do.StreamInstruction]:
-        return self.delivery.heard(by, ev.GoesUnlabelled(batch))
+        return self.delivery.handle(by, ev.GoesUnlabelled(batch))
 
     def void(self, batch: int, by: str = "s") -> list[do.StreamInstruction]:
-        return self.delivery.heard(by, ev.LabelsRevoked(batch, whole=True))
+        return self.delivery.handle(by, ev.LabelsRevoked(batch, whole=True))
 
     def poison(self, batch: int, by: str) -> list[do.StreamInstruction]:
-        return self.delivery.heard(by, ev.Poison(batch, ("no",)))
+        return self.delivery.handle(by, ev.Poison(batch, ("no",)))
 
     def released(self) -> list[int]:
         """Which are released now; the ledgers hear of each."""
@@ -153,8 +153,8 @@ def test_batches_of_an_engine_before_are_labelled_anew_by_all() -> None:
     stream = Stream(services="ab")
     delivery = stream.delivery
     tell = [do.ForwardEvent(name, ev.Released(0)) for name in "ab"]
-    assert delivery.hold(0, released=True) == tell
-    assert delivery.hold(1, released=False) == []
+    assert delivery.restore(0, released=True) == tell
+    assert delivery.restore(1, released=False) == []
     delivery.queue(2)
     assert stream.void(0, by="a") == []
     assert stream.void(1, by="a") == [do.Withdraw(1), do.ForwardEvent("b", ev.InvalidateBatch(1))]
@@ -202,7 +202,11 @@ class TestNoTeacher:
         assert stream.forgone(0, by="b") == [do.OfferBatch(0, part), do.OfferBatch(1, ALL_OF_AB)]
         stream.delivery.release()
         delivery = stream.delivery
-        assert (delivery.forgone, delivery.partial, delivery.unlabelled) == ({"b": 1}, 1, 0)
+        assert (delivery.unlabelled_by_service, delivery.partial, delivery.unlabelled) == (
+            {"b": 1},
+            1,
+            0,
+        )
 
     def test_labels_that_come_anew_are_mixed_again(self, stream: Stream) -> None:
         stream.labelled(0, by="a")

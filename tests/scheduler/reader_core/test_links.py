@@ -123,14 +123,14 @@ def test_a_teacher_that_is_started_anew_has_another_connection(world: World) -> 
     again = Peer("a", "a:2", "m", 2)
     assert world.assign(again) == (["a"], [])
     assert world.passes() == [CloseConnection(1), OpenConnection(2, again), Probe(2, "a")]
-    assert (world.links.hear("a", 1), world.links.hear("a", 2)) == (False, True)
+    assert (world.links.record_message("a", 1), world.links.record_message("a", 2)) == (False, True)
 
 
 def test_a_teacher_that_leaves_keeps_its_connection_until_it_has_answered(world: World) -> None:
     assert world.assign(B) == ([], ["a"])
     assert not world.links.is_assigned("a")
     assert world.passes() == [OpenConnection(2, B), Probe(2, "b")]
-    assert world.links.let_go("a", world.now)
+    assert world.links.close_if_leaving("a", world.now)
     assert world.passes() == [CloseConnection(1)]
 
 

@@ -18,7 +18,7 @@ from edl.scheduler.students.agreement import (
     decide,
     equal_rows,
     rows_by_speed,
-    useful,
+    rows_left_for_rank,
     within,
 )
 from edl.scheduler.students.saving import (
@@ -113,7 +113,7 @@ class Ranks:
                 for rows, row_s in zip(rows_now, self.row_s, strict=True)
             ]
             before = self.rows
-            self.states = [one.with_times(step, times, max(self.pulled) + 1) for one in self.states]
+            self.states = [one.after_step(step, times, max(self.pulled) + 1) for one in self.states]
             self.changes += self.rows != before
             assert all(one == self.states[0] for one in self.states)
 
@@ -145,14 +145,14 @@ class TestProportion:
         assert sum(parts) == min(total, max(0, left))
         assert all(part <= max(1, full) for part, full in zip(parts, rows, strict=True))
         left = max(0, left)
-        uses = [useful(part, left, total) for part in parts]
+        uses = [rows_left_for_rank(part, left, total) for part in parts]
         assert left - len(parts) <= sum(uses) <= left
         assert all(use >= part for use, part in zip(uses, parts, strict=True))
 
     def test_ranks_without_a_speed_leave_the_shares_equal(self) -> None:
         state = RowShares.equal(30, 3)
         for step in range(20):
-            state = state.with_times(step, [0.01, 0.09, 0.0], step + 1)
+            state = state.after_step(step, [0.01, 0.09, 0.0], step + 1)
         assert state.rows(20) == (10, 10, 10)
 
     def test_shares_follow_speeds(self, rng: random.Random) -> None:
@@ -189,7 +189,7 @@ class TestProportion:
             took = [count * one for count, one in zip(rows, row_s, strict=True)]
             pairs = zip(took, rows, strict=True)
             seen = [t / n if t > 0.95 * max(took) else 1e-4 for t, n in pairs]
-            after = state.with_times(step, seen, step + 1 + rng.randrange(8))
+            after = state.after_step(step, seen, step + 1 + rng.randrange(8))
             changes += after.changes[-1].rows != state.changes[-1].rows
             durations.append(max(took))
             state = after
