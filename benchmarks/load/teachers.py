@@ -24,9 +24,9 @@ from urllib.parse import urlsplit
 
 from ...runtime.supervise import end_with_parent
 from ...scheduler.leadership import BEATS_PER_TTL
-from . import schedule
-from .beats import Wire
-from .probed import ProbedServer
+from .phases import Phases, report_ready, write_figures
+from .probe_server import ProbeServer
+from .registry_client import RegistryClient
 from .resp import RespConnection
 
 CONNECTIONS: Final = 100

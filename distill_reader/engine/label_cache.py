@@ -253,7 +253,7 @@ class LabelCache:
                     queued.cached = (
                         cached if whole or not self._numerics.is_deterministic else NO_LABELS
                     )
-                    self._known[found.number] = found
+                    self._keys[found.number] = found
                 break  # if the model has changed, the batch is looked up again
         self._deliver()
 

@@ -329,7 +329,7 @@ _EACH_TEACHER: Final = (
     ),
     _by_teacher(
         "window",
-        "Requests that the teacher may have under way.",
+        "Requests that the teacher may have in flight.",
         lambda seen, teacher: seen.member.core.pacing.window(teacher),
     ),
     MetricFamily(
@@ -417,7 +417,7 @@ class Exporter:
         for member in members:
             self._times[member].keep(member.ledger.teachers)
             service = member.config.service
-            forgone = batch_delivery.delivery.unlabelled_by_service[service]
+            without_labels = batch_delivery.delivery.unlabelled_by_service[service]
             weight = None if mixture is None else mixture.shares.get(service, 0.0)
             bounds = config.upper_bytes, config.lower_bytes
             seen.append(

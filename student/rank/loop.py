@@ -237,8 +237,10 @@ class Loop:
         self._patient = decision.patient
         if self.adapt and decision.verdict == "step" and group.world > 1 and self._in_epoch:
             times = [one.row_s for one in votes]
-            told = self.shares.proportion.after_step(self.place.step - 1, times, decision.free_from)
-            self.shares.told(told)
+            proportion = self.shares.proportion.after_step(
+                self.position.step - 1, times, decision.free_from
+            )
+            self.shares.set_shares(proportion)
         return decision
 
     def _step(self, batch: Parts | None, decision: StepDecision) -> None:

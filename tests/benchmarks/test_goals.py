@@ -41,13 +41,14 @@ from edl.benchmarks.paper.measured.student import (
     STEP_ALONE,
     numbers,
 )
-from edl.benchmarks.planning.judging import error_of
-from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED, Found, ReaderTimes
-from edl.benchmarks.report import MIN_ROUNDS, Estimate, Goal
-from edl.benchmarks.teachers.watch import Watch
+from edl.benchmarks.plan import error_of
+from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED, ReaderMeasurement, ReaderTimes
+from edl.benchmarks.report import MIN_ROUNDS, BenchmarkReport, Estimate, Goal, quantile
+from edl.benchmarks.teachers.latency_probe import LatencyProbe
 from edl.distill_reader import ReaderStats
 from edl.mesh.local import TeacherSpec
 from edl.proto.forms import LabelForm
+from edl.runtime.errors import ProcessFailed
 from edl.scheduler.leadership import BEATS_PER_TTL
 
 # --- accuracy

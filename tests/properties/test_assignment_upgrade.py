@@ -290,9 +290,7 @@ def test_an_epoch_has_one_content_unless_no_teacher_of_it_can_come(
         entry, planned = state.students["a/0"], {plan.current, plan.next} - {""}
         if entry.content_id != content:
             assert not recovering
-            assert entry.content_id in planned & served, (
-                "nobody plans or serves it"
-            )
+            assert entry.content_id in planned & served, "nobody plans or serves it"
             at_once = plan.at == "now" and entry.content_id == plan.next
             assert at_once or content not in planned | served, "else labels of two models are mixed"
         elif not recovering and planned & served:

@@ -82,7 +82,7 @@ class UnevenWorld:
             steps.append([positions.tolist() for positions in taken])
             times = [s if len(rows) else 0.0 for s, rows in zip(self.row_s, taken, strict=True)]
             for shares in self.shares:
-                shares.told(shares.proportion.after_step(self.step, times, free_from))
+                shares.set_shares(shares.proportion.after_step(self.step, times, free_from))
             self.step += 1
         raise AssertionError("the epoch does not end")
 

@@ -106,7 +106,7 @@ def test_rows_beyond_the_promise_wait_for_the_next_agreement() -> None:
     changed = mine.proportion
     for step in range(4):
         changed = changed.after_step(step, [0.01, 0.05, 0.01], MARGIN + 1)
-    mine.told(changed)
+    mine.set_shares(changed)
     assert mine.rows(MARGIN, MANY) == 10, "it was promised with the old shares"
     mine.promise(1)
     reader.join(5)
