@@ -11,10 +11,10 @@ stream must go on.
 
 A deterministic stream is *pinned* to one numerics_id, because only its teachers produce equal bits.
 It takes the most frequent one among the first teachers, which leaves the most replacements, and
-keeps it until the service moves to another model. Teachers of other or unknown numerics are barred;
-only a teacher that is in no registry is asked, because its answer tells. Teachers with a numerics_id
-that promises nothing are barred as well: if requests are merged with others', or run on different
-devices, bits depend on more than the request.
+keeps it until the service moves to another model. Teachers of other or unknown numerics are
+barred; only a teacher that is in no registry is asked, because its answer tells. Teachers with a
+numerics_id that promises nothing are barred as well: if requests are merged with others', or run on
+different devices, bits depend on more than the request.
 
 Every reader interprets the numbers of an output as one kind, whichever teachers come and go.
 """

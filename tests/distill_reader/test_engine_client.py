@@ -288,7 +288,7 @@ def test_defects_are_raised(engines: Engines, side: Side, monkeypatch: pytest.Mo
     def fail(*_: object) -> None:
         raise RuntimeError("a defect of ours")
 
-    monkeypatch.setattr(side.stream, "settle", fail)
+    monkeypatch.setattr(side.stream, "set_outcome", fail)
     engines.label(side.pull())
     with pytest.raises(EngineLost, match="a defect of ours"):
         side.stream.next(side.epoch, 10.0)
