@@ -262,7 +262,7 @@ def test_a_full_disk_ends_no_mesh(tmp_path: Path) -> None:
             keeping.directory.folder.write_text("no folder any more")
 
     assert kept(replace(keeping, logs=tmp_path / "logs"), say) == 0
-    assert sum("not written down: cannot write in " in line for line in said) == 1
+    assert sum("record cannot be written: cannot write in " in line for line in said) == 1
 
 
 def test_a_mesh_is_kept_once(tmp_path: Path, child: Process) -> None:
