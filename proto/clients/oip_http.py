@@ -122,9 +122,10 @@ class HttpConnectionPool:
         if (kept := self._take_idle()) is not None:
             try:
                 return self._exchange_on(kept, request, until_s)
-            except TeacherLost as error:
-                if isinstance(error, DeadlineExceeded):
-                    raise
+            except DeadlineExceeded:
+                raise
+            except TeacherLost:
+                pass  # the server has closed the idle connection
         return self._exchange_on(self._open_connection(until_s), request, until_s)
 
     def close(self) -> None:

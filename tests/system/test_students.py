@@ -10,7 +10,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -206,6 +206,15 @@ def slots_of(node: Process) -> list[Slot]:
     return open_slots([key_of(node.pid, int(fd.name)) for fd in found])
 
 
+def signal_all(processes: Sequence[int], number: int) -> None:
+    for process in processes:
+        os.kill(process, number)
+
+
+def is_stopped(process: int) -> bool:
+    return bool(psutil.Process(process).status() == psutil.STATUS_STOPPED)
+
+
 @pytest.mark.timeout(300)
 def test_ranks_of_a_node_killed_during_a_copy_leave_the_snapshot_before(tmp_path: Path) -> None:
     """The disk takes no checkpoint meanwhile: the snapshot in memory is all that there is."""
@@ -222,14 +231,21 @@ def test_ranks_of_a_node_killed_during_a_copy_leave_the_snapshot_before(tmp_path
         place.rename(aside)
         place.touch()
         slots, seen = slots_of(node), set[int]()
-        while True:  # until a copy begins after ten saves, or none is complete
+
+        def in_a_copy() -> bool:  # after ten saves, or with none that is complete
             steps = [header.step for slot in slots if (header := slot.header())]
             seen.update(steps)
-            if not steps or (len(seen) > 10 and len(steps) < len(slots)):
-                break
+            return not steps or (len(seen) > 10 and len(steps) < len(slots))
+
+        while True:
+            if in_a_copy():
+                signal_all(ranks, signal.SIGSTOP)
+                wait_until(lambda: all(is_stopped(rank) for rank in ranks))
+                if in_a_copy():
+                    break  # it was none that ended before the ranks stopped
+                signal_all(ranks, signal.SIGCONT)
             time.sleep(0.0005)
-        for rank in ranks:
-            os.kill(rank, signal.SIGKILL)
+        signal_all(ranks, signal.SIGKILL)
         nodes.pace(0.0)
         place.unlink()
         aside.rename(place)

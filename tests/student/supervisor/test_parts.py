@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -290,20 +290,22 @@ def test_a_slow_place_is_searched_with_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The supervisor would search every 50 ms while it waits for a checkpoint."""
-    find = Repository.find
+    find, clock = Repository.find, [100.0]
 
     def find_slowly(self: Repository, name: str) -> Checkpoint | None:
-        time.sleep(0.1)
+        clock[0] += 0.1
         return find(self, name)
 
     monkeypatch.setattr(Repository, "find", find_slowly)
+    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     board, origin = JobBoard(MemoryStore()), CheckpointEntry(unique_name_of(5, 1), 5)
     keeping = CheckpointManager(str(tmp_path), 3, board, JOB)
     try:
         keeping.find(origin, CheckpointHistory())
-        ended_s = time.monotonic()
-        wait_until(lambda: keeping.search_due)
-        assert time.monotonic() - ended_s > 0.5
+        clock[0] += 0.9
+        assert not keeping.search_due
+        clock[0] += 0.2
+        assert keeping.search_due
         keeping.find(origin, CheckpointHistory())
         keeping.begin(published(board, World(1, ("a",), origin)), writes=False)
         assert keeping.search_due, "a generation does not begin with a pause"
