@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
-import multiprocessing.process
+import multiprocessing.popen_fork
 import os
 import re
 import subprocess
@@ -193,9 +193,17 @@ def _is_zombie(pid: int) -> bool:
 
 
 def _started_here() -> set[int]:
-    """Ids of the processes that an object of this process will wait for."""
-    kinds = (subprocess.Popen, multiprocessing.process.BaseProcess)
-    return {one.pid for one in gc.get_objects() if issubclass(type(one), kinds) and one.pid}
+    """Ids of the processes that an object of this process will still wait for.
+
+    The id of a process that was waited for may belong to another process by now.
+    """
+    kinds = (subprocess.Popen, multiprocessing.popen_fork.Popen)
+    waiting = [
+        one
+        for one in gc.get_objects()
+        if issubclass(type(one), kinds) and getattr(one, "returncode", None) is None
+    ]
+    return {pid for one in waiting if (pid := getattr(one, "pid", None))}
 
 
 def _describe(pid: int) -> str:

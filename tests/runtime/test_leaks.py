@@ -53,6 +53,19 @@ def test_a_child_and_an_orphan_are_found_and_ended() -> None:
     assert child.wait(WAIT_S) == -signal.SIGKILL
 
 
+@pytest.mark.system
+def test_an_orphan_with_the_id_of_an_earlier_child_is_reaped() -> None:
+    before = ProcessResources.now()
+    earlier = subprocess.Popen(["true"])
+    assert earlier.wait(WAIT_S) == 0
+    code = "import subprocess as s; print(s.Popen(['sleep', '0']).pid, flush=True)"
+    parent = start(python(code))
+    parent.wait(WAIT_S)
+    earlier.pid = int(parent.tail()[0])  # as if the system had given this id again
+    wait_until(lambda: not runs(earlier.pid))
+    assert leaked_since(before, SHORT_S) == []
+
+
 def test_named_shared_memory_is_found() -> None:
     before = ProcessResources.now()
     segment = shared_memory.SharedMemory(create=True, size=64)
