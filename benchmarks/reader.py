@@ -25,6 +25,7 @@ import numpy as np
 from .children import Child, two_cores_text
 from .reading import SHAPE
 from .report import BenchmarkReport, Estimate, Goal, Row, interleaved
+from .transports.codec import MODEL
 from .transports.running_lane import RequestTimes, RunningLane
 
 log = logging.getLogger(__name__)
@@ -135,7 +136,8 @@ def measure(dtype: str, lane: str, teachers: Sequence[int], batches: int) -> Rea
         turns: list[Callable[[], float]] = [partial(lane.turn, batches) for lane in lanes.values()]
         for count in teachers:
             module, chosen = "edl.benchmarks.reading.trainer", addresses[:count]
-            options = (dtype, cores, int(LANES[lane]), *chosen)
+            shape = "x".join(map(str, SHAPE))
+            options = (dtype, cores, int(LANES[lane]), MODEL, shape, *chosen)
             trainer = Child(stack, f"the trainer of {count} teachers", module, *options)
             trainer.receive()
             readers[count] = ReaderTimes()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .options import TLS, CanaryPolicy, EnsemblePolicy, Limits, Timeouts, Trace
+    from .pool import TeacherPool
     from .reader import DistilReader
     from .sources import Batched
     from .stats import Callback, ReaderStats
@@ -27,6 +28,7 @@ __all__ = [
     "LabelStore",
     "Limits",
     "ReaderStats",
+    "TeacherPool",
     "Timeouts",
     "Trace",
 ]
@@ -41,6 +43,7 @@ _MODULES = {
     "Limits": ".options",
     "ReaderStats": ".stats",
     "TLS": ".options",
+    "TeacherPool": ".pool",
     "Timeouts": ".options",
     "Trace": ".options",
 }

@@ -2,11 +2,13 @@
 
 A batch enters when the source yields it, and gets its outcome (labels or an error) from the engine.
 The training loop may take it once the engine has released it. Batch numbers grow over the whole
-life of a reader, so that messages about batches of an earlier epoch are recognised.
+life of a reader, so that messages about batches of an earlier epoch are recognised. Batches of
+calls have numbers of the same sequence.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -106,7 +108,7 @@ class StreamSnapshot:
         batches: batches not taken yet, in order.
         outcomes: labels or error by number, of each batch that has one.
         released: numbers of the batches that may be taken.
-        pulled: number of the next batch.
+        pulled: batches that came from the source, over all epochs.
         ended: whether the source has ended.
         waiting: whether the training loop waits.
     """
@@ -143,7 +145,8 @@ class BatchStream:
         self._waiting: dict[int, RingBatch] = {}  # not taken; by number, in order
         self._outcomes: dict[int, LabelledBatch | EdlError] = {}
         self._released: dict[int, None] = {}  # numbers of batches that may be taken, in order
-        self._next_number = 0
+        self._numbers = itertools.count()
+        self._pulled = 0
         self._limit = 0
         self._progress = StreamProgress()
         self._last: tuple[StreamPosition, int] | None = None  # taken; not yet in `_progress`
@@ -204,12 +207,12 @@ class BatchStream:
     @property
     def has_room(self) -> bool:
         """Whether the engine allows another batch now."""
-        return self._next_number < self._limit
+        return self._pulled < self._limit
 
     def may_pull(self, epoch: int) -> bool:
         """Wait until the engine allows another batch; False once the epoch is over."""
         with self._lock:
-            while self._next_number >= self._limit and self.epoch == epoch and not self._dead:
+            while self._pulled >= self._limit and self.epoch == epoch and not self._dead:
                 self._room.wait()
             return self.epoch == epoch and not self._dead
 
@@ -235,11 +238,15 @@ class BatchStream:
         with self._lock:
             if self.epoch != epoch:
                 return None
-            number = self._next_number
-            self._next_number += 1
+            self._pulled += 1
+            number = self.next_number()
             pulled = RingBatch(number, record, tuple(arrays), parts, position, source_s)
             self._waiting[number] = pulled
             return pulled
+
+    def next_number(self) -> int:
+        """Return a new number for a batch. Thread-safe; numbers grow."""
+        return next(self._numbers)
 
     def is_already_delivered(self, epoch: int, position: StreamPosition) -> bool:
         """Return whether the batch at `position` was delivered before the loaded state was saved.
@@ -274,8 +281,8 @@ class BatchStream:
 
     @property
     def pulled(self) -> int:
-        """Batches that came from the source, over all epochs: the number of the next one."""
-        return self._next_number
+        """Batches that came from the source, over all epochs."""
+        return self._pulled
 
     @property
     def ready(self) -> int:
@@ -285,7 +292,7 @@ class BatchStream:
     # --- the receiver's side
 
     def allow(self, limit: int) -> None:
-        """Allow batches with numbers below `limit` to be pulled."""
+        """Allow `limit` batches to be pulled, over all epochs."""
         with self._lock:
             self._limit = max(self._limit, limit)
             self._room.notify_all()
@@ -338,7 +345,7 @@ class BatchStream:
                 [*self._waiting.values()],
                 outcomes,
                 frozenset(self._released),
-                self._next_number,
+                self._pulled,
                 self._ended,
                 self._loop_waits,
             )
@@ -368,7 +375,7 @@ class BatchStream:
                     outcome = self._outcomes[number]
                     if isinstance(outcome, LabelledBatch):
                         return outcome
-                    raise _copy(outcome)
+                    raise copy_error(outcome)
                 is_over = self._ended and not self._waiting
                 self._loop_waits = not is_over and self._fatal is None
                 if not self._loop_waits:
@@ -408,7 +415,7 @@ class BatchStream:
     def _end_of(self, epoch: int) -> BaseException:
         """Return the exception to raise because no batch follows."""
         if self._fatal is not None and (self._dead or self.epoch == epoch):
-            return _copy(self._fatal)
+            return copy_error(self._fatal)
         if self.epoch != epoch:
             return StopIteration()
         if self._source_error is None:
@@ -421,6 +428,6 @@ class BatchStream:
         return error
 
 
-def _copy(error: EdlError) -> EdlError:
+def copy_error(error: EdlError) -> EdlError:
     """Copy an error to raise the copy: a raised error keeps every frame alive that it passed."""
     return type(error)(*error.args)

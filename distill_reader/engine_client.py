@@ -22,8 +22,10 @@ from ..proto.channel import Channel, Message
 from ..runtime import errors, logs
 from ..runtime.supervise import Process, drop_fd_on_fork, python_command, start
 from .batch_stream import BatchLabels, BatchStream, RingBatch, StreamSnapshot
+from .calls import CLOSED, Calls, PendingCall
 from .config import ReaderConfig
 from .ring import ArrayLeases, Ring
+from .structure import BatchParts
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +55,7 @@ class EngineClient:
 
     Args:
         config: sent to each engine.
-        stream: receives the engine's messages about batches.
+        stream: receives the engine's messages about batches of the source.
         ring: holds the batches; the engine maps it.
         on_stats: called in the receiving thread after each update of `stats`.
         later: runs a function soon, in another thread than the caller's.
@@ -61,6 +63,9 @@ class EngineClient:
     Attributes:
         stats: the latest stats that an engine sent.
         restarts: engines started after the first.
+        calls: the calls that wait for labels.
+        numbering: held from the numbering of a batch until it is announced, as an engine expects
+            growing numbers.
 
     Raises:
         OSError, RuntimeError: the system refuses memory, a descriptor, a process or a thread.
@@ -80,8 +85,11 @@ class EngineClient:
         self._stream = stream
         self._ring = ring
         self._on_stats = on_stats
-        self._lock = threading.Lock()  # orders "announce a batch" against "start a new engine"
-        self._announced = -1
+        self.calls = Calls(
+            config.buffer_bytes, lambda: self.stats.get("waiting_for", ""), self._cancel
+        )
+        # Also orders "announce a batch" against "start a new engine".
+        self.numbering = self._lock = threading.RLock()
         self._handoff_states: dict[str, Message] = {}  # for the next engine, by service
         self._closing = False
         self._reply_arrived = threading.Condition()
@@ -110,11 +118,23 @@ class EngineClient:
         return self._engine.process.pid
 
     def announce(self, pulled: RingBatch, epoch: int) -> None:
-        """Tell the engine of a batch in the ring, once per engine and batch."""
+        """Tell the engine of a batch in the ring."""
         with self._lock:
-            if self._stream.epoch == epoch and pulled.number > self._announced:
+            if self._stream.epoch == epoch:
                 self._announced_at = time.monotonic()
                 self._send(self._announcement(pulled))
+
+    def call(self, call: PendingCall) -> None:
+        """Number a call, and tell the engine of it.
+
+        Raises:
+            EdlError: why the engine labels nothing any more.
+        """
+        with self._lock:
+            call.number = self._stream.next_number()
+            self.calls.add(call)
+            free = self._engine.leases.released()
+            self._send({**self._call_message(call), "free": free})
 
     def expect_no_announcement(self) -> None:
         """Send the messages that wait for the next announcement, because pulling has paused."""
@@ -165,7 +185,7 @@ class EngineClient:
         """
         with self._lock:  # after this, no batch of an older epoch is announced
             message = {"kind": "reset", "epoch": epoch, "data_epoch": data_epoch, "pulled": pulled}
-            self._send({**message, "free": self._engine.leases.released()})
+            self._send({**message, "free": self._engine.leases.released()}, *self._repeat_calls())
 
     def request_stats(self) -> None:
         """Request stats that include everything sent so far; see `requested_stats`."""
@@ -195,6 +215,7 @@ class EngineClient:
     def close(self) -> None:
         """End the engine and the receiving thread; bounded by a few seconds."""
         self._closing = True
+        self.calls.fail(errors.UsageError(CLOSED))
         with self._lock:
             self._engine.channel.send("stop")
             self._engine.process.stop(STOP_GRACE_S)
@@ -235,7 +256,6 @@ class EngineClient:
             log.warning("the reader's engine ended, starting another: %s", self._last_words())
             new = self._start()
             at_the_end.enter_context(new.channel.together)
-            self._announced = -1
             # The snapshot locks the stream: later actions of the training loop are sent after this.
             with self._stream.snapshot() as snapshot:
                 new.channel.send_all([self._handover(one, snapshot) for one in snapshot.batches])
@@ -248,28 +268,41 @@ class EngineClient:
                     ended=snapshot.ended,
                     waiting=snapshot.waiting,
                 )
+                new.channel.send_all(self._repeat_calls())
                 new.channel.send("stats_request", number=self._stats_requested)
                 self._engine = new
             self.restarts += 1  # from now on `pid` is that of the new engine
             old.labels.close()
 
     def _announcement(self, pulled: RingBatch) -> Message:
-        """Make the message about a batch to be labelled: its size, and where its fields are."""
-        self._announced = pulled.number
-        refs, parts = pulled.record.arrays, pulled.parts
+        """Make the message about a batch of the source to be labelled."""
+        about = self._location(pulled.number, pulled.record, pulled.parts)
+        return {"kind": "batch", "source_s": pulled.source_s, "at": time.monotonic(), **about}
+
+    def _call_message(self, call: PendingCall) -> Message:
+        return {"kind": "call", **self._location(call.number, call.record, call.parts)}
+
+    def _location(self, number: int, record: Record, parts: BatchParts) -> Message:
+        """Describe a batch: its size, and where its fields are."""
         fields = []
         for key, index in parts.fields:
-            fields.append((key, refs[index]))
+            fields.append((key, record.arrays[index]))
         return {
-            "kind": "batch",
-            "source_s": pulled.source_s,
-            "at": time.monotonic(),
-            "number": pulled.number,
-            "nbytes": pulled.record.nbytes,
+            "number": number,
+            "nbytes": record.nbytes,
             "samples": parts.samples,
             "fields": fields,
             "generation": self._ring.arena.generation(fields[0][1].offset) if fields else 0,
         }
+
+    def _repeat_calls(self) -> list[Message]:
+        """Make the messages about the calls that wait, for an engine that does not know them."""
+        calls = self.calls.renumber(self._stream.next_number)
+        return [self._call_message(call) for call in calls]
+
+    def _cancel(self, number: int) -> None:
+        """Tell the engine that nobody waits for the labels of a call any more."""
+        self._send({"kind": "cancel", "number": number})
 
     def _handover(self, pulled: RingBatch, snapshot: StreamSnapshot) -> Message:
         """Make the message to a new engine about a batch of the stream, labelled or not."""
@@ -310,10 +343,14 @@ class EngineClient:
                     )
                 self._restart()
         except errors.EdlError as error:
-            self._stream.fail(error)
+            self._fail(error)
         except Exception as error:  # in any case, the training loop must not wait for ever
             what = f"{type(error).__name__}: {error}"
-            self._stream.fail(errors.EngineLost(f"the reader lost its engine: {what}"))
+            self._fail(errors.EngineLost(f"the reader lost its engine: {what}"))
+
+    def _fail(self, error: errors.EdlError) -> None:
+        self._stream.fail(error)
+        self.calls.fail(error)
 
     def _span_of_deaths(self) -> float:
         return self._deaths[-1] - self._deaths[0]
@@ -324,13 +361,19 @@ class EngineClient:
                 self._stream.allow(message["limit"])
             case "labelled":
                 labels = read_labels(message, self._engine.leases)
-                self._stream.set_outcome(message["number"], labels)
+                if not self.calls.answer(message["number"], labels.arrays):
+                    self._stream.set_outcome(message["number"], labels)
             case "withdraw":
                 self._stream.withdraw(message["number"])
             case "release":
                 self._stream.release(message["numbers"])
             case "poison":
-                self._stream.set_outcome(message["number"], errors.PoisonBatch(message["text"]))
+                poison = errors.PoisonBatch(message["text"])
+                if not self.calls.answer(message["number"], poison):
+                    self._stream.set_outcome(message["number"], poison)
+            case "call_failed":
+                error = getattr(errors, message["error"])(message["text"])
+                self.calls.answer(message["number"], error)
             case "stats":
                 self._warn_of_store(message)
                 with self._reply_arrived:
@@ -346,7 +389,10 @@ class EngineClient:
                 self._handoff_states[message["service"]] = message["state"]
             case "fatal":
                 error = getattr(errors, message["error"])(message["text"])
-                self._stream.fail(error, message["epoch"])
+                if message["epoch"] is None:
+                    self._fail(error)
+                else:
+                    self._stream.fail(error, message["epoch"])
             case kind:
                 raise errors.WireError(f"the engine sent a message of unknown kind {kind!r}")
 

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 from ..runtime.errors import ProcessFailed, UsageError
 from ..runtime.standard_streams import open_standard_fds
 from .batch_stream import BatchStream, LabelledBatch
+from .calls import Labels, PendingCall
 from .config import ReaderConfig
 from .engine_client import EngineClient
 from .puller import Puller
@@ -27,6 +29,7 @@ from .ring import Ring
 from .saved_state import StreamProgress
 from .sources.source import ResumableSource
 from .stats import Callback, Callbacks, ReaderStats
+from .structure import take_apart
 from .trace_file import begin as begin_trace
 
 log = logging.getLogger(__name__)
@@ -195,6 +198,38 @@ class Pipeline:
         self._callbacks.batch(pulled.parts.samples, waited_s)  # which may raise a SystemExit
         return batch
 
+    def call(self, batch: Any, timeout_s: float) -> Future[Labels]:
+        """Have a batch labelled outside the training loop; may wait for room.
+
+        Args:
+            batch: as a source would yield it.
+            timeout_s: seconds until the future gets a `LabelTimeout`.
+
+        Raises:
+            UsageError: the reader is closed, or was made in another process.
+            BatchError: the batch cannot be sent.
+            LabelTimeout: there was no room within `timeout_s`.
+            MemoryRefused: the system refuses more shared memory.
+            EdlError: why the engine labels nothing any more.
+        """
+        self._check_usable()
+        deadline = time.monotonic() + timeout_s
+        parts = take_apart(batch)
+        calls, nbytes = self.engine.calls, sum(array.nbytes for array in parts.arrays)
+        calls.reserve(nbytes, timeout_s)
+        try:
+            record, arrays = self._ring.put(parts.arrays)
+            future = Future[Labels]()
+            self.engine.call(
+                PendingCall(
+                    future, record, arrays, parts.without_arrays(), nbytes, timeout_s, deadline
+                )
+            )
+        except BaseException:
+            calls.release(nbytes)
+            raise
+        return future
+
     def stats(self) -> ReaderStats:
         """Return the statistics: complete at the end of an epoch, else at most 0.2 s old."""
         if os.getpid() == self._pid:  # a forked copy has no engine
@@ -212,6 +247,8 @@ class Pipeline:
             upper_bytes=self._config.upper_bytes,
             lower_bytes=self._config.lower_bytes,
             engine_restarts=self.engine.restarts,
+            calls=self.engine.calls.answered,
+            calls_failed=self.engine.calls.failed,
         )
 
     def close(self) -> None:

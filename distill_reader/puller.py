@@ -119,12 +119,13 @@ class Puller:
             if self._stream.is_already_delivered(epoch, position):
                 continue
             record, views = self._ring.put(parts.arrays)
-            pulled = self._stream.add(
-                epoch, record, views, parts.without_arrays(), position, source_s
-            )
-            if pulled is None:
-                break
-            self._engine.announce(pulled, epoch)
+            with self._engine.numbering:
+                pulled = self._stream.add(
+                    epoch, record, views, parts.without_arrays(), position, source_s
+                )
+                if pulled is None:
+                    break
+                self._engine.announce(pulled, epoch)
             # Do not keep the user's arrays or the ring's memory while the buffer is full.
             del batch, parts, views, pulled
         return None  # the epoch was left

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -70,9 +71,7 @@ class ArrayLeases:
 
 
 class Ring:
-    """Copies batches into shared memory, and reuses the memory once no views of them are left.
-
-    Only the thread that pulls from the source calls `put`; any thread may drop views.
+    """Copies batches into shared memory, and reuses the memory once no views are left. Thread-safe.
 
     Attributes:
         arena: the shared memory.
@@ -81,6 +80,7 @@ class Ring:
     def __init__(self) -> None:
         self.arena = SharedBuffer.create()
         self._leases = ArrayLeases(self.arena)
+        self._lock = threading.Lock()
 
     def put(self, arrays: Sequence[Array]) -> tuple[Record, list[Array]]:
         """Copy a batch into shared memory.
@@ -92,21 +92,26 @@ class Ring:
             MemoryRefused: the system refuses more shared memory.
             WireError: a dtype that shared memory cannot hold.
         """
-        self.reclaim()
         layouts = []
         for array in arrays:
             layouts.append((array.dtype, array.shape))
-        try:
-            record = self.arena.allocate(layouts)
-        except OSError as error:
-            raise refused(self.arena, error) from error
-        views = self._leases.views(record)
+        with self._lock:
+            self._reclaim()
+            try:
+                record = self.arena.allocate(layouts)
+            except OSError as error:
+                raise refused(self.arena, error) from error
+            views = self._leases.views(record)
         for view, array in zip(views, arrays, strict=True):
             np.copyto(view, array)
         return record, views
 
     def reclaim(self) -> None:
-        """Free the records without views; in the thread that calls `put`."""
+        """Free the records without views."""
+        with self._lock:
+            self._reclaim()
+
+    def _reclaim(self) -> None:
         for offset in self._leases.released():
             self.arena.free(offset)
 

@@ -67,6 +67,8 @@ class ReaderStats:
         partly_labelled: batches without the labels of a service that had no teacher.
         weights: (service, weight) pairs of the latest batch, if there are several services.
         engine_restarts: times that the engine process was restarted.
+        calls: calls of `TeacherPool` that got labels.
+        calls_failed: calls that got an error.
     """
 
     yielded: int = 0
@@ -108,6 +110,8 @@ class ReaderStats:
     partly_labelled: int = 0
     weights: tuple[tuple[str, float], ...] = ()
     engine_restarts: int = 0
+    calls: int = 0
+    calls_failed: int = 0
 
     @classmethod
     def of(cls, message: Mapping[str, Any], **own: Any) -> Self:

@@ -129,9 +129,7 @@ def put_together(skeleton: Any, arrays: Sequence[Array], labels: Mapping[str, Ar
     """
     if type(skeleton) is tuple and skeleton is _flat(len(skeleton))[0]:
         return (*arrays, *labels.values())
-    kinds = (leaf.kind.of_labels() for leaf in _leaves(skeleton) if leaf.kind is not PLAIN)
-    kind = next(kinds, PLAIN)
-    soft = {name: label if label is None else kind.tensor(label) for name, label in labels.items()}
+    soft = soft_labels(skeleton, labels)
     batch = _fill(skeleton, arrays)
     if is_fed_dict(batch):
         return [_with_labels(batch[0], soft)]
@@ -142,6 +140,17 @@ def put_together(skeleton: Any, arrays: Sequence[Array], labels: Mapping[str, Ar
     if isinstance(batch, tuple):
         return (*batch, *soft.values())
     return (batch, *soft.values())
+
+
+def soft_labels(skeleton: Any, labels: Mapping[str, Array | None]) -> dict[str, Any]:
+    """Return the labels by name, as tensors of the batch's framework; arguments: `put_together`.
+
+    Raises:
+        BatchError: the framework has no such dtype.
+    """
+    kinds = (leaf.kind.of_labels() for leaf in _leaves(skeleton) if leaf.kind is not PLAIN)
+    kind = next(kinds, PLAIN)
+    return {name: label if label is None else kind.tensor(label) for name, label in labels.items()}
 
 
 def _with_labels(batch: dict[Any, Any], soft: dict[str, Any]) -> dict[Any, Any]:

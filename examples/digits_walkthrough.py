@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
 
-from edl.distill_reader import DistilReader
+from edl.distill_reader import DistilReader, TeacherPool
 from edl.mesh.local import LocalMesh, TeacherSpec
 
 Array = np.ndarray[Any, Any]
@@ -169,6 +169,24 @@ for epoch in range(30):
     assert rows == 600, "no batch is lost, and none comes twice"
 print(f"student with teachers: {student.accuracy():.3f} of held-out digits")
 print(reader.stats.line())
+
+# %% [markdown]
+# ## Labels on demand
+#
+# A loop that makes its own inputs calls for their labels: here the student asks about blends of two
+# images, and only about those that it is least sure of. The pool uses the reader's engine and
+# teachers; `TeacherPool(service="digits", coordinator=mesh.url)` would have its own.
+
+# %%
+draw = np.random.default_rng(1)
+with TeacherPool.of(reader) as pool:
+    for _ in range(30):
+        one, other = draw.integers(0, 600, (2, 500))
+        blends = ((image[own][one] + image[own][other].astype(float)) / 2).astype(np.uint8)
+        unsure = blends[student(blends).max(axis=1).argsort()[:100]]
+        labels = pool.label((unsure,))
+        student.step(unsure, softmax(labels["logits"] / 2.0))
+print(f"student that also asked about {pool.stats.calls} batches: {student.accuracy():.3f}")
 
 # %% [markdown]
 # ## The end

@@ -171,6 +171,14 @@ class NoTeacherAvailable(UnavailableError):
     """
 
 
+class LabelTimeout(UnavailableError, TimeoutError):
+    """A call to a `TeacherPool` got no labels before its deadline.
+
+    Remedy: The message says what the call waited for. Add teachers, or raise the timeout of the
+    call.
+    """
+
+
 class MemoryRefused(UnavailableError):
     """The system provides no more shared memory.
 

@@ -52,6 +52,9 @@ class StreamStats:
         self._t_t_s: float | None = None
         self._is_t_t_known = True  # `_t_t_s` is up to date
         self._rate = RecentRate(RATE_WINDOW_S)
+        self._called = RecentRate(RATE_WINDOW_S)
+        self._first_call_at: float | None = None
+        self._called_per_s = 0.0  # samples of calls; 0 until a whole window is measured
         self._served: dict[str, int] = {}
         self.steps = self.answers = 0  # all measurements so far
         self.batches_taken = 0
@@ -64,6 +67,18 @@ class StreamStats:
             self.steps += 1
             if self.steps == 2 * WARM_UP:
                 self._steps.forget(WARM_UP)
+
+    def called(self, samples: int, now: float) -> None:
+        """Record a call for the labels of `samples`.
+
+        A rate over less than a whole window would take a burst for the demand.
+        """
+        if self._first_call_at is None:
+            self._first_call_at = now
+        self._called.add(samples, now)
+        if now - self._first_call_at >= RATE_WINDOW_S:
+            self._called_per_s = self._called.value(now)
+            self.steps += 1
 
     def begin(self) -> None:
         """Begin an epoch; after the first epoch, leave its first pull out of the source's pace."""
@@ -107,15 +122,23 @@ class StreamStats:
 
     @property
     def t_s_s(self) -> float | None:
-        """Seconds per sample of the training step, without waiting for labels."""
-        return self._steps.value
+        """Seconds per sample of the training step, without waiting for labels, and of the calls.
+
+        The rates of both add up.
+        """
+        step_s = self._steps.value
+        if not self._called_per_s:
+            return step_s
+        return 1.0 / (self._called_per_s + (1.0 / step_s if step_s else 0.0))
 
     def pace_s(self, t_s_s: float | None) -> float | None:
-        """Return the seconds per sample of the step, or of the source if that is slower.
+        """Return `t_s_s`, or more if the source is slower than the step.
 
         Teachers must keep up with this: more of them do not help a slow source.
         """
-        return None if t_s_s is None else max(t_s_s, self._pulls.value or 0.0)
+        if t_s_s is None or not (source_s := self._pulls.value):
+            return t_s_s
+        return max(t_s_s, 1.0 / (self._called_per_s + 1.0 / source_s))
 
     @property
     def t_t_s(self) -> float | None:

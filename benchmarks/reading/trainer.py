@@ -1,50 +1,97 @@
-"""The process of a trainer that takes batches from its reader and ignores them.
+"""The process of a trainer that takes batches from its reader, or labels from its pool.
 
-    python -m edl.benchmarks.reading.trainer CHANNEL DTYPE CORE[,CORE] SHARED_MEMORY ADDRESS...
+    python -m edl.benchmarks.reading.trainer CHANNEL DTYPE CORE[,CORE] SHARED_MEMORY SERVICE SHAPE \
+        ADDRESS...
 
-SHARED_MEMORY is 0 or 1. The message "run" has a number of batches; the answer has the wall time of
-an epoch of that length, and the CPU time of this process and of the reader's engine.
+SHARED_MEMORY is 0 or 1, SHAPE that of a batch, as in 32x3x224x224. The messages "run" and "call"
+have a number of batches. The answer has the wall time of an epoch of that length, or of as many
+calls by `THREADS` threads, and the CPU time of this process and of the reader's engine. The message
+"latency" has a number of calls with one row, one after the other; the answer has the time of each.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 import numpy as np
 import psutil
 
-from ...distill_reader import DistilReader
+from ...distill_reader import DistilReader, TeacherPool
+from ...proto.arena import Array
 from ...proto.channel import Channel, Message
 from ...runtime.supervise import end_with_parent
 from ..children import pin_to
 from ..paced import Repeated
-from ..transports.codec import MODEL
-from . import SHAPE
+
+THREADS: Final = 8
 
 
 def main(
-    channel_fd: int, dtype: str, cores: str, shared_memory: bool, addresses: list[str]
+    channel_fd: int,
+    batch: Array,
+    cores: str,
+    shared_memory: bool,
+    service: str,
+    teachers: list[str],
 ) -> None:
-    """Take batches on request, until the channel ends."""
+    """Take batches, or call for labels, on request, until the channel ends."""
     end_with_parent(at_once=True)
     pin_to(cores)
     channel = Channel.attach(channel_fd)
-    source = Repeated(np.ones(SHAPE, dtype))
-    with DistilReader(
-        source, service=MODEL, teachers=addresses, shared_memory=shared_memory
-    ) as reader:
+    source = Repeated(batch)
+    with (
+        DistilReader(
+            source, service=service, teachers=teachers, shared_memory=shared_memory
+        ) as reader,
+        TeacherPool.of(reader) as pool,
+    ):
         engine = psutil.Process().children()
         channel.send("ready")
         for message in channel:
-            source.count = message["batches"]
-            channel.send("ran", **_epoch(reader, engine))
+            count = message["batches"]
+            match message["kind"]:
+                case "run":
+                    source.count = count
+                    channel.send("ran", **_timed(lambda: _take_all(reader), engine))
+                case "call":
+                    channel.send("ran", **_timed(lambda: _call(pool, batch, count), engine))  # noqa: B023
+                case "latency":
+                    channel.send("latency", seconds=_latencies(pool, batch[:1], count))
 
 
-def _epoch(reader: DistilReader, engine: list[psutil.Process]) -> Message:
-    began_s, trainer_s, engine_s = time.perf_counter(), time.process_time(), _used_s(engine)
+def _take_all(reader: DistilReader) -> None:
     for _ in reader:
         pass
+
+
+def _call(pool: TeacherPool, batch: Array, count: int) -> None:
+    numbers = iter(range(count))
+
+    def work() -> None:
+        for _ in numbers:
+            pool.label(batch)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        for done in [threads.submit(work) for _ in range(THREADS)]:
+            done.result()
+
+
+def _latencies(pool: TeacherPool, batch: Array, count: int) -> list[float]:
+    seconds = []
+    for _ in range(count):
+        began_s = time.perf_counter()
+        pool.label(batch)
+        seconds.append(time.perf_counter() - began_s)
+    return seconds
+
+
+def _timed(work: Callable[[], None], engine: list[psutil.Process]) -> Message:
+    began_s, trainer_s, engine_s = time.perf_counter(), time.process_time(), _used_s(engine)
+    work()
     return {
         "wall_s": time.perf_counter() - began_s,
         "trainer_s": time.process_time() - trainer_s,
@@ -57,5 +104,6 @@ def _used_s(processes: list[psutil.Process]) -> float:
 
 
 if __name__ == "__main__":
-    fd, kind, on, in_place, *teachers = sys.argv[1:]
-    main(int(fd), kind, on, bool(int(in_place)), teachers)
+    fd, dtype, on, in_place, name, shape, *addresses = sys.argv[1:]
+    ones = np.ones([*map(int, shape.split("x"))], dtype)
+    main(int(fd), ones, on, bool(int(in_place)), name, addresses)

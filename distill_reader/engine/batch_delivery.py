@@ -1,4 +1,4 @@
-"""Offers labelled batches to the trainer, and averages the labels of several services."""
+"""Passes labelled batches to the trainer, and averages the labels of several services."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...proto.arena import Arena, Array, Record
 from ...proto.channel import Channel
 from ...proto.forms import kind_of, softmax
 from ...runtime.errors import EdlError, UsageError
-from ...scheduler.no_teacher import Mixture
+from ...scheduler.no_teacher import Mixture, Policy
 from ...scheduler.reader_core import instructions as do
 from ...scheduler.reader_core.delivery import Delivery
 from ..config import ReaderConfig
@@ -96,8 +96,10 @@ class BatchDelivery:
         channel: channel to the trainer.
         arena: holds the labels.
         members: one member for each service.
-        failed: called if labels cannot be averaged.
-        gave_up: called when the stream stops waiting for teachers.
+        failed: called if the labels of this batch cannot be averaged.
+        released: called with the batches that are final.
+        gave_up: called when the stream stops waiting for teachers; None: the batches are of calls,
+            which have deadlines, and are released at once in any order.
 
     Attributes:
         delivery: decides which batches to offer and release.
@@ -110,14 +112,16 @@ class BatchDelivery:
         channel: Channel,
         arena: Arena,
         members: Sequence[EnsembleMember],
-        failed: Callable[[EdlError], None],
-        gave_up: Callable[[], None],
+        failed: Callable[[int, EdlError], None],
+        released: Callable[[Sequence[int]], None],
+        gave_up: Callable[[], None] | None = None,
     ) -> None:
         self.delivery = Delivery(
             {member.config.service: member.ledger for member in members},
-            ordered=config.ordered,
-            policy=config.policy(),
+            ordered=config.ordered and gave_up is not None,
+            policy=Policy() if gave_up is None else config.policy(),
             ensemble=None if config.mixing is None else config.mixing.rule(),
+            at_once=gave_up is None,
         )
         self.mixture: Mixture | None = None
         self._config = config
@@ -126,6 +130,7 @@ class BatchDelivery:
         self._arena = arena
         self._members = {member.config.service: member for member in members}
         self._failed = failed
+        self._released = released
         self._gave_up = gave_up
         self._names = _unseen_names(config)
 
@@ -137,7 +142,7 @@ class BatchDelivery:
                 case do.OfferBatch(number, mixture):
                     self._offer(number, mixture)
                 case do.Release(numbers):
-                    self._channel.send("release", numbers=numbers)
+                    self._released(numbers)
                 case do.OfferPoison(number, reasons):
                     self._channel.send("poison", number=number, text=poison(number, reasons))
                 case do.Withdraw(number):
@@ -145,7 +150,7 @@ class BatchDelivery:
                 case do.DropBatch(number):
                     for member in self._members.values():
                         member.labels.drop(number)
-                case do.GiveUp():
+                case do.GiveUp() if self._gave_up is not None:
                     self._gave_up()
                 case do.LogMessage():
                     log_message(one)
@@ -174,7 +179,7 @@ class BatchDelivery:
         try:
             layouts = mean_layout(labels)
         except UsageError as error:
-            self._failed(error)
+            self._failed(number, error)
             return
         rows = layouts[0][2][0]
         if mixing.policy.with_weights:
@@ -192,7 +197,7 @@ class BatchDelivery:
             mixed_into(arrays, shared, self._config.labels, kinds)
         except UsageError as error:
             self._arena.free(record.offset)
-            self._failed(error)
+            self._failed(number, error)
             return
         self.mixture = mix
         self._names = tuple(name for name, *_ in layouts)

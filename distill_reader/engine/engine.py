@@ -8,14 +8,20 @@ many teachers are wanted.
 from __future__ import annotations
 
 import time
-from functools import partial
+from collections.abc import Sequence
 
 from ...proto.arena import Arena
 from ...proto.channel import Channel, Message
 from ...proto.shared_buffer import SharedBuffer
 from ...runtime import errors
 from ...scheduler.reader_core import instructions as do
-from ...scheduler.reader_core.events import EngineResumed, HandoffState, LoopWaiting, SourceEnded
+from ...scheduler.reader_core.events import (
+    DeliverUnlabelled,
+    EngineResumed,
+    HandoffState,
+    LoopWaiting,
+    SourceEnded,
+)
 from ..config import ReaderConfig
 from .batch_delivery import BatchDelivery
 from .ensemble_member import EnsembleMember, MemberListener
@@ -51,7 +57,9 @@ class Engine:
         self._inbox = Inbox()
         self._batches = KnownBatches(config)
         self._timeline = open_timeline(config)
-        listener = MemberListener(self._on_settled, self._on_outcome, self._on_failed)
+        listener = MemberListener(
+            self._on_settled, self._on_outcome, self._on_failed, self._on_call_failed
+        )
         mixed = config.mixing is not None
         self.members = tuple(
             EnsembleMember(one, self._inbox, self._batches, ring, labels, listener, mixed=mixed)
@@ -62,13 +70,17 @@ class Engine:
             channel,
             labels,
             self.members,
-            partial(self._on_failed, for_good=False),
+            lambda _, error: self._on_failed(error, for_good=False),
+            self._on_released,
             self._on_given_up,
         )
         self._delivery = batch_delivery.delivery
+        self._call_delivery = BatchDelivery(
+            config, channel, labels, self.members, self._on_call_failed, self._on_calls_answered
+        )
         self._reporter = TrainerReporter(config, channel, self.members, batch_delivery)
         self._labels = labels
-        self._pulled = 0  # number of the next batch
+        self._pulled = 0  # batches of the source, over all epochs
         self._allowed = 0
         self._stream_epoch = 0
 
@@ -115,6 +127,10 @@ class Engine:
         match message["kind"]:
             case "batch":
                 self._on_batch(message)
+            case "call":
+                self._on_call(message)
+            case "cancel":
+                self._drop_call(message["number"])
             case "held":
                 self._on_held(message)
             case "waiting":
@@ -137,15 +153,26 @@ class Engine:
 
     def _on_batch(self, message: Message) -> None:
         batch = self._batches.add(message)
-        self._pulled = batch.number + 1
+        self._pulled += 1
         self._delivery.queue(batch.number)
         for member in self.members:
             member.queue(batch, message["source_s"])
 
+    def _on_call(self, message: Message) -> None:
+        batch = self._batches.add(message, is_call=True)
+        self._call_delivery.delivery.queue(batch.number)
+        for member in self.members:
+            member.call(batch)
+
+    def _drop_call(self, number: int) -> None:
+        """Stop labelling the batch of a call, which nobody waits for any more."""
+        if number in self._batches:
+            for member in self.members:
+                member.handle(DeliverUnlabelled(number))
+
     def _on_held(self, message: Message) -> None:
         """Add a batch that a former engine has offered to the trainer."""
         batch = self._batches.add(message)
-        self._pulled = batch.number + 1
         for member in self.members:
             makers = message["makers"].get(member.config.service, ())
             member.hold(batch, message["labels_nbytes"], makers)
@@ -178,6 +205,7 @@ class Engine:
         self._stream_epoch = message["epoch"]
         self._pulled = message["pulled"]
         self._delivery.reset()
+        self._call_delivery.delivery.reset()  # the trainer repeats the calls that it waits for
         self._batches.clear()
         self._reporter.reset_failure()
         for member in self.members:
@@ -197,7 +225,25 @@ class Engine:
                     self._timeline.batches.labelled(number)
             case do.LabelsRevoked(number) if self._timeline is not None:
                 self._timeline.batches.unlabelled(number)
-        self._batch_delivery.execute(self._delivery.handle(member.config.service, said))
+        batch = self._batches.get(said.batch)
+        delivery = self._call_delivery if batch and batch.is_call else self._batch_delivery
+        delivery.execute(delivery.delivery.handle(member.config.service, said))
+
+    def _on_released(self, numbers: Sequence[int]) -> None:
+        self._channel.send("release", numbers=numbers)
+
+    def _on_calls_answered(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            batch = self._batches.pop(number)
+            self._call_delivery.delivery.taken(number, None)
+            for member in self.members:
+                member.call_answered(number, batch.samples)
+
+    def _on_call_failed(self, number: int, error: errors.EdlError) -> None:
+        self._channel.send(
+            "call_failed", number=number, error=type(error).__name__, text=str(error)
+        )
+        self._drop_call(number)
 
     def _on_given_up(self) -> None:
         self._reporter.give_up(self._stream_epoch)
@@ -223,8 +269,9 @@ class Engine:
         if (limit := min(limits)) > self._allowed:
             self._allowed = limit
             self._channel.send("allow", limit=limit)
-        if instructions := self._delivery.look(now):
-            self._batch_delivery.execute(instructions)
+        for delivery in (self._batch_delivery, self._call_delivery):
+            if instructions := delivery.delivery.look(now):
+                delivery.execute(instructions)
         self._reporter.report_if_due(now)
         if self._timeline is not None:
             self._timeline.tick(self.members, now)

@@ -61,6 +61,7 @@ class MemberListener:
         on_outcome: a teacher's link has posted an outcome, at this time; True: its labels are
             valid.
         on_failed: the stream has failed, in this epoch or (True) in every epoch.
+        on_call_failed: this batch of a call cannot be labelled.
     """
 
     on_settled: Callable[
@@ -68,6 +69,7 @@ class MemberListener:
     ]
     on_outcome: Callable[[EnsembleMember, str, Outcome, float, bool], None]
     on_failed: Callable[[errors.EdlError, bool], None]
+    on_call_failed: Callable[[int, errors.EdlError], None]
 
 
 class EnsembleMember:
@@ -182,8 +184,19 @@ class EnsembleMember:
     def queue(self, batch: BatchMetadata, source_s: float) -> None:
         """Have a batch labelled; the source took `source_s` seconds to yield it."""
         self.handle(ev.Pulled(source_s, batch.samples, batch.rows))
+        self._queue(batch)
+
+    def call(self, batch: BatchMetadata) -> None:
+        """Have the batch of a call labelled."""
+        self.handle(ev.Called(batch.samples, batch.rows))
+        self._queue(batch)
+
+    def _queue(self, batch: BatchMetadata) -> None:
         if self.label_cache is None:
-            self.handle(ev.Queued(batch.number, batch.nbytes, batch.rows, kind=batch.kind))
+            number, kind = batch.number, batch.kind
+            self.handle(
+                ev.Queued(number, batch.nbytes, batch.rows, kind=kind, is_call=batch.is_call)
+            )
         else:
             self.label_cache.queue(batch, time.monotonic())
 
@@ -198,7 +211,15 @@ class EnsembleMember:
             self.handle(ev.StoreSearched(batch.number, missing, row_nbytes))
             return
         self.handle(
-            ev.Queued(batch.number, batch.nbytes, batch.rows, missing, row_nbytes, batch.kind)
+            ev.Queued(
+                batch.number,
+                batch.nbytes,
+                batch.rows,
+                missing,
+                row_nbytes,
+                batch.kind,
+                batch.is_call,
+            )
         )
 
     def hold(self, batch: BatchMetadata, labels_nbytes: int, makers: Sequence[str]) -> None:
@@ -212,10 +233,18 @@ class EnsembleMember:
 
     def taken(self, number: int, samples: int, step_s: float | None, now: float) -> None:
         """Record that the training loop took a batch; it worked `step_s` on the previous one."""
+        self._forget(number)
+        self.handle(ev.BatchTaken(number, samples, step_s), now)
+
+    def call_answered(self, number: int, samples: int) -> None:
+        """Record that the trainer has what came of a call."""
+        self._forget(number)
+        self.handle(ev.CallAnswered(number, samples))
+
+    def _forget(self, number: int) -> None:
         if self.label_cache is not None:
             self.label_cache.forget(number)
         self.labels.forget(number)
-        self.handle(ev.BatchTaken(number, samples, step_s), now)
 
     def reset(self, data_epoch: int, now: float) -> None:
         """Forget every batch; teachers remain, if they may label `data_epoch`."""
@@ -430,6 +459,13 @@ class EnsembleMember:
         try:
             self._sender.send(ask)
         except errors.UsageError as error:
+            batches = [self._batches[span.batch] for span in ask.spans]
+            for batch in batches:
+                if batch.is_call:
+                    self._listener.on_call_failed(batch.number, error)
+            if all(batch.is_call for batch in batches):
+                self.handle(ev.Cancelled(ask.send.teacher, ask.send.request))
+                return
             self._unsent.append((ask.send.teacher, ask.send.request))
             self._listener.on_failed(error, False)
 

@@ -19,14 +19,14 @@ from .metrics import Exporter, open_exporter
 
 
 def waiting_for(member: EnsembleMember) -> str:
-    """Describe what the stream waits for; empty while the training loop does not wait.
+    """Describe what is waited for; empty while neither the training loop nor a call waits.
 
     As in "0 of 3 teachers live, teacher a was lost: its lease ran out".
     """
     core, ledger, links = member.core, member.ledger, member.core.teachers.links
-    if core.waiting_since is None:
+    if core.waiting_since is None and not core.calls:
         return ""
-    if core.decision.state == "source_wait":
+    if core.decision.state == "source_wait" and not core.calls:
         return "the source has not yielded the next batch"
     known = len(ledger.withheld)
     looked_up = known + (0 if member.label_cache is None else len(member.label_cache))

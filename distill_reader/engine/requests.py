@@ -47,6 +47,7 @@ class BatchMetadata(NamedTuple):
         kind: rows of batches of one kind can be sent in one request.
         can_split: all fields to be fed have the same number of rows.
         generation: generation of the first field; it changes when the memory is reused.
+        is_call: its labels were asked for by a call, outside the training loop.
     """
 
     number: int
@@ -57,6 +58,7 @@ class BatchMetadata(NamedTuple):
     kind: int
     can_split: bool
     generation: int = 0
+    is_call: bool = False
 
     def is_all_of(self, span: Span) -> bool:
         """Whether `span` has all rows of this batch."""
@@ -64,7 +66,7 @@ class BatchMetadata(NamedTuple):
 
 
 class KnownBatches(dict[int, BatchMetadata]):
-    """The batches that the training loop has not taken, by number. For the engine's thread."""
+    """The batches that were not taken or answered yet, by number. For the engine's thread."""
 
     def __init__(self, config: ReaderConfig) -> None:
         super().__init__()
@@ -72,7 +74,7 @@ class KnownBatches(dict[int, BatchMetadata]):
         self._kinds: OrderedDict[InputLayout, int] = OrderedDict()  # least recently used first
         self._numbers = itertools.count()
 
-    def add(self, message: Message) -> BatchMetadata:
+    def add(self, message: Message, *, is_call: bool = False) -> BatchMetadata:
         """Add the batch of a message of the trainer."""
         number, samples = message["number"], message["samples"]
         fields: dict[FieldKey, ArrayRef] = {}
@@ -93,7 +95,7 @@ class KnownBatches(dict[int, BatchMetadata]):
             rows, kind = 1, -1 - number  # a kind of its own: it is sent whole, and alone
         generation = message.get("generation", 0)
         batch = BatchMetadata(
-            number, message["nbytes"], samples, fields, rows, kind, can_split, generation
+            number, message["nbytes"], samples, fields, rows, kind, can_split, generation, is_call
         )
         self[number] = batch
         return batch

@@ -248,7 +248,7 @@ def _require_rows(teacher: str, most_rows: int | None) -> None:
 
 
 class Queued(NamedTuple):
-    """The source yielded a batch; ids grow.
+    """A batch of the source, or of a call, is to be labelled; ids grow.
 
     Attributes:
         batch: its id.
@@ -258,6 +258,7 @@ class Queued(NamedTuple):
             none, the batch is labelled already.
         row_nbytes: bytes of one row's labels, as far as known; answers update it.
         kind: only batches of one kind are joined: their rows have equal shapes and dtypes.
+        is_call: its labels were asked for by a call, outside the training loop.
     """
 
     batch: int
@@ -266,6 +267,7 @@ class Queued(NamedTuple):
     missing: tuple[tuple[int, int], ...] | None = None
     row_nbytes: int = 0
     kind: int = 0
+    is_call: bool = False
 
 
 @dataclass(frozen=True, slots=True)

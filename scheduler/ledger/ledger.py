@@ -127,7 +127,14 @@ class Ledger(LedgerView):
         rows, waiting = event.rows, pieces_of(event.rows, event.missing)
         lacking = rows if event.missing is None else count(waiting)
         batch = LedgerBatch(
-            event.batch, rows, event.nbytes, event.row_nbytes, waiting, lacking, event.kind
+            event.batch,
+            rows,
+            event.nbytes,
+            event.row_nbytes,
+            waiting,
+            lacking,
+            event.kind,
+            event.is_call,
         )
         tables.admit(batch)
         tables.last_rows = rows

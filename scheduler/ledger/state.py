@@ -67,6 +67,7 @@ class LedgerBatch:
     waiting: list[WaitingRows]  # in order
     unlabelled_rows: int  # waiting or in flight
     kind: int = 0
+    is_call: bool = False
     stage: BatchStage = UNLABELLED
     #: Rows that teachers have labelled, with the teacher.
     labels: tuple[tuple[Span, str], ...] = ()

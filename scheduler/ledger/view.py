@@ -80,7 +80,8 @@ class LedgerView:
     def has_next(self, *, ordered: bool) -> bool:
         """Whether the next batch of the student is labelled or released: the first one, or any."""
         if ordered:
-            first = next(iter(self._tables.batches.values()), None)
+            batches = self._tables.batches.values()
+            first = next((batch for batch in batches if not batch.is_call), None)
             return first is not None and first.stage is not UNLABELLED
         return self.labelled > 0
 

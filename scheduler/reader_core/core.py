@@ -100,6 +100,7 @@ class ReaderCore:
         starves: the student starves, as reported to the coordinator.
         is_cut_off: as reported; see `TeacherStates.is_cut_off`.
         waiting_since: since when the training loop waits for a batch; None: it does not.
+        calls: number of calls that wait for their labels.
         source_ended: the source has nothing more for this epoch.
         epoch: the highest (term, counter) of an assignment so far.
         stimulus: number of the latest event.
@@ -127,6 +128,7 @@ class ReaderCore:
         self.decision = FlowDecision.start(config.flow)
         self.starves = self.is_cut_off = False
         self.waiting_since: float | None = None
+        self.calls = 0
         self.source_ended = False
         self.epoch = (0, 0)
         self.stimulus = 0
@@ -169,6 +171,14 @@ class ReaderCore:
                 self._load = None
             case events.BatchTaken():
                 self._on_taken(event, now)
+            case events.Called(samples, rows):
+                self.calls += 1
+                self.pacing.batch(rows)
+                self.stats.called(samples, now)
+            case events.CallAnswered(batch, samples):
+                self.calls -= 1
+                self.stats.taken(samples, now)
+                self._apply(ev.BatchConsumed(batch))
             case events.LoopWaiting(waits):
                 self.waiting_since = now if waits else None
             case events.RequestFailed():
@@ -227,6 +237,11 @@ class ReaderCore:
         return is_waiting and not self.ledger.has_next(ordered=self.config.ordered)
 
     @property
+    def callers_wait(self) -> bool:
+        """Whether calls wait for a teacher to have room: another teacher would help them."""
+        return self.calls > 0 and self.ledger.queued > 0
+
+    @property
     def unavailable(self) -> frozenset[str]:
         """Assigned teachers that give no labels."""
         return self._links.unavailable
@@ -262,6 +277,7 @@ class ReaderCore:
         self.teachers.comparisons.clear()
         self.waiting_since = None
         self.source_ended = False
+        self.calls = 0
         self.stats.begin()
         self._apply(ev.Reset())
         self._follow(self.contents.epoch_began(data_epoch, now), now)
@@ -341,7 +357,7 @@ class ReaderCore:
             self._looked_at = now
             usable = self.ledger.usable
             self._follow(self.contents.look(now, look.coordinator_answers, usable), now)
-            self.teachers.look(self.lacks_labels, now)
+            self.teachers.look(self.lacks_labels or self.calls > 0, now)
         content_id, unavailable = self.contents.switch.reported, self._links.unavailable
         self.is_cut_off = self.teachers.is_cut_off
         self._decide(look, content_id, len(unavailable), now)
@@ -367,7 +383,7 @@ class ReaderCore:
             load.free_windows,
             load.idle,
             load.teachers,
-            self.lacks_labels,
+            self.lacks_labels or self.callers_wait,
             self.source_ended,
             self._times.t_t_s,
             self._pace_s,

@@ -48,6 +48,7 @@ class Delivery:
         ordered: batches are delivered in the order of the source; else when they are complete.
         policy: what to do while a service has no teacher.
         ensemble: how labels of several services are mixed; None: there is one service.
+        at_once: batches are of calls, and released as soon as they are offered.
 
     Attributes:
         unlabelled_by_service: number of batches without labels of a service, by service.
@@ -62,11 +63,13 @@ class Delivery:
         ordered: bool = True,
         policy: Policy = _WAIT_FOR_EVER,
         ensemble: Ensemble | None = None,
+        at_once: bool = False,
     ) -> None:
         self.unlabelled_by_service = Counter[str]()
         self.partial = self.unlabelled = 0
         self._services = tuple(ledgers)
         self._ordered = ordered
+        self._at_once = at_once
         self._ensemble = ensemble or Ensemble(dict.fromkeys(ledgers, 1.0))
         self._whole: Mixture | None = Mixture(self._ensemble.shares, 1.0)
         self._no_teacher = NoTeacherPolicy(ledgers, policy, self._ensemble)
@@ -217,7 +220,7 @@ class Delivery:
         """Release the next batches, unless the loop has more than half of its quota."""
         if not self._offered:
             return []
-        ahead = look_ahead(self._batch_s.value)
+        ahead = len(self._offered) if self._at_once else look_ahead(self._batch_s.value)
         if 2 * len(self._released) > ahead:
             return []
         batches: list[int] = []

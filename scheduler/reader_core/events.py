@@ -168,6 +168,23 @@ class Pulled(NamedTuple):
     rows: int
 
 
+class Called(NamedTuple):
+    """A call outside the training loop asks for the labels of `samples`, in `rows` separable rows.
+
+    Its `Queued` has `is_call`.
+    """
+
+    samples: int
+    rows: int
+
+
+class CallAnswered(NamedTuple):
+    """A call has its labels, or an error in their place; its batch was released."""
+
+    batch: int
+    samples: int
+
+
 class LoopWaiting(NamedTuple):
     """The training loop waits for a batch, or no longer does."""
 
@@ -327,6 +344,8 @@ class Tick(NamedTuple):
 
 Event = (
     Pulled
+    | Called
+    | CallAnswered
     | Queued
     | LoopWaiting
     | BatchTaken

@@ -22,6 +22,7 @@ from edl.benchmarks import (
     hostile,
     imports,
     ledger,
+    pool,
     reader,
     simulator,
     teacher,
@@ -85,6 +86,18 @@ def test_short_benchmarks(
     if name == "store":
         assert {"Store", "SQLite alone", "LMDB"} <= rows.keys()
         assert 84 < float(rows["Store"]["disk_bytes"]) < 2.5 * 84
+
+
+@pytest.mark.timeout(120)
+def test_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "BATCH_S", 0.002)
+    report = pool.run(quick=True)
+    check_form(report, "value", goals=2)
+    assert [row["case"] for row in report.rows][::3] == [
+        "teachers of 0.002 s",
+        "instant teachers",
+        "latency of one row",
+    ]
 
 
 @pytest.mark.parametrize("dtype", codec.DTYPES)

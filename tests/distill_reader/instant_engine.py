@@ -33,7 +33,7 @@ class InstantEngine:
         self._stream = stream
         self._held = 0 if config.ordered else HELD
         self._rng = random.Random(config.seed)
-        self._lock = threading.Lock()
+        self._lock = self.numbering = threading.RLock()
         self._announced: list[RingBatch] = []
         self._limit = AHEAD
         stream.allow(AHEAD)

@@ -43,9 +43,15 @@ def number(text: str) -> float:
 
 @pytest.mark.timeout(120)
 def test_digits_walkthrough(tmp_path: Path) -> None:
-    patterns = r"student with 40 labels: ([0-9.]+)", r"student with teachers: ([0-9.]+)"
-    alone, taught = walked("digits", tmp_path, *patterns)
+    alone, taught, asked = walked(
+        "digits",
+        tmp_path,
+        r"student with 40 labels: ([0-9.]+)",
+        r"student with teachers: ([0-9.]+)",
+        r"student that also asked about 30 batches: ([0-9.]+)",
+    )
     assert float(taught[1]) > float(alone[1]) + 0.1
+    assert float(asked[1]) > float(alone[1]) + 0.1
     assert list(tmp_path.iterdir()) == []
 
 

@@ -111,10 +111,11 @@ class EngineWorld(RuleBasedStateMachine):
         )
         self.ring = SharedBuffer.create(1 << 16)
         self.ordered, self.policy = ordered, policy
-        self.next_number = self.epoch = 0
+        self.next_number = self.pulled = self.epoch = 0
         self.now = time.monotonic()
         self.records: dict[int, tuple[int, Record]] = {}  # rows of batches, and where they lie
         self.untaken: list[int] = []
+        self.calls: list[int] = []  # numbers of the batches of calls that wait
         self.outcomes: dict[int, Any] = {}
         self.released: dict[int, int] = {}  # when each was, that may be taken
         self.to_free: list[int] = []
@@ -180,6 +181,8 @@ class EngineWorld(RuleBasedStateMachine):
         for message in unheard:
             number = message.get("number")
             match message["kind"]:
+                case "labelled" | "poison" if number in self.calls:
+                    self.a_call_is_answered(message)
                 case "labelled" | "poison":
                     if number in self.untaken:
                         assert number not in self.outcomes, "it was not withdrawn"
@@ -194,7 +197,7 @@ class EngineWorld(RuleBasedStateMachine):
                     news = [n for n in message["numbers"] if n in self.untaken]
                     assert all(n in self.outcomes and n not in self.released for n in news)
                     self.released |= dict.fromkeys(news, message["at"])
-                case "fatal":
+                case "fatal" | "call_failed":
                     raise AssertionError(message["text"])
                 case _:
                     pass
@@ -203,6 +206,28 @@ class EngineWorld(RuleBasedStateMachine):
         """Labels are of no use any more; those of an engine that died have gone with it."""
         if outcome.get("record") is not None and outcome["arena"] is self.arena:
             self.to_free.append(outcome["record"][0])
+
+    def a_call_is_answered(self, message: dict[str, Any]) -> None:
+        number = message["number"]
+        self.calls.remove(number)
+        rows, record = self.records.pop(number)
+        self.ring.free(record.offset)
+        if message["kind"] == "labelled":
+            (ref,) = Record.from_json(message["record"]).arrays
+            assert self.models_of(message["arena"].get(ref), x_of(number, rows))
+            self.give_back(message)
+
+    def repeat_calls(self) -> None:
+        """Each call that waits gets a new number, for an engine that does not know the old one."""
+        for number in list(self.calls):
+            self.calls.remove(number)
+            self.call(self.records.pop(number))
+
+    def call(self, batch: tuple[int, Record]) -> None:
+        number, self.next_number = self.next_number, self.next_number + 1
+        self.records[number] = batch
+        self.calls.append(number)
+        self.say("call", **self.described(number))
 
     def announce(self, number: int) -> None:
         self.say("batch", source_s=0.0, **self.described(number))
@@ -225,16 +250,20 @@ class EngineWorld(RuleBasedStateMachine):
 
     def are_of_one_model(self, soft: Array, x: Array) -> None:
         """The labels are those of a whole batch, and in order no older model comes back."""
-        wanted = [labels_of(x, model) for model in range(self.model + 1)]
-        fitting = [
-            model
-            for model, labels in enumerate(wanted)
-            if labels.shape == soft.shape and np.allclose(soft, labels, rtol=1e-6)
-        ]
+        fitting = self.models_of(soft, x)
         assert fitting, f"no model labels {x} as {soft}"
         if self.ordered and len(self.engine.members) == 1 and self.latest_taken is not None:
             assert fitting[0] >= self.latest_taken, "back to a model that was exchanged"
             self.latest_taken = fitting[0]
+
+    def models_of(self, soft: Array, x: Array) -> list[int]:
+        """Those that label `x` so."""
+        wanted = [labels_of(x, model) for model in range(self.model + 1)]
+        return [
+            model
+            for model, labels in enumerate(wanted)
+            if labels.shape == soft.shape and np.allclose(soft, labels, rtol=1e-6)
+        ]
 
     def assign(self, member: Any, names: set[str], lost: set[str]) -> None:
         service = member.config.service

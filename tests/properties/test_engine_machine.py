@@ -34,9 +34,22 @@ class EngineMachine(EngineWorld):
         for _ in range(count):
             number = self.next_number
             self.next_number += 1
+            self.pulled += 1
             self.records[number] = rows, self.ring.put([x_of(number, rows)])
             self.untaken.append(number)
             self.announce(number)
+
+    @rule(count=st.integers(1, 3), rows=st.integers(1, 6))
+    def labels_are_called_for(self, count: int, rows: int) -> None:
+        for _ in range(count):
+            self.call((rows, self.ring.put([x_of(self.next_number, rows)])))
+
+    @precondition(lambda self: self.calls)
+    @rule(which=nth)
+    def a_call_is_cancelled(self, which: int) -> None:
+        number = self.calls.pop(which % len(self.calls))
+        self.ring.free(self.records.pop(number)[1].offset)
+        self.say("cancel", number=number)
 
     @rule(now=st.booleans(), answers=st.integers(0, 4))
     def the_engine_dies(self, now: bool, answers: int) -> None:
@@ -57,7 +70,8 @@ class EngineMachine(EngineWorld):
             else:
                 self.announce(number)
         told = {"epoch": self.epoch, "data_epoch": self.epoch, "handoff_states": {}}
-        self.say("resumed", pulled=self.next_number, ended=False, waiting=False, **told)
+        self.say("resumed", pulled=self.pulled, ended=False, waiting=False, **told)
+        self.repeat_calls()
 
     @precondition(lambda self: self.takeable)
     @rule()
@@ -98,7 +112,8 @@ class EngineMachine(EngineWorld):
             self.untaken.clear()
             self.epoch += 1
             self.latest_taken = 0 if self.latest_taken is None else self.latest_taken
-            self.say("reset", epoch=self.epoch, data_epoch=self.epoch, pulled=self.next_number)
+            self.say("reset", epoch=self.epoch, data_epoch=self.epoch, pulled=self.pulled)
+            self.repeat_calls()
 
     @rule(which=nth, names=subsets, lost=subsets, now=st.booleans())
     def the_roster_changes(self, which: int, names: set[str], lost: set[str], now: bool) -> None:
@@ -156,7 +171,8 @@ class EngineMachine(EngineWorld):
             self.assign(member, {"a"}, set())
             tell_ledger(member, ev.Readmitted(f"{member.config.service}.a"))
         for _ in range(1000):
-            if not self.untaken or any(o["kind"] == "poison" for o in self.outcomes.values()):
+            poisoned = any(o["kind"] == "poison" for o in self.outcomes.values())
+            if not self.calls and (poisoned or not self.untaken):
                 break
             self.now += 0.5
             self.decide()
@@ -167,7 +183,9 @@ class EngineMachine(EngineWorld):
                 for flight in list(member.ledger.requests_at(name)):
                     self.end(member, name, flight.request, flight.spans, None)
         else:
-            raise AssertionError(f"batches {self.untaken} are never labelled")
+            raise AssertionError(f"{self.untaken} and {self.calls} are never labelled")
+        self.decide()
+        assert all(member.core.calls == 0 for member in self.engine.members)
         self.the_trainer_hears()  # it frees what it was told of after its epoch or the poison
         if not self.untaken:
             self.say("ended")

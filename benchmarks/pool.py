@@ -1,0 +1,102 @@
+"""Throughput and latency of `TeacherPool`, compared with a reader of the same engine and teachers.
+
+Eight threads call for the labels of one batch after the other; the reader takes as many batches of
+the same content, by turns. Teachers take a stated time for each batch, or none: then copies and
+wake-ups of threads are all that is measured. The latency is that of calls with one row, one after
+the other, to a teacher that takes no time, over loopback TCP.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from contextlib import ExitStack
+from typing import Final
+
+from .children import Child, two_cores_text
+from .paced import ROWS, SERVICE, batch
+from .paced.teachers import paced, start_teachers
+from .reading import SHAPE
+from .report import BenchmarkReport, Estimate, Goal, Row, interleaved, quantile
+from .transports.codec import MODEL
+
+log = logging.getLogger(__name__)
+
+#: Seconds of a batch at a teacher.
+BATCH_S: Final = 0.02
+TEACHERS: Final = 2
+#: Least rate of the pool, relative to that of the reader.
+OF_READER: Final = 0.95
+#: Longest median latency of a call with one row.
+LATENCY_S: Final = 1.5e-3
+_ROUNDS_OF_LATENCY: Final = 15
+_MODULE: Final = "edl.benchmarks.reading.trainer"
+
+
+def run(quick: bool) -> BenchmarkReport:
+    """Measure rates with paced and with instant teachers, and the latency.
+
+    Args:
+        quick: fewer batches in each turn.
+    """
+    rows: list[Row] = []
+    with ExitStack() as stack:
+        log.info("teachers that take %g s for a batch", BATCH_S)
+        teachers = start_teachers(stack, [paced(BATCH_S)] * TEACHERS)
+        addresses = [address for address, _ in teachers]
+        caller = _start_caller(stack, SERVICE, batch().shape, batch().dtype.name, addresses)
+        ratio, found = _rates(caller, 50 if quick else 200, ROWS, f"teachers of {BATCH_S:g} s")
+        rows += found
+    with ExitStack() as stack:
+        log.info("teachers that take no time")
+        cores = two_cores_text()
+        instant = [
+            Child(stack, f"teacher {number}", "edl.benchmarks.reading.teacher", "uint8", cores)
+            for number in range(TEACHERS)
+        ]
+        addresses = [f"127.0.0.1:{teacher.receive()['port']}" for teacher in instant]
+        caller = _start_caller(stack, MODEL, SHAPE, "uint8", addresses)
+        rows += _rates(caller, 20 if quick else 100, SHAPE[0], "instant teachers")[1]
+        calls = 50 if quick else 200
+        rounds = [
+            caller.ask("latency", batches=calls)["seconds"] for _ in range(_ROUNDS_OF_LATENCY)
+        ]
+    median_s = Estimate.of([statistics.median(seconds) for seconds in rounds])
+    every_s = [one for seconds in rounds for one in seconds]
+    rows += [
+        {"case": "latency of one row", "figure": f"p{100 * part:g} (s)", "value": found}
+        for part in (0.5, 0.9, 0.99)
+        for found in (quantile(every_s, part),)
+    ]
+    return BenchmarkReport(
+        rows,
+        [
+            Goal.judge("8 threads: rate of the pool, times the reader's", ratio, ">=", OF_READER),
+            Goal.judge("one row: median latency (s)", median_s, "<=", LATENCY_S),
+        ],
+    )
+
+
+def _start_caller(
+    stack: ExitStack, service: str, shape: tuple[int, ...], dtype: str, addresses: list[str]
+) -> Child:
+    words = (dtype, two_cores_text(), 0, service, "x".join(map(str, shape)), *addresses)
+    caller = Child(stack, "the caller", _MODULE, *words)
+    caller.receive()
+    return caller
+
+
+def _rates(caller: Child, batches: int, rows: int, case: str) -> tuple[Estimate, list[Row]]:
+    """Measure the rate of the pool relative to the reader's, and both in samples per second."""
+
+    def turn(kind: str) -> float:
+        return float(caller.ask(kind, batches=batches)["wall_s"])
+
+    taken = interleaved(lambda: turn("run"), lambda: turn("call"))
+    ratio = Estimate.of([reader_s / pool_s for reader_s, pool_s in taken])
+    figures = {
+        f"{name} (samples/s)": batches * rows / statistics.median(seconds)
+        for name, seconds in zip(("reader", "pool"), zip(*taken, strict=True), strict=True)
+    }
+    figures["pool, times the reader"] = ratio.value
+    return ratio, [{"case": case, "figure": name, "value": one} for name, one in figures.items()]

@@ -1,0 +1,214 @@
+"""Calls for the labels of single batches, outside the training loop, until each has its answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any, Final
+
+from ..proto.arena import Array, Record
+from ..runtime.errors import EdlError, LabelTimeout
+from .batch_stream import copy_error
+from .structure import BatchParts, soft_labels
+
+#: Maximum number of calls that wait; the next one waits for room.
+MAX_CALLS: Final = 1024
+
+CLOSED: Final = "this pool of teachers is closed"
+
+#: The labels of a batch, by name.
+Labels = dict[str, Any]
+
+
+@dataclass(slots=True, eq=False)
+class PendingCall:
+    """A batch whose labels somebody waits for.
+
+    Attributes:
+        future: gets the labels, or an error.
+        record: where the arrays of the batch are in the ring.
+        arrays: views of them, which keep the memory from being reused.
+        parts: the structure of the batch, without its arrays.
+        nbytes: bytes of its arrays, as reserved.
+        timeout_s: seconds that it may take.
+        deadline: its end, of the monotonic clock.
+        number: number of the batch; each engine, and each epoch of the reader, gives it another.
+    """
+
+    future: Future[Labels]
+    record: Record
+    arrays: Sequence[Array]
+    parts: BatchParts
+    nbytes: int
+    timeout_s: float
+    deadline: float
+    number: int = -1
+
+
+class Calls:
+    """The calls that wait for labels. Thread-safe.
+
+    Args:
+        max_bytes: limit of the bytes of all batches that wait; a single batch may exceed it.
+        waiting_for: describes what the engine waits for; empty: unknown.
+        dropped: called, with its number, if nobody waits for a batch any more.
+
+    Attributes:
+        answered: number of calls that got labels.
+        failed: number of calls that got an error.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int,
+        waiting_for: Callable[[], str],
+        dropped: Callable[[int], None],
+    ) -> None:
+        self.answered = self.failed = 0
+        self._max_bytes = max_bytes
+        self._waiting_for = waiting_for
+        self._dropped = dropped
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._earlier = threading.Condition(self._lock)  # wakes the watcher before `_watched_until`
+        self._watched_until = inf
+        self._waiting: dict[int, PendingCall] = {}  # by number, in order
+        self._count = self._nbytes = 0  # reserved, waiting calls included
+        self._fatal: EdlError | None = None
+        self._watcher: threading.Thread | None = None
+
+    def reserve(self, nbytes: int, timeout_s: float) -> None:
+        """Wait until there is room for another batch.
+
+        Raises:
+            LabelTimeout: there was none within `timeout_s`.
+            EdlError: why the engine labels nothing any more.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            while self._fatal is None:
+                if self._count < MAX_CALLS and (
+                    not self._count or self._nbytes + nbytes <= self._max_bytes
+                ):
+                    self._count += 1
+                    self._nbytes += nbytes
+                    return
+                if (left_s := deadline - time.monotonic()) <= 0:
+                    raise self._late(timeout_s)
+                self._room.wait(left_s)
+            raise copy_error(self._fatal)
+
+    def release(self, nbytes: int) -> None:
+        """Give back what `reserve` has reserved."""
+        with self._lock:
+            self._release(nbytes)
+
+    def add(self, call: PendingCall) -> None:
+        """Wait for the answer to a call, until its deadline; its future may be cancelled.
+
+        Raises:
+            EdlError: why the engine labels nothing any more.
+        """
+        with self._lock:
+            if self._fatal is not None:
+                raise copy_error(self._fatal)
+            self._waiting[call.number] = call
+            if self._watcher is None:
+                self._watcher = threading.Thread(
+                    target=self._watch, name="edl-pool-deadlines", daemon=True
+                )
+                self._watcher.start()
+            if call.deadline < self._watched_until:
+                self._earlier.notify()
+        call.future.add_done_callback(partial(self._on_done, call))
+
+    def renumber(self, next_number: Callable[[], int]) -> list[PendingCall]:
+        """Give the calls that wait new numbers, in order, and return them."""
+        with self._lock:
+            calls = [*self._waiting.values()]
+            for call in calls:
+                call.number = next_number()
+            self._waiting = {call.number: call for call in calls}
+            return calls
+
+    def answer(self, number: int, labels: Mapping[str, Array | None] | EdlError) -> bool:
+        """Answer a call; returns False if no call waits under this number.
+
+        Labels become tensors of the batch's framework, in the caller's thread.
+        """
+        if (call := self._remove(number)) is None:
+            return False
+        if not call.future.set_running_or_notify_cancel():
+            return True
+        error: Exception | None = None
+        soft: Labels = {}
+        if isinstance(labels, EdlError):
+            error = labels
+        else:
+            try:
+                soft = soft_labels(call.parts.skeleton, labels)
+            except Exception as raised:
+                error = raised
+        with self._lock:
+            self.answered += error is None
+            self.failed += error is not None
+        if error is None:
+            call.future.set_result(soft)
+        else:
+            call.future.set_exception(error)
+        return True
+
+    def fail(self, error: EdlError) -> None:
+        """Answer all calls with an error, those that follow included."""
+        with self._lock:
+            self._fatal = self._fatal or error
+            numbers = [*self._waiting]
+            self._room.notify_all()
+            self._earlier.notify()
+        for number in numbers:
+            self.answer(number, copy_error(error))
+        watcher = self._watcher
+        if watcher is not None and watcher is not threading.current_thread():
+            watcher.join()
+
+    def _remove(self, number: int) -> PendingCall | None:
+        with self._lock:
+            if (call := self._waiting.pop(number, None)) is not None:
+                self._release(call.nbytes)
+            return call
+
+    def _release(self, nbytes: int) -> None:
+        self._count -= 1
+        self._nbytes -= nbytes
+        self._room.notify_all()
+
+    def _on_done(self, call: PendingCall, future: Future[Labels]) -> None:
+        """Forget a call that the user has cancelled."""
+        if future.cancelled() and self._remove(call.number) is not None:
+            future.set_running_or_notify_cancel()
+            self._dropped(call.number)
+
+    def _watch(self) -> None:
+        """Fail calls at their deadlines."""
+        while True:
+            with self._lock:
+                now = time.monotonic()
+                late = [call for call in self._waiting.values() if call.deadline <= now]
+                if not late:
+                    if self._fatal is not None:
+                        return
+                    first = min((call.deadline for call in self._waiting.values()), default=inf)
+                    self._watched_until = first
+                    self._earlier.wait(None if first == inf else first - now)
+            for call in late:
+                if self.answer(call.number, self._late(call.timeout_s)):
+                    self._dropped(call.number)
+
+    def _late(self, timeout_s: float) -> LabelTimeout:
+        why = self._waiting_for() or "the engine has not reported a reason"
+        return LabelTimeout(f"no labels within {timeout_s:g} s: {why}")

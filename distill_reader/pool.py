@@ -1,0 +1,163 @@
+"""`TeacherPool`: soft labels on demand, for loops that generate their own inputs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, Self
+
+from ..runtime.errors import UsageError
+from .calls import CLOSED, Labels
+from .checking import number
+from .reader import DistilReader
+from .stats import ReaderStats
+
+DEFAULT_TIMEOUT_S: Final = 60.0
+#: Options of `DistilReader` that concern a source or a training loop.
+_OF_A_LOOP: Final = frozenset(
+    {
+        "source",
+        "upper_bytes",
+        "lower_bytes",
+        "world_size",
+        "uneven",
+        "seed",
+        "ordered",
+        "no_teacher",
+        "trace",
+    }
+)
+
+
+class TeacherPool:
+    """Has the teachers of a service label single batches: on-policy distillation, active learning.
+
+    Answers have the guarantees of `DistilReader`: they survive the death of teachers and of the
+    engine, wrong teachers are found, and each call has exactly one answer. Thread-safe. Callers
+    that produce faster than teachers label wait in `submit`. The pool asks the coordinator for as
+    many teachers as its calls need.
+
+    Without `with`, a pool closes when it is garbage-collected or the interpreter ends.
+
+    Args:
+        service: name of the teachers' service; or several with weights, as for `DistilReader`.
+        coordinator: Redis URL of the mesh, as in `redis://head:6379`.
+        teachers: addresses `host:port` of teachers, instead of a coordinator.
+        timeout_s: seconds that a call may take, unless it states its own.
+        job: name of this user of teachers in the mesh; by default, one of this process.
+        **options: further arguments of `DistilReader` about teachers, labels and limits.
+
+    Raises:
+        UsageError: settings are wrong or contradict each other.
+        TypeError: an option that does not exist, or is about a training loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        service: str | Mapping[str, float],
+        coordinator: str | None = None,
+        teachers: Sequence[str] | Mapping[str, Sequence[str]] = (),
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        job: str | None = None,
+        **options: Any,
+    ) -> None:
+        if wrong := sorted(_OF_A_LOOP & options.keys()):
+            raise TypeError(f"a TeacherPool has no training loop, so no {wrong[0]}=")
+        if job is None:  # its measured times would be of no use to another process
+            job = f"pool-{socket.gethostname()}-{os.getpid()}"
+            options.setdefault("profiles", None)
+        self._timeout_s = _timeout(timeout_s)
+        self._reader = DistilReader(
+            (), service=service, coordinator=coordinator, teachers=teachers, job=job, **options
+        )
+        self._owns_reader, self._closed = True, False
+
+    @classmethod
+    def of(cls, reader: DistilReader, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Self:
+        """Return a pool that shares the engine and the teachers of a reader.
+
+        Its calls get labels of the reader's settings, and end when the reader is closed; closing
+        the pool leaves the reader open.
+        """
+        pool = cls.__new__(cls)
+        pool._timeout_s = _timeout(timeout_s)
+        pool._reader = reader
+        pool._owns_reader, pool._closed = False, False
+        return pool
+
+    def label(self, batch: Any, timeout_s: float | None = None) -> Labels:
+        """Return the soft labels of a batch, by name of the model's output.
+
+        Args:
+            batch: as a source of `DistilReader` would yield it: a tuple, list or dict of numpy
+                arrays or tensors, or a single array.
+            timeout_s: seconds that the call may take; None: the pool's.
+
+        Returns:
+            Arrays or tensors, as in the batch, with one row for each of its rows.
+
+        Raises:
+            LabelTimeout: there were no labels in time.
+            PoisonBatch: teachers refuse the batch.
+            UsageError: the batch does not fit the model, or the pool is closed.
+            EdlError: why the pool can label nothing any more.
+        """
+        future = self.submit(batch, timeout_s)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # after a Ctrl-C; else without effect
+
+    def submit(self, batch: Any, timeout_s: float | None = None) -> Future[Labels]:
+        """Return a future of what `label` returns or raises; waits while too many calls wait.
+
+        The batch is copied before this returns. The future can be cancelled. Its callbacks run in
+        a thread of the pool and delay other answers.
+        """
+        if self._closed:
+            raise UsageError(CLOSED)
+        limit_s = self._timeout_s if timeout_s is None else _timeout(timeout_s)
+        return self._reader._pipeline.call(batch, limit_s)
+
+    async def label_async(self, batch: Any, timeout_s: float | None = None) -> Labels:
+        """Do what `label` does without blocking the event loop."""
+        return await (await self.submit_async(batch, timeout_s))
+
+    async def submit_async(
+        self, batch: Any, timeout_s: float | None = None
+    ) -> asyncio.Future[Labels]:
+        """Do what `submit` does without blocking the event loop; returns a future of that loop."""
+        return asyncio.wrap_future(await asyncio.to_thread(self.submit, batch, timeout_s))
+
+    @property
+    def stats(self) -> ReaderStats:
+        """Current statistics, at most 0.2 s old; those of the reader, if the pool shares one."""
+        return self._reader.stats
+
+    def close(self) -> None:
+        """End the engine, unless it is a reader's; calls that wait get a UsageError. Idempotent."""
+        self._closed = True
+        if self._owns_reader:
+            self._reader.close()
+
+    def __reduce__(self) -> Any:
+        raise UsageError(
+            "a pool can be neither copied nor pickled: it has processes and threads of its own;"
+            " make one in each process"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _timeout(seconds: float) -> float:
+    if (given := number("timeout_s", seconds)) <= 0:
+        raise UsageError(f"timeout_s must be above 0, not {given}")
+    return given

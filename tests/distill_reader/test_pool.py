@@ -1,0 +1,361 @@
+"""Labels on demand: each call has exactly one answer, its own, or an error by its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import pickle
+import signal
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.distill_reader import LabelStore, Limits, TeacherPool
+from edl.distill_reader import calls as pool_calls
+from edl.proto.arena import Array
+from edl.proto.tensors import InferRequest
+from edl.runtime.errors import LabelTimeout, PoisonBatch, RequestRefused, UsageError
+from edl.tests.distill_reader.conftest import StartTeacher
+from edl.tests.distill_reader.readers import NOBODY, Batches, check_epoch, fail, reader_of
+from edl.tests.scripted_teacher import ScriptedTeacher, label, logits_of
+from edl.tests.waiting import DEADLINE_S, wait_until
+
+pytestmark = pytest.mark.system
+
+LONG_S = DEADLINE_S
+#: Of calls that no teacher answers.
+SHORT_S = 0.3
+
+
+def x_of(number: int, rows: int = 2) -> Array:
+    return np.arange(rows * 3, dtype=np.float32).reshape(rows, 3) + 100 * number
+
+
+def pool_of(*teachers: ScriptedTeacher | str, **options: Any) -> TeacherPool:
+    addresses = [one if isinstance(one, str) else one.address for one in teachers]
+    return TeacherPool(**{"service": "s", "teachers": addresses, "timeout_s": LONG_S, **options})
+
+
+def check(number: int, labels: dict[str, Any], rows: int = 2) -> None:
+    np.testing.assert_array_equal(labels["logits"], logits_of(x_of(number, rows)))
+
+
+class Gate:
+    """A behaviour that answers nothing until it is opened."""
+
+    def __init__(self) -> None:
+        self.asked, self.open = 0, threading.Event()
+
+    def __call__(self, request: InferRequest) -> dict[str, Array]:
+        self.asked += 1
+        self.open.wait(DEADLINE_S)
+        return label(request)
+
+
+# --- answers
+
+
+def test_labels_are_those_of_the_batch_by_name_of_the_output(teacher: ScriptedTeacher) -> None:
+    with pool_of(teacher) as pool:
+        for batch in (x_of(1), (x_of(1), np.arange(2)), {"x": x_of(1), "id": np.arange(2)}):
+            check(1, pool.label(batch))
+        check(7, pool.submit(x_of(7, 5)).result(LONG_S), rows=5)
+        assert (pool.stats.calls, pool.stats.calls_failed) == (4, 0)
+        assert len(pool.stats.teachers) == 1
+
+
+def test_tensors_give_tensors(teacher: ScriptedTeacher) -> None:
+    torch = pytest.importorskip("torch")
+    with pool_of(teacher) as pool:
+        labels = pool.label(torch.from_numpy(x_of(3)))
+    assert isinstance(labels["logits"], torch.Tensor)
+    check(3, {"logits": labels["logits"].numpy()})
+
+
+def test_labels_stay_valid_after_the_pool(teacher: ScriptedTeacher) -> None:
+    with pool_of(teacher) as pool:
+        kept = [pool.label(x_of(number)) for number in range(50)]
+    for number, labels in enumerate(kept):
+        check(number, labels)
+
+
+def test_threads_get_their_own_labels_whatever_happens_to_teachers(
+    teacher: ScriptedTeacher, second: ScriptedTeacher, start_teacher: StartTeacher
+) -> None:
+    dies = start_teacher()
+    failing = itertools.cycle([label, label, fail])
+    second.behaviour = lambda request: next(failing)(request)
+    with pool_of(teacher, second, dies) as pool, ThreadPoolExecutor(8) as threads:
+
+        def call(number: int) -> None:
+            if number == 200:
+                dies.stop()
+            check(number, pool.label(x_of(number)))
+
+        list(threads.map(call, range(600)))
+        assert pool.stats.calls == 600
+
+
+def test_an_event_loop_is_not_blocked(teacher: ScriptedTeacher) -> None:
+    async def both(pool: TeacherPool) -> None:
+        labels = await asyncio.gather(*(pool.label_async(x_of(n)) for n in range(20)))
+        for number, one in enumerate(labels):
+            check(number, one)
+        check(5, await (await pool.submit_async(x_of(5))))
+
+    with pool_of(teacher) as pool:
+        asyncio.run(both(pool))
+
+
+def test_labels_of_several_services_are_averaged(
+    teacher: ScriptedTeacher, second: ScriptedTeacher
+) -> None:
+    addresses = {"a": [teacher.address], "b": [second.address]}
+    with TeacherPool(service={"a": 0.5, "b": 0.5}, teachers=addresses) as pool:
+        labels = pool.label(x_of(0), LONG_S)["logits"]
+    np.testing.assert_allclose(labels.sum(axis=1), 1.0, rtol=1e-6)
+    assert teacher.requests
+    assert second.requests
+
+
+def test_stored_labels_are_not_asked_for_again(teacher: ScriptedTeacher, tmp_path: Path) -> None:
+    teacher.parameters = {"content_id": "model-1"}
+
+    def asked() -> int:
+        before = teacher.requests
+        with pool_of(teacher, store=LabelStore(tmp_path / "labels.edl", 1 << 20)) as pool:
+            for number in range(5):
+                check(number, pool.label({"x": x_of(number), "id": 2 * number + np.arange(2)}))
+        return teacher.requests - before
+
+    assert asked() >= 5
+    assert asked() <= 1, "the first answer says which model it is"
+
+
+# --- errors
+
+
+def test_no_labels_before_the_deadline(start_teacher: StartTeacher) -> None:
+    gate = Gate()
+    with pool_of(start_teacher(gate)) as pool:
+        first = pool.submit(x_of(0))
+        wait_until(lambda: gate.asked > 0 and pool.stats.in_flight != ())
+        begun = time.monotonic()
+        late = pool.submit(x_of(1), SHORT_S)
+        with pytest.raises(LabelTimeout, match=r"no labels within 0\.3 s: .*teachers at work: 1"):
+            late.result(LONG_S)
+        assert time.monotonic() - begun >= SHORT_S
+        gate.open.set()
+        check(0, first.result(LONG_S))
+        check(2, pool.label(x_of(2)))
+        assert (pool.stats.calls, pool.stats.calls_failed) == (2, 1)
+
+
+def test_deadlines_of_calls_are_their_own(start_teacher: StartTeacher) -> None:
+    gate = Gate()
+    with pool_of(start_teacher(gate)) as pool:
+        patient = pool.submit(x_of(1))
+        hasty = pool.submit(x_of(2), SHORT_S)
+        assert isinstance(hasty.exception(LONG_S), TimeoutError)
+        assert not patient.done()
+        gate.open.set()
+        check(1, patient.result(LONG_S))
+
+
+def test_without_a_teacher_the_error_says_so() -> None:
+    with (
+        pool_of(NOBODY) as pool,
+        pytest.raises(LabelTimeout, match=r"0 of 1 teachers live|unreachable"),
+    ):
+        pool.label(x_of(1), 2.0)
+
+
+def test_a_cancelled_call_is_not_labelled(start_teacher: StartTeacher) -> None:
+    gate = Gate()
+    with pool_of(start_teacher(gate), limits=Limits(window=1, window_max=1)) as pool:
+        first, *others = [pool.submit(x_of(number)) for number in range(5)]
+        wait_until(lambda: gate.asked == 1)
+        assert all(future.cancel() for future in others)
+        assert all(future.done() for future in others)
+        gate.open.set()
+        check(0, first.result(LONG_S))
+        check(9, pool.label(x_of(9)))
+        assert gate.asked == 2
+
+
+def test_a_batch_that_teachers_refuse_is_an_error_of_its_call(teacher: ScriptedTeacher) -> None:
+    def refuse(request: InferRequest) -> dict[str, Array]:
+        if request.inputs["x"][0, 0] == 300:
+            raise RequestRefused("too ugly")
+        return label(request)
+
+    teacher.behaviour = refuse
+    with pool_of(teacher, canaries=None) as pool:
+        check(1, pool.label(x_of(1)))
+        with pytest.raises(PoisonBatch, match="too ugly"):
+            pool.label(x_of(3))
+        check(4, pool.label(x_of(4)))
+
+
+def test_a_batch_that_does_not_fit_is_an_error_of_its_call(teacher: ScriptedTeacher) -> None:
+    with pool_of(teacher, feeds={"x": "pixels"}) as pool:
+        for _ in range(3):
+            with pytest.raises(UsageError, match="feeds names field 'pixels'"):
+                pool.label({"image": x_of(1)})
+            check(2, pool.label({"pixels": x_of(2)}))
+        with pytest.raises(UsageError, match="a batch needs at least one numpy array"):
+            pool.label("words")
+
+
+def test_settings_that_fit_no_model_end_all_calls(teacher: ScriptedTeacher) -> None:
+    with pool_of(teacher, fetches=["nothing"]) as pool:
+        with pytest.raises(UsageError, match="nothing"):
+            pool.label(x_of(1))
+        with pytest.raises(UsageError, match="nothing"):
+            pool.label(x_of(2))
+
+
+@pytest.mark.parametrize("what", ["calls", "bytes"])
+def test_a_producer_waits_while_too_many_calls_wait(
+    what: str, start_teacher: StartTeacher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if what == "calls":
+        monkeypatch.setattr(pool_calls, "MAX_CALLS", 4)
+    nbytes = x_of(0).nbytes
+    options = {"upper_bytes": 1, "lower_bytes": 0, "limits": Limits(buffer_bytes=4 * nbytes)}
+    gate = Gate()
+    reader = reader_of([], start_teacher(gate), **(options if what == "bytes" else {}))
+    with reader, TeacherPool.of(reader, timeout_s=LONG_S) as pool:
+        waiting = [pool.submit(x_of(number)) for number in range(4)]
+        with pytest.raises(LabelTimeout):
+            pool.submit(x_of(4), SHORT_S)
+        waiting[3].cancel()
+        more = pool.submit(x_of(5))
+        gate.open.set()
+        for number, future in ((0, waiting[0]), (1, waiting[1]), (2, waiting[2]), (5, more)):
+            check(number, future.result(LONG_S))
+
+
+@pytest.mark.parametrize("name", ["ordered", "upper_bytes", "world_size", "trace"])
+def test_options_of_a_training_loop_are_refused(name: str) -> None:
+    with pytest.raises(TypeError, match=f"no {name}="):
+        pool_of(NOBODY, **{name: 1})
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), "1"])
+def test_a_timeout_is_a_number_above_0(seconds: Any, teacher: ScriptedTeacher) -> None:
+    with pytest.raises(UsageError, match="timeout_s"):
+        pool_of(teacher, timeout_s=seconds)
+    with pool_of(teacher) as pool, pytest.raises(UsageError, match="timeout_s"):
+        pool.label(x_of(1), seconds)
+
+
+def test_closing_ends_what_waits(start_teacher: StartTeacher) -> None:
+    gate = Gate()
+    pool = pool_of(start_teacher(gate))
+    waiting = pool.submit(x_of(1))
+    with pytest.raises(UsageError, match="pickled"):
+        pickle.dumps(pool)
+    pool.close()
+    pool.close()
+    with pytest.raises(UsageError, match="closed"):
+        waiting.result(LONG_S)
+    with pytest.raises(UsageError, match="closed"):
+        pool.label(x_of(1))
+    gate.open.set()
+
+
+# --- the engine
+
+
+def test_the_death_of_the_engine_loses_and_repeats_no_answer(start_teacher: StartTeacher) -> None:
+    gate = Gate()
+    with pool_of(start_teacher(gate)) as pool:
+        futures = [pool.submit(x_of(number)) for number in range(20)]
+        wait_until(lambda: gate.asked > 0)
+        os.kill(pool._reader.engine_pid, signal.SIGKILL)  # noqa: SLF001  # no user needs it
+        gate.open.set()
+        for number, future in enumerate(futures):
+            check(number, future.result(LONG_S))
+        assert pool.stats.engine_restarts == 1
+        assert (pool.stats.calls, pool.stats.calls_failed) == (20, 0)
+
+
+# --- one engine for a reader and a pool
+
+
+def test_a_reader_and_its_pool_share_engine_and_teachers(teacher: ScriptedTeacher) -> None:
+    source = Batches(200)
+    with reader_of(source, teacher) as reader, TeacherPool.of(reader) as pool:
+        stop = threading.Event()
+
+        def call() -> int:
+            for number in itertools.count():
+                if stop.is_set():
+                    return number
+                check(number, pool.label(x_of(number)))
+            return 0
+
+        with ThreadPoolExecutor(2) as threads:
+            counts = [threads.submit(call) for _ in range(2)]
+            for _ in range(3):  # each epoch forgets the batches of the one before
+                check_epoch(source, list(reader))
+            next(iter(reader))
+            stop.set()
+        assert reader.stats.calls == sum(count.result() for count in counts) > 0
+        assert reader.stats.calls_failed == 0
+        assert reader.stats.delivered == 601
+        pool.close()
+        with pytest.raises(UsageError, match="closed"):
+            pool.label(x_of(1))
+        check_epoch(source, list(reader))
+
+
+def test_calls_in_a_training_step_do_not_wait_for_the_loop(teacher: ScriptedTeacher) -> None:
+    """The buffer is full, and pulling has paused."""
+    source = Batches(40)
+    with (
+        reader_of(source, teacher, upper_bytes=1, lower_bytes=0) as reader,
+        TeacherPool.of(reader, timeout_s=LONG_S) as pool,
+    ):
+        batches: list[Any] = []
+        for batch in reader:
+            wait_until(lambda: reader.stats.state == "blocked" or reader.stats.ready == 0)
+            check(len(batches), pool.label(x_of(len(batches))))
+            batches.append(batch)
+        check_epoch(source, batches)
+
+
+def test_an_epoch_that_begins_repeats_what_waits(start_teacher: StartTeacher) -> None:
+    gate = Gate()
+    source = Batches(3)
+    with reader_of(source, start_teacher(gate)) as reader, TeacherPool.of(reader) as pool:
+        futures = [pool.submit(x_of(number)) for number in range(10)]
+        iterators = [iter(reader), iter(reader)]
+        gate.open.set()
+        check_epoch(source, list(iterators[1]))
+        for number, future in enumerate(futures):
+            check(number, future.result(LONG_S))
+
+
+def test_a_closed_reader_ends_the_calls_of_its_pool(start_teacher: StartTeacher) -> None:
+    gate = Gate()
+    reader = reader_of(Batches(3), start_teacher(gate))
+    waiting: Future[Any] = TeacherPool.of(reader).submit(x_of(1))
+    reader.close()
+    gate.open.set()
+    assert wait([waiting], LONG_S).done
+    assert isinstance(waiting.exception(), UsageError)
+
+
+def test_a_job_of_its_own(teacher: ScriptedTeacher) -> None:
+    with pool_of(teacher) as pool, pool_of(teacher, job="explorer") as named:
+        jobs = [one._reader.config.job for one in (pool, named)]  # noqa: SLF001
+    assert jobs[0].endswith(f"-{os.getpid()}")
+    assert jobs[1] == "explorer"
