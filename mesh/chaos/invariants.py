@@ -10,8 +10,14 @@ import numpy as np
 from ...proto.arena import Array
 from .liveness import longest_pause, missing_at_end
 from .memory_growth import max_growth, memory_growth
-from .run_trace import STATS_INTERVAL_S, InjectedFault, RunTrace, StudentTrace
-from .synthetic_samples import expected_digests
+from .run_trace import (
+    CALL_TIMEOUT_S,
+    STATS_INTERVAL_S,
+    InjectedFault,
+    RunTrace,
+    StudentTrace,
+)
+from .synthetic_samples import expected_digest_of_call, expected_digests
 
 #: Longest permitted pause of a student's stream while a teacher is healthy.
 MAX_PAUSE_S = 3.0
@@ -21,6 +27,9 @@ MIN_COVERED_SHARE = 0.5
 #: Seconds of use, added up over the run, after which a reader must have ejected a teacher that
 #: refuses every sample. Added up, as a new engine does not know what the killed one observed.
 MAX_REFUSING_S = 30.0
+#: Greatest share of a student's calls that may fail, and seconds beyond the limit of a call.
+MAX_FAILED_CALLS = 0.001
+CALL_SLACK_S = 2.0
 #: Exit code of a node with settings that differ from those of the job.
 EXIT_REFUSED = 2
 #: Seconds by which statistics, and the batch in the training loop, lag behind.
@@ -60,6 +69,7 @@ def check_invariants(trace: RunTrace, *, interrupted: bool = False) -> tuple[Inv
     checks = (
         ids_in_order,
         labels_correct,
+        calls_answered,
         honest_teachers_kept,
         misconfigured_teachers_unused,
         pauses_bounded,
@@ -107,6 +117,34 @@ def labels_correct(trace: RunTrace) -> InvariantResult:
     return InvariantResult(
         "labels match their samples", _sample_counts(trace) + excuse, tuple(broken)
     )
+
+
+def calls_answered(trace: RunTrace) -> InvariantResult:
+    """Nearly every call gets its own labels, and each of the others an error by its deadline."""
+    broken, counts, failures = [], [], 0
+    for name, seen in trace.students.items():
+        calls = seen.calls
+        failed = calls["digest"] == 0
+        counts.append(f"{name} {len(calls)}")
+        failures += int(failed.sum())
+        if failed.sum() > MAX_FAILED_CALLS * len(calls):
+            at = calls["at_s"][failed][0]
+            broken.append(f"{name}: {failed.sum()} calls failed, the first at {at:.1f} s")
+        wrong = [
+            at
+            for at in np.flatnonzero(~failed)
+            if calls["digest"][at] != expected_digest_of_call(calls["id"][at], calls["rows"][at])
+        ]
+        excused = _may_be_undetected(trace, seen, calls["at_s"][wrong])
+        if not excused.all():
+            at = calls["at_s"][wrong][~excused][0]
+            broken.append(f"{name}: {(~excused).sum()} calls got wrong labels, first at {at:.1f} s")
+        late = calls["took_s"] > CALL_TIMEOUT_S + CALL_SLACK_S
+        if late.any():
+            at, took = calls[late][["at_s", "took_s"]][0]
+            broken.append(f"{name}: {late.sum()} calls took too long, {took:.1f} s at {at:.1f} s")
+    checked = f"calls: {', '.join(counts)}; {failures} failed"
+    return InvariantResult("calls get their labels in time", checked, tuple(broken))
 
 
 def honest_teachers_kept(trace: RunTrace) -> InvariantResult:

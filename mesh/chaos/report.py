@@ -81,7 +81,11 @@ def as_json(report: ChaosReport) -> dict[str, Any]:
         "held": report.held,
         "invariants": [{**asdict(one), "held": one.held} for one in report.results],
         "students": {
-            name: {"samples": len(seen.samples), "trouble": seen.trouble}
+            name: {
+                "samples": len(seen.samples),
+                "calls": len(seen.calls),
+                "trouble": seen.trouble,
+            }
             for name, seen in report.trace.students.items()
         },
         "load": report.trace.max_load,

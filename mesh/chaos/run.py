@@ -16,7 +16,14 @@ from .invariants import check_invariants, mesh_recovered
 from .monitoring import LeftoverCheck, MeshMonitor
 from .processes import POLL_S, SERVICE, START_TIMEOUT_S, ChaosMesh
 from .report import ChaosReport
-from .run_trace import RunTrace, StudentTrace, read_samples, read_stats
+from .run_trace import (
+    CALL_RECORD,
+    SAMPLE_RECORD,
+    RunTrace,
+    StudentTrace,
+    read_records,
+    read_stats,
+)
 from .settings import ChaosSettings
 
 #: Most seconds to wait for the recovery of the mesh at the end of a run.
@@ -88,7 +95,9 @@ class _ChaosRun:
         self.mesh.start_students()
         deadline = time.monotonic() + START_TIMEOUT_S
         configs = self.mesh.student_configs.values()
-        while not all(len(read_samples(config.samples_file)) for config in configs):
+        while not all(config.samples_file.exists() for config in configs) or not all(
+            config.samples_file.stat().st_size for config in configs
+        ):
             check()
             for process in self.mesh.students.values():
                 if not process.alive or time.monotonic() > deadline:
@@ -151,10 +160,11 @@ class _ChaosRun:
 
     def _student_trace(self, name: str) -> StudentTrace:
         config = self.mesh.student_configs[name]
-        samples = read_samples(config.samples_file).copy()
+        samples = read_records(config.samples_file, SAMPLE_RECORD).copy()
+        calls = read_records(config.calls_file, CALL_RECORD).copy()
         samples["at_s"] -= self._startup_s
+        calls["at_s"] -= self._startup_s
         stats = tuple(one.shifted(-self._startup_s) for one in read_stats(config.stats_file))
         began_s = float(samples["at_s"][0]) if len(samples) else 0.0
-        return StudentTrace(
-            samples, stats, began_s, self.ended_s or self.clock(), self._troubles.get(name, "")
-        )
+        ended_s, trouble = self.ended_s or self.clock(), self._troubles.get(name, "")
+        return StudentTrace(samples, stats, began_s, ended_s, trouble, calls)

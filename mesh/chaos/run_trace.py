@@ -1,8 +1,8 @@
 """Trace of a chaos run: samples that students received, injected faults, and live members.
 
-Times are seconds since the run began. Each student appends to two files, which survive its death:
-a record for every sample (`read_samples`), and a line of statistics several times a second
-(`read_stats`).
+Times are seconds since the run began. Each student appends to files, which survive its death: a
+record for every sample and for every call of its pool (`read_records`), and a line of statistics
+several times a second (`read_stats`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,13 @@ from .fault_plan import KIND_BY_NAME, Fault
 #: Record of a sample: time of arrival, id, digest of the sample with its labels.
 SAMPLE_RECORD = np.dtype([("at_s", "<f8"), ("id", "<u8"), ("digest", "<u8")])
 
+#: Record of a call: time and duration, first id and number of its samples, digest; 0: an error.
+CALL_RECORD = np.dtype(
+    [("at_s", "<f8"), ("took_s", "<f8"), ("id", "<u8"), ("rows", "<u8"), ("digest", "<u8")]
+)
+
+#: Seconds that a call may take.
+CALL_TIMEOUT_S = 10.0
 #: Interval of a student's statistics, in seconds.
 STATS_INTERVAL_S = 0.2
 #: More bytes than any line of statistics has.
@@ -129,6 +136,7 @@ class StudentTrace:
         began_s: time when its first sample arrived.
         ended_s: time when it was told to stop.
         trouble: reason why it did not exit cleanly; empty: it did.
+        calls: records of dtype `CALL_RECORD` of its pool, in the order of the answers.
     """
 
     samples: Array
@@ -136,6 +144,7 @@ class StudentTrace:
     began_s: float
     ended_s: float
     trouble: str = ""
+    calls: Array = field(default_factory=lambda: np.empty(0, CALL_RECORD))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +202,10 @@ class RunTrace:
         ]
 
 
-def read_samples(path: Path) -> Array:
+def read_records(path: Path, record: np.dtype[Any]) -> Array:
     """Read a student's records, without an incomplete last one."""
     data = path.read_bytes() if path.exists() else b""
-    return np.frombuffer(data[: len(data) - len(data) % SAMPLE_RECORD.itemsize], SAMPLE_RECORD)
+    return np.frombuffer(data[: len(data) - len(data) % record.itemsize], record)
 
 
 def read_stats(path: Path) -> tuple[StudentStats, ...]:

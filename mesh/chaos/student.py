@@ -1,6 +1,7 @@
 """Student of a chaos run: takes batches from its reader and records each sample that arrives.
 
-Run as `python -m edl.mesh.chaos.student JSON`, where JSON is a `StudentConfig`. SIGTERM stops it.
+Meanwhile, threads call for labels through a pool that shares the reader's engine. Run as
+`python -m edl.mesh.chaos.student JSON`, where JSON is a `StudentConfig`. SIGTERM stops it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,20 +20,29 @@ from typing import BinaryIO, Self, TextIO
 
 import numpy as np
 
-from ...distill_reader import CanaryPolicy, DistilReader
+from ...distill_reader import CanaryPolicy, DistilReader, TeacherPool
 from ...proto.arena import Array
 from ...runtime.errors import EdlError
 from ...runtime.lifecycle import Periodic, Stop, stop_on_signals
 from ...runtime.logs import configure_logging
 from ...runtime.supervise import end_with_parent
-from .run_trace import SAMPLE_RECORD, STATS_INTERVAL_S, StudentStats
-from .synthetic_samples import INPUT, OUTPUT, digests_of, samples_of
+from .run_trace import (
+    CALL_RECORD,
+    CALL_TIMEOUT_S,
+    SAMPLE_RECORD,
+    STATS_INTERVAL_S,
+    StudentStats,
+)
+from .synthetic_samples import INPUT, OUTPUT, digest_of_call, digests_of, samples_of
 
 log = logging.getLogger(__name__)
 
 #: Batches have 1 to `MAX_ROWS` rows, so that two consecutive ones always differ.
 MAX_ROWS = 12
 EPOCH_BATCHES = 200
+#: Threads that call for labels, and the pause of each between two calls.
+CALLERS = 4
+CALL_PAUSE_S = 0.15
 #: Lines of statistics per measurement of memory.
 MEMORY_INTERVAL = 5
 
@@ -67,6 +78,10 @@ class StudentConfig:
     @property
     def samples_file(self) -> Path:
         return Path(self.folder) / f"{self.name}.samples"
+
+    @property
+    def calls_file(self) -> Path:
+        return Path(self.folder) / f"{self.name}.calls"
 
     @property
     def stats_file(self) -> Path:
@@ -112,6 +127,52 @@ def write_records(batch: dict[str, Array], at_s: float, file: BinaryIO) -> None:
     rows["at_s"], rows["id"] = at_s, batch["id"]
     rows["digest"] = digests_of(batch[INPUT], batch[OUTPUT])
     file.write(rows.tobytes())
+
+
+class Callers:
+    """Threads that call for labels and record each answer, until `stop`.
+
+    Args:
+        config: configuration of the student.
+        pool: labels the calls.
+        records: gets a `CALL_RECORD` for every call.
+    """
+
+    def __init__(self, config: StudentConfig, pool: TeacherPool, records: BinaryIO) -> None:
+        self._config = config
+        self._pool = pool
+        self._records = records
+        self._stopped = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._call, args=(number,), name=f"edl-chaos-caller-{number}")
+            for number in range(CALLERS)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Wait for the calls in progress."""
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _call(self, caller: int) -> None:
+        first, rows = caller << 28, 0
+        while not self._stopped.wait(CALL_PAUSE_S):
+            first, rows = first + rows, 1 + (rows * 5 + 1) % MAX_ROWS
+            x = samples_of(np.arange(first, first + rows, dtype=np.uint64))
+            record = np.zeros(1, CALL_RECORD)
+            record["id"], record["rows"], began = first, rows, time.monotonic()
+            try:
+                labels = self._pool.label({INPUT: x}, CALL_TIMEOUT_S)
+                record["digest"] = digest_of_call(x, labels[OUTPUT])
+            except EdlError as error:
+                log.warning("a call of %d rows failed: %s", rows, error)
+            ended = time.monotonic()
+            record["at_s"], record["took_s"] = ended - self._config.began, ended - began
+            self._records.write(record.tobytes())
 
 
 class StatsWriter:
@@ -181,6 +242,10 @@ def main() -> None:
         stats_loop = Periodic("edl-chaos-stats", STATS_INTERVAL_S, writer.write)
         stats_loop.start()
         stack.callback(stats_loop.stop)
+        calls = stack.enter_context(config.calls_file.open("ab", buffering=0))
+        callers = Callers(config, TeacherPool.of(reader), calls)
+        callers.start()
+        stack.callback(callers.stop)
         train(config, reader, records, stop)
         log.info("stopped: %s", reader.stats.line())
 

@@ -54,6 +54,17 @@ def digests_of(x: Array, labels: Array) -> Array:
     return np.frombuffer(joined, np.uint64)
 
 
+def digest_of_call(x: Array, labels: Array) -> int:
+    """Return a hash of the samples of a call with their labels; never 0."""
+    return int(np.bitwise_xor.reduce(digests_of(x, labels))) or 1
+
+
+def expected_digest_of_call(first: int, rows: int) -> int:
+    """Return `digest_of_call` of samples with consecutive ids and correct labels."""
+    x = samples_of(np.arange(first, first + rows, dtype=np.uint64))
+    return digest_of_call(x, labels_of(x))
+
+
 def expected_digests(ids: Array) -> Array:
     """Return `digests_of` the samples of these ids with correct labels."""
     x = samples_of(ids)

@@ -14,6 +14,8 @@ from edl.mesh.chaos.fault_plan import Fault
 from edl.mesh.chaos.liveness import OWED_AFTER_S, longest_pause, recovery_s
 from edl.mesh.chaos.report import ChaosReport, as_json, report_lines
 from edl.mesh.chaos.run_trace import (
+    CALL_RECORD,
+    CALL_TIMEOUT_S,
     SAMPLE_RECORD,
     ElasticTrainingResult,
     InjectedFault,
@@ -23,7 +25,7 @@ from edl.mesh.chaos.run_trace import (
     StudentTrace,
 )
 from edl.mesh.chaos.settings import ChaosSettings
-from edl.mesh.chaos.synthetic_samples import expected_digests
+from edl.mesh.chaos.synthetic_samples import expected_digest_of_call, expected_digests
 from edl.proto.arena import Array
 
 SECONDS = 60.0
@@ -133,6 +135,35 @@ def test_a_wrong_label_is_named_unless_it_may_be_a_lie_that_was_not_found_out_ye
         liar = student(samples=rows, stats=found_out(ejected_s))
         (broken,) = invariants.labels_correct(trace(student(), liar, faults=faults)).broken
         assert broken.startswith(f"s2: {named}")
+
+
+def calls(count: int = 1000) -> Array:
+    rows = np.empty(count, CALL_RECORD)
+    rows["id"], rows["rows"], rows["took_s"] = 3 * np.arange(count), 3, 0.05
+    rows["at_s"] = np.arange(count) * SECONDS / count
+    rows["digest"] = [expected_digest_of_call(3 * number, 3) for number in range(count)]
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("field", "at", "value", "named"),
+    [
+        ("digest", [20], 0, ""),  # one of a thousand
+        ("digest", [20, 30], 0, "2 calls failed, the first at 1.2 s"),
+        ("digest", [20], 7, "1 calls got wrong labels, first at 1.2 s"),
+        ("digest", [400], 7, ""),  # while a teacher lies undetected
+        ("took_s", [50], CALL_TIMEOUT_S, ""),
+        ("took_s", [50], CALL_TIMEOUT_S + 5.0, "1 calls took too long, 15.0 s at 3.0 s"),
+    ],
+)
+def test_a_call_without_its_labels_is_named(
+    field: str, at: list[int], value: float, named: str
+) -> None:
+    rows = calls()
+    rows[field][at] = value
+    lie = [injected("answer-other", "t1", 20.0, 22.0)]
+    finding = invariants.calls_answered(trace(student(calls=rows), faults=lie))
+    assert finding.broken == ((f"s1: {named}",) if named else ())
 
 
 @pytest.mark.parametrize("kind", ["answer-other", "answer-nan"])
@@ -321,7 +352,7 @@ def test_the_report_shows_the_seed_first_each_fault_and_what_broke() -> None:
     assert (next(iter(told)), told["seed"], told["held"]) == ("seed", 77, True)
     assert [one["kind"] for one in told["faults"]] == [one.fault.kind for one in faults]
     assert told["faults"][0]["recovery_s"] < 1
-    assert [one["held"] for one in told["invariants"]] == [True] * 10
+    assert [one["held"] for one in told["invariants"]] == [True] * 11
     text, told = report(trace(student(samples=np.delete(samples(), 40))))
     at = next(at for at, line in enumerate(text) if line.startswith("BROKEN"))
     assert "each id once, in order" in text[at]

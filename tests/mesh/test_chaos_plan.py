@@ -27,7 +27,7 @@ from edl.mesh.chaos.run_trace import (
     SAMPLE_RECORD,
     StudentStats,
     latest_stats,
-    read_samples,
+    read_records,
     read_stats,
 )
 from edl.mesh.chaos.settings import ChaosSettings
@@ -152,7 +152,7 @@ def test_records_are_read_as_they_were_written_but_for_what_a_kill_cut_short(
     write_records(batch, 2.5, written)
     file = tmp_path / "samples"
     file.write_bytes(written.getvalue() + bytes(SAMPLE_RECORD.itemsize - 1))
-    rows = read_samples(file)
+    rows = read_records(file, SAMPLE_RECORD)
     assert rows["at_s"].tolist() == [1.5, 2.5]
     assert rows["id"].tolist() == [0, 0]
     np.testing.assert_array_equal(
@@ -164,7 +164,7 @@ def test_records_are_read_as_they_were_written_but_for_what_a_kill_cut_short(
     assert latest_stats(file) == told
     assert told.shifted(-1.0).at_s == 0.0
     no = tmp_path / "no"
-    assert (len(read_samples(no)), latest_stats(no), read_stats(no)) == (0, None, ())
+    assert (len(read_records(no, SAMPLE_RECORD)), latest_stats(no), read_stats(no)) == (0, None, ())
     part = StudentConfig("s1", "chaos", "redis://127.0.0.1:1", 5.0, "trace", shared_memory=False)
     assert StudentConfig.from_json(part.to_json()) == part
 
