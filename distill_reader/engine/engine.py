@@ -269,9 +269,10 @@ class Engine:
         if (limit := min(limits)) > self._allowed:
             self._allowed = limit
             self._channel.send("allow", limit=limit)
-        for delivery in (self._batch_delivery, self._call_delivery):
-            if instructions := delivery.delivery.look(now):
-                delivery.execute(instructions)
+        if instructions := self._delivery.look(now):
+            self._batch_delivery.execute(instructions)
+        if self.members[0].core.calls and (instructions := self._call_delivery.delivery.look(now)):
+            self._call_delivery.execute(instructions)
         self._reporter.report_if_due(now)
         if self._timeline is not None:
             self._timeline.tick(self.members, now)

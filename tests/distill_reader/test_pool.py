@@ -26,8 +26,6 @@ from edl.tests.distill_reader.readers import NOBODY, Batches, check_epoch, fail,
 from edl.tests.scripted_teacher import ScriptedTeacher, label, logits_of
 from edl.tests.waiting import DEADLINE_S, wait_until
 
-pytestmark = pytest.mark.system
-
 LONG_S = DEADLINE_S
 #: Of calls that no teacher answers.
 SHORT_S = 0.3
