@@ -389,15 +389,17 @@ def export(
     onnx: Annotated[bool, typer.Option("--onnx", help="Write an ONNX model, too.")] = False,
     batch_size: BatchSize = None,
 ) -> None:
-    """Write a checkpoint as an inference model of Paddle, for `edl-teacher serve` or Paddle itself.
+    """Write a checkpoint as an inference model of the job's framework, as for `edl-teacher serve`.
 
     Its outputs are compared with the student's on the first batch of feed("eval").
     """
+    from .export import Format
     from .export import export as run
     from .job.spec import load_job
 
-    formats: tuple[Literal["paddle", "onnx"], ...] = ("paddle", "onnx") if onnx else ("paddle",)
-    written = run(load_job(job_file), checkpoint, out, formats=formats, batch_size=batch_size)
+    spec = load_job(job_file)
+    formats: tuple[Format, ...] = (spec.framework.name, "onnx") if onnx else ()
+    written = run(spec, checkpoint, out, formats=formats, batch_size=batch_size)
     for file in written.files:
         typer.echo(file)
     for name, worst in written.worst.items():

@@ -167,11 +167,9 @@ def _metrics(parts: Assembly, batch_size: int | None) -> Mapping[str, float]:
     scores = Scores(parts.spec)
     if not scores:
         return {}
-    import paddle
-
     batch = first_batch(parts.spec, "eval", batch_size)
     parts.model.eval()
-    with paddle.no_grad(), parts.spec.job_errors("model"):
+    with parts.spec.framework.no_grad(), parts.spec.job_errors("model"):
         outputs = batch.forward(parts.model)
     scores.add(outputs, batch.labels, batch.rows)
     return scores.values()

@@ -15,11 +15,11 @@ from ..distill_reader.sources.map_style import loader_of
 from ..runtime.errors import JobError, UsageError
 from ..scheduler.students.agreement import PATIENT_FROM_S
 from ..scheduler.students.shards import RankShard
+from .frameworks import Precision
+from .frameworks.groups import Group
 from .job.assembly import restore_model
-from .job.batches import Parts, batches_of, split
+from .job.batches import batches_of, split
 from .job.spec import JobSpec, Split
-from .rank.collective import Group
-from .rank.learner import Precision
 
 
 class Scores:
@@ -154,12 +154,10 @@ def evaluate(
         CheckpointUnavailable: the checkpoint cannot be read now.
         CheckpointDamaged: the checkpoint is damaged.
     """
-    import paddle
-
     model, step = restore_model(spec, checkpoint)
     scores = Scores(spec)
     began, rows, labelled, loss = time.perf_counter(), 0, 0, 0.0
-    with paddle.no_grad():
+    with spec.framework.no_grad():
         for batch in batches_of(spec, part, batch_size):
             with spec.job_errors("model"):
                 outputs = batch.forward(model)
@@ -217,14 +215,14 @@ class RankEvaluation:
 
     def _evaluate_part(self, model: Any, group: Group) -> list[Any]:
         """Evaluate this rank's part; return its rows and the metrics over them."""
-        import paddle
-
+        framework = self._spec.framework
         self._scores.clear()
         rows, was_training = 0, model.training
         model.eval()
         try:
-            with paddle.no_grad():
-                for batch in _part(self._feed(), group, self._alone):
+            with framework.no_grad():
+                for own in _part(self._feed(), group, self._alone):
+                    batch = split(own, tensor=framework.tensor)
                     with self._precision.forward(), self._spec.job_errors("model"):
                         outputs = batch.forward(model)
                     self._scores.add(outputs, batch.labels, batch.rows)
@@ -235,7 +233,7 @@ class RankEvaluation:
         return [rows, self._scores.values()]
 
 
-def _part(feed: Any, group: Group, alone: bool) -> Iterator[Parts]:
+def _part(feed: Any, group: Group, alone: bool) -> Iterator[Any]:
     """Yield the batches of this rank; `alone`: all of them."""
     world = 1 if alone else group.world
     loader = None if world == 1 else loader_of(feed)
@@ -249,12 +247,12 @@ def _part(feed: Any, group: Group, alone: bool) -> Iterator[Parts]:
                     batch = next(reading)
                 except StopIteration:
                     return
-                yield split(batch)
+                yield batch
         finally:
             reading.close()
     for number, batch in enumerate(feed if loader is None else ()):
         if world == 1 or number % world == group.rank:
-            yield split(batch)
+            yield batch
 
 
 def _together(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:

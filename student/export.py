@@ -5,17 +5,19 @@ from __future__ import annotations
 import inspect
 import os
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 from ..runtime.errors import ModelError, UsageError
 from .job.assembly import restore_model
 from .job.batches import Parts, first_batch
 from .job.spec import JobSpec
 
-Format = Literal["paddle", "onnx"]
+Format = Literal["paddle", "torch", "onnx"]
 #: Name of the files, without suffix.
 NAME: Final = "model"
 _OPSET: Final = 17
@@ -43,7 +45,7 @@ def export(
     checkpoint: str,
     folder: str | Path,
     *,
-    formats: Sequence[Format] = ("paddle",),
+    formats: Sequence[Format] = (),
     batch_size: int | None = None,
 ) -> Exported:
     """Write the model of a checkpoint to a folder, and compare its outputs with the student's.
@@ -55,20 +57,22 @@ def export(
         spec: the job file.
         checkpoint: path or URL of a checkpoint, or of a folder of them: then the newest valid one.
         folder: target folder, created if needed; files of the same names are replaced.
-        formats: "paddle" (`model.json`, `model.pdiparams`), "onnx" (`model.onnx`).
+        formats: "paddle" (`model.json`, `model.pdiparams`) or "torch" (`model.pt2`), as the job's
+            framework is, and "onnx" (`model.onnx`); empty: that of the framework.
         batch_size: rows of a batch, if the feed is a data set.
 
     Raises:
         JobError: a function of the job file fails.
-        UsageError: a format is unknown, the folder cannot be written, the checkpoint does not fit,
-            or a package for a format is not installed.
+        UsageError: a format is unknown or of another framework, the folder cannot be written, the
+            checkpoint does not fit, or a package for a format is not installed.
         ModelError: the outputs of the exported model differ from the student's.
     """
-    unknown = [name for name in formats if name not in get_args(Format)]
-    if unknown or not formats:
-        raise UsageError(f"formats are {' and '.join(get_args(Format))}, not {list(formats)}")
+    own = spec.framework.name
+    formats = formats or (own,)
+    if [name for name in formats if name not in (own, "onnx")]:
+        raise UsageError(f"formats of this job are {own} and onnx, not {list(formats)}")
     if "onnx" in formats:
-        _require_paddle2onnx()
+        _require_converter(own)
     model, step = restore_model(spec, checkpoint)
     batch = first_batch(spec, "eval", batch_size)
     inputs = named_inputs(model, batch)
@@ -114,9 +118,18 @@ def _written(
 ) -> dict[str, float | None]:
     few = {name: value[: min(_CHECKED_ROWS, batch.rows)] for name, value in inputs.items()}
     with spec.job_errors("model"):
-        expected = _outputs(model, batch, few)
-    program = _save_paddle(spec, model, inputs, folder)
+        expected = _outputs(spec, model, batch, few)
     worst: dict[str, float | None] = {}
+    if spec.framework.name == "torch":
+        if "torch" in formats:
+            worst["torch"] = _checked(
+                "torch", _save_torch(spec, model, inputs, folder), few, expected
+            )
+        if "onnx" in formats:
+            file = _save_torch_as_onnx(spec, model, inputs, folder)
+            worst["onnx"] = _checked("onnx", file, few, expected)
+        return worst
+    program = _save_paddle(spec, model, inputs, folder)
     if "paddle" in formats:
         worst["paddle"] = _checked("paddle", program, few, expected)
     if "onnx" in formats:
@@ -159,15 +172,44 @@ def _save_onnx(program: Path, folder: Path) -> Path:
     return target
 
 
-def _outputs(model: Any, batch: Parts, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return the student's outputs as arrays, in the order of an exported model."""
-    import paddle
+def _save_torch(spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: Path) -> Path:
+    import torch.export
 
-    with paddle.no_grad():
+    rows = torch.export.Dim("rows")
+    shapes = {name: {0: rows} for name in inputs}
+    file = folder / f"{NAME}.pt2"
+    with spec.job_errors("model"):
+        program = torch.export.export(model, (), dict(inputs), dynamic_shapes=shapes)
+    torch.export.save(program, file)
+    return file
+
+
+def _save_torch_as_onnx(spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: Path) -> Path:
+    import torch.onnx
+
+    file = folder / f"{NAME}.onnx"
+    axes = {name: {0: "rows"} for name in inputs}
+    with spec.job_errors("model"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the exporter by tracing
+        torch.onnx.export(
+            model,
+            (),
+            str(file),
+            kwargs=dict(inputs),
+            input_names=[*inputs],
+            dynamic_axes=axes,
+            opset_version=_OPSET,
+            dynamo=False,
+        )
+    return file
+
+
+def _outputs(spec: JobSpec, model: Any, batch: Parts, inputs: Mapping[str, Any]) -> list[Any]:
+    """Return the student's outputs as arrays, in the order of an exported model."""
+    with spec.framework.no_grad():
         by_name = isinstance(batch.inputs, Mapping)
         found = model(**inputs) if by_name else model(*inputs.values())
-        flat = paddle.utils.flatten(found)
-    return [one.numpy() for one in flat if hasattr(one, "numpy")]
+    return [spec.framework.array(one) for one in spec.framework.flatten(found)]
 
 
 def _checked(
@@ -188,7 +230,7 @@ def _checked(
             return None
     opened = open_backend(str(file), backend=backend)
     names = [tensor.name for tensor in opened.spec.inputs]
-    answers = opened.run({name: inputs[name].numpy() for name in names})
+    answers = opened.run({name: inputs[name].cpu().numpy() for name in names})
     given = [answers[tensor.name] for tensor in opened.spec.outputs]
     fits = len(given) == len(expected) and all(
         one.shape == other.shape and np.allclose(one, other, rtol=1e-3, atol=1e-3)
@@ -203,11 +245,12 @@ def _checked(
     return max(float(np.abs(one - other).max(initial=0.0)) for one, other in pairs)
 
 
-def _require_paddle2onnx() -> None:
+def _require_converter(framework: str) -> None:
+    name = "paddle2onnx" if framework == "paddle" else "onnx"
+    wanted = "'paddle2onnx>=2.1' (Python 3.11)" if framework == "paddle" else name
     try:
-        import paddle2onnx  # noqa: F401
+        import_module(name)
     except ImportError as error:
         raise UsageError(
-            f"ONNX needs paddle2onnx ({error}): pip install 'paddle2onnx>=2.1' (Python 3.11), or"
-            " export for Paddle alone"
+            f"ONNX needs {name} ({error}): pip install {wanted}, or export for {framework} alone"
         ) from None

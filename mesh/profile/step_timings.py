@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -138,7 +139,9 @@ def time_steps(
         UsageError: the job file is invalid, or its feed has no batches.
     """
     say(f"loading {job}")
-    parts = assemble(load_job(job), steps_total=2 * (steps + WARM_UP))
+    spec = load_job(job)
+    spec.framework.set_device(0)
+    parts = assemble(spec, steps_total=2 * (steps + WARM_UP))
     parts.model.train()
     timer = _StepTimer(parts)
     began = reported = time.perf_counter()
@@ -152,7 +155,6 @@ def time_steps(
             say(f"{place}, {batch.rows / timer.whole_s[-1]:.4g} samples/s")
         if done >= steps + WARM_UP or (done >= 5 + WARM_UP and now - began > budget_s):
             break
-    spec = parts.spec
     feed = spec.feed("train")
     return StepTimings(
         rows=timer.rows,
@@ -225,7 +227,10 @@ def _noise(parts: Assembly, outputs: Any) -> dict[str, Any]:
     distill = parts.distill
     if distill is None or not parts.needs_teachers:
         return {}
-    import paddle
+    draw, tensor = np.random.default_rng(0), parts.spec.framework.tensor
+
+    def uniform(*shape: int) -> Any:
+        return tensor(draw.random(shape, np.float32))
 
     shape = list(logits_of(outputs, distill).shape)
     if distill.top_k:
@@ -234,13 +239,13 @@ def _noise(parts: Assembly, outputs: Any) -> dict[str, Any]:
         k = min(int(text.rpartition(":")[2]), shape[-1])
         values, indices, tail = distill.parts_of_main
         return {
-            values: paddle.rand([*shape[:-1], k]) / k,
-            indices: paddle.randint(0, shape[-1], [*shape[:-1], k]),
-            tail: paddle.rand(shape[:-1]),
+            values: uniform(*shape[:-1], k) / k,
+            indices: tensor(draw.integers(0, shape[-1], [*shape[:-1], k])),
+            tail: uniform(*shape[:-1]),
         }
-    noise = paddle.rand(shape)
+    noise = uniform(*shape)
     if distill.labels_are == "probabilities":
-        noise = paddle.nn.functional.softmax(noise, axis=-1)
+        noise = noise / noise.sum(-1)[..., None]
     return {distill.parts_of_main[0]: noise}
 
 
@@ -254,8 +259,9 @@ def _sample_bytes(parts: Assembly, batch: Parts) -> float:
     if feeds is not None:
         chosen = {key: wanted[key] for key in feeds if key in wanted}
         wanted = chosen or wanted
-    arrays = [np.asarray(value) for value in wanted.values() if hasattr(value, "shape")]
-    return sum(array.nbytes for array in arrays) / batch.rows
+    tensors = [value for value in wanted.values() if hasattr(value, "shape")]
+    nbytes = sum(math.prod(one.shape) * int(one.element_size()) for one in tensors)
+    return nbytes / batch.rows
 
 
 def _samples(feed: Any, rows: int) -> int:

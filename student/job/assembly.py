@@ -16,7 +16,7 @@ class Assembly:
 
     Attributes:
         spec: the job file.
-        model: the student, a `paddle.nn.Layer`.
+        model: the student.
         loss: from (outputs, labels, soft labels, step) to the terms of the loss.
         distill: how the job distils; None: it does not.
         optimizer: over all parameters of the model.
@@ -40,7 +40,7 @@ class Assembly:
 
 
 def assemble(spec: JobSpec, steps_total: int | None = None) -> Assembly:
-    """Create the parts of a job; Paddle's random state decides the initial parameters.
+    """Create the parts of a job; the framework's random state decides the initial parameters.
 
     Args:
         spec: the job file.
@@ -53,6 +53,7 @@ def assemble(spec: JobSpec, steps_total: int | None = None) -> Assembly:
     model = spec.model()
     distill = spec.distill()
     loss = StepLoss(spec.loss, distill, model, steps_total)
+    model = spec.framework.to_device(model)
     optimizer = spec.optimizer(model.parameters())
     return Assembly(spec, model, loss, distill, optimizer)
 
@@ -79,6 +80,7 @@ def restore_model(spec: JobSpec, checkpoint: str) -> tuple[Any, int]:
     contents = open_checkpoint(checkpoint)
     model = spec.model()
     attach_projectors(spec.distill(), model)
+    model = spec.framework.to_device(model)
     restore(TrainingObjects(model), contents, random=False)
     detach_projectors(model)
     model.eval()

@@ -7,7 +7,7 @@ epoch's order, then soft labels. A dict has the hard labels as `label` or `label
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -61,11 +61,18 @@ class Parts:
         return Parts(inputs, labels, soft, positions, len(range(start, min(stop, self.rows))))
 
 
-def split(batch: Any, soft: Sequence[str] = (), *, positions: bool = False) -> Parts:
-    """Split a batch into its parts; arrays become Paddle tensors.
+def split(
+    batch: Any,
+    soft: Sequence[str] = (),
+    *,
+    tensor: Callable[[Any], Any],
+    positions: bool = False,
+) -> Parts:
+    """Split a batch into its parts; arrays become tensors.
 
     Args:
         batch: a tuple, list or dict of arrays or tensors, or a single array or tensor.
+        tensor: converts a leaf of the batch: `Framework.tensor`.
         soft: names of its soft labels, in the order of `Distill.label_names`; empty: it has none.
         positions: whether it has positions.
 
@@ -82,27 +89,12 @@ def split(batch: Any, soft: Sequence[str] = (), *, positions: bool = False) -> P
         inputs, labels, where, found = _of_fields(fields, soft, positions)
     rows = _rows(inputs)
     return Parts(
-        tensors(inputs),
-        tensors(labels),
-        {name: tensors(label) for name, label in found.items()},
+        map_leaves(inputs, tensor),
+        map_leaves(labels, tensor),
+        {name: map_leaves(label, tensor) for name, label in found.items()},
         _positions(where, rows) if positions else None,
         rows,
     )
-
-
-def tensors(value: Any) -> Any:
-    """Return the same structure with Paddle tensors instead of numpy arrays."""
-    return map_leaves(value, _tensor)
-
-
-def _tensor(leaf: Any) -> Any:
-    if not isinstance(leaf, np.ndarray):
-        return leaf
-    import paddle
-
-    if leaf.dtype.name == "bfloat16":  # Paddle does not know numpy's dtype of that name
-        return paddle.to_tensor(leaf.astype(np.float32)).astype("bfloat16")
-    return paddle.to_tensor(leaf)
 
 
 def _of_dict(
@@ -232,7 +224,7 @@ def batches_of(
                 batch = next(batches)
             except StopIteration:
                 return
-        yield split(batch)
+        yield split(batch, tensor=spec.framework.tensor)
 
 
 def first_batch(spec: JobSpec, part: Split, batch_size: int | None = None) -> Parts:

@@ -19,13 +19,14 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, Literal, get_args
 
-from ...runtime.errors import EdlError, JobError
+from ...runtime.errors import EdlError, JobError, UsageError
+from ..frameworks import STATED, Framework, framework_of, framework_of_job
 from .distill import Distill
 
 Split = Literal["train", "eval"]
@@ -53,12 +54,14 @@ class JobSpec:
     Attributes:
         path: absolute path of the file.
         functions: the user's functions by name.
+        framework: framework of its model, as the file states it, or imports it.
         definitions: by name, the file and line of a function's definition, which may be in a
             module that the job file imports; the line is None if unknown.
     """
 
     path: str
     functions: Mapping[str, Callable[..., Any]]
+    framework: Framework
     definitions: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
 
     @property
@@ -71,11 +74,19 @@ class JobSpec:
         return name in self.functions
 
     def model(self) -> Any:
-        """Return the student, a new `paddle.nn.Layer`."""
-        import paddle
-
+        """Return the student, a new `paddle.nn.Layer` or `torch.nn.Module`."""
+        framework = self.framework
         model = self._call("model")
-        self._expect(isinstance(model, paddle.nn.Layer), "model", "a paddle.nn.Layer", model)
+        if not framework.is_model(model):
+            with suppress(UsageError):
+                other = framework_of(model).name
+                raise self._wrong(
+                    "model",
+                    f"must return {framework.kinds['model']}, as the job file imports"
+                    f" {framework.name}; it returned a {type(model).__name__} of {other}: write"
+                    f" {STATED} = {other!r} into the file",
+                )
+        self._expect(framework.is_model(model), "model", framework.kinds["model"], model)
         return model
 
     def loss(self, outputs: Any, labels: Any) -> Any:
@@ -85,20 +96,21 @@ class JobSpec:
             outputs: outputs of the model.
             labels: the last field of a batch, or `label`/`labels` of a dict; None: it has none.
         """
-        import paddle
-
         loss = self._call("loss", outputs, labels)
-        scalar = isinstance(loss, paddle.Tensor) and loss.size == 1 and loss.is_floating_point()
-        self._expect(scalar, "loss", "a scalar float tensor, the mean over the batch", loss)
-        return loss if loss.ndim == 0 else loss.reshape([])
+        scalar = self.framework.scalar(loss)
+        what = "a scalar float tensor, the mean over the batch"
+        self._expect(scalar is not None, "loss", what, loss)
+        return scalar
 
     def optimizer(self, parameters: Sequence[Any]) -> Any:
-        """Return a new `paddle.optimizer.Optimizer` over these parameters."""
-        import paddle
+        """Return a new optimizer over these parameters, with its schedule.
 
-        optimizer = self._call("optimizer", parameters)
-        kind = paddle.optimizer.Optimizer
-        self._expect(isinstance(optimizer, kind), "optimizer", "a paddle.optimizer", optimizer)
+        In PyTorch, the job returns a `torch.optim.Optimizer`, or a pair of one and its schedule.
+        """
+        given = self._call("optimizer", parameters)
+        optimizer = self.framework.optimizer(given)
+        kind = self.framework.kinds["optimizer"]
+        self._expect(optimizer is not None, "optimizer", kind, given)
         return optimizer
 
     def feed(self, split: Split) -> Any:
@@ -193,7 +205,7 @@ def load_job(path: str | Path) -> JobSpec:
     definitions = {name: _defined(function, str(file)) for name, function in functions.items()}
     for name, function in functions.items():
         _check_parameters(name, function, definitions[name])
-    return JobSpec(str(file), functions, definitions)
+    return JobSpec(str(file), functions, framework_of_job(module), definitions)
 
 
 def is_dataset(source: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -15,12 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..feeding.sources import ordered_of
+from ..frameworks import Framework
 from ..job.assembly import assemble
 from ..job.distill import Distill
 from ..job.spec import load_job
 from ..settings import TrainSettings
-from .learner import Precision
-from .starting import seed_all, set_device
+from .starting import seed_all
 
 _DIGITS: Final = 16
 _PACKAGE: Final = __name__.partition(".")[0]
@@ -38,14 +39,20 @@ def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
         JobError: a function of the job file fails.
         UsageError: its result, or a setting, cannot be used.
     """
-    device = set_device(0)
     spec = load_job(settings.spec)
+    framework = spec.framework
+    device = framework.set_device(0)
     feed = spec.feed("train")
     ordered = ordered_of(feed, settings)
     order = {} if ordered is None else ordered.identity()
-    seed_all(settings.seed)
+    seed_all(framework, settings.seed)
     assembly = assemble(spec, settings.steps)
-    Precision(settings.amp, device)
+    framework.precision(settings.amp, device)  # raises if the device does not support it
+    optimizer, groups = framework.optimizer_settings(assembly.optimizer)
+
+    def plain(value: Any) -> Any:
+        return _plain(value, framework)
+
     distill = assembly.distill
     own_batch = getattr(feed, "batch_size", None) if ordered is None else ordered.batch_size
     found = {
@@ -57,12 +64,15 @@ def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
         "total_batch": settings.total_batch or own_batch,
         "sharding": settings.deal,
         "precision": settings.amp,
-        "optimizer": _optimizer(assembly.optimizer),
-        "parameter_groups": _groups(assembly.optimizer),
+        "optimizer": {"type": framework.optimizer_class(assembly.optimizer), **plain(optimizer)},
+        "parameter_groups": [
+            plain({name: one for name, one in group.items() if name != "params"})
+            for group in groups
+        ],
         "lr_policy": settings.lr_policy,
-        "loss": {} if distill is None else _loss(distill),
-        "service": None if distill is None else _plain(distill.service),
-        "feeds": None if distill is None else _plain(distill.feeds),
+        "loss": {} if distill is None else plain(_loss(distill)),
+        "service": None if distill is None else plain(distill.service),
+        "feeds": None if distill is None else plain(distill.feeds),
         "epochs": settings.epochs,
         "steps": settings.steps,
     }
@@ -90,57 +100,36 @@ def _modules(job_file: Path) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _optimizer(optimizer: Any) -> dict[str, Any]:
-    """Return class and hyperparameters of an optimizer of Paddle, as constructed."""
-    given = {
-        **getattr(optimizer, "_default_dict", {}),
-        "learning_rate": getattr(optimizer, "_learning_rate", None),
-        "regularization": getattr(optimizer, "regularization", None),
-        "grad_clip": getattr(optimizer, "_grad_clip", None),
-    }
-    return {"type": type(optimizer).__name__, **{name: _plain(one) for name, one in given.items()}}
-
-
-def _groups(optimizer: Any) -> list[Any]:
-    """Return the settings of each group of parameters; empty if there are no groups."""
-    groups = getattr(optimizer, "_param_groups", None) or []
-    return [
-        _plain({name: one for name, one in group.items() if name != "params"})
-        for group in groups
-        if isinstance(group, Mapping)
-    ]
-
-
 def _loss(distill: Distill) -> dict[str, Any]:
     return {
-        one.name: _plain(getattr(distill, one.name))
-        for one in fields(distill)
-        if one.name not in _NOT_LOSS
+        one.name: getattr(distill, one.name) for one in fields(distill) if one.name not in _NOT_LOSS
     }
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, framework: Framework) -> Any:
     """Return a setting as JSON: an object as its class and settings, a function as its name."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(one, framework) for key, one in value.items()}
     if isinstance(value, Sequence):
-        return [_plain(one) for one in value]
+        return [_plain(one, framework) for one in value]
     if callable(value) and hasattr(value, "__qualname__"):
         return value.__qualname__
-    if getattr(value, "size", 0) == 1 and hasattr(value, "item"):  # a scalar of numpy or Paddle
+    if hasattr(value, "item") and math.prod(value.shape) == 1:  # of numpy or a framework
         return value.item()
     if is_dataclass(value):
         given = {one.name: getattr(value, one.name) for one in fields(value)}
-    else:  # a schedule, a clip or a regularizer of Paddle's
+    else:  # a schedule, a clip or a regularizer of a framework
         given = {
-            name: one for name, one in getattr(value, "__dict__", {}).items() if _is_setting(one)
+            name: one
+            for name, one in getattr(value, "__dict__", {}).items()
+            if _is_setting(one, framework)
         }
-    return {"type": type(value).__name__, **{name: _plain(one) for name, one in given.items()}}
+    named = {name: _plain(one, framework) for name, one in given.items()}
+    return {"type": type(value).__name__, **named}
 
 
-def _is_setting(value: Any) -> bool:
-    from paddle.optimizer.lr import LRScheduler
-
-    return value is None or isinstance(value, bool | int | float | str | list | tuple | LRScheduler)
+def _is_setting(value: Any, framework: Framework) -> bool:
+    plain = value is None or isinstance(value, bool | int | float | str | list | tuple)
+    return plain or framework.is_schedule(value)

@@ -1,23 +1,20 @@
 """One step of the optimizer over the rows of all ranks: the paper's Algorithm 2, lines 4 to 7.
 
-Also mixed precision, and the change of the learning rate with the number of ranks. A checkpoint has
-the number of ranks that wrote it. If that has changed, a rank scales the learning rate and calls
+Also the change of the learning rate with the number of ranks. A checkpoint has the number of ranks
+that wrote it. If that has changed, a rank scales the learning rate and calls
 the job's `on_scale`, once: the next checkpoint has the new number, and the effects of both.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from ...runtime.errors import UsageError
 from ...scheduler.students.weights import BatchPiece, RateScaling, factor, pieces
+from ..frameworks import LearningRate, Precision
+from ..frameworks.groups import Group
 from ..job.batches import Parts
-from ..settings import Amp
-from .collective import Group
 
 #: From (outputs, labels, soft labels, step) to `Terms`: `losses.step.StepLoss`.
 LossOfStep = Callable[[Any, Any, Mapping[str, Any], int], Any]
@@ -94,69 +91,6 @@ def _share(piece: BatchPiece, rows: int) -> float:
     return (piece.stop - piece.start) / rows
 
 
-class LearningRate:
-    """The learning rate of an optimizer: its schedule, times a factor.
-
-    The schedule computes the same rates as without changes of the number of ranks; the factor is
-    applied to its result.
-
-    Attributes:
-        factor: product of all changes so far; 1 leaves every rate unchanged, bit for bit.
-    """
-
-    def __init__(self, optimizer: Any) -> None:
-        from paddle.optimizer.lr import LRScheduler
-
-        self._optimizer = optimizer
-        given = optimizer._learning_rate  # `get_lr` would return a number for both kinds
-        self._schedule = given if isinstance(given, LRScheduler) else None
-        self.factor = 1.0
-
-    def restored(self, factor: float) -> None:
-        """Set the factor of a checkpoint, after its optimizer and schedule were restored."""
-        self.factor = factor
-
-    def scale(self, by: float) -> None:
-        """Multiply the present rate, and all later ones."""
-        if by == 1.0:
-            return
-        self.factor *= by
-        if self._schedule is None:
-            self._optimizer.set_lr(self._optimizer.get_lr() * by)
-        else:
-            self._schedule.last_lr *= by
-
-    def step(self) -> None:
-        """Advance the schedule, if there is one, after a step of the optimizer.
-
-        A schedule that follows a metric (`ReduceOnPlateau`) is advanced by `evaluated` instead.
-        """
-        if self._schedule is None or self._by_metric():
-            return
-        self._bare(self._schedule.step)
-
-    def evaluated(self, metric: float) -> None:
-        """Advance a schedule that follows a metric, after an evaluation."""
-        if self._by_metric():
-            schedule: Any = self._schedule
-            self._bare(lambda: schedule.step(metric))
-
-    def _by_metric(self) -> bool:
-        from paddle.optimizer.lr import ReduceOnPlateau
-
-        return isinstance(self._schedule, ReduceOnPlateau)
-
-    def _bare(self, step: Any) -> None:
-        """Advance the schedule without the factor, as some compute a rate from the last one."""
-        if self.factor == 1.0:
-            step()
-            return
-        schedule: Any = self._schedule
-        schedule.last_lr /= self.factor
-        step()
-        schedule.last_lr *= self.factor
-
-
 def adapt_to_world(
     policy: RateScaling, old: int, new: int, rate: LearningRate, on_scale: Any
 ) -> bool:
@@ -166,53 +100,3 @@ def adapt_to_world(
     rate.scale(factor(policy, old, new))
     on_scale(old, new)
     return True
-
-
-class Precision:
-    """Paddle's automatic mixed precision (level O1); "off" changes nothing, bit for bit.
-
-    Gradients in float16 can underflow. So `GradScaler` multiplies the loss before the backward
-    pass, divides the gradients afterwards, and adapts the factor to overflows. All ranks see the
-    same summed gradients, so their factors stay equal.
-
-    Args:
-        amp: "off", "bfloat16" or "float16".
-        device: device of this rank.
-
-    Attributes:
-        scaler: Paddle's `GradScaler`, which checkpoints capture; None: there is none.
-
-    Raises:
-        UsageError: float16 on a CPU.
-    """
-
-    def __init__(self, amp: Amp, device: str) -> None:
-        if amp == "float16" and device == "cpu":
-            raise UsageError("--amp float16 needs a GPU; on a CPU take bfloat16, or off")
-        self._amp = amp
-        self.scaler: Any = None
-        if amp == "float16":
-            import paddle
-
-            self.scaler = paddle.amp.GradScaler()
-
-    def forward(self) -> AbstractContextManager[Any]:
-        """Return the context of the forward pass and the loss."""
-        if self._amp == "off":
-            return contextlib.nullcontext()
-        import paddle
-
-        managed: AbstractContextManager[Any] = paddle.amp.auto_cast(dtype=self._amp, level="O1")
-        return managed
-
-    def backward(self, loss: Any) -> None:
-        """Add the gradients of `loss` to the present ones."""
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
-
-    def step(self, optimizer: Any) -> None:
-        """Take a step of the optimizer; skipped, with a smaller factor, if gradients overflowed."""
-        if self.scaler is None:
-            optimizer.step()
-            return
-        self.scaler.step(optimizer)
-        self.scaler.update()

@@ -216,13 +216,21 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class RankData:
-    """The source of the rank's batches; see `loop.Data`."""
+    """The source of the rank's batches; see `loop.Data`.
+
+    Attributes:
+        source: deals rows to the ranks.
+        label_names: names of the soft labels; empty: batches have none.
+        tensor: converts a leaf of a batch: `Framework.tensor`.
+    """
 
     source: ShardedSource | UnshardedSource
     label_names: tuple[str, ...]
+    tensor: Callable[[Any], Any]
 
     def take_apart(self, batch: Any) -> Parts:
-        return split(batch, self.label_names, positions=self.source.has_positions)
+        positions = self.source.has_positions
+        return split(batch, self.label_names, tensor=self.tensor, positions=positions)
 
     def stepped(self, epoch: int, positions: Any) -> None:
         self.source.trained(epoch, positions)

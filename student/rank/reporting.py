@@ -232,7 +232,7 @@ class Saver:
     Attributes:
         order: order of the rank; names the memory of the snapshots, if this rank writes them.
         link: connection to the supervisor, which gets `Saved`.
-        trained: Paddle's objects to save.
+        trained: the objects to save.
         learner: learner of this rank.
         source: source of this rank.
         base: the feed's part of the checkpoint that the generation started from; None: none.

@@ -17,13 +17,14 @@ from ..checkpoint.capture import TrainingObjects, restore
 from ..checkpoint.contents import Contents
 from ..evaluate import RankEvaluation
 from ..feeding import ShardedSource, UnshardedSource, make_reader, source_for
+from ..frameworks import Framework, LearningRate, Precision
+from ..frameworks.groups import Group
 from ..job.assembly import Assembly, assemble
 from ..job.spec import JobSpec, is_dataset, load_job
 from ..link import RankLink
 from ..messages import Order, Scaled
 from ..settings import TrainSettings
-from .collective import Group, device_of, join
-from .learner import Learner, LearningRate, Precision, adapt_to_world
+from .learner import Learner, adapt_to_world
 from .loop import TrainingPosition, do_nothing
 from .prefetcher import BatchPrefetcher, RankData, Shares
 from .reporting import EPOCH, FACTOR, FEED, METRICS, Saver
@@ -68,8 +69,9 @@ def start(order: Order, link: RankLink) -> PreparedRank:
         PeerLost: another rank is gone.
     """
     settings, rank, world = order.settings, order.rank, order.world
-    device = set_device(order.local_rank)
     spec = load_job(settings.spec)
+    framework = spec.framework
+    device = framework.set_device(order.local_rank)
     contents = open_checkpoint(order.restore) if order.restore else None
     state = {} if contents is None else contents.state
     # The saved positions stand for other samples now: restart the epoch.
@@ -89,12 +91,12 @@ def start(order: Order, link: RankLink) -> PreparedRank:
         _check_total(source.total_batch, world)
         shares.set_shares(RowShares.equal(source.total_batch, world, position.step))
     steps = _steps(settings, source)
-    seed_all(settings.seed)
+    seed_all(framework, settings.seed)
     assembly = assemble(spec, steps)
-    precision = Precision(settings.amp, device)
+    precision = framework.precision(settings.amp, device)
     trained = TrainingObjects(assembly.model, assembly.optimizer, precision.scaler)
     rate = _resume(assembly, trained, contents, state, order, link)
-    group = join(rank, order.endpoints[:world], device)
+    group = framework.join(rank, order.endpoints[:world], device)
     group.share([*assembly.model.parameters(), *assembly.model.buffers()])
     learner = _learner(assembly, rate, precision, group, settings.micro_batch)
     saver = Saver(order, link, trained, learner, source, fed, state.get(METRICS, {}), position.step)
@@ -102,7 +104,7 @@ def start(order: Order, link: RankLink) -> PreparedRank:
     names = assembly.label_names if assembly.needs_teachers else ()
     return PreparedRank(
         learner,
-        RankData(source, names),
+        RankData(source, names, framework.tensor),
         BatchPrefetcher(reader, source, assembly.loss.on_label_kinds),
         shares,
         saver,
@@ -110,29 +112,13 @@ def start(order: Order, link: RankLink) -> PreparedRank:
         position,
         steps,
         adapt=settings.deal == "dynamic" and source.total_batch is not None,
-        synchronize=_synchronize if world > 1 and device != "cpu" else do_nothing,
+        synchronize=framework.synchronize if world > 1 and device != "cpu" else do_nothing,
     )
 
 
-def _synchronize() -> None:
-    import paddle
-
-    paddle.device.synchronize()
-
-
-def set_device(local_rank: int) -> str:
-    from ...teacher.backends.paddle import import_paddle
-
-    paddle = import_paddle()
-    device = device_of(local_rank)
-    paddle.set_device(device)
-    return device
-
-
-def seed_all(seed: int) -> None:
-    import paddle
-
-    paddle.seed(seed)
+def seed_all(framework: Framework, seed: int) -> None:
+    """Seed the random generators of the framework, of numpy and of Python."""
+    framework.seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
@@ -146,10 +132,11 @@ def _resume(
     link: RankLink,
 ) -> LearningRate:
     """Restore the checkpoint, and adapt to a change of the number of ranks since then."""
-    rate = LearningRate(assembly.optimizer)
+    framework = assembly.spec.framework
+    rate = framework.learning_rate(assembly.optimizer)
     if contents is None:
         if order.rank:  # parameters come from rank 0, but each rank draws its own random numbers
-            seed_all(order.settings.seed + 7919 * order.rank)
+            seed_all(framework, order.settings.seed + 7919 * order.rank)
         return rate
     restore(trained, contents, rank=order.rank)
     rate.restored(float(state.get(FACTOR, 1.0)))

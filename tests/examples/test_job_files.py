@@ -31,7 +31,8 @@ def learn(job: Assembly, soft: Callable[..., Any], steps: int) -> list[dict[str,
     """Train on the first batch, labelled by `soft`, again and again; the terms of each step."""
     batch = next(iter(job.spec.feed("train")))
     inputs = [np.asarray(field) for field in batch[:-1]]
-    parts = split((*batch, soft(*inputs)), job.label_names)
+    tensor = job.spec.framework.tensor
+    parts = split((*batch, soft(*inputs)), job.label_names, tensor=tensor)
     told = []
     from paddle.optimizer.lr import LRScheduler
 

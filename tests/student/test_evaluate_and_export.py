@@ -192,8 +192,8 @@ def test_an_exported_model_answers_as_the_student(
 
 def test_an_export_that_cannot_work_is_refused(tmp_path: Path, place: str) -> None:
     spec = job(tmp_path)
-    with pytest.raises(UsageError, match="formats are paddle and onnx"):
-        export(spec, place, tmp_path / "out", formats=["torch"])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match="formats of this job are paddle and onnx"):
+        export(spec, place, tmp_path / "out", formats=["torch"])
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
         export(spec, place, tmp_path / "file")

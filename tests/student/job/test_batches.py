@@ -16,7 +16,9 @@ from edl.proto import tensors
 from edl.proto.arena import Array
 from edl.runtime.errors import UsageError
 from edl.student import Distill, Hint
-from edl.student.job.batches import POSITIONS, split, with_positions
+from edl.student.frameworks import framework_named
+from edl.student.job.batches import POSITIONS, with_positions
+from edl.student.job.batches import split as split_batch
 from edl.student.losses.step import StepLoss
 from edl.student.losses.terms import kl_divergence, logits_mse, top_k_divergence
 from edl.student.rank.prefetcher import END_OF_EPOCH, BatchPrefetcher
@@ -29,6 +31,8 @@ ROWS = 5
 X, Y = np.arange(ROWS * 2, dtype="float32").reshape(ROWS, 2), np.arange(ROWS)
 AT = np.arange(ROWS) * 10
 SOFT, MORE = np.full((ROWS, 3), 0.5, "float32"), np.ones((ROWS, 4), "float32")
+
+split = partial(split_batch, tensor=framework_named("paddle").tensor)
 
 
 def same(tensor: Any, array: Any) -> bool:

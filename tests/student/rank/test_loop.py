@@ -11,8 +11,8 @@ import pytest
 
 from edl.runtime.errors import PeerLost
 from edl.scheduler.students.agreement import RowShares
+from edl.student.frameworks.groups import SingleRankGroup
 from edl.student.job.batches import Parts
-from edl.student.rank.collective import SingleRankGroup
 from edl.student.rank.loop import Loop, TrainingPosition
 from edl.student.rank.prefetcher import END_OF_EPOCH, MARGIN, Shares
 

@@ -1,0 +1,244 @@
+"""The frameworks that students train in: Paddle and PyTorch, behind one interface.
+
+Neither is imported before a job needs it. What a training does is the same for both; only what is
+here differs:
+
+| module | content |
+|---|---|
+| `paddle.py`, `torch.py` | devices, learning rates, mixed precision, kinds of objects |
+| `groups.py`, `paddle_groups.py`, `torch_groups.py` | the group of ranks; collectives |
+| `paddle_state.py`, `torch_state.py` | state of models, optimizers and random generators |
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Final, Literal, Protocol, get_args
+
+from ...proto.arena import Array
+from ...runtime.errors import UsageError
+from ..settings import Amp
+from .groups import Group
+
+FrameworkName = Literal["paddle", "torch"]
+#: Name of the variable of a job file that states its framework.
+STATED: Final = "FRAMEWORK"
+
+
+class LearningRate(Protocol):
+    """The learning rate of an optimizer: its schedule, times a factor.
+
+    The schedule computes the same rates as without changes of the number of ranks; the factor is
+    applied to its result.
+
+    Attributes:
+        factor: product of all changes so far; 1 leaves every rate unchanged, bit for bit.
+    """
+
+    factor: float
+
+    def restored(self, factor: float) -> None:
+        """Set the factor of a checkpoint, after its optimizer and schedule were restored."""
+
+    def scale(self, by: float) -> None:
+        """Multiply the present rate, and all later ones."""
+
+    def step(self) -> None:
+        """Advance the schedule, if there is one, after a step of the optimizer.
+
+        A schedule that follows a metric is advanced by `evaluated` instead.
+        """
+
+    def evaluated(self, metric: float) -> None:
+        """Advance a schedule that follows a metric, after an evaluation."""
+
+
+class Precision(Protocol):
+    """Automatic mixed precision; "off" changes nothing, bit for bit.
+
+    Gradients in float16 can underflow. So a `GradScaler` multiplies the loss before the backward
+    pass, divides the gradients afterwards, and adapts the factor to overflows. All ranks see the
+    same summed gradients, so their factors stay equal.
+
+    Attributes:
+        scaler: the framework's `GradScaler`, which checkpoints capture; None: there is none.
+    """
+
+    scaler: Any
+
+    def forward(self) -> AbstractContextManager[Any]:
+        """Return the context of the forward pass and the loss."""
+
+    def backward(self, loss: Any) -> None:
+        """Add the gradients of `loss` to the present ones."""
+
+    def step(self, optimizer: Any) -> None:
+        """Take a step of the optimizer; skipped, with a smaller factor, if gradients overflowed."""
+
+
+class Framework(Protocol):
+    """What a training needs of a framework. Stateless.
+
+    Optimizers have Paddle's methods `step`, `clear_grad` and `get_lr`.
+
+    Attributes:
+        name: name of the framework.
+        kinds: what the functions `model` and `optimizer` of a job file must return, as text.
+    """
+
+    name: FrameworkName
+    kinds: Mapping[str, str]
+
+    # --- kinds of objects
+
+    def is_model(self, value: Any) -> bool: ...
+
+    def optimizer(self, value: Any) -> Any:
+        """Return what a job's `optimizer()` returned as an optimizer; None: it is none."""
+
+    def scalar(self, loss: Any) -> Any:
+        """Return a loss as a float tensor without dimensions; None: it is no such tensor."""
+
+    # --- devices
+
+    def set_device(self, local_rank: int) -> str:
+        """Use a GPU of the rank's own if there is any, else the CPU; return its name.
+
+        Raises:
+            UsageError: there are too few GPUs.
+        """
+
+    def to_device(self, model: Any) -> Any:
+        """Return the model on the device of this process."""
+
+    def tensor(self, value: Any) -> Any:
+        """Return an array as a tensor on the device; other values as they are."""
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+
+    def no_grad(self) -> AbstractContextManager[Any]:
+        """Return a context in which no gradients are recorded."""
+
+    def flatten(self, outputs: Any) -> list[Any]:
+        """Return the tensors of a structure, in order."""
+
+    # --- training
+
+    def learning_rate(self, optimizer: Any) -> LearningRate: ...
+
+    def precision(self, amp: Amp, device: str) -> Precision:
+        """Return the stated precision.
+
+        Raises:
+            UsageError: float16 on a CPU.
+        """
+
+    def join(self, rank: int, endpoints: Sequence[str], device: str) -> Group:
+        """Join a world as `rank`, and wait for all others.
+
+        Args:
+            rank: number of this rank.
+            endpoints: host:port of each rank.
+            device: device of this rank.
+
+        Raises:
+            PeerLost: the group cannot be formed.
+        """
+
+    # --- state
+
+    def tensors(self, model: Any) -> dict[str, Any]:
+        """Return the live parameters and buffers, by their names in the network."""
+
+    def array(self, tensor: Any) -> Array:
+        """Return a tensor as an array: a view on a CPU, a copy from another device."""
+
+    def set_value(self, tensor: Any, array: Array) -> None:
+        """Replace the values of a parameter or buffer."""
+
+    def optimizer_class(self, optimizer: Any) -> str: ...
+
+    def optimizer_state(
+        self, model: Any, optimizer: Any
+    ) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Return arrays by `PARAMETER:KIND`, and JSON: the class, and the schedule or the rate."""
+
+    def restore_optimizer(
+        self,
+        model: Any,
+        optimizer: Any,
+        arrays: Mapping[str, Array],
+        details: Mapping[str, Any],
+        step: int,
+    ) -> None:
+        """Load what `optimizer_state` returned.
+
+        Raises:
+            CheckpointMismatch: it does not fit the optimizer.
+        """
+
+    def seed(self, seed: int) -> None: ...
+
+    def random_state(self) -> dict[str, Any]:
+        """Return the state of the framework's random generators as JSON."""
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Set what `random_state` returned."""
+
+    # --- settings, for the fingerprint of a job
+
+    def optimizer_settings(self, optimizer: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Return hyperparameters by name, and those of each group of parameters."""
+
+    def is_schedule(self, value: Any) -> bool:
+        """Whether it is a schedule of a learning rate."""
+
+
+@cache
+def framework_named(name: FrameworkName) -> Framework:
+    """Return the framework of this name; imports it when its methods are called."""
+    found: Framework = import_module(f".{name}", __name__).FRAMEWORK
+    return found
+
+
+def framework_of(model: Any) -> Framework:
+    """Return the framework of a model.
+
+    Raises:
+        UsageError: it is of neither.
+    """
+    for name in get_args(FrameworkName):
+        if name in sys.modules and framework_named(name).is_model(model):
+            return framework_named(name)
+    raise UsageError(f"a model of Paddle or PyTorch is needed, not a {type(model).__name__}")
+
+
+def framework_of_job(module: ModuleType) -> Framework:
+    """Return the framework of a job file: the stated one, else that of what it imports.
+
+    Raises:
+        UsageError: the stated one does not exist.
+    """
+    names: tuple[FrameworkName, ...] = get_args(FrameworkName)
+    stated = getattr(module, STATED, None)
+    if stated is not None:
+        if stated not in names:
+            raise UsageError(f"{STATED} is {' or '.join(map(repr, names))}, not {stated!r}")
+        return framework_named(stated)
+    imported = {_package_of(value) for value in vars(module).values()}
+    found = [name for name in names if name in imported]
+    if not found:  # its imports may be within functions, or in modules of its own
+        found = [name for name in names if name in sys.modules]
+    return framework_named(found[0] if len(found) == 1 else names[0])
+
+
+def _package_of(value: Any) -> str:
+    """Return the package of a module, class, function or object."""
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
+    return str(name).partition(".")[0]
