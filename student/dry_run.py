@@ -160,7 +160,7 @@ def rehearse(parts: Assembly, batch_size: int | None = None) -> Rehearsal:
             parts.optimizer.step()
             parts.optimizer.clear_grad()
     metrics = _metrics(parts, batch_size)
-    return Rehearsal(batch.rows, None if loss is None else float(loss), metrics)
+    return Rehearsal(batch.rows, None if loss is None else loss.item(), metrics)
 
 
 def _metrics(parts: Assembly, batch_size: int | None) -> Mapping[str, float]:

@@ -205,7 +205,7 @@ class _StepTimer:
         with parts.spec.job_errors("optimizer"):
             parts.optimizer.step()
             parts.optimizer.clear_grad()
-        float(terms.total)  # wait for a device that computes asynchronously
+        terms.total.item()  # wait for a device that computes asynchronously
         self._step += 1
         return time.perf_counter() - began - noise_s
 
@@ -260,7 +260,7 @@ def _sample_bytes(parts: Assembly, batch: Parts) -> float:
         chosen = {key: wanted[key] for key in feeds if key in wanted}
         wanted = chosen or wanted
     tensors = [value for value in wanted.values() if hasattr(value, "shape")]
-    nbytes = sum(math.prod(one.shape) * int(one.element_size()) for one in tensors)
+    nbytes: float = sum(math.prod(one.shape) * one.element_size() for one in tensors)
     return nbytes / batch.rows
 
 

@@ -109,7 +109,9 @@ def _sparse(summed: Any) -> Any:
     import torch
 
     rows = (summed != 0).flatten(1).any(dim=1).nonzero().flatten()
-    return torch.sparse_coo_tensor(rows[None], summed[rows], summed.shape, is_coalesced=True)
+    return torch.sparse_coo_tensor(
+        rows[None], summed[rows], summed.shape, check_invariants=True, is_coalesced=True
+    )
 
 
 def join(rank: int, endpoints: Sequence[str], device: str) -> Group:

@@ -77,17 +77,18 @@ class JobSpec:
         """Return the student, a new `paddle.nn.Layer` or `torch.nn.Module`."""
         framework = self.framework
         model = self._call("model")
-        if not framework.is_model(model):
-            with suppress(UsageError):
-                other = framework_of(model).name
-                raise self._wrong(
-                    "model",
-                    f"must return {framework.kinds['model']}, as the job file imports"
-                    f" {framework.name}; it returned a {type(model).__name__} of {other}: write"
-                    f" {STATED} = {other!r} into the file",
-                )
-        self._expect(framework.is_model(model), "model", framework.kinds["model"], model)
-        return model
+        if framework.is_model(model):
+            return model
+        kind, other = framework.kinds["model"], None
+        with suppress(UsageError):
+            other = framework_of(model).name
+        if other is None:
+            raise self._wrong("model", f"must return {kind}; it returned {_shown(model)}")
+        raise self._wrong(
+            "model",
+            f"must return {kind}, as the job file imports {framework.name}; it returned a"
+            f" {type(model).__name__} of {other}: write {STATED} = {other!r} into the file",
+        )
 
     def loss(self, outputs: Any, labels: Any) -> Any:
         """Return the hard term of a batch: a scalar tensor, the mean over its rows.

@@ -14,6 +14,7 @@ from edl.runtime.errors import CheckpointMismatch, JobError, ModelError, UsageEr
 from edl.student import JobSpec, load_job
 from edl.student.checkpoint import Repository
 from edl.student.checkpoint.capture import TrainingObjects, capture
+from edl.student.dry_run import rehearse
 from edl.student.evaluate import evaluate
 from edl.student.export import export
 from edl.student.job.assembly import assemble
@@ -201,3 +202,89 @@ def test_an_export_that_cannot_work_is_refused(tmp_path: Path, place: str) -> No
     with pytest.raises(ModelError, match="does not answer as the student does"):
         export(random, place, tmp_path / "out")
     assert not list((tmp_path / "out").iterdir())
+
+
+TORCH_JOB = """\
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from edl.student import Distill, Hint
+
+rng = np.random.default_rng(1)
+X = torch.as_tensor(rng.normal(0, 1, (23, 4)).astype("float32"))
+Y = torch.as_tensor(rng.integers(0, 3, 23))
+
+
+class Student(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(4, 6)
+        self.drop = torch.nn.Dropout(0.5)
+        self.last = torch.nn.Linear(6, 3)
+
+    def forward(self, rows):
+        hidden = self.drop(torch.relu(self.first(rows)))
+        return {"logits": self.last(hidden), "hidden": hidden}
+
+
+def model():
+    return Student()
+
+
+def loss(outputs, labels):
+    return torch.nn.functional.cross_entropy(outputs["logits"], labels)
+
+
+def optimizer(parameters):
+    return torch.optim.Adam(parameters)
+
+
+def feed(split):
+    return DataLoader(TensorDataset(X, Y), batch_size=10)
+
+
+def hits(outputs, labels):
+    return (outputs["logits"].argmax(-1) == labels).float().mean()
+
+
+def metrics():
+    return {"accuracy": hits}
+
+
+def distill():
+    hint = Hint("map", "hidden", projector=lambda: torch.nn.Linear(6, 9))
+    return Distill("teachers", fetches=["logits", "map"], hints=[hint])
+"""
+
+
+def test_a_job_of_pytorch_is_rehearsed_evaluated_and_exported(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    (tmp_path / "job.py").write_text(TORCH_JOB)
+    spec, place = load_job(tmp_path / "job.py"), str(tmp_path / "checkpoints")
+    rehearsed = rehearse(assemble(spec))
+    assert rehearsed.rows == 10
+    assert rehearsed.metrics.keys() == {"accuracy"}
+    parts = assemble(spec)
+    contents = capture(TrainingObjects(parts.model, parts.optimizer), step=12, world=1, state={})
+    Repository(place).save(contents)
+    parts.model.eval()
+    x, y = (torch.cat(every) for every in zip(*spec.feed("eval"), strict=True))
+    with torch.no_grad():
+        logits = parts.model(x)["logits"]
+        wanted = {
+            "loss": float(torch.nn.functional.cross_entropy(logits, y)),
+            "accuracy": float((logits.argmax(-1) == y).float().mean()),
+        }
+    assert dict(evaluate(spec, place).metrics) == pytest.approx(wanted, rel=1e-5)
+    with pytest.raises(UsageError, match="formats of this job are torch and onnx"):
+        export(spec, place, tmp_path / "out", formats=["paddle"])
+    found = export(spec, place, tmp_path / "out", formats=["torch", "onnx"])
+    assert [Path(file).name for file in found.files] == ["model.onnx", "model.pt2"]
+    assert all(worst is not None and worst < 1e-4 for worst in found.worst.values())
+    for file in found.files:
+        opened = open_backend(file, backend="onnx" if file.endswith("onnx") else "torch")
+        (answer,) = [
+            one for one in opened.run({"rows": x.numpy()}).values() if one.shape == logits.shape
+        ]
+        np.testing.assert_allclose(answer, logits.numpy(), atol=1e-4)

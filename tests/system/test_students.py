@@ -29,6 +29,7 @@ from edl.tests.system.redis_servers import redis_server
 from edl.tests.waiting import wait_until
 
 JOB_FILE = Path(__file__).with_name("student_job.py")
+TORCH_JOB = JOB_FILE.with_name("torch_job.py")
 #: A training of `JOB_FILE` with 120 rows that commit af8215e began, and its log of sample ids.
 OLD_TRAINING = Path(__file__).resolve().parents[1] / "files" / "af8215e" / "training"
 #: A start takes seconds of each core, and other tests may run.
@@ -276,11 +277,13 @@ def says_again(process: Process, text: str) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("job_file", [JOB_FILE, TORCH_JOB], ids=["paddle", "torch"])
 def test_nodes_come_and_go_and_redis_is_away(
-    elastic: Nodes, redis: tuple[str, psutil.Process]
+    job_file: Path, elastic: Nodes, redis: tuple[str, psutil.Process]
 ) -> None:
     url, server = redis
     rows, epochs = 1200, 5
+    elastic.job_file = job_file
     elastic.environment = {"EDL_TEST_ROWS": str(rows)}
     elastic.pace(0.5)  # the job is not to end before all have come and gone
     elastic.options = (*elastic.options, "--nodes", "1:4", "--epochs", epochs)
@@ -316,7 +319,7 @@ def test_nodes_come_and_go_and_redis_is_away(
     assert max(totals) == BATCH
     assert totals.count(BATCH) > 0.97 * len(totals)
     # Operators see the generations.
-    assert JOB_FILE.stem in shown
+    assert job_file.stem in shown
     assert [one["ranks"] for one in told[0]["generations"]][:5] == [1, 2, 3, 2, 1]
     assert "ranks by generation: 1 -> 2 -> 3 -> 2 -> 1" in shown
     newest = Repository(str(elastic.folder / "checkpoints")).newest_valid()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from edl.student.checkpoint import SnapshotOwner, open_checkpoint
 from edl.student.messages import EXIT_AGAIN, Failed, Finished, Left, Progress, Ready, Saved, Scaled
 from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher
 from edl.tests.student.id_log import assert_each_once, lines
-from edl.tests.student.rank.world import World, settings
+from edl.tests.student.rank.world import JOB, World, settings
 
 pytestmark = pytest.mark.system
 
@@ -40,18 +41,19 @@ def environment(folder: Path) -> dict[str, str]:
     return {**PLAIN, "EDL_TEST_DUMP": str(folder)}
 
 
-def test_one_training_whatever_the_world(tmp_path: Path) -> None:
-    """One rank trains bit for bit as Paddle alone does; gradients that are sparse stay sparse."""
-    one, two, three, plain = (tmp_path / name for name in ("one", "two", "three", "plain"))
-    job = settings(epochs=EPOCHS, deal="static", id_log=str(tmp_path / "ids"))
-    in_pieces = settings(epochs=EPOCHS, deal="static", micro_batch=2)
-    command = python_command(
-        "plain", "edl.tests.student.rank.small_job", EPOCHS, env=environment(plain), guard=True
-    )
+@pytest.mark.parametrize("name", ["small_job", "torch_job"])
+def test_one_training_whatever_the_world(name: str, tmp_path: Path) -> None:
+    """One rank trains bit for bit as the framework alone; gradients that are sparse stay sparse."""
+    one, two, three, plain = (tmp_path / folder for folder in ("one", "two", "three", "plain"))
+    static = {"spec": str(JOB.with_stem(name)), "epochs": EPOCHS, "deal": "static"}
+    job = settings(**static, id_log=str(tmp_path / "ids"))
+    in_pieces = settings(**static, micro_batch=2)
+    module = f"edl.tests.student.rank.{name}"
+    command = python_command("plain", module, EPOCHS, env=environment(plain), guard=True)
     plainly = start(command)
     try:
         with (
-            World(settings(epochs=EPOCHS), 1, environment=environment(one)) as alone,
+            World(settings(**static), 1, environment=environment(one)) as alone,
             World(job, 2, environment=environment(two)) as both,
             World(in_pieces, 3, environment=environment(three)) as all_three,
         ):
@@ -65,7 +67,7 @@ def test_one_training_whatever_the_world(tmp_path: Path) -> None:
     for step in range(1, STEPS + 1):
         reference = parameters(one, 0, step)
         assert same_bits(reference, parameters(plain, 0, step)), (
-            f"step {step} is not plain Paddle's"
+            f"step {step} is not that of the framework alone"
         )
         for folder, world in ((two, 2), (three, 3)):
             first = parameters(folder, 0, step)
@@ -77,10 +79,12 @@ def test_one_training_whatever_the_world(tmp_path: Path) -> None:
     assert moved > 0.01, "nothing was learned, so nothing was compared"
 
 
-def test_a_world_leaves_and_another_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["small_job", "torch_job"])
+def test_a_world_leaves_and_another_goes_on(name: str, tmp_path: Path) -> None:
     """2 -> 1 ranks: nothing is trained twice or left out, and the change is told once."""
-    ids = tmp_path / "ids"
-    job = settings(epochs=3, id_log=str(ids), lr_policy="linear", amp="bfloat16", micro_batch=5)
+    ids, file = tmp_path / "ids", str(JOB.with_stem(name))
+    options = {"lr_policy": "linear", "amp": "bfloat16", "micro_batch": 5}
+    job = settings(spec=file, epochs=3, id_log=str(ids), **options)
     slowly = {"EDL_TEST_ROWS": str(ROWS), "EDL_TEST_ROW_S": "0.002"}
     with SnapshotOwner() as owner:
         with World(job, 2, owner=owner, environment=slowly) as world:
@@ -108,9 +112,19 @@ def test_a_world_leaves_and_another_goes_on(tmp_path: Path) -> None:
     assert max(totals) == 16  # whatever the world
     assert done.world == 1
     assert done.state["learning_rate_factor"] == 0.5
-    assert done.state["training"]["optimizer"]["rate"] == 0.05
+    optimizer = done.state["training"]["optimizer"]
+    if name == "torch_job":
+        (group,) = optimizer["groups"]
+        assert group["lr"] == pytest.approx(cosine(0.01, optimizer["schedule"]["last_epoch"]))
+    else:
+        assert optimizer["rate"] == 0.05
     assert done.state["metrics"] == metrics
     assert metrics["accuracy"] > 0.4
+
+
+def cosine(rate: float, step: int) -> float:
+    """The rate of `torch_job` after this many steps."""
+    return rate * (1 + math.cos(math.pi * step / 50)) / 2
 
 
 def test_ranks_that_wait_report_it_and_can_leave() -> None:

@@ -1,0 +1,316 @@
+"""PyTorch behind the interface of frameworks: state, learning rates, kinds, gradients."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edl.runtime.errors import CheckpointMismatch, JobError, UsageError
+from edl.student import load_job
+from edl.student.checkpoint import Contents, Repository, open_checkpoint
+from edl.student.checkpoint.capture import TrainingObjects, capture, restore
+from edl.student.frameworks import Framework, framework_named, framework_of, framework_of_job
+from edl.student.frameworks.groups import Buckets
+from edl.student.frameworks.torch_groups import TorchTensors
+
+TORCH: Framework = framework_named("torch")
+torch: Any
+schedulers: Any
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _torch() -> None:
+    """Import PyTorch only where these tests run."""
+    global torch, schedulers
+    torch = pytest.importorskip("torch")
+    schedulers = torch.optim.lr_scheduler
+
+
+#: Schedules of a rate, by the optimizer.
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "none": lambda optimizer: None,
+    "cosine": lambda optimizer: schedulers.CosineAnnealingLR(optimizer, 30),
+    "steps": lambda optimizer: schedulers.MultiStepLR(optimizer, [3, 7], 0.5),
+    "one cycle": lambda optimizer: schedulers.OneCycleLR(optimizer, 0.1, total_steps=40),
+    "lambda": lambda optimizer: schedulers.LambdaLR(optimizer, lambda step: 0.9**step),
+    "plateau": lambda optimizer: schedulers.ReduceLROnPlateau(optimizer, patience=1, factor=0.5),
+    "in turn": lambda optimizer: schedulers.SequentialLR(
+        optimizer,
+        [schedulers.LinearLR(optimizer, 0.1, 1.0, 4), schedulers.ExponentialLR(optimizer, 0.9)],
+        [4],
+    ),
+}
+
+
+def network() -> Any:
+    nn = torch.nn
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
+def made(optimizer: str, schedule: str = "none", **options: Any) -> TrainingObjects:
+    model = network()
+    groups = [
+        {"params": model[0].parameters(), "lr": 0.01},
+        {"params": [*model[1].parameters(), *model[3].parameters()]},
+    ]
+    plain = getattr(torch.optim, optimizer)(groups, lr=0.05, **options)
+    return TrainingObjects(model, TORCH.optimizer(with_schedule(plain, schedule)))
+
+
+def with_schedule(optimizer: Any, schedule: str) -> Any:
+    made_schedule = SCHEDULES[schedule](optimizer)
+    return optimizer if made_schedule is None else (optimizer, made_schedule)
+
+
+def train(trained: TrainingObjects, steps: int) -> list[float]:
+    """The losses; data, dropout and a coin draw from all three generators."""
+    losses, rate = [], TORCH.learning_rate(trained.optimizer)
+    for step in range(steps):
+        x = torch.as_tensor(np.random.rand(6, 4).astype("float32") + random.random())
+        loss = (trained.model(x) ** 2).mean()
+        loss.backward()
+        trained.optimizer.step()
+        trained.optimizer.clear_grad()
+        rate.step()
+        if step % 2:
+            rate.evaluated(1.0)
+        losses.append(loss.item())
+    return losses
+
+
+def same(one: Contents, other: Contents) -> bool:
+    return one.tensors.keys() == other.tensors.keys() and all(
+        np.array_equal(array, other.tensors[name]) and array.dtype == other.tensors[name].dtype
+        for name, array in one.tensors.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "schedule", "options"),
+    [
+        ("SGD", "none", {}),
+        ("SGD", "cosine", {"momentum": 0.9}),
+        ("Adam", "steps", {}),
+        ("AdamW", "one cycle", {}),
+        ("AdamW", "in turn", {"amsgrad": True}),
+        ("RMSprop", "lambda", {}),
+        ("Adagrad", "plateau", {}),
+    ],
+)
+def test_training_continues(
+    tmp_path: Path, optimizer: str, schedule: str, options: dict[str, Any]
+) -> None:
+    """Through the disk, into objects that were made anew, and into some that have trained."""
+    first = made(optimizer, schedule, **options)
+    train(first, 5)
+    taken = capture(first, step=5, world=1, state={"epoch": 2})
+    location = Repository(str(tmp_path)).save(taken).location
+    wanted = train(first, 6)
+    contents = open_checkpoint(location)
+    fresh, used = (made(optimizer, schedule, **options) for _ in range(2))
+    train(used, 2)
+    for other in (fresh, used, first):
+        restore(other, contents)
+        again = capture(other, step=5, world=1, state={"epoch": 2})
+        assert same(again, contents)
+        assert again.state == contents.state
+        assert train(other, 6) == wanted
+
+
+def test_names_are_those_of_the_network_and_arrays_are_live() -> None:
+    trained = made("Adam")
+    train(trained, 1)
+    live = capture(trained, step=0, world=1, state={})
+    assert {"model/0.weight", "model/1.running_mean", "optimizer/3.bias:exp_avg"} <= {*live.tensors}
+    copied = live.copied()
+    train(trained, 1)
+    assert not same(live, copied)
+    assert same(live, capture(trained, step=1, world=1, state={}))
+
+
+def test_bfloat16_is_kept_bit_for_bit() -> None:
+    model = network().to(torch.bfloat16)
+    contents = capture(TrainingObjects(model), step=0, world=1, state={}).copied()
+    assert contents.tensors["model/0.weight"].dtype.name == "bfloat16"
+    other = network().to(torch.bfloat16)
+    restore(TrainingObjects(other), contents)
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True)
+    )
+
+
+def one_group() -> TrainingObjects:
+    model = network()
+    adamw = torch.optim.AdamW(model.parameters())
+    return TrainingObjects(model, TORCH.optimizer(with_schedule(adamw, "cosine")))
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        (lambda: made("Adam"), "is of the optimizer AdamW, the job's is Adam"),
+        (lambda: made("AdamW"), "with a schedule of the learning rate, the job's has no schedule"),
+        (one_group, "has 2 groups of parameters, the job's has 1"),
+        (lambda: TrainingObjects(torch.nn.Linear(4, 8)), "not in the checkpoint: bias, weight"),
+    ],
+)
+def test_another_job_is_refused(job: Callable[[], TrainingObjects], message: str) -> None:
+    trained = made("AdamW", "cosine")
+    train(trained, 2)
+    contents = capture(trained, step=2, world=1, state={}).copied()
+    with pytest.raises(CheckpointMismatch, match=message):
+        restore(job(), contents)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_factor_multiplies_what_the_schedule_computes(schedule: str) -> None:
+    plain, scaled = made("SGD", schedule), made("SGD", schedule)
+    rates = [TORCH.learning_rate(one.optimizer) for one in (plain, scaled)]
+    rates[1].scale(1.0)
+    rates[1].scale(4.0)
+    rates[1].scale(0.5)
+    assert rates[1].factor == 2.0
+    for step in range(10):
+        for one, rate in zip((plain, scaled), rates, strict=True):
+            one.optimizer.step()
+            rate.step()
+            if step % 3 == 0:
+                rate.evaluated(1.0)
+        assert scaled.optimizer.get_lr() == pytest.approx(2 * plain.optimizer.get_lr())
+
+
+def test_an_optimizer_is_one_or_a_pair_with_its_schedule() -> None:
+    model = network()
+    one, other = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+    schedule = schedulers.ConstantLR(one)
+    assert TORCH.optimizer(one).schedule is None
+    assert TORCH.optimizer((one, schedule)).schedule is schedule
+    for wrong in (None, model, schedule, (other, schedule), (one, None), (one,), "sgd"):
+        assert TORCH.optimizer(wrong) is None
+
+
+def test_a_loss_is_a_scalar() -> None:
+    for value in (torch.tensor(1.5), torch.tensor([1.5]), torch.tensor([[1.5]])):
+        found = TORCH.scalar(value)
+        assert (found.ndim, float(found)) == (0, 1.5)
+    for value in (torch.tensor(1), torch.tensor([1.5, 2.0]), 1.5, np.float32(1.5)):
+        assert TORCH.scalar(value) is None
+
+
+def test_mixed_precision() -> None:
+    with TORCH.precision("bfloat16", "cpu").forward():
+        assert network()(torch.ones(2, 4)).dtype is torch.bfloat16
+    with TORCH.precision("off", "cpu").forward():
+        assert network()(torch.ones(2, 4)).dtype is torch.float32
+    with pytest.raises(UsageError, match="float16 needs a GPU"):
+        TORCH.precision("float16", "cpu")
+
+
+def test_arrays_become_tensors_and_all_else_stays() -> None:
+    import ml_dtypes
+
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    for array in (x, frozen, x[::-1], x.T):
+        np.testing.assert_array_equal(TORCH.tensor(array).numpy(), array)
+    assert TORCH.tensor(x.astype(ml_dtypes.bfloat16)).dtype is torch.bfloat16
+    tensor = torch.ones(2)
+    assert TORCH.tensor(tensor) is tensor
+    assert TORCH.tensor("name") == "name"
+
+
+class TwoRanks(TorchTensors):
+    """Sums with a rank of the same gradients, or of none."""
+
+    def __init__(self, same_as_ours: bool) -> None:
+        super().__init__("cpu")
+        self._factor = 1.0 + same_as_ours
+
+    def begin_sum(self, tensor: Any) -> Callable[[], None]:
+        tensor.mul_(self._factor)
+        return lambda: None
+
+
+@pytest.mark.parametrize("same_as_ours", [True, False])
+def test_gradients_are_summed_and_sparse_ones_stay_sparse(same_as_ours: bool) -> None:
+    dense, unused = torch.nn.Linear(3, 2), torch.nn.Linear(2, 2)
+    signs = torch.nn.Embedding(5, 3, sparse=True)
+    frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    dense(signs(torch.tensor([1, 1, 4]))).sum().backward()
+    parameters = [*dense.parameters(), *unused.parameters(), *signs.parameters(), frozen]
+    before = [one.grad.clone() for one in dense.parameters()]
+    rows = signs.weight.grad.to_dense()
+    Buckets(parameters, TwoRanks(same_as_ours)).reduce()
+    factor = 1 + same_as_ours
+    for one, old in zip(parameters[:2], before, strict=True):
+        assert torch.equal(one.grad, factor * old)
+    assert all(one.grad is None for one in (*unused.parameters(), frozen))
+    assert signs.weight.grad.is_sparse
+    assert torch.equal(signs.weight.grad.to_dense(), factor * rows)
+
+
+def test_random_sequences_continue_and_those_of_other_ranks_differ() -> None:
+    from edl.student.checkpoint.capture import random_state, set_random_state
+
+    def draw() -> list[float]:
+        return [random.random(), float(np.random.rand()), float(torch.rand(()))]
+
+    state = random_state(TORCH)
+    drawn = draw()
+    set_random_state(TORCH, state)
+    assert draw() == drawn
+    others = []
+    for rank in (1, 1, 2):
+        set_random_state(TORCH, state, rank)
+        others.append(draw())
+    assert others[0] == others[1]
+    assert all(a != b for a, b in zip(others[0], others[2], strict=True))
+
+
+# --- whose job it is
+
+
+def module(**values: Any) -> ModuleType:
+    made_module = ModuleType("job")
+    vars(made_module).update(values)
+    return made_module
+
+
+def test_the_framework_of_a_job_is_the_one_that_it_imports() -> None:
+    import paddle
+
+    for values, name in (
+        ({"torch": torch}, "torch"),
+        ({"nn": torch.nn}, "torch"),
+        ({"Linear": torch.nn.Linear}, "torch"),
+        ({"paddle": paddle, "x": 1}, "paddle"),
+        ({"paddle": paddle, "torch": torch}, "paddle"),
+        ({"paddle": paddle, "torch": torch, "FRAMEWORK": "torch"}, "torch"),
+    ):
+        assert framework_of_job(module(**values)).name == name
+    with pytest.raises(UsageError, match="FRAMEWORK is 'paddle' or 'torch', not 'jax'"):
+        framework_of_job(module(FRAMEWORK="jax"))
+
+
+def test_a_model_of_the_other_framework_says_what_to_write(write_job: Callable[..., Path]) -> None:
+    text = """
+import paddle
+def model():
+    import torch
+    return torch.nn.Linear(2, 2)
+def loss(outputs, labels): pass
+def optimizer(parameters): pass
+def feed(split): return []
+"""
+    with pytest.raises(JobError, match=r"imports paddle; .* of torch: write FRAMEWORK = 'torch'"):
+        load_job(write_job(text)).model()
+    assert framework_of(load_job(write_job("FRAMEWORK = 'torch'" + text)).model()) is TORCH
+    with pytest.raises(UsageError, match="a model of Paddle or PyTorch is needed, not a dict"):
+        framework_of({})
