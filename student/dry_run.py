@@ -33,7 +33,8 @@ def plan(settings: TrainSettings) -> Iterator[str]:
     count = sum(math.prod(one.shape) for one in assembly.model.parameters())
     yield (
         f"model: {type(assembly.model).__name__}, {count:,} parameters;"
-        f" {type(assembly.optimizer).__name__}, learning rate {assembly.optimizer.get_lr():g}"
+        f" {spec.framework.optimizer_class(assembly.optimizer)}, learning rate"
+        f" {assembly.optimizer.get_lr():g}"
     )
     yield from _data(settings, spec)
     yield f"a step here, without teachers: {rehearse(assembly, settings.total_batch).line()}"

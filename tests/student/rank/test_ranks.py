@@ -278,6 +278,19 @@ def test_a_silent_teacher(teacher: tuple[ScriptedTeacher, Quadrants], tmp_path: 
     assert_each_once(tmp_path, [96] * whole, but=whole)
 
 
+def test_a_job_of_pytorch_learns_from_teachers(
+    teacher: tuple[ScriptedTeacher, Quadrants], tmp_path: Path
+) -> None:
+    spec, address = str(JOB.with_stem("torch_job")), teacher[0].address
+    job = settings(spec=spec, epochs=8, teachers=(address,), id_log=str(tmp_path))
+    with World(job, 2, environment={"EDL_TEST_TEACH": "1"}) as world:
+        assert world.ended() == {0: 0, 1: 0}
+        told = [p for p in world.said(Progress) if p.losses]
+        assert set(told[-1].losses) == {"hard", "soft", "total"}
+        assert told[-1].losses["soft"] < told[0].losses["soft"] / 2
+    assert_each_once(tmp_path, [96] * 8)
+
+
 def test_epochs_of_random_sizes_end_cleanly(tmp_path: Path, rng: random.Random) -> None:
     sizes = [rng.randrange(1, 130) for _ in range(30)]
     job = settings(epochs=len(sizes), total_batch=13, id_log=str(tmp_path), shard_rows=3)
