@@ -6,9 +6,9 @@
 | `starting.py` | everything before the first step: job, model, optimizer, checkpoint |
 | `loop.py` | Algorithm 2 of the paper over all ranks, step by step |
 | `prefetcher.py` | a thread that takes the local batches; the number of rows of each |
-| `collective.py` | communication of ranks by `paddle.distributed`; none for a single rank |
-| `learner.py` | one step of the optimizer, mixed precision, scaling of the learning rate |
+| `learner.py` | one step of the optimizer; scaling of the learning rate |
 | `reporting.py` | reports to the supervisor: steps, waits, snapshots; the log of sample ids |
 
-Importing it is light; Paddle is loaded when a rank starts.
+What differs between Paddle and PyTorch is in `student/frameworks/`. Importing this is light; the
+framework is loaded when a rank starts.
 """
