@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from ..runtime.errors import UsageError
+from ..student.frameworks import FrameworkName
 from .distillation import reviews, vision
 from .distillation.paired_statistics import Paired
 from .distillation.picture import AccuracyPanel, draw
@@ -44,6 +45,7 @@ def run(
     seeds: int | None = None,
     download: bool = False,
     task: str | None = None,
+    framework: FrameworkName = "paddle",
 ) -> BenchmarkReport:
     """Train all ways of all tasks; return a row for each task and way.
 
@@ -54,6 +56,7 @@ def run(
         seeds: students for each way.
         download: let Paddle fetch MNIST.
         task: name of the only task to run; None: all.
+        framework: framework of the students; the teachers are Paddle's.
 
     Raises:
         UsageError: `data`, `picture` or `task` is wrong, or MNIST cannot be fetched.
@@ -65,6 +68,8 @@ def run(
     goals: list[Goal] = []
     panels: list[AccuracyPanel] = []
     found = list(_tasks(count, data, quick=quick, download=download))
+    if framework == "torch":
+        found = [one for each in found if (one := each.in_torch()) is not None]
     if task is not None and task not in [one.name for one in found]:
         raise UsageError(
             f"there is no task {task!r} with that data; there are: "

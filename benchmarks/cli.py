@@ -84,6 +84,10 @@ def bench(
             help="Run only this task: digits, mnist or reviews.", rich_help_panel=_ACCURACY
         ),
     ] = None,
+    framework: Annotated[
+        Literal["paddle", "torch"] | None,
+        typer.Option(help="Framework of the students.", rich_help_panel=_ACCURACY),
+    ] = None,
     picture: Annotated[
         Path | None,
         typer.Option(
@@ -128,6 +132,7 @@ def bench(
         "seeds": seeds,
         "picture": picture,
         "task": task,
+        "framework": framework,
         "download": download or None,
         "simulate": simulate or None,
         "measure": measure or None,

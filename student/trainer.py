@@ -7,14 +7,10 @@ import itertools
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..runtime.errors import UsageError
-
-if TYPE_CHECKING:
-    from paddle import Tensor
-    from paddle.nn import Layer
-    from paddle.optimizer import Optimizer
+from .frameworks import framework_of
 
 #: Losses are read from the device once per this many steps, as each read stalls it.
 LOSSES_PENDING = 32
@@ -34,7 +30,7 @@ class StepReport:
     step: int
     epoch: int
     samples: int
-    loss: Tensor
+    loss: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +71,8 @@ def loss_of_batch(model: Any, loss: Any, batch: Sequence[Any]) -> Any:
             "a batch is (image, label) or (image, label, soft_label); for others give the trainer"
             " a loss_of_batch of your own"
         )
-    image, *labels = (_as_tensor(field) for field in batch)
+    tensor = framework_of(model).tensor
+    image, *labels = (tensor(field) for field in batch)
     return loss(model(image), *labels)
 
 
@@ -83,19 +80,23 @@ class Trainer:
     """Trains `model` on whatever a loader yields; the demo and users' jobs share it.
 
     Args:
-        model: a Paddle layer, which `fit` puts into training mode.
+        model: a `paddle.nn.Layer` or `torch.nn.Module`, which `fit` puts into training mode.
         loss: from (logits, label[, soft label]) to a scalar, such as `DistillLoss`.
-        optimizer: over the parameters of the model.
+        optimizer: of the same framework, over the parameters of the model. A callback of `on_step`
+            may advance its schedule.
         loss_of_batch: computes the loss of a batch that is not (image, label[, soft_label]).
         on_step: called after each step, in this order.
         clock: returns seconds, only for `TrainResult`.
+
+    Raises:
+        UsageError: the optimizer is none of the model's framework.
     """
 
     def __init__(
         self,
-        model: Layer,
+        model: Any,
         loss: Callable[..., Any],
-        optimizer: Optimizer,
+        optimizer: Any,
         *,
         loss_of_batch: LossOfBatch = loss_of_batch,
         on_step: Sequence[OnStep] = (),
@@ -103,7 +104,11 @@ class Trainer:
     ) -> None:
         self.model = model
         self._loss = loss
-        self._optimizer = optimizer
+        framework = framework_of(model)
+        self._optimizer = framework.optimizer(optimizer)
+        if self._optimizer is None:
+            wanted = framework.kinds["optimizer"]
+            raise UsageError(f"the optimizer must be {wanted}, not a {type(optimizer).__name__}")
         self._loss_of_batch = loss_of_batch
         self._on_step = tuple(on_step)
         self._clock = clock
@@ -152,13 +157,13 @@ class Trainer:
         return loss.detach()
 
 
-def accuracy(model: Layer, image: Any, label: Any, *, batch_size: int = 256) -> float:
+def accuracy(model: Any, image: Any, label: Any, *, batch_size: int = 256) -> float:
     """Return the share of rows that have the highest logit at their label.
 
     The model is evaluated in inference mode; its mode is restored afterwards.
 
     Args:
-        model: a Paddle layer from `image` to logits [N, C].
+        model: a layer of Paddle or PyTorch from `image` to logits [N, C].
         image: array or tensor [N, ...].
         label: int array or tensor [N].
         batch_size: rows per forward pass.
@@ -166,19 +171,17 @@ def accuracy(model: Layer, image: Any, label: Any, *, batch_size: int = 256) -> 
     Raises:
         UsageError: there are no rows, or not as many labels as images.
     """
-    import paddle
-
     if len(image) == 0 or len(image) != len(label):
         raise UsageError(f"accuracy of {len(image)} images with {len(label)} labels")
-    was_training = model.training
+    framework, was_training = framework_of(model), model.training
     model.eval()
     right = 0
     try:
-        with paddle.no_grad():
+        with framework.no_grad():
             for at in range(0, len(image), batch_size):
-                logits = model(_as_tensor(image[at : at + batch_size]))
-                hits = logits.argmax(axis=-1) == _as_tensor(label[at : at + batch_size])
-                right += int(hits.astype("int64").sum())
+                logits = model(framework.tensor(image[at : at + batch_size]))
+                hits = logits.argmax(-1) == framework.tensor(label[at : at + batch_size])
+                right += int(hits.sum())
     finally:
         if was_training:
             model.train()
@@ -227,10 +230,3 @@ def _rows(batch: Any) -> int:
         first = next(iter(fields))
     shape: Sequence[int] = getattr(first, "shape", ())
     return shape[0] if len(shape) else 1
-
-
-def _as_tensor(value: Any) -> Any:
-    """Return a numpy array as a Paddle tensor, and a tensor unchanged."""
-    import paddle
-
-    return value if isinstance(value, paddle.Tensor) else paddle.to_tensor(value)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from ...mesh.demo.digits import Augmentation, BatchSource, DigitDataset
 from ...mesh.demo.settings import DemoSettings
+from ...student.frameworks import FrameworkName
 
 if TYPE_CHECKING:
     from paddle.nn import Layer
@@ -28,6 +29,8 @@ class Task:
         vary: augmentation for teacher and students.
         teacher: makes the teacher's network.
         student: makes a student's network, which is much smaller.
+        torch_student: makes the same network in PyTorch; None: there is none.
+        framework: framework of the students.
         about: description of the data: its source and sizes.
         serving: more arguments of `edl teacher serve`.
     """
@@ -37,9 +40,17 @@ class Task:
     settings: DemoSettings
     vary: Augmentation
     teacher: Callable[[], Layer]
-    student: Callable[[], Layer]
+    student: Callable[[], Any]
     about: str
     serving: tuple[str, ...] = ()
+    torch_student: Callable[[], Any] | None = None
+    framework: FrameworkName = "paddle"
+
+    def in_torch(self) -> Self | None:
+        """Return the task with students of PyTorch; None: it has none."""
+        if self.torch_student is None:
+            return None
+        return replace(self, student=self.torch_student, framework="torch")
 
     @property
     def batches(self) -> BatchSource:

@@ -170,6 +170,7 @@ def _train(
         task.data,
         task.settings,
         task.student,
+        task.framework,
     )
     training.run(task.settings.seeds, after_batch)
     result = training.result

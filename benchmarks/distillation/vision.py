@@ -6,7 +6,7 @@ import gzip
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,7 @@ def digits(seeds: int, *, quick: bool) -> Task:
         _digits_teacher,
         _digits_student,
         _about("scikit-learn's digits", data, settings),
+        torch_student=partial(_torch_cnn, *_DIGITS_STUDENT),
     )
 
 
@@ -97,6 +98,7 @@ def mnist(folder: Path, seeds: int, *, quick: bool) -> Task | None:
         _mnist_teacher,
         _mnist_student,
         _about("MNIST", data, settings),
+        torch_student=partial(_torch_cnn, *_MNIST_STUDENT),
     )
 
 
@@ -165,7 +167,7 @@ def _digits_teacher() -> Layer:
 
 def _digits_student() -> Layer:
     """Return a CNN with two small convolutions and a hidden layer of 64, for 8x8 images."""
-    return _cnn(8, 16, 64, 2)
+    return _cnn(*_DIGITS_STUDENT)
 
 
 def _mnist_teacher() -> Layer:
@@ -175,7 +177,12 @@ def _mnist_teacher() -> Layer:
 
 def _mnist_student() -> Layer:
     """Return the same with 8 and 16 channels and a hidden layer of 32."""
-    return _cnn(8, 16, 32, 7)
+    return _cnn(*_MNIST_STUDENT)
+
+
+#: Arguments of `_cnn`.
+_DIGITS_STUDENT: Final = (8, 16, 64, 2)
+_MNIST_STUDENT: Final = (8, 16, 32, 7)
 
 
 def _cnn(first: int, second: int, hidden: int, size: int) -> Any:
@@ -197,6 +204,30 @@ def _cnn(first: int, second: int, hidden: int, size: int) -> Any:
         nn.Conv2D(first, second, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2D(2),
+        nn.Flatten(),
+        nn.Linear(second * size * size, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, CLASSES),
+    )
+
+
+def _torch_cnn(first: int, second: int, hidden: int, size: int) -> Any:
+    """Return the network of `_cnn` in PyTorch."""
+    import torch
+    from torch import nn
+
+    class GreyScale(nn.Module):  # type: ignore[misc]  # PyTorch has no types here
+        def forward(self, image: Any) -> Any:
+            return image.to(torch.float32) / 255.0
+
+    return nn.Sequential(
+        GreyScale(),
+        nn.Conv2d(1, first, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(first, second, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
         nn.Flatten(),
         nn.Linear(second * size * size, hidden),
         nn.ReLU(),

@@ -6,11 +6,12 @@ import hashlib
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from ...student import DistillLoss, StepReport, Trainer, accuracy
+from ...student.frameworks import FrameworkName, framework_named
 from .digits import Batch, BatchSource, DigitDataset
 from .models import Predictor, load_paddle, student_network
 from .settings import DemoSettings
@@ -76,9 +77,6 @@ class StreamCheck:
             self._digest.update(np.ascontiguousarray(field).data)
 
 
-if TYPE_CHECKING:
-    from paddle.nn import Layer
-
 Mode = Literal["n_training", "online", "online_all_cores", "edl_dist"]
 TITLES: dict[Mode, str] = {
     "n_training": "N-training",
@@ -142,6 +140,7 @@ class StudentTraining:
         digits: data set with the test digits, on which the accuracy is measured.
         settings: seeds and steps.
         network: makes a student.
+        framework: framework of the student.
 
     Attributes:
         mode: name of the mode.
@@ -154,13 +153,15 @@ class StudentTraining:
         loss: DistillLoss,
         digits: DigitDataset,
         settings: DemoSettings,
-        network: Callable[[], Layer] = student_network,
+        network: Callable[[], Any] = student_network,
+        framework: FrameworkName = "paddle",
     ) -> None:
         self.mode: Mode = mode
         self._loss = loss
         self._digits = digits
         self._settings = settings
         self._network = network
+        self._framework: FrameworkName = framework
         self._check = StreamCheck()
         self._stream = self._check.watch(batches)
         self._accuracy: list[float] = []
@@ -183,10 +184,11 @@ class StudentTraining:
 
     def _train_student(self, before: int, on_batch: OnBatch) -> None:
         settings = self._settings
-        paddle = load_paddle()
-        paddle.seed(FIRST_SEED + len(self._accuracy))
+        if self._framework == "paddle":
+            load_paddle()
+        framework_named(self._framework).seed(FIRST_SEED + len(self._accuracy))
         student = self._network()
-        optimizer = paddle.optimizer.Adam(settings.learning_rate, parameters=student.parameters())
+        optimizer = _adam(self._framework, student, settings.learning_rate)
 
         def after_step(report: StepReport) -> None:
             on_batch(before + report.step)
@@ -195,6 +197,16 @@ class StudentTraining:
             self._stream, steps=settings.steps
         )
         self._accuracy.append(accuracy(student, self._digits.test_image, self._digits.test_label))
+
+
+def _adam(framework: FrameworkName, model: Any, rate: float) -> Any:
+    if framework == "torch":
+        import torch
+
+        return torch.optim.Adam(model.parameters(), rate)
+    import paddle
+
+    return paddle.optimizer.Adam(rate, parameters=model.parameters())
 
 
 class OnlineTraining(StudentTraining):

@@ -134,3 +134,17 @@ def test_accuracy_counts_rows_over_uneven_batches_and_keeps_the_mode(paddle: Any
     assert identity.training
     with pytest.raises(UsageError):
         accuracy(identity, image[:0], label[:0])
+
+
+def test_a_model_of_pytorch_is_trained_and_measured() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(3)
+    model = torch.nn.Linear(4, 3)
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    result = Trainer(model, DistillLoss(0.5, 0.5), sgd).fit(Loader(5, soft=True), epochs=8)
+    assert result.losses[-1] < result.losses[0]
+    image, label, _ = next(iter(Loader(1, soft=True)))
+    right = (model(torch.as_tensor(image)).argmax(-1).numpy() == label).mean()
+    assert accuracy(model, image, label) == pytest.approx(right)
+    with pytest.raises(UsageError, match="must be a torch.optim.Optimizer"):
+        Trainer(model, DistillLoss(1, 0), object())
