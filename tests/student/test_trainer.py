@@ -146,5 +146,5 @@ def test_a_model_of_pytorch_is_trained_and_measured() -> None:
     image, label, _ = next(iter(Loader(1, soft=True)))
     right = (model(torch.as_tensor(image)).argmax(-1).numpy() == label).mean()
     assert accuracy(model, image, label) == pytest.approx(right)
-    with pytest.raises(UsageError, match="must be a torch.optim.Optimizer"):
+    with pytest.raises(UsageError, match=r"must be a torch\.optim\.Optimizer"):
         Trainer(model, DistillLoss(1, 0), object())
