@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 Job = Annotated[
     Path | None, typer.Option(metavar="JOB.py", help="The job file, as for 'edl student train'.")
 ]
+Step = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION",
+        help="Any training step, instead of --job: the function returns the batches of an epoch,"
+        " and a function that trains on one.",
+    ),
+]
 Model = Annotated[
     str | None, typer.Option(help="The teacher, as for --model of 'edl-teacher serve'.")
 ]
@@ -45,6 +53,7 @@ RateOption = Annotated[
 
 def profile(
     job: Job = None,
+    step: Step = None,
     model: Model = None,
     out: Out = Path("profile.yaml"),
     student_on: StudentOn = "here",
@@ -66,10 +75,13 @@ def profile(
     from ..files import write
     from ..output_files import check_writable
 
-    if job is None and model is None:
+    if job is None and step is None and model is None:
         raise UsageError("nothing to time: give --job JOB.py, --model TEACHER, or both")
+    if job is not None and step is not None:
+        raise UsageError("--step is for a training without a job file: omit --job")
     check_writable(out)
-    timings = None if job is None else _student(job, batch, steps, seconds, student_device)
+    student = step or (None if job is None else str(job))
+    timings = None if student is None else _student(student, batch, steps, seconds, student_device)
     rows = batch if timings is None else timings.rows
     bench = None if model is None else _teacher(model, rows, seconds, teacher_device, backend, rate)
     found = _profile(timings, bench, rows, (student_on, teacher_on))
@@ -79,7 +91,7 @@ def profile(
     typer.echo(f"profile written: {out}", err=True)
 
 
-def _student(job: Path, batch: int | None, steps: int, seconds: float, device: str) -> Any:
+def _student(job: str, batch: int | None, steps: int, seconds: float, device: str) -> Any:
     from ...runtime.errors import UsageError
     from ...teacher.config import Device, check_cores
     from .step_timings import time_steps_in_child
@@ -88,7 +100,7 @@ def _student(job: Path, batch: int | None, steps: int, seconds: float, device: s
     check_cores([where])
     if where.name != "cpu":
         raise UsageError(f"--student-device {device}: expects cpu or cpu:CORES")
-    return time_steps_in_child(str(job), batch, steps, seconds, where.cores, _say)
+    return time_steps_in_child(job, batch, steps, seconds, where.cores, _say)
 
 
 def _teacher(

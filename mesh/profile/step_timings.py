@@ -1,4 +1,4 @@
-"""Times the training steps of a job, without teachers and ranks, in a child process.
+"""Times the training steps of a job or a function, without teachers and ranks, in a child process.
 
 `time_steps_in_child` starts `python -m edl.mesh.profile.step_timings`, as libraries read their
 number of threads when they are imported. The soft labels are noise of the right shape: their values
@@ -20,12 +20,13 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from ...distill_reader.structure import map_leaves, take_apart
 from ...proto.channel import Channel
 from ...runtime import supervise
 from ...runtime.errors import EdlError, JobError, ProcessFailed, UsageError
@@ -33,6 +34,7 @@ from ...student.job.assembly import Assembly, assemble
 from ...student.job.batches import Parts, batches_of
 from ...student.job.spec import is_dataset, load_job
 from ...student.losses.step import logits_of
+from ...teacher.backends.model_source import import_named, is_factory
 
 _EXIT_TIMEOUT_S = 5.0
 #: Number of first steps that do not count, as they select kernels and fill caches.
@@ -76,7 +78,7 @@ def time_steps_in_child(
     """Time steps of a job in a child process.
 
     Args:
-        job: path of the job file.
+        job: path of the job file, or MODULE:FUNCTION of a step (`function_steps`).
         batch_size: rows of a batch, if the feed is a data set.
         steps: number of steps with a whole batch; the number with half a batch is the same.
         budget_s: seconds after which no further step begins, once five steps count.
@@ -139,60 +141,126 @@ def time_steps(
         UsageError: the job file is invalid, or its feed has no batches.
     """
     say(f"loading {job}")
-    spec = load_job(job)
-    spec.framework.set_device(0)
-    parts = assemble(spec, steps_total=2 * (steps + WARM_UP))
-    parts.model.train()
-    timer = _StepTimer(parts)
+    by_function = is_factory(job)
+    student = function_steps(job) if by_function else _job_steps(job, batch_size, steps)
+    timer = _StepTimer(student)
     began = reported = time.perf_counter()
-    for batch, source_s in _endless(parts, batch_size):
+    for batch, source_s in _endless(student):
         timer.add(batch, source_s)
         now = time.perf_counter()
         done = len(timer.whole_s)
         if now - reported > _PROGRESS_INTERVAL_S:
             reported = now
             place = f"step {done - WARM_UP} of {steps}" if done > WARM_UP else "warming up"
-            say(f"{place}, {batch.rows / timer.whole_s[-1]:.4g} samples/s")
+            say(f"{place}, {timer.rows / timer.whole_s[-1]:.4g} samples/s")
         if done >= steps + WARM_UP or (done >= 5 + WARM_UP and now - began > budget_s):
             break
-    feed = spec.feed("train")
     return StepTimings(
         rows=timer.rows,
         whole_s=tuple(timer.whole_s[WARM_UP:]),
         half_s=tuple(timer.half_s[WARM_UP:]),
         source_s=tuple(timer.source_s[WARM_UP:]),
-        samples=_samples(feed, timer.rows),
+        samples=student.samples(timer.rows),
         sample_bytes=timer.sample_bytes,
-        left_out=timer.left_out,
+        left_out=student.left_out,
     )
 
 
-class _StepTimer:
-    """Takes steps of a job and records their durations."""
+class _Student(Protocol):
+    """A training whose steps are timed.
 
-    def __init__(self, parts: Assembly) -> None:
-        self._parts = parts
-        self._step = 0
+    Attributes:
+        name: name of the source of batches, for messages.
+        left_out: outputs of the teacher for hints, which are not timed.
+    """
+
+    name: str
+    left_out: tuple[str, ...]
+
+    def batches(self) -> Iterator[Any]:
+        """Yield the batches of an epoch."""
+
+    def rows(self, batch: Any) -> int: ...
+
+    def half(self, batch: Any) -> Any:
+        """Return the first half of a batch."""
+
+    def take(self, batch: Any) -> float:
+        """Take a step; return its seconds."""
+
+    def sample_bytes(self, batch: Any) -> float:
+        """Return the bytes of a sample for teachers."""
+
+    def samples(self, rows: int) -> int:
+        """Return the samples of an epoch with batches of `rows`; 0: unknown."""
+
+
+def _job_steps(job: str, batch_size: int | None, steps: int) -> _Student:
+    spec = load_job(job)
+    spec.framework.set_device(0)
+    parts = assemble(spec, steps_total=2 * (steps + WARM_UP))
+    parts.model.train()
+    return _JobSteps(parts, batch_size)
+
+
+class _StepTimer:
+    """Takes steps and records their durations."""
+
+    def __init__(self, student: _Student) -> None:
+        self._student = student
         self.rows = 0
         self.sample_bytes = 0.0
         self.whole_s: list[float] = []
         self.half_s: list[float] = []
         self.source_s: list[float] = []
-        distill = parts.distill
-        self.left_out = () if distill is None else tuple(h.teacher for h in distill.hints)
 
-    def add(self, batch: Parts, source_s: float) -> None:
+    def add(self, batch: Any, source_s: float) -> None:
         """Take a step with a batch, and one with half of the batch."""
+        student = self._student
+        rows = student.rows(batch)
         if not self.rows:
-            self.rows, self.sample_bytes = batch.rows, _sample_bytes(self._parts, batch)
-        if batch.rows != self.rows:  # the last batch of an epoch
+            self.rows, self.sample_bytes = rows, student.sample_bytes(batch)
+        if rows != self.rows:  # the last batch of an epoch
             return
         self.source_s.append(source_s)
-        self.whole_s.append(self._take(batch))
-        if batch.rows > 1:
-            self.half_s.append(self._take(batch.part(0, batch.rows // 2)))
+        self.whole_s.append(student.take(batch))
+        if rows > 1:
+            self.half_s.append(student.take(student.half(batch)))
 
-    def _take(self, batch: Parts) -> float:
+
+def _endless(student: _Student) -> Iterator[tuple[Any, float]]:
+    """Yield batches, epoch after epoch, with the seconds to get each."""
+    while True:
+        any_batch = False
+        began = time.perf_counter()
+        for batch in student.batches():
+            yield batch, time.perf_counter() - began
+            any_batch, began = True, time.perf_counter()
+        if not any_batch:
+            raise UsageError(f"{student.name} has no batches")
+
+
+class _JobSteps:
+    """The steps of a job file."""
+
+    def __init__(self, parts: Assembly, batch_size: int | None) -> None:
+        self.name = f"feed('train') of {parts.spec.path}"
+        distill = parts.distill
+        self.left_out = () if distill is None else tuple(h.teacher for h in distill.hints)
+        self._parts = parts
+        self._batch_size = batch_size
+        self._step = 0
+
+    def batches(self) -> Iterator[Parts]:
+        return batches_of(self._parts.spec, "train", self._batch_size)
+
+    def rows(self, batch: Parts) -> int:
+        return batch.rows
+
+    def half(self, batch: Parts) -> Parts:
+        return batch.part(0, batch.rows // 2)
+
+    def take(self, batch: Parts) -> float:
         parts = self._parts
         began = time.perf_counter()
         with parts.spec.job_errors("model"):
@@ -209,17 +277,66 @@ class _StepTimer:
         self._step += 1
         return time.perf_counter() - began - noise_s
 
+    def sample_bytes(self, batch: Parts) -> float:
+        return _sample_bytes(self._parts, batch)
 
-def _endless(parts: Assembly, batch_size: int | None) -> Iterator[tuple[Parts, float]]:
-    """Yield batches, epoch after epoch, with the seconds to get each from the feed."""
-    while True:
-        any_batch = False
+    def samples(self, rows: int) -> int:
+        return _samples(self._parts.spec.feed("train"), rows)
+
+
+class _FunctionSteps:
+    """The steps of a function; see `function_steps`."""
+
+    left_out: tuple[str, ...] = ()
+
+    def __init__(self, name: str, batches: Iterable[Any], step: Callable[[Any], Any]) -> None:
+        self.name = f"{name}()"
+        self._batches = batches
+        self._step = step
+
+    def batches(self) -> Iterator[Any]:
+        return iter(self._batches)
+
+    def rows(self, batch: Any) -> int:
+        return take_apart(batch).samples
+
+    def half(self, batch: Any) -> Any:
+        rows = self.rows(batch)
+
+        def cut(leaf: Any) -> Any:
+            return leaf[: rows // 2] if list(getattr(leaf, "shape", ()))[:1] == [rows] else leaf
+
+        return map_leaves(batch, cut)
+
+    def take(self, batch: Any) -> float:
         began = time.perf_counter()
-        for batch in batches_of(parts.spec, "train", batch_size):
-            yield batch, time.perf_counter() - began
-            any_batch, began = True, time.perf_counter()
-        if not any_batch:
-            raise UsageError(f"feed('train') of {parts.spec.path} has no batches")
+        self._step(batch)
+        return time.perf_counter() - began
+
+    def sample_bytes(self, batch: Any) -> float:
+        parts = take_apart(batch)
+        return sum(array.nbytes for array in parts.arrays) / parts.samples
+
+    def samples(self, rows: int) -> int:
+        return _samples(self._batches, rows)
+
+
+def function_steps(name: str) -> _FunctionSteps:
+    """Return the steps of a function MODULE:FUNCTION.
+
+    It returns a pair: the batches of an epoch, which can be iterated again, and a function that
+    trains on one and returns when the device has done so, as after reading the loss.
+
+    Raises:
+        UsageError: there is no such function, or it returns something else.
+    """
+    made = import_named(name)()
+    if not (isinstance(made, tuple) and len(made) == 2 and callable(made[1])):
+        raise UsageError(
+            f"{name}() must return a pair, the batches and a function that trains on one; it"
+            f" returned a {type(made).__name__}"
+        )
+    return _FunctionSteps(name, *made)
 
 
 def _noise(parts: Assembly, outputs: Any) -> dict[str, Any]:

@@ -84,6 +84,50 @@ def test_a_real_step_and_an_emulated_teacher(tmp_path: Path) -> None:
     assert 1e-6 < found.student["here"].batch_s(8) < 1
 
 
+STEP = """
+import numpy as np
+import torch
+
+def training():
+    model = torch.nn.Linear(16, 4)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows = [(np.ones((8, 16), "float32"), np.zeros(8, "int64"))] * 3
+
+    def step(batch):
+        image, label = map(torch.as_tensor, batch)
+        loss = torch.nn.functional.cross_entropy(model(image), label)
+        loss.backward()
+        sgd.step()
+        sgd.zero_grad()
+        return loss.item()
+
+    return rows, step
+
+def nothing():
+    return None
+"""
+
+
+def test_any_training_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "mine.py").write_text(STEP)
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "profile.yaml"
+    output_of(
+        command_line("profile"), "profile", "--step", "mine:training", "--out", out, "--steps", 6
+    )
+    found = read(out, Profile)
+    assert (found.batch, found.samples, found.sample_bytes) == (8, 24, 64 + 8)
+    assert 1e-6 < found.student["here"].batch_s(8) < 1
+    for words, error in (
+        (("--step", "mine:nothing"), r"mine:nothing\(\) must return a pair"),
+        (("--step", "mine:none"), "mine:none"),
+        (("--step", "mine:training", "--job", "job.py"), "omit --job"),
+    ):
+        with pytest.raises(UsageError, match=error):
+            run(command_line("profile"), "profile", *words, "--out", out)
+
+
 def test_what_cannot_be_timed_is_refused(tmp_path: Path) -> None:
     job, nowhere = tmp_path / "job.py", tmp_path / "none" / "p.yaml"
     job.write_text("def loss(outputs, labels):\n    return outputs\n")
