@@ -376,8 +376,9 @@ def test_joining_nodes_that_differ_are_refused_alone(elastic: Nodes) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_a_node_killed_early_goes_on_behind_its_first_step(tmp_path: Path) -> None:
-    with closing(Nodes(tmp_path, ("--steps", 40))) as nodes:
+@pytest.mark.parametrize("job_file", [JOB_FILE, TORCH_JOB], ids=["paddle", "torch"])
+def test_a_node_killed_early_goes_on_behind_its_first_step(job_file: Path, tmp_path: Path) -> None:
+    with closing(Nodes(tmp_path, ("--steps", 40), job_file)) as nodes:
         nodes.pace(0.2)
         node = nodes.start()
         wait_until(lambda: nodes.last()[1] >= 5, START_S)

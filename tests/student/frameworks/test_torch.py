@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +20,8 @@ from edl.student.checkpoint.capture import TrainingObjects, capture, restore
 from edl.student.frameworks import Framework, framework_named, framework_of, framework_of_job
 from edl.student.frameworks.groups import Buckets
 from edl.student.frameworks.torch_groups import TorchTensors
+
+pytestmark = pytest.mark.system
 
 TORCH: Framework = framework_named("torch")
 torch: Any
@@ -275,6 +279,23 @@ def test_random_sequences_continue_and_those_of_other_ranks_differ() -> None:
 
 
 # --- whose job it is
+
+LOADS = """
+import sys
+from edl.student import load_job
+from edl.student.dry_run import rehearse
+from edl.student.job.assembly import assemble
+rehearse(assemble(load_job(sys.argv[1])))
+print(*sorted({"paddle", "torch"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(("job", "name"), [("torch_job", "torch"), ("small_job", "paddle")])
+def test_a_job_loads_its_own_framework_alone(job: str, name: str) -> None:
+    file = Path(__file__).parents[1] / "rank" / f"{job}.py"
+    command = [sys.executable, "-P", "-c", LOADS, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == [name]
 
 
 def module(**values: Any) -> ModuleType:
