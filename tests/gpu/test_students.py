@@ -18,10 +18,13 @@ from edl.benchmarks.paced import Repeated
 from edl.distill_reader import DistilReader
 from edl.distill_reader.adapters.torch import TorchLoader
 from edl.student import DistillLoss, smoothed_cross_entropy
+from edl.student.checkpoint import SnapshotOwner, open_checkpoint
 from edl.student.losses.terms import logits_mse, top_k_divergence
+from edl.student.messages import Ready
 from edl.tests.gpu import networks
 from edl.tests.gpu.conftest import ROWS, Start, TestDevice, needs_gpu
 from edl.tests.gpu.test_teachers import Rows
+from edl.tests.student.rank.world import JOB, World, settings
 
 STEPS = 60
 
@@ -121,3 +124,25 @@ def test_ranks_divide_the_rows(device: TestDevice, teachers: Start, tmp_path: Pa
     told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
     assert sorted(row for rank in told for row in rank["ids"]) == list(range(24 * ROWS))
     assert len({rank["weights"] for rank in told}) == 1
+
+
+def test_a_job_file_trains_on_the_device_and_goes_on(device: TestDevice, tmp_path: Path) -> None:
+    """With a rank for each card; float16 needs a scaler, whose state is in the checkpoint."""
+    ranks = torch.cuda.device_count() if device.on_gpu else 2
+    job = {
+        "spec": str(JOB.with_stem("torch_job")),
+        "amp": "float16" if device.on_gpu else "bfloat16",
+    }
+    with SnapshotOwner() as owner:
+        with World(settings(**job, epochs=4), ranks, owner=owner) as world:
+            assert set(world.ended().values()) == {0}
+        left = open_checkpoint(owner.location)
+        assert ("scaler" in left.state["training"]) == device.on_gpu
+        assert ("cuda" in left.state["training"]["random"]["torch"]) == device.on_gpu
+        more = settings(**job, epochs=8)
+        with World(more, ranks, owner=owner, restore=owner.location, generation=2) as world:
+            assert set(world.ended().values()) == {0}
+            assert world.said(Ready)[0].step == left.step > 0
+        done = open_checkpoint(owner.location)
+    assert done.step == 2 * left.step
+    assert done.state["metrics"]["accuracy"] > max(0.5, left.state["metrics"]["accuracy"] - 0.1)
