@@ -7,6 +7,7 @@ of the engine that wrote them. Both ends run the same version: nothing stores th
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -97,7 +98,9 @@ class EngineClient:
         self._story: tuple[int, list[str]] = (-1, [])  # batch, lines
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self._later = later
-        self._unsent: deque[Message] = deque()  # about batches that the training loop took
+        #: Messages in order, each with the engine that it is for; another one is not told.
+        self._unsent: deque[tuple[EngineInstance, Message]] = deque()
+        self._sequence = itertools.count()  # numbers messages that wait in `_unsent`
         self._taken = -1  # number of the batch taken last
         self._is_send_scheduled = False
         self._announced_at = -inf  # time of the latest announcement; -inf: none is expected soon
@@ -133,8 +136,7 @@ class EngineClient:
         with self._lock:
             call.number = self._stream.next_number()
             self.calls.add(call)
-            free = self._engine.leases.released()
-            self._send({**self._call_message(call), "free": free})
+            self._send(self._call_message(call))
 
     def expect_no_announcement(self) -> None:
         """Send the messages that wait for the next announcement, because pulling has paused."""
@@ -168,12 +170,10 @@ class EngineClient:
         at = time.monotonic()
         if number != self._taken:  # else a Ctrl-C came after an earlier call had queued it
             self._taken = number
-            self._unsent.append(
-                {"kind": "taken", "number": number, "samples": samples, "step_s": step_s, "at": at}
-            )
-        if not self._is_send_scheduled and at - self._announced_at > SOON_S:
-            self._is_send_scheduled = True
-            self._later(self._send)
+            message = {"number": number, "samples": samples, "step_s": step_s, "at": at}
+            self._unsent.append((self._engine, {"kind": "taken", **message}))
+        if at - self._announced_at > SOON_S:
+            self._send_later()
 
     def reset(self, epoch: int, data_epoch: int, pulled: int) -> None:
         """Have the engine forget every batch.
@@ -185,7 +185,7 @@ class EngineClient:
         """
         with self._lock:  # after this, no batch of an older epoch is announced
             message = {"kind": "reset", "epoch": epoch, "data_epoch": data_epoch, "pulled": pulled}
-            self._send({**message, "free": self._engine.leases.released()}, *self._repeat_calls())
+            self._send(message, *self._repeat_calls())
 
     def request_stats(self) -> None:
         """Request stats that include everything sent so far; see `requested_stats`."""
@@ -217,7 +217,8 @@ class EngineClient:
         self._closing = True
         self.calls.fail(errors.UsageError(CLOSED))
         with self._lock:
-            self._engine.channel.send("stop")
+            if self._engine.channel.has_room:  # else it hangs, and is killed
+                self._engine.channel.send("stop")
             self._engine.process.stop(STOP_GRACE_S)
             self._engine.channel.close()
             self._engine.labels.close()
@@ -406,17 +407,39 @@ class EngineClient:
             log.info("the label store can be used again; labels not kept: %d", dropped)
 
     def _send(self, *messages: Message) -> None:
-        """Send queued messages about taken batches and freed label memory, then `messages`."""
+        """Send `messages` after those that wait.
+
+        Does not block, whatever locks the caller holds: while the engine does not read, as if it
+        hangs, a thread of its own waits to send them.
+        """
+        engine = self._engine
+        self._unsent.extend([(engine, message) for message in messages])
+        if engine.channel.has_room:
+            self._send_unsent()
+        else:
+            self._send_later()
+
+    def _send_later(self) -> None:
+        if not self._is_send_scheduled:
+            self._is_send_scheduled = True
+            self._later(self._send_unsent)
+
+    def _send_unsent(self) -> None:
+        """Send the messages that wait, and which label memory is free."""
         with self._send_lock:
             self._is_send_scheduled = False  # before the queue is read: nothing stays unsent
-            taken = [*self._unsent]
-            # Read after the queue: a newer engine is not told of batches taken before it started.
+            unsent = [*self._unsent]
             engine = self._engine
-            if taken:
-                taken[0] = {**taken[0], "free": engine.leases.released()}
-            if taken or messages:
-                engine.channel.send_all((*taken, *messages))
-            for _ in taken:  # a Ctrl-C before this repeats a message, which is harmless
+            messages = []
+            for to, message in unsent:
+                if "sequence" not in message:
+                    message["sequence"] = next(self._sequence)
+                if to is engine:
+                    messages.append(message)
+            if messages:
+                messages[0] = {**messages[0], "free": engine.leases.released()}
+                engine.channel.send_all(messages)
+            for _ in unsent:  # after a Ctrl-C before this, the engine ignores what it has already
                 self._unsent.popleft()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import threading
 from collections import deque
@@ -60,6 +61,18 @@ class Channel:
     def fileno(self) -> int:
         """Return the descriptor of this end; -1 after `close`."""
         return self._socket.fileno()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a small message can be sent now without waiting for the other process to read."""
+        if self._held is not None:
+            return True  # it is queued
+        poll = select.poll()
+        try:
+            poll.register(self._socket, select.POLLOUT)
+            return bool(poll.poll(0))
+        except (OSError, ValueError):
+            return True  # closed: nothing waits
 
     def send(self, kind: str, **fields: Any) -> bool:
         """Send one message; returns False if the other process is gone."""

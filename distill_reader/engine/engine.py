@@ -83,6 +83,7 @@ class Engine:
         self._pulled = 0  # batches of the source, over all epochs
         self._allowed = 0
         self._stream_epoch = 0
+        self._sequence = -1  # of the latest message that has such a number
 
     def run(self) -> None:
         """Work until the trainer sends "stop" or ends, or `stop` is called."""
@@ -121,6 +122,10 @@ class Engine:
     def _on_message(self, message: Message) -> None:
         for offset in message.get("free", ()):
             self._labels.free(offset)
+        if (sequence := message.get("sequence")) is not None:
+            if sequence <= self._sequence:  # repeated after a Ctrl-C in the trainer
+                return
+            self._sequence = sequence
         if self._timeline is not None:
             self._timeline.on_message(message)
         now = time.monotonic()
