@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -18,6 +20,10 @@ from .structure import BatchParts, soft_labels
 
 #: Maximum number of calls that wait; the next one waits for room.
 MAX_CALLS: Final = 1024
+#: Longest single wait; Python refuses timeouts of centuries.
+_LONGEST_WAIT_S: Final = 3600.0
+#: Seconds that `Calls.fail` waits for a callback of the user.
+_CALLBACK_GRACE_S: Final = 1.0
 
 CLOSED: Final = "this pool of teachers is closed"
 
@@ -25,19 +31,23 @@ CLOSED: Final = "this pool of teachers is closed"
 Labels = dict[str, Any]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class PendingCall:
     """A batch whose labels somebody waits for.
+
+    Users may keep the future; it does not refer to this, so that the memory of the batch is free
+    once the call has its answer.
 
     Attributes:
         future: gets the labels, or an error.
         record: where the arrays of the batch are in the ring.
         arrays: views of them, which keep the memory from being reused.
         parts: the structure of the batch, without its arrays.
-        nbytes: bytes of its arrays, as reserved.
+        nbytes: bytes of its arrays, as given to `Calls.reserve`.
         timeout_s: seconds that it may take.
         deadline: its end, of the monotonic clock.
         number: number of the batch; each engine, and each epoch of the reader, gives it another.
+        has_room: what was reserved for it is not given back yet.
     """
 
     future: Future[Labels]
@@ -48,6 +58,7 @@ class PendingCall:
     timeout_s: float
     deadline: float
     number: int = -1
+    has_room: bool = True
 
 
 class Calls:
@@ -56,7 +67,7 @@ class Calls:
     Args:
         max_bytes: limit of the bytes of all batches that wait; a single batch may exceed it.
         waiting_for: describes what the engine waits for; empty: unknown.
-        dropped: called, with its number, if nobody waits for a batch any more.
+        dropped: called, with its number, if nobody waits for a batch any more; must not block.
 
     Attributes:
         answered: number of calls that got labels.
@@ -79,34 +90,53 @@ class Calls:
         self._watched_until = inf
         self._waiting: dict[int, PendingCall] = {}  # by number, in order
         self._count = self._nbytes = 0  # reserved, waiting calls included
+        self._queue: deque[object] = deque()  # the threads that wait for room, in order
+        self._answering = threading.local()  # has `depth` in threads that run users' callbacks
         self._fatal: EdlError | None = None
         self._watcher: threading.Thread | None = None
 
     def reserve(self, nbytes: int, timeout_s: float) -> None:
-        """Wait until there is room for another batch.
+        """Wait until there is room for another batch; first come, first served.
+
+        A callback of a future gets room at once: answers, which make room, wait for it.
 
         Raises:
             LabelTimeout: there was none within `timeout_s`.
             EdlError: why the engine labels nothing any more.
         """
         deadline = time.monotonic() + timeout_s
+        turn = object()
         with self._lock:
-            while self._fatal is None:
-                if self._count < MAX_CALLS and (
-                    not self._count or self._nbytes + nbytes <= self._max_bytes
-                ):
-                    self._count += 1
-                    self._nbytes += nbytes
-                    return
-                if (left_s := deadline - time.monotonic()) <= 0:
-                    raise self._late(timeout_s)
-                self._room.wait(left_s)
-            raise copy_error(self._fatal)
+            self._queue.append(turn)
+            try:
+                while self._fatal is None:
+                    if self.is_in_callback or (self._queue[0] is turn and self._has_room(nbytes)):
+                        self._count += 1
+                        self._nbytes += nbytes
+                        return
+                    if (left_s := deadline - time.monotonic()) <= 0:
+                        raise self._late(timeout_s)
+                    self._room.wait(min(left_s, _LONGEST_WAIT_S))
+                raise copy_error(self._fatal)
+            finally:
+                self._queue.remove(turn)
+                if self._queue:
+                    self._room.notify_all()
 
     def release(self, nbytes: int) -> None:
-        """Give back what `reserve` has reserved."""
+        """Give back what `reserve` has reserved, if no call was made of it."""
         with self._lock:
             self._release(nbytes)
+
+    def forget(self, call: PendingCall) -> None:
+        """Forget a call that could not be made; nobody has its future."""
+        with self._lock:
+            self._take_out(call)
+
+    @property
+    def is_in_callback(self) -> bool:
+        """Whether this thread runs a user's callback, and gives no other answers meanwhile."""
+        return getattr(self._answering, "depth", 0) > 0
 
     def add(self, call: PendingCall) -> None:
         """Wait for the answer to a call, until its deadline; its future may be cancelled.
@@ -125,7 +155,7 @@ class Calls:
                 self._watcher.start()
             if call.deadline < self._watched_until:
                 self._earlier.notify()
-        call.future.add_done_callback(partial(self._on_done, call))
+        call.future.add_done_callback(partial(self._on_done, weakref.ref(call)))
 
     def renumber(self, next_number: Callable[[], int]) -> list[PendingCall]:
         """Give the calls that wait new numbers, in order, and return them."""
@@ -139,10 +169,18 @@ class Calls:
     def answer(self, number: int, labels: Mapping[str, Array | None] | EdlError) -> bool:
         """Answer a call; returns False if no call waits under this number.
 
-        Labels become tensors of the batch's framework, in the caller's thread.
+        Labels become tensors of the batch's framework, and callbacks of the future run, in the
+        thread that calls this.
         """
-        if (call := self._remove(number)) is None:
-            return False
+        with self._lock:
+            call = self._waiting.get(number)
+        return call is not None and self._settle(call, labels)
+
+    def _settle(self, call: PendingCall, labels: Mapping[str, Array | None] | EdlError) -> bool:
+        """Do what `answer` does for this call."""
+        with self._lock:
+            if not self._take_out(call):
+                return False
         if not call.future.set_running_or_notify_cancel():
             return True
         error: Exception | None = None
@@ -157,39 +195,53 @@ class Calls:
         with self._lock:
             self.answered += error is None
             self.failed += error is not None
-        if error is None:
-            call.future.set_result(soft)
-        else:
-            call.future.set_exception(error)
+        self._answering.depth = getattr(self._answering, "depth", 0) + 1
+        try:
+            if error is None:
+                call.future.set_result(soft)
+            else:
+                call.future.set_exception(error)
+        finally:
+            self._answering.depth -= 1
         return True
 
     def fail(self, error: EdlError) -> None:
         """Answer all calls with an error, those that follow included."""
         with self._lock:
             self._fatal = self._fatal or error
-            numbers = [*self._waiting]
+            calls = [*self._waiting.values()]
             self._room.notify_all()
             self._earlier.notify()
-        for number in numbers:
-            self.answer(number, copy_error(error))
+        for call in calls:
+            self._settle(call, copy_error(error))
         watcher = self._watcher
         if watcher is not None and watcher is not threading.current_thread():
-            watcher.join()
+            watcher.join(_CALLBACK_GRACE_S)
 
-    def _remove(self, number: int) -> PendingCall | None:
-        with self._lock:
-            if (call := self._waiting.pop(number, None)) is not None:
-                self._release(call.nbytes)
-            return call
+    def _take_out(self, call: PendingCall) -> bool:
+        """Take a call out of those that wait; returns whether it was one. Needs the lock."""
+        if call.has_room:
+            call.has_room = False
+            self._release(call.nbytes)
+        return self._waiting.pop(call.number, None) is not None
+
+    def _has_room(self, nbytes: int) -> bool:
+        if self._count >= MAX_CALLS:
+            return False
+        return not self._count or self._nbytes + nbytes <= self._max_bytes
 
     def _release(self, nbytes: int) -> None:
         self._count -= 1
         self._nbytes -= nbytes
         self._room.notify_all()
 
-    def _on_done(self, call: PendingCall, future: Future[Labels]) -> None:
+    def _on_done(self, ref: weakref.ref[PendingCall], future: Future[Labels]) -> None:
         """Forget a call that the user has cancelled."""
-        if future.cancelled() and self._remove(call.number) is not None:
+        if not future.cancelled() or (call := ref()) is None:
+            return
+        with self._lock:
+            waited = self._take_out(call)
+        if waited:
             future.set_running_or_notify_cancel()
             self._dropped(call.number)
 
@@ -204,10 +256,13 @@ class Calls:
                         return
                     first = min((call.deadline for call in self._waiting.values()), default=inf)
                     self._watched_until = first
-                    self._earlier.wait(None if first == inf else first - now)
-            for call in late:
-                if self.answer(call.number, self._late(call.timeout_s)):
-                    self._dropped(call.number)
+                    self._earlier.wait(None if first == inf else min(first - now, _LONGEST_WAIT_S))
+            while late:
+                self._fail_late(late.pop(0))
+
+    def _fail_late(self, call: PendingCall) -> None:
+        if self._settle(call, self._late(call.timeout_s)):
+            self._dropped(call.number)
 
     def _late(self, timeout_s: float) -> LabelTimeout:
         why = self._waiting_for() or "the engine has not reported a reason"

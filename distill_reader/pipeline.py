@@ -216,17 +216,19 @@ class Pipeline:
         deadline = time.monotonic() + timeout_s
         parts = take_apart(batch)
         calls, nbytes = self.engine.calls, sum(array.nbytes for array in parts.arrays)
+        future, call = Future[Labels](), None
         calls.reserve(nbytes, timeout_s)
         try:
             record, arrays = self._ring.put(parts.arrays)
-            future = Future[Labels]()
-            self.engine.call(
-                PendingCall(
-                    future, record, arrays, parts.without_arrays(), nbytes, timeout_s, deadline
-                )
+            call = PendingCall(
+                future, record, arrays, parts.without_arrays(), nbytes, timeout_s, deadline
             )
-        except BaseException:
-            calls.release(nbytes)
+            self.engine.call(call)
+        except BaseException:  # also a Ctrl-C
+            if call is None:
+                calls.release(nbytes)
+            else:
+                calls.forget(call)
             raise
         return future
 

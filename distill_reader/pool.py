@@ -103,20 +103,27 @@ class TeacherPool:
         Raises:
             LabelTimeout: there were no labels in time.
             PoisonBatch: teachers refuse the batch.
-            UsageError: the batch does not fit the model, or the pool is closed.
+            UsageError: the batch does not fit the model, or the pool is closed; or a callback of
+                one of its futures calls this, which would wait for itself.
             EdlError: why the pool can label nothing any more.
         """
+        if self._reader._pipeline.engine.calls.is_in_callback:
+            raise UsageError(
+                "a callback of a future cannot wait for labels, because other answers wait for it:"
+                " call submit, and add a callback to that future"
+            )
         future = self.submit(batch, timeout_s)
         try:
             return future.result()
         finally:
             future.cancel()  # after a Ctrl-C; else without effect
+            del future  # or an error that it raises would keep itself alive through this frame
 
     def submit(self, batch: Any, timeout_s: float | None = None) -> Future[Labels]:
         """Return a future of what `label` returns or raises; waits while too many calls wait.
 
         The batch is copied before this returns. The future can be cancelled. Its callbacks run in
-        a thread of the pool and delay other answers.
+        a thread of the pool and delay other answers; they may submit, which never waits there.
         """
         if self._closed:
             raise UsageError(CLOSED)
@@ -131,7 +138,13 @@ class TeacherPool:
         self, batch: Any, timeout_s: float | None = None
     ) -> asyncio.Future[Labels]:
         """Do what `submit` does without blocking the event loop; returns a future of that loop."""
-        return asyncio.wrap_future(await asyncio.to_thread(self.submit, batch, timeout_s))
+        submitting = asyncio.ensure_future(asyncio.to_thread(self.submit, batch, timeout_s))
+        try:
+            future = await asyncio.shield(submitting)
+        except asyncio.CancelledError:
+            submitting.add_done_callback(_cancel_result)  # the thread goes on
+            raise
+        return asyncio.wrap_future(future)
 
     @property
     def stats(self) -> ReaderStats:
@@ -155,6 +168,12 @@ class TeacherPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _cancel_result(submitting: asyncio.Future[Future[Labels]]) -> None:
+    """Cancel the call that somebody has submitted and does not wait for."""
+    if not submitting.cancelled() and submitting.exception() is None:
+        submitting.result().cancel()
 
 
 def _timeout(seconds: float) -> float:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import itertools
 import os
 import pickle
 import signal
 import threading
 import time
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -136,6 +139,74 @@ def test_stored_labels_are_not_asked_for_again(teacher: ScriptedTeacher, tmp_pat
     assert asked() <= 1, "the first answer says which model it is"
 
 
+def test_memory_is_free_without_a_garbage_collection(teacher: ScriptedTeacher) -> None:
+    """Also if the caller keeps the future, and after errors."""
+    with pool_of(teacher) as pool:
+        big = np.ones((1000, 100), np.float32)
+        gc.collect()
+        gc.disable()
+        try:
+            kept = [pool.submit(big)]
+            kept[0].result(LONG_S)
+            ring = pool._reader._pipeline._ring  # noqa: SLF001  # no user needs it
+            before = ring.arena.size_bytes
+            for _ in range(30):
+                kept.append(pool.submit(big))
+                kept[-1].result(LONG_S)
+            assert ring.arena.size_bytes <= before + 2 * big.nbytes
+            error: weakref.ref[Exception] | None = None
+            teacher.behaviour = fail
+            try:
+                pool.label(big, SHORT_S)
+            except LabelTimeout as raised:
+                error = weakref.ref(raised)
+            assert error is not None
+            wait_until(lambda: error() is None)  # the thread of deadlines has it for a moment
+        finally:
+            gc.enable()
+
+
+# --- callbacks
+
+
+def test_a_callback_may_submit_but_not_wait(
+    start_teacher: StartTeacher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_calls, "MAX_CALLS", 2)
+    gate, answers = Gate(), Future[Any]()
+    with pool_of(start_teacher(gate)) as pool:
+
+        def call(_: Future[Any]) -> None:
+            more.append(pool.submit(x_of(2)))
+            more.append(pool.submit(x_of(3)))  # there is no room for it
+            try:
+                pool.label(x_of(4))
+            except UsageError as error:
+                answers.set_result(error)
+
+        more: list[Future[Any]] = []
+        first, other = pool.submit(x_of(0)), pool.submit(x_of(1))
+        first.add_done_callback(call)
+        gate.open.set()
+        assert "callback" in str(answers.result(LONG_S))
+        for number, future in enumerate((first, other, *more)):
+            check(number, future.result(LONG_S))
+
+
+def test_a_callback_may_close_the_pool(teacher: ScriptedTeacher) -> None:
+    pool = pool_of(teacher)
+    closed = threading.Event()
+
+    def close(_: Future[Any]) -> None:
+        pool.close()
+        closed.set()
+
+    pool.submit(x_of(0)).add_done_callback(close)
+    assert closed.wait(LONG_S)
+    with pytest.raises(UsageError, match="closed"):
+        pool.label(x_of(1))
+
+
 # --- errors
 
 
@@ -240,6 +311,76 @@ def test_a_producer_waits_while_too_many_calls_wait(
             check(number, future.result(LONG_S))
 
 
+def test_a_large_batch_is_not_overtaken_for_ever(start_teacher: StartTeacher) -> None:
+    limits = Limits(buffer_bytes=4 * x_of(0).nbytes)
+    reader = reader_of([], start_teacher(), upper_bytes=1, lower_bytes=0, limits=limits)
+    stop = threading.Event()
+    with reader, TeacherPool.of(reader, timeout_s=LONG_S) as pool, ThreadPoolExecutor(4) as threads:
+
+        def call() -> None:
+            while not stop.is_set():
+                wait([pool.submit(x_of(number)) for number in range(3)])
+
+        small = [threads.submit(call) for _ in range(4)]
+        try:
+            for number in range(5):
+                check(number, pool.label(x_of(number, 20)), rows=20)
+        finally:
+            stop.set()
+        for one in small:
+            one.result(LONG_S)
+
+
+def test_a_call_that_cannot_be_sent_gives_back_its_room(
+    teacher: ScriptedTeacher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_calls, "MAX_CALLS", 2)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pool_of(teacher) as pool:
+        engine = pool._reader._pipeline.engine  # noqa: SLF001  # no user needs it
+        for _ in range(5):
+            with monkeypatch.context() as patched:
+                patched.setattr(engine, "_send", interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    pool.submit(x_of(0), SHORT_S)
+        time.sleep(2 * SHORT_S)
+        gate = Gate()
+        teacher.behaviour = gate
+        waiting = [pool.submit(x_of(number)) for number in range(2)]
+        with pytest.raises(LabelTimeout):
+            pool.submit(x_of(2), SHORT_S)
+        gate.open.set()
+        for number, future in enumerate(waiting):
+            check(number, future.result(LONG_S))
+
+
+def test_a_task_that_is_cancelled_cancels_its_call(
+    start_teacher: StartTeacher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_calls, "MAX_CALLS", 2)
+    gate = Gate()
+
+    async def cancel(pool: TeacherPool) -> None:
+        tasks = [asyncio.create_task(pool.label_async(x_of(number))) for number in range(3)]
+        while gate.asked == 0:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        for task in tasks:  # one of them waits for room
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(task.cancelled() for task in tasks)
+
+    with pool_of(start_teacher(gate)) as pool:
+        asyncio.run(cancel(pool))
+        wait_until(lambda: not pool._reader._pipeline.engine.calls._waiting)  # noqa: SLF001
+        gate.open.set()
+        check(9, pool.label(x_of(9)))
+        assert pool.stats.calls == 1
+
+
 @pytest.mark.parametrize("name", ["ordered", "upper_bytes", "world_size", "trace"])
 def test_options_of_a_training_loop_are_refused(name: str) -> None:
     with pytest.raises(TypeError, match=f"no {name}="):
@@ -252,6 +393,15 @@ def test_a_timeout_is_a_number_above_0(seconds: Any, teacher: ScriptedTeacher) -
         pool_of(teacher, timeout_s=seconds)
     with pool_of(teacher) as pool, pytest.raises(UsageError, match="timeout_s"):
         pool.label(x_of(1), seconds)
+
+
+def test_a_timeout_of_centuries(start_teacher: StartTeacher) -> None:
+    gate = Gate()
+    with pool_of(start_teacher(gate), timeout_s=1e300) as pool:
+        patient = pool.submit(x_of(0))
+        assert isinstance(pool.submit(x_of(1), SHORT_S).exception(LONG_S), LabelTimeout)
+        gate.open.set()
+        check(0, patient.result(LONG_S))
 
 
 def test_closing_ends_what_waits(start_teacher: StartTeacher) -> None:
@@ -283,6 +433,30 @@ def test_the_death_of_the_engine_loses_and_repeats_no_answer(start_teacher: Star
             check(number, future.result(LONG_S))
         assert pool.stats.engine_restarts == 1
         assert (pool.stats.calls, pool.stats.calls_failed) == (20, 0)
+
+
+def test_deadlines_hold_while_the_engine_hangs(teacher: ScriptedTeacher) -> None:
+    """However many calls there are: nobody waits for the engine to read about them."""
+    pool = pool_of(teacher)
+    check(0, pool.label(x_of(0)))
+    engine = pool._reader.engine_pid  # noqa: SLF001  # no user needs it
+    os.kill(engine, signal.SIGSTOP)
+    try:
+        futures = []
+        for number in range(3000):
+            begun = time.monotonic()
+            futures.append(pool.submit(x_of(number), 1.0))
+            assert time.monotonic() - begun < LONG_S
+        assert wait(futures, LONG_S).not_done == set()
+        assert all(isinstance(one.exception(), LabelTimeout) for one in futures)
+        waiting = pool.submit(x_of(0))
+        os.kill(engine, signal.SIGCONT)
+        check(0, waiting.result(LONG_S))
+        os.kill(engine, signal.SIGSTOP)
+        pool.close()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(engine, signal.SIGCONT)
 
 
 # --- one engine for a reader and a pool
