@@ -138,13 +138,22 @@ class TeacherPool:
         self, batch: Any, timeout_s: float | None = None
     ) -> asyncio.Future[Labels]:
         """Do what `submit` does without blocking the event loop; returns a future of that loop."""
-        submitting = asyncio.ensure_future(asyncio.to_thread(self.submit, batch, timeout_s))
+        made: list[Future[Labels]] = []
+        is_cancelled = False
+
+        def submit() -> None:  # in a thread, which goes on if this task is cancelled
+            made.append(self.submit(batch, timeout_s))
+            if is_cancelled:
+                made[0].cancel()
+
         try:
-            future = await asyncio.shield(submitting)
+            await asyncio.to_thread(submit)
         except asyncio.CancelledError:
-            submitting.add_done_callback(_cancel_result)  # the thread goes on
+            is_cancelled = True
+            for future in made:
+                future.cancel()
             raise
-        return asyncio.wrap_future(future)
+        return asyncio.wrap_future(made[0])
 
     @property
     def stats(self) -> ReaderStats:
@@ -168,12 +177,6 @@ class TeacherPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _cancel_result(submitting: asyncio.Future[Future[Labels]]) -> None:
-    """Cancel the call that somebody has submitted and does not wait for."""
-    if not submitting.cancelled() and submitting.exception() is None:
-        submitting.result().cancel()
 
 
 def _timeout(seconds: float) -> float:
