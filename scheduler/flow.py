@@ -107,6 +107,8 @@ class FlowView(NamedTuple):
         judges: further teachers wanted to settle a dispute.
         presumed: at least one of the two times comes from an earlier run.
         cut_off: as far as known, no teacher can be reached, or none accepts the reader.
+        queued_calls, unlabelled_calls: those of `queued` and `unlabelled` that are of calls, which
+            take no room from the training loop.
     """
 
     volume_bytes: int
@@ -125,6 +127,13 @@ class FlowView(NamedTuple):
     judges: int = 0
     presumed: bool = False
     cut_off: bool = False
+    queued_calls: int = 0
+    unlabelled_calls: int = 0
+
+    @property
+    def ahead(self) -> int:
+        """Batches of the loop that are queued or in flight."""
+        return self.unlabelled - self.unlabelled_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,10 +312,10 @@ def _pull(view: FlowView, fits: int, config: FlowConfig) -> int:
     unlabelled batch per window is allowed beyond those that the volume has room for: the volume
     exceeds `ut` by at most one batch per window.
     """
-    wanted_batches = max(MIN_READ_AHEAD, view.windows) - view.queued
+    wanted_batches = max(MIN_READ_AHEAD, view.windows) - (view.queued - view.queued_calls)
     if view.batch_bytes:
         room = max(config.upper_bytes - view.volume_bytes, 0) // view.batch_bytes
-        wanted_batches = min(wanted_batches, room + max(view.windows, 1) - view.unlabelled)
+        wanted_batches = min(wanted_batches, room + max(view.windows, 1) - view.ahead)
     return max(min(wanted_batches, fits), 0)
 
 
@@ -314,10 +323,10 @@ def _fit(view: FlowView, config: FlowConfig) -> int:
     """Return how many more batches fit into `buffer_bytes`; one into an empty buffer."""
     if config.buffer_bytes is None:
         return max(MIN_READ_AHEAD, view.windows)
-    empty = not view.volume_bytes and not view.unlabelled
+    empty = not view.volume_bytes and not view.ahead
     if not view.batch_bytes:  # the first batch tells the size
         return int(empty)
-    held = view.volume_bytes + view.unlabelled * view.batch_bytes
+    held = view.volume_bytes + view.ahead * view.batch_bytes
     return max((config.buffer_bytes - held) // view.batch_bytes, int(empty))
 
 

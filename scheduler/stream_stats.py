@@ -56,7 +56,8 @@ class StreamStats:
         self._first_call_at: float | None = None
         self._called_per_s = 0.0  # samples of calls; 0 until a whole window is measured
         self._served: dict[str, int] = {}
-        self.steps = self.answers = 0  # all measurements so far
+        self._loop_steps = 0
+        self.steps = self.answers = 0  # all measurements so far; steps: and calls
         self.batches_taken = 0
         self.samples_taken = 0
 
@@ -65,7 +66,8 @@ class StreamStats:
         if samples and seconds > 0:
             self._steps.add(seconds, samples)
             self.steps += 1
-            if self.steps == 2 * WARM_UP:
+            self._loop_steps += 1
+            if self._loop_steps == 2 * WARM_UP:
                 self._steps.forget(WARM_UP)
 
     def called(self, samples: int, now: float) -> None:
@@ -79,6 +81,13 @@ class StreamStats:
         if now - self._first_call_at >= RATE_WINDOW_S:
             self._called_per_s = self._called.value(now)
             self.steps += 1
+
+    def look(self, now: float) -> bool:
+        """Forget the rate of calls that have ended; returns whether the times have changed."""
+        if not self._called_per_s or self._called.value(now):
+            return False
+        self._called_per_s, self._first_call_at = 0.0, None
+        return True
 
     def begin(self) -> None:
         """Begin an epoch; after the first epoch, leave its first pull out of the source's pace."""

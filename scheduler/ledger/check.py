@@ -67,7 +67,11 @@ def _in_counts(tables: Tables) -> Iterator[str]:
     unlabelled = sum(b.stage is UNLABELLED for b in batches)
     if tables.unlabelled != unlabelled:
         yield f"{unlabelled} batches are unlabelled, counted are {tables.unlabelled}"
-    volume_bytes = sum(b.nbytes for b in batches if b.stage in (LABELLED, RELEASED))
+    calls = sum(b.stage is UNLABELLED and b.is_call for b in batches)
+    if tables.unlabelled_calls != calls:
+        yield f"{calls} calls are unlabelled, counted are {tables.unlabelled_calls}"
+    held = [b for b in batches if b.stage in (LABELLED, RELEASED) and not b.is_call]
+    volume_bytes = sum(b.nbytes for b in held)
     if tables.volume_bytes != volume_bytes:
         yield f"the volume is {volume_bytes} bytes, counted are {tables.volume_bytes}"
 

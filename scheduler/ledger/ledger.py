@@ -137,8 +137,10 @@ class Ledger(LedgerView):
             event.is_call,
         )
         tables.admit(batch)
-        tables.last_rows = rows
+        if not batch.is_call:
+            tables.last_rows = rows
         tables.unlabelled += 1
+        tables.unlabelled_calls += batch.is_call
         if waiting:
             heappush(tables.queue, batch.id)
         else:
@@ -245,7 +247,8 @@ class Ledger(LedgerView):
         if batch.stage is not RELEASED:
             raise ValueError(f"batch {batch.id} was taken, but it is {batch.stage.value}")
         del tables.batches[batch.id]
-        tables.volume_bytes -= batch.nbytes
+        if not batch.is_call:
+            tables.volume_bytes -= batch.nbytes
 
     def _on_released(self, event: ev.Released) -> None:
         batch = self._tables.batches.get(event.batch)

@@ -270,10 +270,11 @@ class Tables:
         withheld: unlabelled batches that wait for a search of the store.
         hedges: requests to copy, in the order of their rows; to a named teacher or to any.
         unlabelled: number of unlabelled batches.
-        volume_bytes: bytes of labelled and released batches.
+        unlabelled_calls: number of those of calls.
+        volume_bytes: bytes of labelled and released batches of the training loop.
         last_id: id of the latest batch.
-        last_rows: rows of the batch queued last; 0 before any.
-        batch_bytes: size of the largest batch so far.
+        last_rows: rows of the training loop's batch that was queued last; 0 before any.
+        batch_bytes: size of the training loop's largest batch so far.
         joined: number of teachers that ever joined.
         awaited: number of teachers that may join at any moment.
     """
@@ -287,6 +288,7 @@ class Tables:
     withheld: dict[int, LedgerBatch] = field(default_factory=dict)
     hedges: list[tuple[LedgerRequest, str | None]] = field(default_factory=list)
     unlabelled: int = 0
+    unlabelled_calls: int = 0
     volume_bytes: int = 0
     last_id: int = -1
     last_rows: int = 0
@@ -302,7 +304,7 @@ class Tables:
             raise ValueError(f"batch {batch.id} comes after batch {self.last_id}: ids must grow")
         self.batches[batch.id] = batch
         self.last_id = batch.id
-        if batch.input_bytes > self.batch_bytes:
+        if batch.input_bytes > self.batch_bytes and not batch.is_call:
             self.batch_bytes = batch.input_bytes
 
     def enqueue(self, batch: LedgerBatch, pieces: Iterable[WaitingRows]) -> None:
@@ -356,6 +358,7 @@ class Tables:
         """Make an unlabelled batch LABELLED or POISONED."""
         batch.stage = stage
         self.unlabelled -= 1
+        self.unlabelled_calls -= batch.is_call
         if batch.refusals is not None:
             self.refused.pop(batch.id, None)
         if stage is POISONED:
@@ -363,10 +366,11 @@ class Tables:
             reasons = tuple(f"{name}: {why.reason}" for name, why in said)
             self.batch_instructions.append(Poison(batch.id, reasons))
             return
-        nbytes = batch.nbytes
-        self.volume_bytes += nbytes
-        if nbytes > self.batch_bytes:
-            self.batch_bytes = nbytes
+        if not batch.is_call:
+            nbytes = batch.nbytes
+            self.volume_bytes += nbytes
+            if nbytes > self.batch_bytes:
+                self.batch_bytes = nbytes
         self.batch_instructions.append(
             GoesUnlabelled(batch.id) if without_labels else BatchLabelled(batch.id)
         )
@@ -380,9 +384,11 @@ class Tables:
     def _mark_unlabelled(self, batch: LedgerBatch, *, whole: bool) -> None:
         """Make a batch unlabelled."""
         if batch.stage is not UNLABELLED:
-            self.volume_bytes -= batch.nbytes * (batch.stage is not POISONED)
+            if batch.stage is not POISONED and not batch.is_call:
+                self.volume_bytes -= batch.nbytes
             batch.stage = UNLABELLED
             self.unlabelled += 1
+            self.unlabelled_calls += batch.is_call
             self.batch_instructions.append(LabelsRevoked(batch.id, whole))
 
     # --------------------------------------------------------------------------- the requests

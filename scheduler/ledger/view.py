@@ -39,8 +39,10 @@ class LedgerLoad(NamedTuple):
 
     Attributes:
         volume_bytes, queued, unlabelled: as in `LedgerView`.
-        batch_bytes: size of the largest batch so far: inputs, and labels as far as known.
-        window_batches: batches of the latest size that fill the windows of the usable teachers.
+        queued_calls, unlabelled_calls: number of those batches that are of calls.
+        batch_bytes: size of the training loop's largest batch so far: inputs, and labels as far as
+            known.
+        window_batches: batches of the loop's latest size that fill the windows of usable teachers.
             Before the first batch, only of teachers that take whole batches.
         free_windows: requests that could be sent now; 0 also without a usable teacher.
         teachers: number of teachers that are not revoked.
@@ -50,7 +52,9 @@ class LedgerLoad(NamedTuple):
     volume_bytes: int
     batch_bytes: int
     queued: int
+    queued_calls: int
     unlabelled: int
+    unlabelled_calls: int
     window_batches: int
     free_windows: int
     teachers: int
@@ -69,7 +73,10 @@ class LedgerView:
 
     @property
     def volume_bytes(self) -> int:
-        """Bytes of batches that are labelled and not taken, inputs and labels (Algorithm 1)."""
+        """Bytes of the loop's batches that are labelled and not taken, inputs and labels.
+
+        It is the volume of Algorithm 1.
+        """
         return self._tables.volume_bytes
 
     @property
@@ -198,11 +205,17 @@ class LedgerView:
                 rows += window * (usual or 1)
             elif usual:
                 rows += window * teacher.most_rows
+        queued_calls = 0
+        if tables.unlabelled_calls:
+            waiting = (*tables.queue, *tables.withheld)
+            queued_calls = sum([tables.batches[number].is_call for number in waiting])
         return LedgerLoad(
             tables.volume_bytes,
             tables.batch_bytes,
             len(tables.queue) + len(tables.withheld),
+            queued_calls,
             tables.unlabelled,
+            tables.unlabelled_calls,
             -(-rows // (usual or 1)),
             free,
             there,

@@ -355,6 +355,8 @@ class ReaderCore:
         """One iteration of Algorithm 1, and checks that depend on time."""
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
+            if self.stats.look(now):
+                self._load = None
             usable = self.ledger.usable
             self._follow(self.contents.look(now, look.coordinator_answers, usable), now)
             self.teachers.look(self.lacks_labels or self.calls > 0, now)
@@ -392,6 +394,8 @@ class ReaderCore:
             self.teachers.comparisons.panel.judges,
             self._times.presumed,
             self.teachers.may_be_cut_off(now),
+            load.queued_calls + look.calls_in_store,
+            load.unlabelled_calls + look.calls_in_store,
         )
         before = self.decision.want
         self.decision, self.memory = flow.decide(view, self.memory, now, self.config.flow)

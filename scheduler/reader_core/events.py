@@ -335,11 +335,13 @@ class Tick(NamedTuple):
         in_store: batches that wait for a label store, before the ledger has them.
         store_content: the content that the store searches; empty: unknown, or no store.
         coordinator_answers: the coordinator can be reached, so assignments are up to date.
+        calls_in_store: those of `in_store` that are of calls.
     """
 
     in_store: int = 0
     store_content: str = ""
     coordinator_answers: bool = True
+    calls_in_store: int = 0
 
 
 Event = (

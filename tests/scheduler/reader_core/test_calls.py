@@ -124,6 +124,54 @@ def test_calls_do_not_count_as_the_next_batch_of_the_loop() -> None:
     assert not callers.core.lacks_labels
 
 
+def test_calls_take_no_room_from_the_loop() -> None:
+    """However many and large they are, the loop may pull as many batches as without them."""
+    callers = Callers()
+    callers.queue()
+    callers.tell(ev.Tick())
+    before = callers.core.decision.pull
+    assert before > 0
+    for _ in range(50):
+        callers.call()
+    callers.tell(ev.Called(ROWS, ROWS))
+    callers.tell(ev.Queued(callers.pulled, 1 << 40, ROWS, is_call=True))
+    callers.tell(ev.Tick())
+    assert callers.core.decision.pull == before
+    load = callers.core.ledger.load
+    assert (load.unlabelled, load.unlabelled_calls) == (52, 51)
+    assert load.queued_calls == load.queued
+    callers.tell(ev.Tick(in_store=60, calls_in_store=60))
+    assert callers.core.decision.pull == before
+    first = callers.asked[1]
+    callers.tell(ev.AnswerCame("t0", first.link, first.send.request, ROWS, 8, 0.1, ROWS))
+    assert callers.core.ledger.volume_bytes == 0
+    callers.core.ledger.validate()
+
+
+def test_a_rate_is_forgotten_when_the_calls_end() -> None:
+    stats = StreamStats()
+    for _ in range(20):
+        stats.step(0.5, 10)
+    for number in range(100):
+        stats.called(3, number * 0.1)
+    assert not stats.look(10.0)
+    assert stats.t_s_s == pytest.approx(1 / 50, rel=0.05)
+    assert stats.look(10.0 + 2 * RATE_WINDOW_S)
+    assert stats.t_s_s == pytest.approx(0.05)
+    assert not stats.look(10.0 + 2 * RATE_WINDOW_S)
+
+
+def test_slow_first_steps_are_forgotten_whatever_calls_there_are() -> None:
+    stats = StreamStats()
+    for number in range(8):
+        stats.step(100.0, 10)
+        stats.called(1, float(number))
+    for _ in range(8):
+        stats.step(0.5, 10)
+    stats.look(100.0)
+    assert stats.t_s_s == pytest.approx(0.05)
+
+
 def test_the_rates_of_the_loop_and_of_calls_add_up() -> None:
     stats = StreamStats()
     for _ in range(20):
