@@ -16,7 +16,6 @@ from ...proto.shared_buffer import SharedBuffer
 from ...runtime import errors
 from ...scheduler.reader_core import instructions as do
 from ...scheduler.reader_core.events import (
-    DeliverUnlabelled,
     EngineResumed,
     HandoffState,
     LoopWaiting,
@@ -173,7 +172,7 @@ class Engine:
         """Stop labelling the batch of a call, which nobody waits for any more."""
         if number in self._batches:
             for member in self.members:
-                member.handle(DeliverUnlabelled(number))
+                member.drop_call(number)
 
     def _on_held(self, message: Message) -> None:
         """Add a batch that a former engine has offered to the trainer."""

@@ -120,9 +120,14 @@ class EnsembleMember:
         self.labels = LabelRecords(arena, batches, mixed=mixed)
         self.label_cache = None
         if config.store is not None:
-            on_failed = listener.on_failed
             self.label_cache = LabelCache(
-                config, inbox, ring, core.numerics, self._enqueue, on_failed
+                config,
+                inbox,
+                ring,
+                core.numerics,
+                self._enqueue,
+                listener.on_failed,
+                self._on_unfit,
             )
         self.relabelled = self.poisoned = self.reports = 0
         self._batches = batches
@@ -236,6 +241,13 @@ class EnsembleMember:
         self._forget(number)
         self.handle(ev.BatchTaken(number, samples, step_s), now)
 
+    def drop_call(self, number: int) -> None:
+        """Stop labelling the batch of a call, which nobody waits for any more."""
+        if self.label_cache is not None and self.label_cache.remove(number):
+            self._listener.on_settled(self, do.GoesUnlabelled(number))
+        else:
+            self.handle(ev.DeliverUnlabelled(number))
+
     def call_answered(self, number: int, samples: int) -> None:
         """Record that the trainer has what came of a call."""
         self._forget(number)
@@ -269,16 +281,25 @@ class EnsembleMember:
             self._profile_recorder.save_if_due(self.content_id, now)
             for link in self.links.values():
                 link.check_deadlines(now)
-        in_store, store_content = 0, ""
+        in_store, calls_in_store, store_content = 0, 0, ""
         if self.label_cache is not None:
             self.label_cache.tick(self.core.contents.switch.awaited, self.ledger.usable, now)
             in_store, store_content = len(self.label_cache), self.label_cache.content_id
-        self.handle(ev.Tick(in_store, store_content, self._coordinator_connected), now)
+            calls_in_store = self.label_cache.calls
+        tick = ev.Tick(in_store, store_content, self._coordinator_connected, calls_in_store)
+        self.handle(tick, now)
 
     # --- the teachers
 
     def _remembered(self, profile: StreamProfile | None) -> None:
         self.handle(ev.ProfileLoaded(profile, time.time()))
+
+    def _on_unfit(self, batch: BatchMetadata, error: errors.UsageError) -> None:
+        """Report a batch that does not fit the settings."""
+        if batch.is_call:
+            self._listener.on_call_failed(batch.number, error)
+        else:
+            self._listener.on_failed(error, False)
 
     def _on_failed_for_good(self, error: errors.EdlError) -> None:
         self._listener.on_failed(error, True)

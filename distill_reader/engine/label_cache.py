@@ -70,6 +70,10 @@ class LabelCache:
         on_ready: receives each batch with its cached labels, in order.
         on_failed: called if the store cannot be used as configured, in this epoch or (True) in
             every epoch.
+        on_unfit: called with a batch that does not fit the settings.
+
+    Attributes:
+        calls: number of queued batches of calls that are not in the ledger yet.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class LabelCache:
         numerics: NumericsPin,
         on_ready: Callable[[BatchMetadata, CachedLabels], None],
         on_failed: Callable[[EdlError, bool], None],
+        on_unfit: Callable[[BatchMetadata, UsageError], None],
     ) -> None:
         assert config.store is not None
         self._config = config
@@ -88,6 +93,8 @@ class LabelCache:
         self._numerics = numerics
         self._on_ready = on_ready
         self._on_failed = on_failed
+        self._on_unfit = on_unfit
+        self.calls = 0
         self._queued: deque[_QueuedBatch] = deque()
         self._requeued = 0  # number of queued batches that the ledger has
         self._keys: dict[int, BatchKeys] = {}  # by batch
@@ -120,8 +127,18 @@ class LabelCache:
     # --- batches
 
     def queue(self, batch: BatchMetadata, now: float) -> None:
-        """Add a batch of the source."""
+        """Add a batch of the source, or of a call."""
         self._queued.append(_QueuedBatch(batch, now))
+        self.calls += batch.is_call
+
+    def remove(self, number: int) -> bool:
+        """Remove a batch if it is queued; returns whether the ledger will never have it."""
+        for queued in self._queued:
+            if queued.batch.number == number:
+                self._queued.remove(queued)
+                self._leaves(queued)
+                return not queued.in_ledger
+        return False
 
     def requeue(self, batch: BatchMetadata, now: float) -> None:
         """Look up a batch of the ledger again, for the current model; later batches wait for it."""
@@ -156,6 +173,7 @@ class LabelCache:
         if not self._opened:
             return
         self.use_content(content_id)
+        unfit: list[tuple[BatchMetadata, UsageError]] = []
         for queued in self._queued:
             if queued.in_lookup or queued.cached is not None:
                 continue
@@ -166,11 +184,16 @@ class LabelCache:
                     queued.cached = NO_LABELS
                     if self._probing_batch is None:
                         self._probing_batch = queued.batch.number
-                case "recall":
-                    self._recall()
-                    self._start_lookup(queued)
-                case "look":
-                    self._start_lookup(queued)
+                case "recall" | "look" as step:
+                    if step == "recall":
+                        self._recall()
+                    try:
+                        self._start_lookup(queued)
+                    except UsageError as error:
+                        unfit.append((queued.batch, error))
+                        queued.cached = NO_LABELS
+        for batch, misfit in unfit:  # which may remove it
+            self._on_unfit(batch, misfit)
         self._deliver()
 
     def insert(
@@ -223,7 +246,7 @@ class LabelCache:
     def reset(self) -> None:
         """Forget every batch."""
         self._queued.clear()
-        self._requeued = 0
+        self._requeued = self.calls = 0
         self._keys.clear()
         self._probing_batch = None
 
@@ -307,7 +330,7 @@ class LabelCache:
             try:
                 known = keys_of_batch(self._lookup_of(batch, replace(self._model, content=content)))
             except UsageError as error:
-                self._on_failed(error, False)
+                self._on_unfit(batch, error)
                 return None
         return known if known is not None and self._is_current(batch) else None
 
@@ -320,13 +343,8 @@ class LabelCache:
         if not queued.batch.can_split:  # it has no separate rows
             queued.cached = NO_LABELS
             return
-        try:
-            self._worker.submit(self._lookup_of(queued.batch, self._model))
-        except UsageError as error:
-            self._on_failed(error, False)
-            queued.cached = NO_LABELS
-        else:
-            queued.in_lookup = True
+        self._worker.submit(self._lookup_of(queued.batch, self._model))
+        queued.in_lookup = True
 
     def _lookup_of(self, batch: BatchMetadata, model: ServiceModel) -> Lookup:
         refs = model_inputs(batch.fields, model.inputs, self._config.feeds)
@@ -354,8 +372,12 @@ class LabelCache:
                 )
             yield array
 
+    def _leaves(self, queued: _QueuedBatch) -> None:
+        self._requeued -= queued.in_ledger
+        self.calls -= queued.batch.is_call and not queued.in_ledger
+
     def _deliver(self) -> None:
         while self._queued and (cached := self._queued[0].cached) is not None:
             queued = self._queued.popleft()
-            self._requeued -= queued.in_ledger
+            self._leaves(queued)
             self._on_ready(queued.batch, cached)

@@ -25,7 +25,14 @@ from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
 from edl.runtime.errors import LabelTimeout, PoisonBatch, RequestRefused, UsageError
 from edl.tests.distill_reader.conftest import StartTeacher
-from edl.tests.distill_reader.readers import NOBODY, Batches, check_epoch, fail, reader_of
+from edl.tests.distill_reader.readers import (
+    NOBODY,
+    Batches,
+    check_epoch,
+    fail,
+    kept_port,
+    reader_of,
+)
 from edl.tests.scripted_teacher import ScriptedTeacher, label, logits_of
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -502,6 +509,67 @@ def test_calls_in_a_training_step_do_not_wait_for_the_loop(teacher: ScriptedTeac
             check(len(batches), pool.label(x_of(len(batches))))
             batches.append(batch)
         check_epoch(source, batches)
+
+
+def test_callers_do_not_keep_the_loop_from_pulling(teacher: ScriptedTeacher) -> None:
+    """More of them than there is room at teachers."""
+
+    def answer_slowly(request: InferRequest) -> dict[str, Array]:
+        time.sleep(0.002)
+        return label(request)
+
+    teacher.behaviour = answer_slowly
+    source, stop = Batches(20), threading.Event()
+    limits = Limits(window=1, window_max=1)
+    with (
+        reader_of(source, teacher, limits=limits) as reader,
+        TeacherPool.of(reader) as pool,
+        ThreadPoolExecutor(16) as threads,
+    ):
+
+        def call() -> None:
+            while not stop.is_set():
+                pool.label(x_of(1))
+
+        callers = [threads.submit(call) for _ in range(16)]
+        wait_until(lambda: reader.stats.calls > 16)
+        try:
+            check_epoch(source, list(reader))
+        finally:
+            stop.set()
+        for caller in callers:
+            caller.result(LONG_S)
+
+
+def test_a_call_without_ids_for_the_store_does_not_end_the_epoch(
+    teacher: ScriptedTeacher, tmp_path: Path
+) -> None:
+    teacher.parameters = {"content_id": "model-1"}
+    source = Batches(50)
+    store = LabelStore(tmp_path / "labels.edl", 1 << 20, sample_ids=[1])
+    with reader_of(source, teacher, store=store) as reader, TeacherPool.of(reader) as pool:
+        iterator = iter(reader)
+        batches = [next(iterator)]
+        with pytest.raises(UsageError, match="sample_ids of the store names field 1"):
+            pool.label(x_of(1), LONG_S)
+        check(2, pool.label((x_of(2), 1000 + np.arange(2)), LONG_S))
+        check_epoch(source, batches + list(iterator))
+
+
+def test_calls_that_end_while_the_store_waits_are_not_labelled(
+    start_teacher: StartTeacher, tmp_path: Path
+) -> None:
+    with kept_port() as port:
+        address = f"127.0.0.1:{port}"
+        with pool_of(address, store=LabelStore(tmp_path / "labels.edl", 1 << 20)) as pool:
+            late = [pool.submit(x_of(number), SHORT_S) for number in range(30)]
+            assert all(isinstance(one.exception(LONG_S), LabelTimeout) for one in late)
+            waiting = pool.submit(x_of(40))
+            teacher = start_teacher(port=port)
+            teacher.parameters = {"content_id": "model-1"}
+            check(40, waiting.result(LONG_S))
+            check(41, pool.label(x_of(41)))
+            assert teacher.requests == 2
 
 
 def test_an_epoch_that_begins_repeats_what_waits(start_teacher: StartTeacher) -> None:
