@@ -65,6 +65,8 @@ class EngineClient:
         stats: the latest stats that an engine sent.
         restarts: engines started after the first.
         calls: the calls that wait for labels.
+        on_epoch_due: called in the receiving thread when teachers of another content wait for the
+            next epoch.
         numbering: held from the numbering of a batch until it is announced, as an engine expects
             growing numbers.
 
@@ -86,6 +88,7 @@ class EngineClient:
         self._stream = stream
         self._ring = ring
         self._on_stats = on_stats
+        self.on_epoch_due: Callable[[], None] | None = None
         self.calls = Calls(
             config.buffer_bytes, lambda: self.stats.get("waiting_for", ""), self._cancel
         )
@@ -386,6 +389,9 @@ class EngineClient:
                 with self._reply_arrived:
                     self._story = (message["batch"], message["lines"])
                     self._reply_arrived.notify_all()
+            case "epoch_due":
+                if self.on_epoch_due is not None:
+                    self.on_epoch_due()
             case "handoff":
                 self._handoff_states[message["service"]] = message["state"]
             case "fatal":

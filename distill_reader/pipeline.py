@@ -232,6 +232,18 @@ class Pipeline:
             raise
         return future
 
+    def serve_calls_only(self) -> None:
+        """Move to an announced content at once: no training loop will begin an epoch for that.
+
+        Calls that wait are sent once more, so that each gets labels of one content.
+        """
+        self.engine.on_epoch_due = partial(self._tasks.submit, self._begin_without_batches)
+
+    def _begin_without_batches(self) -> None:
+        with self._epochs:
+            if not self.closed:
+                self._abandon(empty=False)
+
     def stats(self) -> ReaderStats:
         """Return the statistics: complete at the end of an epoch, else at most 0.2 s old."""
         if os.getpid() == self._pid:  # a forked copy has no engine

@@ -74,6 +74,7 @@ class TeacherPool:
         self._reader = DistilReader(
             (), service=service, coordinator=coordinator, teachers=teachers, job=job, **options
         )
+        self._reader._pipeline.serve_calls_only()
         self._owns_reader, self._closed = True, False
 
     @classmethod

@@ -82,6 +82,9 @@ class Engine:
         self._pulled = 0  # batches of the source, over all epochs
         self._allowed = 0
         self._stream_epoch = 0
+        self._epoch_asked_for = (
+            -1
+        )  # the latest stream epoch that a new content waits for the end of
         self._sequence = -1  # of the latest message that has such a number
 
     def run(self) -> None:
@@ -277,6 +280,11 @@ class Engine:
             self._batch_delivery.execute(instructions)
         if self.members[0].core.calls and (instructions := self._call_delivery.delivery.look(now)):
             self._call_delivery.execute(instructions)
+        if self._epoch_asked_for != self._stream_epoch and any(
+            member.moves_at_epoch for member in self.members
+        ):
+            self._epoch_asked_for = self._stream_epoch
+            self._channel.send("epoch_due")
         self._reporter.report_if_due(now)
         if self._timeline is not None:
             self._timeline.tick(self.members, now)

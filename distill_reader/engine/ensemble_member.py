@@ -169,6 +169,11 @@ class EnsembleMember:
         )
 
     @property
+    def moves_at_epoch(self) -> bool:
+        """Whether the coordinator waits for the next epoch, to move this to another content."""
+        return self._coordinator_connected and self.core.contents.moves_at_epoch
+
+    @property
     def output_kinds(self) -> dict[str, str]:
         """The kinds of outputs that teachers publish, by name."""
         return {one.output: one.kind for one in self.core.contents.kinds.settled.values()}

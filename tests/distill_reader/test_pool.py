@@ -466,6 +466,20 @@ def test_deadlines_hold_while_the_engine_hangs(teacher: ScriptedTeacher) -> None
             os.kill(engine, signal.SIGCONT)
 
 
+def test_a_new_content_begins_an_epoch_for_what_waits(start_teacher: StartTeacher) -> None:
+    gate = Gate()
+    with pool_of(start_teacher(gate)) as pool:
+        waiting = [pool.submit(x_of(number)) for number in range(5)]
+        wait_until(lambda: gate.asked > 0)
+        pipeline = pool._reader._pipeline  # noqa: SLF001  # no user needs it
+        assert pipeline.engine.on_epoch_due is not None
+        pipeline.engine.on_epoch_due()
+        wait_until(lambda: pipeline.stream.data_epoch == 1)
+        gate.open.set()
+        for number, future in enumerate(waiting):
+            check(number, future.result(LONG_S))
+
+
 # --- one engine for a reader and a pool
 
 

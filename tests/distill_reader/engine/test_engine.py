@@ -268,6 +268,20 @@ def test_at_the_epoch_the_old_teachers_get_nothing_more(upgrade: Bench) -> None:
     assert content_of(upgrade) == "new"
 
 
+def test_an_announced_content_asks_once_for_the_next_epoch(upgrade: Bench) -> None:
+    def asked() -> int:
+        upgrade.engine._decide(1.0)  # noqa: SLF001  # as after each event
+        return len(upgrade.told("epoch_due"))
+
+    assert asked() == 0
+    upgrade.assign(OLD, advice=Advice("old", "new", 1), ready=False)
+    assert [asked(), asked()] == [1, 0]
+    upgrade.reset(3, pulled=4, data_epoch=2)
+    assert asked() == 0, "it is held until the coordinator moves it"
+    upgrade.assign(NEW, advice=Advice("new", "", 2))
+    assert asked() == 0
+
+
 def test_a_new_engine_has_the_teachers_of_the_old_one_at_first(upgrade: Bench) -> None:
     member = upgrade.member
     advice = Advice("old", "", 1)
