@@ -184,7 +184,7 @@ class EngineClient:
         Args:
             epoch: number of the stream's epoch that begins.
             data_epoch: epochs begun over the source, this one included.
-            pulled: number that the next batch will have.
+            pulled: batches that came from the source, over all epochs.
         """
         with self._lock:  # after this, no batch of an older epoch is announced
             message = {"kind": "reset", "epoch": epoch, "data_epoch": data_epoch, "pulled": pulled}
