@@ -82,9 +82,7 @@ class Engine:
         self._pulled = 0  # batches of the source, over all epochs
         self._allowed = 0
         self._stream_epoch = 0
-        self._epoch_asked_for = (
-            -1
-        )  # the latest stream epoch that a new content waits for the end of
+        self._epoch_asked_for = -1  # the latest stream epoch whose end a new content waits for
         self._sequence = -1  # of the latest message that has such a number
 
     def run(self) -> None:
