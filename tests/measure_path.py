@@ -1,11 +1,16 @@
-"""Count what one batch costs on its way to a teacher and back: files, and calls of our own Python.
+"""Count files and calls of our own Python on a path: of a batch, of a heartbeat, of a step.
 
-    python tests/measure_path.py [--cpu] [CHECKOUT ...]
+    python tests/measure_path.py [--of batch|heartbeat|step] [--cpu] [CHECKOUT ...]
 
-Trainer, engine and teacher run as processes, with batches of 4.8 MB and an instant model. All calls
-of functions of the package are counted in all of them, between two moments of a steady stream. A
-file counts if it is called at least once for every two batches. Each CHECKOUT is the root of a
-working copy; none: this one.
+- batch: to a teacher and back. Trainer, engine and teacher run as processes, with batches of 4.8 MB
+  and an instant model.
+- heartbeat: of a teacher that begins or ends to drain, until a student has its new assignment. Both
+  are threads of one process; Redis and a service manager are others.
+- step: of `edl student train` with one rank and a small model, without teachers.
+
+All calls of functions of the package are counted in all processes, between two moments of a steady
+stream. A file counts if it is called at least once for every two batches, heartbeats or steps. Each
+CHECKOUT is the root of a working copy; none: this one.
 
 With `--cpu` no calls are counted, as that slows all down: the engine's CPU time is measured, and a
 profiler samples its thread. Time in the system, in numpy and in other libraries counts as that of
@@ -17,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import subprocess
 import sys
 import tempfile
@@ -30,12 +36,19 @@ ROOT = Path(__file__).resolve().parents[1]
 ROWS = 32
 WARM_UP = 200  # batches before counting begins
 COUNTED, COUNTED_CPU = 400, 5000
-OFTEN = 0.5  # least calls per batch for which a file or function counts
+BEATS, STEPS = 40, 200  # that are counted
+#: What is counted -> the ways that it is counted on.
+WAYS = {"batch": ("remote", "same host"), "heartbeat": ("heartbeat",), "step": ("step",)}
+OFTEN = 0.5  # least calls per batch, heartbeat or step for which a file or function counts
 READY_S = 60.0
 TOLD_S = 10.0  # most seconds to wait until all live processes have written their counts
-#: Part of a command line -> name of the process; without any of them it is the trainer.
-PROCESSES = {".predictor": "predictor", ".engine": "engine", " teacher ": "teacher"}
-#: (file, function) -> calls per batch.
+#: Part of a command line -> name of the process; without any of them it is the driver.
+PROCESSES = {
+    ".predictor": "predictor", ".engine": "engine", " teacher ": "teacher",
+    " coordinator ": "manager", "student.rank": "rank", " student ": "node",
+}  # fmt: skip
+DRIVERS = {"heartbeat": "teacher and student", "step": "test"}
+#: (file, function) -> calls per batch, heartbeat or step.
 Calls = Counter[tuple[str, str]]
 #: Beginning of a file's path -> use of the engine's CPU time; the first match applies.
 GROUPS = {
@@ -115,11 +128,37 @@ def instant():
         return {"logits": pixels.astype(numpy.float32) @ matrix}
     return forward, ["x:UINT8:-1,3,224,224"]
 """
+#: A training that tells all processes when to count.
+JOB = f"""
+import os, numpy, paddle
+from pathlib import Path
+folder, steps = Path(os.environ["EDL_PATH_FOLDER"]), 0
+class Samples(paddle.io.Dataset):
+    def __len__(self):
+        return 16 * {STEPS}
+    def __getitem__(self, index):
+        return numpy.full(8, index, "float32"), numpy.array([index], "float32")
+def model():
+    return paddle.nn.Linear(8, 1)
+def loss(outputs, labels):
+    global steps
+    steps += 1
+    if steps == {STEPS}:
+        (folder / "on").touch()
+    if steps == 2 * {STEPS}:
+        (folder / "off").touch()
+    return paddle.nn.functional.mse_loss(outputs, labels)
+def optimizer(parameters):
+    return paddle.optimizer.SGD(1e-9, parameters=parameters)
+def feed(split):
+    return paddle.io.DataLoader(Samples(), batch_size=4)
+"""
 
 
 def main(argv: list[str]) -> int:
     """Print a table: a line for each process and way, two columns for each checkout."""
     parser = argparse.ArgumentParser(prog="tests/measure_path.py", description=__doc__)
+    parser.add_argument("--of", choices=list(WAYS), default="batch", help="default: batch")
     parser.add_argument("--functions", action="store_true", help="list all functions as well")
     parser.add_argument("--cpu", action="store_true", help="measure the engine's CPU time instead")
     parser.add_argument("checkouts", nargs="*", type=Path, help="none: this one")
@@ -127,18 +166,15 @@ def main(argv: list[str]) -> int:
     checkouts = [path.resolve() for path in options.checkouts or [ROOT]]
     names = [path.name if path != ROOT else "this checkout" for path in checkouts]
     if options.cpu:
-        for way, same_host in (("remote", False), ("same host", True)):
+        for way in WAYS["batch"]:
             for name, checkout in zip(names, checkouts, strict=True):
-                print(
-                    "\n".join(
-                        _cpu_lines(f"{way}, {name}", *counts_of(checkout, same_host, cpu=True))
-                    )
-                )
+                engine = counts_of(checkout, way, cpu=True)
+                print("\n".join(_cpu_lines(f"{way}, {name}", *engine)))
         return 0
     print(f"| way | process |{' |'.join(f' {name}: files | calls' for name in names)} |")
     print("|---" * (2 + 2 * len(names)) + "|")
-    for way, same_host in (("remote", False), ("same host", True)):
-        found = [measure(checkout, same_host) for checkout in checkouts]
+    for way in WAYS[options.of]:
+        found = [measure(checkout, way) for checkout in checkouts]
         for process in dict.fromkeys(name for one in found for name in one):
             print(_line(way, process, [one.get(process, Counter()) for one in found]))
         together = [sum(one.values(), Calls()) for one in found]
@@ -153,39 +189,35 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def measure(checkout: Path, same_host: bool) -> dict[str, Calls]:
-    """Return the calls per batch of each process, for a reader and a teacher of a checkout."""
+def measure(checkout: Path, way: str) -> dict[str, Calls]:
+    """Return the calls of each process per batch, heartbeat or step of a checkout."""
     calls: dict[str, Calls] = {}
-    for process in counts_of(checkout, same_host, cpu=False):
-        counts = {(file, function): n / COUNTED for file, function, n in process["counts"]}
-        calls.setdefault(_name(process["command"]), Counter()).update(counts)
+    counted = {"heartbeat": BEATS, "step": STEPS}.get(way, COUNTED)
+    for process in counts_of(checkout, way, cpu=False):
+        counts = {(file, function): n / counted for file, function, n in process["counts"]}
+        calls.setdefault(_name(process["command"], way), Counter()).update(counts)
     return {name: calls[name] for name in sorted(calls) if sum(calls[name].values()) >= 1}
 
 
-def counts_of(checkout: Path, same_host: bool, *, cpu: bool) -> list[dict[str, Any]]:
-    """Run a reader and a teacher of a checkout; return the counts of each process.
+def counts_of(checkout: Path, way: str, *, cpu: bool) -> list[dict[str, Any]]:
+    """Run the processes of a checkout; return the counts of each.
 
     Args:
         checkout: root of a working copy.
-        same_host: let the reader use shared memory.
+        way: one of `WAYS`; on "same host" the reader uses shared memory.
         cpu: sample CPU time instead of counting calls.
     """
     with tempfile.TemporaryDirectory(prefix="edl-path-") as name:
         folder = Path(name)
         (folder / "sitecustomize.py").write_text(COUNTING)
         (folder / "path_model.py").write_text(MODEL)
+        (folder / "path_job.py").write_text(JOB)
         package = f"{(checkout / 'src' / 'edl')}/"
         environment = {
             **os.environ, FOLDER: name, PACKAGE: package, CPU: str(int(cpu)),
             "PYTHONPATH": f"{name}{os.pathsep}{checkout / 'src'}",
         }  # fmt: skip
-        words = [
-            sys.executable,
-            "-P",
-            str(Path(__file__).resolve()),
-            "--drive",
-            str(int(same_host)),
-        ]
+        words = [sys.executable, "-P", str(Path(__file__).resolve()), "--drive", way]
         subprocess.run(words, env=environment, check=True, timeout=600)
         return [json.loads(file.read_text()) for file in folder.glob("*.json")]
 
@@ -217,11 +249,69 @@ def drive(same_host: bool) -> None:
                 if number == WARM_UP + counted:
                     (folder / "off").touch()
                     break
-            deadline = time.monotonic() + TOLD_S  # an old checkout has no helper for this
-            while _silent(folder) and time.monotonic() < deadline:
-                time.sleep(0.02)
+            _wait_for_counts(folder)
     finally:
         teacher.stop()
+
+
+def drive_heartbeats() -> None:
+    """Run two teachers and a student; tell all processes when to count."""
+    from edl.coordinator import Heartbeat, Subscription, connect
+    from edl.proto import coordinator_pb2 as pb
+    from edl.runtime.supervise import python_command, start
+
+    folder, ttl_s = Path(os.environ[FOLDER]), 2.0
+    words = ("coordinator", "serve", "--no-admission", "--ttl", ttl_s)
+    manager = start(python_command("coordinator", "edl", *words))
+    try:
+        url = manager.expect(r"^coordinator ready: (\S+) manager (\S+)$", READY_S)[1]
+        facts = {"incarnation": "1", "address": "127.0.0.1:1", "state": "serving"}
+        beats = [
+            Heartbeat(connect(url), "teachers", "s", name, told.copy, ttl_s)
+            for name, told in (("changing", facts), ("other", dict(facts)))
+        ]
+        for beat in beats:
+            beat.start()
+        assigned: queue.SimpleQueue[int] = queue.SimpleQueue()
+        student = Subscription(url, "s", "job/0")
+        student.start(lambda assignment: assigned.put(len(assignment.teachers)))
+        student.report(pb.StudentReport(want=2, state="steady"))
+        time.sleep(4 * ttl_s)  # the manager's recovery is over
+        (folder / "on").touch()
+        time.sleep(0.1)
+        for number in range(BEATS):
+            facts["state"], want = ("serving", 2) if number % 2 else ("draining", 1)
+            beats[0].update()
+            while assigned.get(timeout=READY_S) != want:
+                pass
+        (folder / "off").touch()
+        _wait_for_counts(folder)
+        student.stop()
+        for beat in beats:
+            beat.stop()
+    finally:
+        manager.stop()
+
+
+def drive_steps() -> None:
+    """Run a training that tells all processes when to count."""
+    from edl.runtime.supervise import python_command, start
+
+    folder = Path(os.environ[FOLDER])
+    words = ("student", "train", folder / "path_job.py", "--checkpoint", folder / "ckpt")
+    node = start(python_command("node", "edl", *words, "--steps", 100 * STEPS))
+    try:
+        while not (folder / "off").exists():
+            assert node.wait(0.1) is None, node.tail()
+        _wait_for_counts(folder)
+    finally:
+        node.stop()
+
+
+def _wait_for_counts(folder: Path) -> None:
+    deadline = time.monotonic() + TOLD_S  # an old checkout has no helper for this
+    while _silent(folder) and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def _silent(folder: Path) -> list[str]:
@@ -230,9 +320,9 @@ def _silent(folder: Path) -> list[str]:
     return [pid for pid in begun if not (folder / f"{pid}.json").exists()]
 
 
-def _name(command: list[str]) -> str:
-    words = " ".join(command)
-    return next((name for sign, name in PROCESSES.items() if sign in words), "trainer")
+def _name(command: list[str], way: str) -> str:
+    words, driver = " ".join(command), DRIVERS.get(way, "trainer")
+    return next((name for sign, name in PROCESSES.items() if sign in words), driver)
 
 
 def _cpu_lines(what: str, engine: Mapping[str, Any]) -> list[str]:
@@ -267,6 +357,7 @@ def _files(calls: Calls) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--drive"]:
-        drive(sys.argv[2] == "1")
+        drivers = {"heartbeat": drive_heartbeats, "step": drive_steps}
+        drivers.get(sys.argv[2], lambda: drive(sys.argv[2] == "same host"))()
         sys.exit(0)
     sys.exit(main(sys.argv[1:]))
