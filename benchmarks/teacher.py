@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from ..coordinator.embedded import start_embedded
-from ..coordinator.registry import keys
+from ..coordinator.registry.schema import lease_set
 from ..distill_reader import DistilReader
 from ..mesh.local import TEACHER_READY
 from ..proto.arena import Array
@@ -138,7 +138,8 @@ def resnet(layers: int, batches: int) -> BareAndServed:
         if far != ANY_CORE:
             options += ("--devices", f"cpu:{far}")
         address = _teacher(stack, model, options, socket_core=near)
-        module, leases = "edl.benchmarks.teachers.latency_probe", keys.leases("teachers", SERVICE)
+        module = "edl.benchmarks.teachers.latency_probe"
+        leases = lease_set("teachers", SERVICE).deadlines
         probe = Child(
             stack, "the latency probe", module, address, near, url, leases, TEACHER, TTL_S
         )

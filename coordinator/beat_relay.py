@@ -23,7 +23,7 @@ from typing import Final
 
 from ..runtime.errors import EdlError
 from .registry import Beat, Kind, MemberBeat, Registry
-from .registry.keys import check_member, check_service
+from .registry.schema import check_member, check_service
 from .store import Store
 
 log = logging.getLogger(__name__)

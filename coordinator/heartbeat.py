@@ -14,7 +14,7 @@ from typing import Final
 from ..runtime.errors import AccessError, LeaseSuperseded, RegistryUnavailable
 from ..scheduler.leadership import BEATS_PER_TTL
 from .registry import Beat, Kind, Registry
-from .registry.records import GIVEN_UP, are_volatile, concerns_managers
+from .registry.schema import GIVEN_UP, are_volatile, concerns_managers
 from .store.records import PLAIN_TTLS
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from ..runtime.errors import RetryableError, UsageError
 from .machines.board import MachineBoard
 from .machines.deployment_fields import is_content, parse_options
 from .machines.records import Deployment
-from .registry import Member, Plan, Registry, keys
+from .registry import Member, Plan, Registry
+from .registry.schema import check_member, check_service
 
 _NEAR = 3
 _ATTEMPTS = 5
@@ -42,7 +43,7 @@ def drain(
         raise UsageError("name either a teacher or a host whose teachers are to drain")
     services = _services(registry, service)
     if teacher_id:
-        keys.check_member("teachers", teacher_id)
+        check_member("teachers", teacher_id)
         asked = [(name, teacher_id) for name in services]
     else:
         asked = [
@@ -78,7 +79,7 @@ def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
     """
     if at not in _AT:
         raise UsageError(f"an upgrade happens at 'epoch' or 'now', not at {at!r:.40}")
-    _services(registry, keys.check_service(service))
+    _services(registry, check_service(service))
     for _ in range(_ATTEMPTS):
         teachers = registry.members("teachers", service)
         students = registry.members("students", service)
@@ -267,7 +268,7 @@ def undeploy(board: MachineBoard, service: str) -> str:
         RetryableError: others keep changing the deployment.
         RegistryUnavailable: the registry does not answer.
     """
-    keys.check_service(service)
+    check_service(service)
     for _ in range(_DEPLOY_ATTEMPTS):  # as above
         standing = {one.service: one for one in board.deployments() if not one.withdrawn}
         if service not in standing:

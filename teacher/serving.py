@@ -12,7 +12,7 @@ from ..coordinator.beat_relay import RelayedRegistry
 from ..coordinator.config import join_address
 from ..coordinator.heartbeat import Heartbeat
 from ..coordinator.registry import Registry, connect, with_patience
-from ..coordinator.registry.keys import check_member, check_service
+from ..coordinator.registry.schema import check_member, check_service
 from ..proto.security import AccessControl
 from ..proto.security.certificates import export_expiry
 from ..runtime.errors import EdlError, ProcessFailed, StartCancelled

@@ -7,7 +7,7 @@ from edl.coordinator.jobs import keys as job_keys
 from edl.coordinator.queue import QueueBoard
 from edl.coordinator.queue import keys as queue_keys
 from edl.coordinator.registry import Registry
-from edl.coordinator.registry import keys as registry_keys
+from edl.coordinator.registry.schema import service_keys
 from edl.coordinator.store import Leads, Store
 from edl.coordinator.store.memory_store import MemoryStore
 
@@ -26,7 +26,7 @@ def fence(store: Store, key: str, holder: str) -> Leads:
 
 def of_service(registry: Registry, holder: str, service: str = "s") -> Leads:
     """Return the fence of a manager that leads a service."""
-    return fence(registry.store, registry_keys.leader(service), holder)
+    return fence(registry.store, service_keys(service).leader, holder)
 
 
 def of_job(board: JobBoard, job: str, node: str) -> Leads:

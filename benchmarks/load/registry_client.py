@@ -7,8 +7,8 @@ import time
 from functools import partial
 from typing import Final, Self
 
-from ...coordinator.registry import FACTS_TTLS, MemberBeat, keys
-from ...coordinator.registry.registry import lease_set
+from ...coordinator.registry import FACTS_TTLS, MemberBeat
+from ...coordinator.registry.schema import SERVICES, lease_set
 from ...coordinator.store.records import PLAIN_TTLS
 from ...coordinator.store.redis_connection import Call, script
 from ...coordinator.store.redis_leases import (
@@ -62,7 +62,7 @@ class RegistryClient:
         """Load the scripts into Redis, add the service, and return a client of it."""
         for name in ("register", "beat"):
             text(await connections[0].ask(command("SCRIPT", "LOAD", script(name)[0])))
-        integers(await connections[0].ask(command("ZADD", keys.SERVICES, 1, service)))
+        integers(await connections[0].ask(command("ZADD", SERVICES, 1, service)))
         return cls(connections, service, ttl_s, address)
 
     async def register(self, name: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from ...runtime.errors import LeaseSuperseded
-from ..registry import keys as registry_keys
+from ..registry.schema import check_service
 from ..store import (
     Append,
     Beat,
@@ -170,7 +170,7 @@ class MachineBoard:
         Returns:
             Whether it was deleted: False if another one leads, or it was deployed again.
         """
-        registry_keys.check_service(service)
+        check_service(service)
         stands = self.store.fields(keys.DEPLOYMENTS, [service])[0] or ""
         deployment = _deployment_of(service, stands)
         if deployment is None or not deployment.withdrawn:

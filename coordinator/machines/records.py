@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal, Self
 
 from ...runtime.errors import UsageError
-from ..registry import keys as registry_keys
+from ..registry.schema import check_service
+from ..store.records import is_name
 from .deployment_fields import check_content, check_options, check_url
 
 #: State of a machine. yielded: its owner uses it; failing: it cannot carry out its order, and tries
@@ -57,7 +58,7 @@ class Deployment:
     since_ms: int = 0
 
     def __post_init__(self) -> None:
-        registry_keys.check_service(self.service)
+        check_service(self.service)
         check_url(self.model_url)
         check_content(self.content_id)
         check_options(self.options)
@@ -207,7 +208,7 @@ class Report:
                 found[one.name] = given[:_TEXT] if isinstance(given, str) else given
         if found.get("state") not in STATES:
             found.pop("state", None)
-        if not registry_keys.is_service(found.get("service", "")):
+        if not is_name(found.get("service", "")):
             found.pop("service", None)
         return cls(**found)
 

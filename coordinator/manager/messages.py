@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from ...proto import coordinator_pb2 as pb
 from ..registry import Member
-from ..registry.records import LogEntry
+from ..registry.schema import LogEntry
 
 _M = TypeVar("_M", bound=Message)
 

@@ -12,7 +12,7 @@ from ...scheduler import leadership
 from ...scheduler.admission import Admission, ProbeOutcome, TeacherIdentity
 from ...scheduler.debounce import StarvationLog
 from ..registry import Changes, Epoch, Member, Row
-from ..registry.records import GIVEN_UP
+from ..registry.schema import GIVEN_UP
 from ..store.records import DRAIN
 from .messages import number_of, report_from
 from .stored_records import PendingChanges

@@ -18,7 +18,7 @@ from ...proto import coordinator_pb2 as pb
 from ...proto.protocols import PROTOCOL_VERSION
 from ...runtime.errors import EdlError, Forbidden, LeaseSuperseded
 from ..registry import Beat, Epoch, Member, MemberBeat, Registry, Row
-from ..registry.records import concerns_managers
+from ..registry.schema import concerns_managers
 from .messages import MANAGER, report_facts, teacher_from
 
 #: Facts of a teacher that students need; other changes are not sent.

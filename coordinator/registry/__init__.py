@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ...runtime.errors import RegistryUnavailable, StartCancelled
 from ..store import FACTS_TTLS, Beat, Changes, Leads, Member, MemberBeat, SweepPermit, open_store
-from .records import (
+from .registry import Registry
+from .schema import (
     DesiredCount,
     Epoch,
     Kind,
@@ -18,7 +19,6 @@ from .records import (
     Table,
     concerns_managers,
 )
-from .registry import Registry
 
 if TYPE_CHECKING:
     from ...runtime.lifecycle import Stop

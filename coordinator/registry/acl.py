@@ -10,7 +10,7 @@ from ..jobs import keys as job_keys
 from ..machines import keys as machine_keys
 from ..queue import keys as queue_keys
 from ..store.redis_connection import WRITE_CHECK
-from . import keys
+from .schema import MANAGERS, SERVICES, check_service, lease_set
 
 READER: Final = "edl-reader"
 STUDENT: Final = "edl-student"
@@ -48,7 +48,7 @@ _STUDENT: Final = (
 
 def teacher(service: str) -> str:
     """Return the user name of a service's teachers."""
-    return f"edl-teacher-{keys.check_service(service)}"
+    return f"edl-teacher-{check_service(service)}"
 
 
 def users(service: str) -> list[str]:
@@ -91,29 +91,20 @@ def rules(service: str, secrets: Mapping[str, str] | None = None) -> list[str]:
 
 
 def _teacher_rules(service: str) -> str:
-    own = " ".join(
-        f"~{key}"
-        for key in (
-            keys.leases("teachers", service),
-            f"{keys.facts_prefix('teachers', service)}*",
-            keys.changes("teachers", service),
-        )
-    )
-    return f"{own} {_CONNECT} {_SCRIPTS} {_TEACHER} (+zadd %W~{keys.SERVICES})"
+    return f"{_teachers(service)} {_CONNECT} {_SCRIPTS} {_TEACHER} (+zadd %W~{SERVICES})"
+
+
+def _teachers(service: str) -> str:
+    """Return the patterns of all keys of a service's teachers."""
+    teachers = lease_set("teachers", service)
+    return f"~{teachers.deadlines} ~{teachers.facts}* ~{teachers.changes}"
 
 
 def _agent_rules() -> str:
     machines = machine_keys.MACHINES
     board = f"~{machines.deadlines} ~{machines.facts}* %R~{machine_keys.ORDERS}"
-    any_teacher = " ".join(
-        f"~{key.replace(_ANY, '*')}"
-        for key in (
-            keys.leases("teachers", _ANY),
-            f"{keys.facts_prefix('teachers', _ANY)}*",
-            keys.changes("teachers", _ANY),
-        )
-    )
-    allowed = f"{_CONNECT} {_SCRIPTS} {_TEACHER} {_MACHINE} (+zadd %W~{keys.SERVICES})"
+    any_teacher = _teachers(_ANY).replace(_ANY, "*")
+    allowed = f"{_CONNECT} {_SCRIPTS} {_TEACHER} {_MACHINE} (+zadd %W~{SERVICES})"
     return f"{board} {any_teacher} {allowed}"
 
 
@@ -127,7 +118,7 @@ def _student_rules() -> str:
 
 
 def _managers_addresses() -> str:
-    return f"%R~{keys.MANAGERS} %R~{keys.facts_prefix('managers', '')}*"
+    return f"%R~{MANAGERS} %R~{lease_set('managers', '').facts}*"
 
 
 def _line(user: str, secrets: Mapping[str, str], rest: str) -> str:

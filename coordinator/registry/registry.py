@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence, Sized
 from typing import Final
 
-from ...runtime.errors import LeaseSuperseded
+from ...runtime.errors import LeaseSuperseded, UsageError
 from ..store import (
     Append,
     Beat,
@@ -18,7 +17,6 @@ from ..store import (
     FieldIs,
     Keep,
     Leads,
-    LeaseSet,
     Member,
     MemberBeat,
     NumberIs,
@@ -29,9 +27,9 @@ from ..store import (
     Store,
     SweepPermit,
 )
-from ..store.records import is_member, number
-from . import keys
-from .records import (
+from ..store.records import is_member, is_name, number
+from .schema import (
+    SERVICES,
     DesiredCount,
     Epoch,
     Kind,
@@ -41,9 +39,12 @@ from .records import (
     ServiceLeadership,
     Table,
     are_volatile,
+    check_member,
     concerns_managers,
+    lease_set,
     log_entry,
     pack_row,
+    service_keys,
     unpack_row,
 )
 
@@ -134,10 +135,10 @@ class Registry:
             Ids held by a greater incarnation.
         """
         for member in members:
-            keys.check_member(kind, member)
+            check_member(kind, member)
         leases = lease_set(kind, service)
         if kind != "managers" and members:
-            self.store.sign(keys.SERVICES, service)
+            self.store.sign(SERVICES, service)
         return self._leases.register(leases, members, ttl_s)
 
     def beat(
@@ -166,7 +167,7 @@ class Registry:
             UNKNOWN also if another incarnation holds the lease.
         """
         told = facts or {}
-        keys.check_member(kind, member)
+        check_member(kind, member)
         noted = concerns_managers(kind, told) if concerns is None else concerns
         beat = MemberBeat(member, incarnation, told, noted, are_volatile(told))
         return self.send_beat(kind, service, beat, ttl_s)
@@ -193,12 +194,12 @@ class Registry:
 
         Its state is "draining" from now on, and its next heartbeat returns DRAIN.
         """
-        keys.check_member("teachers", teacher_id)
+        check_member("teachers", teacher_id)
         return self._leases.request_drain(lease_set("teachers", service), teacher_id)
 
     def leave(self, kind: Kind, service: str, member: str, incarnation: int | None = None) -> bool:
         """End a lease at once; False if there is none, or another incarnation holds it."""
-        keys.check_member(kind, member)
+        check_member(kind, member)
         return self._leases.leave(lease_set(kind, service), member, incarnation)
 
     # --- readers
@@ -210,7 +211,7 @@ class Registry:
     def read(self, kind: Kind, service: str, names: Sequence[str]) -> list[Member]:
         """Return the named members that have facts, in that order, expired ones included."""
         for name in names:
-            keys.check_member(kind, name)
+            check_member(kind, name)
         return self._leases.read(lease_set(kind, service), names)
 
     def names(self, kind: Kind, service: str) -> set[str]:
@@ -243,7 +244,7 @@ class Registry:
 
     def _named(self) -> list[tuple[str, bool, bool]]:
         """Return for each known service whether it has members and whether it has a log."""
-        names = [name for name in self.store.signed(keys.SERVICES) if keys.is_service(name)]
+        names = [name for name in self.store.signed(SERVICES) if is_name(name)]
         found = iter(
             self.store.exist(
                 [
@@ -252,7 +253,7 @@ class Registry:
                     for key in (
                         lease_set("teachers", name).deadlines,
                         lease_set("students", name).deadlines,
-                        keys.events(name),
+                        service_keys(name).events,
                     )
                 ]
             )
@@ -263,7 +264,7 @@ class Registry:
             named.append((name, teachers or students, events))
             if not (teachers or students or events):
                 # The age protects a member that has added its service and is about to register.
-                self.store.forget(keys.SERVICES, name, _FORGET_AGE_S)
+                self.store.forget(SERVICES, name, _FORGET_AGE_S)
         return named
 
     # --- leadership and the assignment table
@@ -273,21 +274,22 @@ class Registry:
 
         The epoch of the table is read afterwards, in a step of its own.
         """
+        keys = service_keys(service)
         kept = {
-            keys.assignment(service): _TABLE_S,
-            keys.assignment_changes(service): _TABLE_S,
-            keys.admitted(service): _TABLE_S,
-            keys.events(service): _LOG_S,
-            keys.plan(service): _PLAN_S,
+            keys.assignment: _TABLE_S,
+            keys.assignment_changes: _TABLE_S,
+            keys.admitted: _TABLE_S,
+            keys.events: _LOG_S,
+            keys.plan: _PLAN_S,
         }
-        led = self.store.lead(keys.leader(service), holder, ttl_s, keep_s=kept, identify=True)
+        led = self.store.lead(keys.leader, holder, ttl_s, keep_s=kept, identify=True)
         epoch = self._epoch(service)
-        fence = Leads(keys.leader(service), led.holder, led.token)
+        fence = Leads(keys.leader, led.holder, led.token)
         return ServiceLeadership(fence, epoch, led.registry_id, led.time_ms)
 
     def resign(self, service: str, holder: str) -> bool:
         """Give the leadership back; False if `holder` does not have it."""
-        return self.store.resign(keys.leader(service), holder)
+        return self.store.resign(service_keys(service).leader, holder)
 
     def write(
         self,
@@ -316,10 +318,11 @@ class Registry:
         Raises:
             UsageError: `epoch` is not above `expected`.
         """
-        keys.check_epochs(expected, epoch, rows)
-        table, changed = keys.assignment(service), keys.assignment_changes(service)
+        _check_epochs(expected, epoch, rows)
+        keys = service_keys(service)
+        table, changed = keys.assignment, keys.assignment_changes
         packed = {
-            keys.check_member("students", student): None if row is None else pack_row(row)
+            check_member("students", student): None if row is None else pack_row(row)
             for student, row in rows.items()
         }
         header: dict[str, str | int | None] = {"=term": epoch[0], "=counter": epoch[1]}
@@ -329,9 +332,9 @@ class Registry:
             header["=floor"] = epoch[1]
         changes += [Put(table, header), PutRows(table, changed, epoch[1], _KEPT, packed)]
         if admitted:
-            changes.append(Put(keys.admitted(service), admitted))
+            changes.append(Put(keys.admitted, admitted))
         changes += [self._append(service, event) for event in events]
-        changes.append(Keep([table, changed, keys.admitted(service)], _TABLE_S))
+        changes.append(Keep([table, changed, keys.admitted], _TABLE_S))
         fenced: list[Condition] = [
             fence,
             Once(table, secrets.token_hex(8)),
@@ -343,8 +346,9 @@ class Registry:
         """Return rows written since an epoch; all rows if it is None or of another term."""
         if since is not None and self._epoch(service) == since:  # cheaper than the script
             return Table(since, full=False)
+        keys = service_keys(service)
         full, epoch, found = self.store.changed_rows(
-            keys.assignment(service), keys.assignment_changes(service), since
+            keys.assignment, keys.assignment_changes, since
         )
         rows: dict[str, Row] = {}
         gone: list[str] = []
@@ -359,12 +363,12 @@ class Registry:
         return Table(epoch, rows, tuple(gone), full)
 
     def _epoch(self, service: str) -> Epoch:
-        term, counter = self.store.fields(keys.assignment(service), ["=term", "=counter"])
+        term, counter = self.store.fields(service_keys(service).assignment, ["=term", "=counter"])
         return number(term or ""), number(counter or "")
 
     def admitted(self, service: str) -> dict[str, int]:
         """Return teacher id -> incarnation that passed its probe."""
-        (found,) = self.store.read(keys.admitted(service))
+        (found,) = self.store.read(service_keys(service).admitted)
         return {
             teacher: number(incarnation)
             for teacher, incarnation in found.items()
@@ -375,14 +379,15 @@ class Registry:
 
     def events(self, service: str, after: str = "", last: int = 0) -> list[LogEntry]:
         """Return events after an id, oldest first; with `last`, only the latest `last`."""
-        return [log_entry(one) for one in self.store.log(keys.events(service), after, last=last)]
+        found = self.store.log(service_keys(service).events, after, last=last)
+        return [log_entry(one) for one in found]
 
     def note(self, service: str, entries: Sequence[LogEntry]) -> None:
         """Append to the log without a leadership."""
         if entries:
             appends = [self._append(service, entry) for entry in entries]
             self.store.commit([], appends)
-            self.store.sign(keys.SERVICES, service)  # lists the service for `logs`
+            self.store.sign(SERVICES, service)  # lists the service for `logs`
 
     def _append(self, service: str, entry: LogEntry) -> Append:
         fields = {
@@ -392,13 +397,13 @@ class Registry:
             "before": " ".join(entry.before),
             "after": " ".join(entry.after),
         }
-        return Append(keys.events(service), fields, self._events_kept, _LOG_S, exact=False)
+        return Append(service_keys(service).events, fields, self._events_kept, _LOG_S, exact=False)
 
     # --- declared content and number of teachers
 
     def plan(self, service: str) -> Plan:
         """Return the declared content of a service."""
-        (found,) = self.store.read(keys.plan(service))
+        (found,) = self.store.read(service_keys(service).plan)
         return Plan(
             found.get("content_id", ""),
             found.get("next_content_id", ""),
@@ -409,7 +414,7 @@ class Registry:
 
     def set_plan(self, service: str, plan: Plan, expected_version: int) -> bool:
         """Write a plan as version `expected_version` + 1; False if the version is another one."""
-        stands = NumberIs(keys.plan(service), "version", expected_version)
+        stands = NumberIs(service_keys(service).plan, "version", expected_version)
         return self.store.commit([stands], _put_plan(service, plan, expected_version)) == 0
 
     def move_plan(
@@ -427,14 +432,15 @@ class Registry:
         Returns:
             Whether it was written: False if another one leads, or table or plan has changed.
         """
-        stands = NumberIs(keys.plan(service), "version", plan.version)
-        conditions: list[Condition] = [fence, *_stands_at(keys.assignment(service), epoch), stands]
+        keys = service_keys(service)
+        stands = NumberIs(keys.plan, "version", plan.version)
+        conditions: list[Condition] = [fence, *_stands_at(keys.assignment, epoch), stands]
         changes = [*_put_plan(service, plan, plan.version), self._append(service, entry)]
         return self.store.commit(conditions, changes) == 0
 
     def desired(self, service: str) -> DesiredCount | None:
         """Return the number of teachers that a service should have; None: unknown."""
-        (found,) = self.store.read(keys.desired(service))
+        (found,) = self.store.read(service_keys(service).desired)
         count = found.get("count", "")
         if not (count.isascii() and count.isdigit() and len(count) <= 9):
             return None
@@ -456,7 +462,7 @@ class Registry:
         Returns:
             Whether it was written: False if another one leads.
         """
-        key = keys.desired(service)
+        key = service_keys(service).desired
         before = self.store.fields(key, ["count"])[0] or ""
         changes: list[Change] = [Put(key, {"count": count, "reason": reason}), Stamp(key, "at_ms")]
         if before != str(count):
@@ -468,20 +474,14 @@ class Registry:
         return self.store.commit([fence, FieldIs(key, "count", before)], changes) == 0
 
 
-@lru_cache(maxsize=4096)
-def lease_set(kind: Kind, service: str) -> LeaseSet:
-    """Return the lease set of one kind of members of a service; managers follow it.
-
-    Raises:
-        UsageError: the name of the service is invalid.
-    """
-    return LeaseSet(
-        keys.leases(kind, service), keys.facts_prefix(kind, service), keys.changes(kind, service)
-    )
-
-
 def _known(beat: Beat) -> Beat:
     return Beat.UNKNOWN if beat is Beat.SUPERSEDED else beat
+
+
+def _check_epochs(expected: Epoch, epoch: Epoch, rows: Sized) -> None:
+    """Raise UsageError if the epochs would hide a write from readers of the table."""
+    if epoch < expected or (rows and epoch == expected) or min(*expected, *epoch) < 0:
+        raise UsageError(f"a table at {expected} cannot be written as {epoch}: epochs must grow")
 
 
 def _stands_at(table: str, epoch: Epoch) -> list[NumberIs]:
@@ -489,7 +489,7 @@ def _stands_at(table: str, epoch: Epoch) -> list[NumberIs]:
 
 
 def _put_plan(service: str, plan: Plan, version: int) -> list[Change]:
-    key = keys.plan(service)
+    key = service_keys(service).plan
     fields: dict[str, str | int | None] = {
         "content_id": plan.content_id,
         "next_content_id": plan.next_content_id,

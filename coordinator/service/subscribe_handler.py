@@ -35,7 +35,7 @@ from ...scheduler.circuit_breakers import IN_WORDS
 from ..calling.discovery import BEAT_METADATA, SECRET_METADATA
 from ..limits import ManagerLimits, Places
 from ..manager.student_sessions import StudentOwner
-from ..registry import keys
+from ..registry.schema import check_member, check_service
 from .call_guard import CallGuard, Context, parsed
 
 
@@ -285,8 +285,8 @@ def check_report(
         WireError: another field is invalid.
     """
     check_version(report.protocol_version)
-    keys.check_service(report.service)
-    keys.check_member("students", report.student_id)
+    check_service(report.service)
+    check_member("students", report.student_id)
     lists = (
         report.teachers,
         report.stragglers,
@@ -299,7 +299,7 @@ def check_report(
     if named > limits.held:
         raise WireError(f"a report names {named} teachers; at most {limits.held}")
     for teacher in chain.from_iterable(lists):
-        keys.check_member("teachers", teacher)
+        check_member("teachers", teacher)
     if len(report.ejected) != len(report.ejected_for) or not _CAUSES.issuperset(report.ejected_for):
         raise WireError(
             f"a report needs one of {sorted(_CAUSES)} as the cause of each ejected teacher"

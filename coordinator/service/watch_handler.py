@@ -20,7 +20,8 @@ from ...runtime.errors import (
 from ..calling.discovery import VERSION_METADATA
 from ..limits import ManagerLimits, Places
 from ..manager.messages import event_message
-from ..registry import LogEntry, Registry, keys
+from ..registry import LogEntry, Registry
+from ..registry.schema import check_service
 from ..store.records import log_position
 from .call_guard import CallGuard, Context, parsed
 from .unary_handlers import in_thread
@@ -184,7 +185,7 @@ class WatchHandler:
                     raise WireError("the call ended without a complete request")
                 request = parsed(pb.WatchRequest(), data)
                 if request.service:
-                    keys.check_service(request.service)
+                    check_service(request.service)
                 await self._serve(request, context)
         except Exception as error:
             await self._guard.refuse(context, error)

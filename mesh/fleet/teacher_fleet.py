@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ...coordinator.contexts import MeshContext
-from ...coordinator.registry.keys import check_member, check_service
+from ...coordinator.registry.schema import check_member, check_service
 from ...runtime.errors import ProcessFailed, UsageError
 from ...runtime.lifecycle import Stop
 from ...runtime.supervise import Command, Process, describe_exit, start, stop_all

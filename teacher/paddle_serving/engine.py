@@ -20,7 +20,7 @@ from typing import Any, Final
 from ...coordinator.config import is_wildcard, join_address
 from ...coordinator.embedded import free_port
 from ...coordinator.registry import connect
-from ...coordinator.registry.keys import check_member, check_service
+from ...coordinator.registry.schema import check_member, check_service
 from ...proto.clients import LabelRequest, TeacherClient, open_client
 from ...proto.clients.paddle_serving import NUMBERS
 from ...proto.datatypes import TensorSpec

@@ -22,7 +22,7 @@ from ... import __version__
 from ...coordinator.config import join_address
 from ...coordinator.heartbeat import Heartbeat
 from ...coordinator.registry import Registry, connect
-from ...coordinator.registry.keys import check_member, check_service
+from ...coordinator.registry.schema import check_member, check_service
 from ...proto import inference_pb2 as pb
 from ...proto.clients import open_client
 from ...proto.protocols import OIP

@@ -9,7 +9,7 @@ import pytest
 
 from edl.coordinator import Registry
 from edl.coordinator.registry import LogEntry, Plan, Row
-from edl.coordinator.registry.records import DesiredCount
+from edl.coordinator.registry.schema import DesiredCount
 from edl.runtime.errors import UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Registries
 from edl.tests.stores import of_service

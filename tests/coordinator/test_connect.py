@@ -16,8 +16,8 @@ import redis
 from redis.crc import key_slot
 
 from edl.coordinator import connect
-from edl.coordinator.registry import Kind, acl, keys, with_patience
-from edl.coordinator.registry.registry import lease_set
+from edl.coordinator.registry import Kind, acl, with_patience
+from edl.coordinator.registry.schema import lease_set, service_keys
 from edl.coordinator.serve import ServeConfig, serve
 from edl.coordinator.store.records import is_member, log_position
 from edl.coordinator.store.redis_url import (
@@ -237,13 +237,13 @@ def test_a_service_that_could_mean_something_else_is_refused(service: str) -> No
 @pytest.mark.parametrize("kind", ["teachers", "students", "managers"])
 def test_all_keys_of_one_script_lie_in_one_cluster_slot(kind: Kind) -> None:
     service = "" if kind == "managers" else "s"
-    members = [lease_set(kind, service).facts + name for name in ("job/0", "[::1]:5000")]
-    assert all(key.startswith(keys.facts_prefix(kind, service)) for key in members)
-    others = [keys.leases(kind, service), keys.changes(kind, service)]
-    assert not any(key.startswith(keys.facts_prefix(kind, service)) for key in others)
+    leases = lease_set(kind, service)
+    members = [leases.facts + name for name in ("job/0", "[::1]:5000")]
+    others = [leases.deadlines, leases.changes]
+    assert not any(key.startswith(leases.facts) for key in others)
     tables = ("leader", "assignment", "assignment_changes", "admitted", "plan", "events")
     if service:
-        others += [getattr(keys, name)(service) for name in tables]
+        others += [getattr(service_keys(service), name) for name in tables]
         assert others[2:] == [f"edl:{{s}}:{name.replace('_', ':')}" for name in tables]
     assert len({key_slot(key.encode()) for key in [*members, *others]}) == 1
     assert len({*members, *others}) == len(members) + len(others)

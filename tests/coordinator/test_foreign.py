@@ -13,7 +13,8 @@ import redis
 
 from edl.coordinator.manager.messages import report_facts, report_from, teacher_from
 from edl.coordinator.manager.overview import Overview
-from edl.coordinator.registry import Leads, LogEntry, Member, MemberBeat, Plan, Registry, Row, keys
+from edl.coordinator.registry import Leads, LogEntry, Member, MemberBeat, Plan, Registry, Row
+from edl.coordinator.registry.schema import SERVICES, lease_set, service_keys
 from edl.coordinator.store.redis_store import RedisStore
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import RegistryUnavailable
@@ -48,17 +49,17 @@ def test_odd_names_are_passed_over(registry: Registry, stranger: redis.Redis, s:
     cursor = registry.changes("teachers", s).cursor
     odds: list[Any] = ["a b", "{x}", b"\xff\xfe", ""]
     for odd in odds:
-        stranger.zadd(keys.SERVICES, {odd: 1})
-        stranger.zadd(keys.leases("teachers", s), {odd: 1e14})
-        stranger.zadd(keys.changes("teachers", s), {odd: cursor + 10})
+        stranger.zadd(SERVICES, {odd: 1})
+        stranger.zadd(lease_set("teachers", s).deadlines, {odd: 1e14})
+        stranger.zadd(lease_set("teachers", s).changes, {odd: cursor + 10})
     assert s in registry.services()
     assert not set(odds) & set(registry.services())
     assert names(registry.members("teachers", s)) == ["good"]
     assert registry.changes("teachers", s, cursor).members == ()
     (service,) = Overview(registry).status(s).services
     assert [t.teacher_id for t in service.teachers] == ["good"]
-    stranger.zrem(keys.SERVICES, *odds)
-    stranger.xadd(keys.events(s), {b"\xff": b"\xff", "kind": "odd"}, id="5-1")
+    stranger.zrem(SERVICES, *odds)
+    stranger.xadd(service_keys(s).events, {b"\xff": b"\xff", "kind": "odd"}, id="5-1")
     assert registry.events(s) == [LogEntry("odd", "", "", id="5-1", time_ms=5)]
 
 
@@ -69,8 +70,8 @@ def test_odd_numbers_stop_nothing(
     for name in ("good", "odd"):
         registry.register("teachers", s, name, {"incarnation": "1"}, 600.0)
     cursor = registry.changes("teachers", s).cursor
-    stranger.zadd(keys.changes("teachers", s), {"odd": score})
-    stranger.zadd(keys.leases("teachers", s), {"odd": score})
+    stranger.zadd(lease_set("teachers", s).changes, {"odd": score})
+    stranger.zadd(lease_set("teachers", s).deadlines, {"odd": score})
     assert names(registry.members("teachers", s)) == ["good"]
     assert registry.changes("teachers", s).full
     registry.beat("teachers", s, "good", 600.0, incarnation=1, facts={"state": "draining"})
@@ -84,14 +85,14 @@ def test_odd_numbers_stop_nothing(
 
 def test_keys_of_another_type(registry: Registry, stranger: redis.Redis, s: str) -> None:
     other = f"{s}-other"
-    stranger.set(keys.leases("teachers", other), "a string")
+    stranger.set(lease_set("teachers", other).deadlines, "a string")
     with pytest.raises(RegistryUnavailable, match="a value of another type") as error:
         registry.register("teachers", other, "t", {"incarnation": "1"}, 600.0)
     assert "\n" not in str(error.value)
     for name in ("good", "odd"):
         registry.register("teachers", s, name, {"incarnation": "1"}, 600.0)
-    stranger.delete(keys.facts_prefix("teachers", s) + "odd")
-    stranger.lpush(keys.facts_prefix("teachers", s) + "odd", "x")
+    stranger.delete(lease_set("teachers", s).facts + "odd")
+    stranger.lpush(lease_set("teachers", s).facts + "odd", "x")
     for members in (
         registry.members("teachers", s),
         registry.changes("teachers", s, 1).members,
@@ -106,12 +107,12 @@ def test_keys_of_another_type(registry: Registry, stranger: redis.Redis, s: str)
 TABLES = ("leader", "assignment", "assignment_changes", "admitted", "events", "plan")
 
 
-@pytest.mark.parametrize("key", [getattr(keys, table) for table in TABLES], ids=TABLES)
+@pytest.mark.parametrize("table", TABLES)
 def test_a_table_of_another_type_gives_an_error_or_is_passed_over(
-    registry: Registry, stranger: redis.Redis, s: str, key: Callable[[str], str]
+    registry: Registry, stranger: redis.Redis, s: str, table: str
 ) -> None:
-    stranger.set(key(s), "a string")
-    fence = Leads(keys.leader(s), "a#1", 1)
+    stranger.set(getattr(service_keys(s), table), "a string")
+    fence = Leads(service_keys(s).leader, "a#1", 1)
     calls: list[Callable[[], object]] = [
         partial(registry.lead, s, "a#1", 600.0),
         partial(registry.write, s, fence, (0, 0), (1, 1), {"j/0": Row()}, [], {"t": 1}),
@@ -138,7 +139,7 @@ def test_odd_rows_are_passed_over(
     fence = registry.lead(s, "a#1", 600.0).fence
     registry.write(s, fence, (0, 0), (1, 1), {"j/0": Row(("t",))})
     registry.write(s, fence, (1, 1), (1, 2), {"j/1": Row(("u",))})
-    stranger.hset(keys.assignment(s), mapping={"j/1": text, "a b": "{}", "=x": "1"})
+    stranger.hset(service_keys(s).assignment, mapping={"j/1": text, "a b": "{}", "=x": "1"})
     assert registry.table(s).rows == {"j/0": Row(("t",))}
     news = registry.table(s, (1, 1))
     assert (dict(news.rows), news.gone) == ({}, ("j/1",))
@@ -149,9 +150,9 @@ def test_an_odd_epoch_counts_as_none(
     registry: Registry, stranger: redis.Redis, s: str, text: str
 ) -> None:
     epoch: dict[Any, Any] = {"=term": text, "=counter": text, "=floor": text}
-    stranger.hset(keys.assignment(s), mapping=epoch)
-    stranger.hset(keys.plan(s), mapping={"version": text, "since_ms": text})
-    stranger.hset(keys.admitted(s), mapping={"t": text, "a b": "1", "good": "2"})
+    stranger.hset(service_keys(s).assignment, mapping=epoch)
+    stranger.hset(service_keys(s).plan, mapping={"version": text, "since_ms": text})
+    stranger.hset(service_keys(s).admitted, mapping={"t": text, "a b": "1", "good": "2"})
     led = registry.lead(s, "a#1", 600.0)
     assert led.epoch == (0, 0)
     assert registry.table(s).epoch == (0, 0)
@@ -194,7 +195,7 @@ def test_a_reader_that_lags_too_far_behind_reads_the_whole_table(
     registry.write(s, fence, (0, 0), (1, 0), {"j/0": Row()})
     for n in range(20):
         assert registry.write(s, fence, (1, n), (1, n + 1), {f"j/{n}": Row((f"t{n}",))})
-    assert stranger.zcard(keys.assignment_changes(s)) == 10
+    assert stranger.zcard(service_keys(s).assignment_changes) == 10
     for since in range(21):
         table = registry.table(s, (1, since))
         assert table.full == (since < 10)

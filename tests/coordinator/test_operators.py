@@ -10,7 +10,7 @@ import pytest
 from edl.coordinator import Registry
 from edl.coordinator.calling import client
 from edl.coordinator.operations import drain, upgrade
-from edl.coordinator.registry.records import LogEntry, Plan
+from edl.coordinator.registry.schema import LogEntry, Plan
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity

@@ -27,7 +27,8 @@ from edl.coordinator.machines import keys as machine_keys
 from edl.coordinator.machines.board import fence_of
 from edl.coordinator.queue import DesiredJobState, JobProgress, QueueBoard
 from edl.coordinator.queue.keys import of_queue as of_queue_key
-from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Registry, Row, acl, connect, keys
+from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Registry, Row, acl, connect
+from edl.coordinator.registry.schema import SERVICES, service_keys
 from edl.coordinator.store import Leads
 from edl.coordinator.store.redis_connection import WRITE_CHECK
 from edl.coordinator.store.redis_store import RedisStore
@@ -206,7 +207,7 @@ def test_an_agent_keeps_its_machine_reads_its_order_and_serves_any_service(users
     assert manager.forget(fence, "s")
     manager.resign("x#1")
     with users.client("edl-manager") as client:
-        client.delete(keys.events("s"))
+        client.delete(service_keys("s").events)
     agent.close()
     manager.close()
 
@@ -251,7 +252,7 @@ DEEDS: dict[str, Callable[[Registry], object]] = {
     "lead": lambda r: r.lead("s", "x#1", 30.0),
     "plan": lambda r: r.set_plan("s", Plan("evil"), 0),
     "plan as a leader": lambda r: r.move_plan(
-        "s", Leads(keys.leader("s"), "x#1", 1), (0, 0), Plan("x"), LogEntry("a", "b", "c")
+        "s", Leads(service_keys("s").leader, "x#1", 1), (0, 0), Plan("x"), LogEntry("a", "b", "c")
     ),
 }
 OF_MANAGERS = {"manager", "read teachers", "read the table", "lead"}
@@ -346,9 +347,9 @@ def test_what_redis_denies_to_operators_with_the_users_of_readers(
 
 def test_a_stolen_teacher_may_name_a_service_and_it_is_forgotten(users: Users) -> None:
     with users.client("edl-teacher-s") as client, users.client("edl-manager") as manager:
-        client.zadd(keys.SERVICES, {"junk": 1})
+        client.zadd(SERVICES, {"junk": 1})
         assert "junk" not in users.manager.services()
-        assert manager.zscore(keys.SERVICES, "junk") is None
+        assert manager.zscore(SERVICES, "junk") is None
 
 
 def _set(client: Any, name: str, value: int) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ....coordinator.registry.keys import check_service
+from ....coordinator.registry.schema import check_service
 from ....mesh.fleet.service_poller import FLEET_PREFIX
 from ....mesh.kubernetes.resources import (
     COMPONENT_LABEL,

@@ -12,7 +12,7 @@ from edl.coordinator.jobs import JobBoard
 from edl.coordinator.ops import jobs_view, queue_view, service_view, text_output
 from edl.coordinator.ops.status_view import render, to_json, volume_bar
 from edl.coordinator.queue import JobProgress, QueueBoard
-from edl.coordinator.registry.records import LogEntry
+from edl.coordinator.registry.schema import LogEntry
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.scheduler.circuit_breakers import IN_WORDS, Cause

@@ -1,4 +1,29 @@
-"""Records of the registry, and the rule for changes of facts that managers have to see."""
+"""The schema of the registry: its Redis keys, the values that it stores, and which changes count.
+
+`{s}` is a cluster hash tag: all keys of one service are in one slot, so that scripts can use them
+together. The managers' keys share the slot of `edl:managers` in the same way.
+
+| key | type | holds |
+|---|---|---|
+| `edl:services` | zset | service -> time of its last registration (ms, Redis time) |
+| `edl:managers` | zset | manager address -> deadline (ms, Redis time) |
+| `edl:{edl:managers}:manager:<address>` | hash, expires | facts of a manager |
+| `edl:{s}:teachers` | zset, expires | teacher id -> deadline |
+| `edl:{s}:teacher:<id>` | hash, expires | facts of a teacher: the fields of message `Teacher` |
+| `edl:{s}:students` | zset, expires | student id -> deadline |
+| `edl:{s}:student:<job/rank>` | hash, expires | its last report: the fields of `StudentReport` |
+| `edl:{s}:teachers:changes`, `edl:{s}:students:changes` | zset, expires | member -> change number |
+| `edl:{s}:leader` | hash, expires | the manager that assigns: holder, token, until_ms |
+| `edl:{s}:assignment` | hash, expires | id -> row (JSON); `=term`, `=counter`, `=floor`, `=write` |
+| `edl:{s}:assignment:changes` | zset, expires | student id -> counter of its last change |
+| `edl:{s}:admitted` | hash, expires | teacher id -> incarnation that passed its probe |
+| `edl:{s}:plan` | hash, expires | content_id, next_content_id, at, version, since_ms |
+| `edl:{s}:desired` | hash, expires | count, reason, since_ms, at_ms: teachers it should have |
+| `edl:{s}:events` | stream, capped, expires | the log: the fields of message `Event` |
+| `edl:write-check` | list | always missing: RPUSHX tests whether writes are accepted |
+
+No member id begins with `=`. Among changes, `=` and an id stand for a member that ended its lease.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +31,13 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, Literal
 
 from ...scheduler.rates import is_time_news
-from ..store import Leads, LogRecord
+from ..store import Leads, LeaseSet, LogRecord
+from ..store.records import check_member as check_member_id
+from ..store.records import check_name
 
 Kind = Literal["teachers", "students", "managers"]
 
@@ -18,6 +46,69 @@ Epoch = tuple[int, int]
 
 #: Fact of a teacher that the manager gave up before its lease ended: the reason, as text.
 GIVEN_UP: Final = "given_up"
+
+SERVICES: Final = "edl:services"
+MANAGERS: Final = "edl:managers"
+
+_SINGULAR: Final[dict[Kind, str]] = {
+    "teachers": "teacher",
+    "students": "student",
+    "managers": "manager",
+}
+
+
+def check_service(service: str) -> str:
+    """Return a valid name of a service. Raises UsageError if it is invalid."""
+    return check_name("the name of a service", service)
+
+
+def check_member(kind: Kind, member: str) -> str:
+    """Return a valid id of a member. Raises UsageError if it is invalid."""
+    return check_member_id(f"the id of a {_SINGULAR[kind]}", member)
+
+
+@lru_cache(maxsize=4096)
+def lease_set(kind: Kind, service: str) -> LeaseSet:
+    """Return the lease set of members of a service; managers read its changes.
+
+    Raises:
+        UsageError: the name of the service is invalid.
+    """
+    slot = MANAGERS if kind == "managers" else check_service(service)
+    prefix = f"edl:{{{slot}}}:"
+    return LeaseSet(
+        MANAGERS if kind == "managers" else f"{prefix}{kind}",
+        f"{prefix}{_SINGULAR[kind]}:",
+        f"{prefix}{kind}:changes",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceKeys:
+    """The keys of a service, without those of its members."""
+
+    leader: str
+    assignment: str
+    assignment_changes: str
+    admitted: str
+    plan: str
+    desired: str
+    events: str
+
+
+@lru_cache(maxsize=4096)
+def service_keys(service: str) -> ServiceKeys:
+    """Return the keys of a service. Raises UsageError if its name is invalid."""
+    prefix = f"edl:{{{check_service(service)}}}:"
+    return ServiceKeys(
+        leader=f"{prefix}leader",
+        assignment=f"{prefix}assignment",
+        assignment_changes=f"{prefix}assignment:changes",
+        admitted=f"{prefix}admitted",
+        plan=f"{prefix}plan",
+        desired=f"{prefix}desired",
+        events=f"{prefix}events",
+    )
 
 
 @dataclass(frozen=True, slots=True)
