@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from edl.coordinator.jobs import JobBoard
-from edl.coordinator.jobs import keys as job_keys
+from edl.coordinator.jobs.schema import job_key
 from edl.coordinator.queue import QueueBoard
-from edl.coordinator.queue import keys as queue_keys
+from edl.coordinator.queue.schema import queue_key
 from edl.coordinator.registry import Registry
 from edl.coordinator.registry.schema import service_keys
 from edl.coordinator.store import Leads, Store
@@ -31,9 +31,9 @@ def of_service(registry: Registry, holder: str, service: str = "s") -> Leads:
 
 def of_job(board: JobBoard, job: str, node: str) -> Leads:
     """Return the fence of a node that leads a job."""
-    return fence(board.store, job_keys.of_job(job, "leader"), node)
+    return fence(board.store, job_key(job, "leader"), node)
 
 
 def of_queue(board: QueueBoard, runner: str, queue: str = "main") -> Leads:
     """Return the fence of a runner of a queue."""
-    return fence(board.store, queue_keys.of_queue(queue, "runner"), runner)
+    return fence(board.store, queue_key(queue, "runner"), runner)

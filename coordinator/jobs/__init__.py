@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..store import open_store
 from ..store.facts import Facts
 from .board import JobBoard
-from .records import (
+from .schema import (
     Generation,
     GenerationRecord,
     JobEvent,

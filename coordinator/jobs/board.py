@@ -28,9 +28,20 @@ from ..store import (
     Store,
 )
 from ..store.facts import Facts, check_ttl, dump_facts, load_facts
-from ..store.records import number
-from . import keys
-from .records import EVENTS_KEPT, KEEP_S, GenerationRecord, JobEvent, Node, RankReport
+from ..store.records import is_name, number
+from .schema import (
+    EVENTS_KEPT,
+    JOBS,
+    KEEP_S,
+    KEPT,
+    GenerationRecord,
+    JobEvent,
+    Node,
+    RankReport,
+    check_node,
+    job_key,
+    node_leases,
+)
 
 #: Sort key of a shard, exact as a double: epoch * EPOCH_PLACES + start.
 _EPOCH_PLACES: Final = 1 << 32
@@ -62,14 +73,14 @@ class JobBoard:
         """
         own = {"incarnation": "0", "facts": dump_facts(facts)}
         ttl_s = check_ttl(ttl_s)
-        key, node_id = keys.of_job(job, "generation"), keys.check_node(node_id)
+        key, node_id = job_key(job, "generation"), check_node(node_id)
         if all(node.node_id == node_id for node in self.nodes(job)):
             (stands,) = self.store.read(key)
             outcome = stands.get("outcome", "")
             if outcome and (not since or number(stands.get("number", "")) < since):
                 self.store.commit([FieldIs(key, "outcome", outcome)], [Put(key, {"outcome": None})])
-        self.store.leases.register(keys.nodes(job), {node_id: own}, ttl_s)
-        self.store.sign(keys.JOBS, job, KEEP_S)
+        self.store.leases.register(node_leases(job), {node_id: own}, ttl_s)
+        self.store.sign(JOBS, job, KEEP_S)
 
     def beat(self, job: str, node_id: str, ttl_s: float, facts: Facts | None = None) -> bool:
         """Renew the lease of a node; `facts` replace the former ones.
@@ -78,19 +89,19 @@ class JobBoard:
             False if the node has no lease: nothing was done, and it has to join.
         """
         changed = {} if facts is None else {"facts": dump_facts(facts)}
-        beat = MemberBeat(keys.check_node(node_id), 0, changed)
-        return bool(self.store.leases.beat(keys.nodes(job), beat, check_ttl(ttl_s)))
+        beat = MemberBeat(check_node(node_id), 0, changed)
+        return bool(self.store.leases.beat(node_leases(job), beat, check_ttl(ttl_s)))
 
     def leave(self, job: str, node_id: str) -> None:
         """End the lease and the lead of a node; no effect if it has none."""
         self.resign(job, node_id)
-        self.store.leases.leave(keys.nodes(job), node_id)
+        self.store.leases.leave(node_leases(job), node_id)
 
     def nodes(self, job: str) -> list[Node]:
         """Return the live nodes, in the order in which they joined."""
         living = [
             Node(one.member, load_facts(one.facts.get("facts", "")), one.joined, one.remaining_s)
-            for one in self.store.leases.members(keys.nodes(job))
+            for one in self.store.leases.members(node_leases(job))
         ]
         return sorted(living, key=lambda node: node.joined)
 
@@ -102,21 +113,21 @@ class JobBoard:
         Returns:
             The fence of the leader's writes; None if another node leads.
         """
-        key = keys.of_job(job, "leader")
-        kept = {keys.of_job(job, name): KEEP_S for name in keys.KEPT}
-        led = self.store.lead(key, keys.check_node(node_id), check_ttl(ttl_s), keep_s=kept)
+        key = job_key(job, "leader")
+        kept = {job_key(job, name): KEEP_S for name in KEPT}
+        led = self.store.lead(key, check_node(node_id), check_ttl(ttl_s), keep_s=kept)
         if not led.change:
             return None
-        self.store.sign(keys.JOBS, job, KEEP_S)
+        self.store.sign(JOBS, job, KEEP_S)
         return Leads(key, led.holder, led.token)
 
     def resign(self, job: str, node_id: str) -> None:
         """Give the lead back; no effect if another node has it."""
-        self.store.resign(keys.of_job(job, "leader"), keys.check_node(node_id))
+        self.store.resign(job_key(job, "leader"), check_node(node_id))
 
     def generation(self, job: str) -> GenerationRecord | None:
         """Return the current generation; None before the first."""
-        (found,) = self.store.read(keys.of_job(job, "generation"))
+        (found,) = self.store.read(job_key(job, "generation"))
         if "number" not in found:
             return None
         try:
@@ -154,7 +165,7 @@ class JobBoard:
             and `number` is that of the current generation + 1, or any from 1 if the board has no
             generation, as after a loss of Redis's data.
         """
-        key = keys.of_job(job, "generation")
+        key = job_key(job, "generation")
         fields: dict[str, str | int | None] = {"number": number, "body": dump_facts(body)}
         current = self.store.fields(key, ["number"])[0] or ""
         if number < 1 or (current and current != str(number - 1)):
@@ -163,7 +174,7 @@ class JobBoard:
         if history is not None:
             conditions.append(FieldIs(key, "history", _dump_history(history[0])))
             fields["history"] = _dump_history(history[1])
-        void = [keys.of_job(job, name) for name in ("shards", "held", "filled", "reports")]
+        void = [job_key(job, name) for name in ("shards", "held", "filled", "reports")]
         changes: list[Change] = [
             Put(key, fields),
             Stamp(key, "at_ms"),
@@ -178,7 +189,7 @@ class JobBoard:
         Raises:
             GenerationSuperseded: `generation` is not the current one.
         """
-        key = keys.of_job(job, "generation")
+        key = job_key(job, "generation")
         conditions = [self._current(job, generation), FieldIs(key, "history", _dump_history(known))]
         changes: list[Change] = [Put(key, {"history": _dump_history(history)}), Keep([key], KEEP_S)]
         return self._checked(job, generation, self.store.commit(conditions, changes))
@@ -195,7 +206,7 @@ class JobBoard:
             GenerationSuperseded: `generation` is not the current one.
         """
         _check_shards(shards)
-        free, filled = keys.of_job(job, "shards"), keys.of_job(job, "filled")
+        free, filled = job_key(job, "shards"), job_key(job, "filled")
         first = _check_epoch(epoch) * _EPOCH_PLACES
         ranked = {f"{epoch}:{start}:{stop}": first + start for start, stop in shards}
         conditions = [self._current(job, generation), FieldIs(filled, str(epoch), "")]
@@ -230,7 +241,7 @@ class JobBoard:
         Raises:
             GenerationSuperseded: `generation` is not the current one.
         """
-        where = ShardKeys(*(keys.of_job(job, name) for name in ("generation", "shards", "held")))
+        where = ShardKeys(*(job_key(job, name) for name in ("generation", "shards", "held")))
         epoch = _check_epoch(epoch)
         found = self.store.lease_shard(where, generation, epoch, rank, question, most, KEEP_S)
         if isinstance(found, str):
@@ -243,7 +254,7 @@ class JobBoard:
         Raises:
             GenerationSuperseded: `generation` is not the current one.
         """
-        held, shard = keys.of_job(job, "held"), f"{_check_epoch(epoch)}:{start}:{stop}"
+        held, shard = job_key(job, "held"), f"{_check_epoch(epoch)}:{start}:{stop}"
         conditions = [self._current(job, generation), FieldIs(held, shard, str(rank))]
         done = self.store.commit(conditions, [Put(held, {shard: None})])
         return self._checked(job, generation, done)
@@ -252,7 +263,7 @@ class JobBoard:
 
     def report(self, job: str, generation: int, rank: int, facts: Facts) -> bool:
         """Write the report of a rank; False if the generation is not the current one."""
-        key = keys.of_job(job, "reports")
+        key = job_key(job, "reports")
         changes: list[Change] = [
             Put(key, {str(rank): dump_facts(facts)}),
             Stamp(key, f"{rank}.at_ms"),
@@ -262,9 +273,7 @@ class JobBoard:
 
     def reports(self, job: str) -> list[RankReport]:
         """Return the latest report of each rank of the current generation, sorted by rank."""
-        generation, found = self.store.read(
-            keys.of_job(job, "generation"), keys.of_job(job, "reports")
-        )
+        generation, found = self.store.read(job_key(job, "generation"), job_key(job, "reports"))
         current = number(generation.get("number", ""))
         reports = [
             RankReport(current, int(rank), load_facts(text), int(at_ms))
@@ -276,18 +285,18 @@ class JobBoard:
     def note(self, job: str, event: Facts) -> str:
         """Append to the job's timeline, which keeps the last events; returns the event's id."""
         body = {"body": dump_facts(event)}
-        return self.store.append(Append(keys.of_job(job, "events"), body, EVENTS_KEPT, KEEP_S))
+        return self.store.append(Append(job_key(job, "events"), body, EVENTS_KEPT, KEEP_S))
 
     def events(self, job: str, since: str = "", count: int = 100) -> list[JobEvent]:
         """Return the first `count` events after id `since`, oldest first; "": from the start."""
-        found = self.store.log(keys.of_job(job, "events"), since, count)
+        found = self.store.log(job_key(job, "events"), since, count)
         return [
             JobEvent(one.id, one.time_ms, load_facts(one.fields.get("body", ""))) for one in found
         ]
 
     def outcome(self, job: str) -> Facts | None:
         """Return how the job ended; None while it runs."""
-        text = self.store.fields(keys.of_job(job, "generation"), ["outcome"])[0]
+        text = self.store.fields(job_key(job, "generation"), ["outcome"])[0]
         return None if text is None else load_facts(text)
 
     def finish(self, job: str, fence: Leads, number: int, outcome: Facts) -> bool:
@@ -297,7 +306,7 @@ class JobBoard:
             Whether it was written. Requires that the node leads, `number` is the current generation
             if the board has one, and there is no outcome yet.
         """
-        key, text = keys.of_job(job, "generation"), dump_facts(outcome)
+        key, text = job_key(job, "generation"), dump_facts(outcome)
         current = self.store.fields(key, ["number"])[0] or ""
         if current not in ("", str(number)):
             return False
@@ -308,19 +317,19 @@ class JobBoard:
     def jobs(self) -> list[str]:
         """Return the names of the jobs that were active within `KEEP_S`, sorted."""
         since_ms = self.store.time_ms() - round(KEEP_S * 1000)
-        return [job for job in self.store.signed(keys.JOBS, since_ms) if keys.is_job(job)]
+        return [job for job in self.store.signed(JOBS, since_ms) if is_name(job)]
 
     def close(self) -> None:
         """Close the connections."""
         self.store.close()
 
     def _current(self, job: str, generation: int) -> FieldIs:
-        return FieldIs(keys.of_job(job, "generation"), "number", str(generation))
+        return FieldIs(job_key(job, "generation"), "number", str(generation))
 
     def _checked(self, job: str, generation: int, failed: int) -> bool:
         """Return whether a commit succeeded whose first condition is `_current`."""
         if failed == 1:
-            current = self.store.fields(keys.of_job(job, "generation"), ["number"])[0]
+            current = self.store.fields(job_key(job, "generation"), ["number"])[0]
             raise _superseded(job, generation, current or "")
         return not failed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..store import open_store
 from .board import MachineBoard
-from .records import Deployment, Machine, MachineOrder, Report
+from .schema import Deployment, Machine, MachineOrder, Report
 
 __all__ = [
     "Deployment",

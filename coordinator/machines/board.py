@@ -28,12 +28,17 @@ from ..store import (
     Store,
 )
 from ..store.facts import check_ttl
-from . import keys
-from .records import (
+from .schema import (
+    DEPLOYMENTS,
+    FORMER_FACTS,
+    LEADER,
+    MACHINES,
+    ORDERS,
     Deployment,
     Machine,
     MachineOrder,
     Report,
+    check_machine,
     deployment_from,
     order_from,
     report_from,
@@ -71,17 +76,17 @@ class MachineBoard:
             Whether it was written.
         """
         service = deployment.service
-        stands = self.store.fields(keys.DEPLOYMENTS, [service])[0] or ""
+        stands = self.store.fields(DEPLOYMENTS, [service])[0] or ""
         if _deployment_of(service, stands) != before:
             return False
         text = written(replace(deployment, since_ms=self.store.time_ms()))
-        unchanged = FieldIs(keys.DEPLOYMENTS, service, stands)
-        changes: list[Change] = [Put(keys.DEPLOYMENTS, {service: text}), _KEEP_DEPLOYMENTS]
+        unchanged = FieldIs(DEPLOYMENTS, service, stands)
+        changes: list[Change] = [Put(DEPLOYMENTS, {service: text}), _KEEP_DEPLOYMENTS]
         return self.store.commit([unchanged], changes) == 0
 
     def deployments(self) -> list[Deployment]:
         """Return all valid ones, sorted by service."""
-        (found,) = self.store.read(keys.DEPLOYMENTS)
+        (found,) = self.store.read(DEPLOYMENTS)
         read = [_deployment_of(service, text) for service, text in sorted(found.items())]
         return [one for one in read if one is not None]
 
@@ -94,8 +99,8 @@ class MachineBoard:
             LeaseSuperseded: a greater incarnation has the name.
         """
         facts = {"incarnation": str(incarnation), "report": written(report)}
-        own = {keys.check_machine(machine_id): facts}
-        if self.store.leases.register(keys.MACHINES, own, check_ttl(ttl_s)):
+        own = {check_machine(machine_id): facts}
+        if self.store.leases.register(MACHINES, own, check_ttl(ttl_s)):
             raise LeaseSuperseded(
                 f"another agent runs as machine {machine_id}, and began later: end one of the two,"
                 " or name them apart with --machine"
@@ -110,22 +115,22 @@ class MachineBoard:
             Its order. None: it has to join, as its lease is over or a newer agent has its name.
         """
         facts = {} if report is None else {"report": written(report)}
-        beat = MemberBeat(keys.check_machine(machine_id), incarnation, facts)
-        if self.store.leases.beat(keys.MACHINES, beat, check_ttl(ttl_s)) != Beat.KEPT:
+        beat = MemberBeat(check_machine(machine_id), incarnation, facts)
+        if self.store.leases.beat(MACHINES, beat, check_ttl(ttl_s)) != Beat.KEPT:
             return None
         # Not in the script of the heartbeat: agents may read orders, but not write them.
-        return order_from(self.store.fields(keys.ORDERS, [machine_id])[0])
+        return order_from(self.store.fields(ORDERS, [machine_id])[0])
 
     def leave(self, machine_id: str, incarnation: int) -> None:
         """End the lease; no effect if another incarnation has the name."""
-        self.store.leases.leave(keys.MACHINES, keys.check_machine(machine_id), incarnation)
+        self.store.leases.leave(MACHINES, check_machine(machine_id), incarnation)
 
     # --- managers
 
     def machines(self) -> list[Machine]:
         """Return the machines with a lease, in the order in which they joined."""
-        living = self.store.leases.members(keys.MACHINES)
-        (orders,) = self.store.read(keys.ORDERS)
+        living = self.store.leases.members(MACHINES)
+        (orders,) = self.store.read(ORDERS)
         found = [
             Machine(
                 one.member,
@@ -141,15 +146,15 @@ class MachineBoard:
 
     def lead(self, holder: str, ttl_s: float) -> Leadership:
         """Take the lead of the placement if it is free, or renew ours."""
-        kept = {keys.ORDERS: _ORDERS_KEEP_S, keys.DEPLOYMENTS: _DEPLOYMENTS_KEEP_S}
-        led = self.store.lead(keys.LEADER, holder, check_ttl(ttl_s), keep_s=kept)
+        kept = {ORDERS: _ORDERS_KEEP_S, DEPLOYMENTS: _DEPLOYMENTS_KEEP_S}
+        led = self.store.lead(LEADER, holder, check_ttl(ttl_s), keep_s=kept)
         if led.change in ("gained", "first"):
             self.store.commit([fence_of(led)], _REFUSE_OLDER_AGENTS)
         return led
 
     def resign(self, holder: str) -> None:
         """Give the lead back; no effect if another one has it."""
-        self.store.resign(keys.LEADER, holder)
+        self.store.resign(LEADER, holder)
 
     def order(self, fence: Leads, orders: Mapping[str, MachineOrder | None]) -> bool:
         """Write orders by machine; None deletes one.
@@ -158,10 +163,10 @@ class MachineBoard:
             Whether they were written: False if another one leads.
         """
         texts = {
-            keys.check_machine(machine_id): None if order is None else written(order)
+            check_machine(machine_id): None if order is None else written(order)
             for machine_id, order in orders.items()
         }
-        changes: list[Change] = [Put(keys.ORDERS, texts), Keep([keys.ORDERS], _ORDERS_KEEP_S)]
+        changes: list[Change] = [Put(ORDERS, texts), Keep([ORDERS], _ORDERS_KEEP_S)]
         return self.store.commit([fence], changes) == 0
 
     def forget(self, fence: Leads, service: str) -> bool:
@@ -171,12 +176,12 @@ class MachineBoard:
             Whether it was deleted: False if another one leads, or it was deployed again.
         """
         check_service(service)
-        stands = self.store.fields(keys.DEPLOYMENTS, [service])[0] or ""
+        stands = self.store.fields(DEPLOYMENTS, [service])[0] or ""
         deployment = _deployment_of(service, stands)
         if deployment is None or not deployment.withdrawn:
             return False
-        unchanged = FieldIs(keys.DEPLOYMENTS, service, stands)
-        return self.store.commit([fence, unchanged], [Put(keys.DEPLOYMENTS, {service: None})]) == 0
+        unchanged = FieldIs(DEPLOYMENTS, service, stands)
+        return self.store.commit([fence, unchanged], [Put(DEPLOYMENTS, {service: None})]) == 0
 
     def close(self) -> None:
         """Close the connections."""
@@ -185,7 +190,7 @@ class MachineBoard:
 
 def fence_of(led: Leadership) -> Leads:
     """Return the fence of writes by the leader of the placement."""
-    return Leads(keys.LEADER, led.holder, led.token)
+    return Leads(LEADER, led.holder, led.token)
 
 
 def _deployment_of(service: str, text: str) -> Deployment | None:
@@ -194,13 +199,13 @@ def _deployment_of(service: str, text: str) -> Deployment | None:
     return found if found is not None and found.service == service else None
 
 
-_KEEP_DEPLOYMENTS: Final = Keep([keys.DEPLOYMENTS], _DEPLOYMENTS_KEEP_S)
+_KEEP_DEPLOYMENTS: Final = Keep([DEPLOYMENTS], _DEPLOYMENTS_KEEP_S)
 #: Agents of versions before the coordination store register under a key that is not read any more.
 #: A value of another type there makes Redis refuse them, so that they report it.
 _REFUSE_OLDER_AGENTS: Final = (
-    Delete([keys.FORMER_FACTS]),
+    Delete([FORMER_FACTS]),
     Append(
-        keys.FORMER_FACTS,
+        FORMER_FACTS,
         {"text": "written by a newer version of edl-dist: update the agent"},
         1,
         _ORDERS_KEEP_S,

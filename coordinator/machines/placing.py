@@ -16,7 +16,7 @@ from ...runtime.lifecycle import Periodic
 from ..registry import Leads, LogEntry, Registry
 from .board import MachineBoard, fence_of
 from .placement import FRESH_S, Change, PlacedMachine, TeacherDemand, desired_of, place, wish_of
-from .records import Deployment, Machine, MachineOrder, attempt_of
+from .schema import Deployment, Machine, MachineOrder, attempt_of
 
 log = logging.getLogger(__name__)
 

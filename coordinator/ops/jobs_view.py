@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...scheduler.students.failures import straggler
 from ..jobs import JobBoard, JobEvent, Node, RankReport
-from ..jobs.records import EVENTS_KEPT
+from ..jobs.schema import EVENTS_KEPT
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

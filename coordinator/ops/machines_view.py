@@ -4,8 +4,8 @@ The JSON form:
 
 ```
 {"machines": [{"machine": str, "lease_remaining_s": float, "ordered": service or "",
-               every field of `machines.records.Report`}],
- "deployments": [{every field of `machines.records.Deployment`,
+               every field of `machines.schema.Report`}],
+ "deployments": [{every field of `machines.schema.Deployment`,
                   "placed": number of machines ordered to serve it,
                   "troubles": {machine: why it could not start a teacher}}]}
 ```

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..store import open_store
 from .board import QueueBoard
-from .records import DesiredJobState, Entry, JobProgress, QueuedJob, Reservation, Runner
+from .schema import DesiredJobState, Entry, JobProgress, QueuedJob, Reservation, Runner
 
 __all__ = [
     "DesiredJobState",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ...runtime.errors import RegistryUnavailable
+from ...runtime.errors import RegistryUnavailable, UsageError
 from ..store import (
     Append,
     Change,
@@ -26,11 +26,11 @@ from ..store import (
 )
 from ..store.facts import Facts, check_ttl, dump_facts, load_facts
 from ..store.records import number
-from . import keys
-from .records import (
+from .schema import (
     ENDED_KEPT,
     EVENTS_KEPT,
     KEEP_S,
+    MOST_SLOTS,
     PIECES_KEPT,
     DesiredJobState,
     Entry,
@@ -38,6 +38,11 @@ from .records import (
     QueuedJob,
     Reservation,
     Runner,
+    check_name,
+    is_name,
+    log_key,
+    queue_key,
+    reservation_leases,
 )
 
 #: Attempts to submit while others change the queue.
@@ -60,12 +65,11 @@ class QueueBoard:
 
     def __init__(self, store: Store, queue: str = "main") -> None:
         self.store = store
-        self._queue = keys.check_name("queue", queue)
+        self._queue = check_name("queue", queue)
         self._specs, self._wishes, self._progress, self._runner, self._events = (
-            keys.of_queue(queue, name)
-            for name in ("specs", "wishes", "progress", "runner", "events")
+            queue_key(queue, name) for name in ("specs", "wishes", "progress", "runner", "events")
         )
-        self._reservations = keys.reservations(queue)
+        self._reservations = reservation_leases(queue)
 
     def time_ms(self) -> int:
         """Return the board's clock, in milliseconds since 1970."""
@@ -80,7 +84,7 @@ class QueueBoard:
         ones are kept.
         """
         text = dump_facts(spec)
-        keys.check_name("job", name)
+        check_name("job", name)
         for _ in range(_ATTEMPTS):
             specs, progress = self.store.read(self._specs, self._progress)
             ended = [one for one in specs if _ended(progress.get(one, ""))]
@@ -102,7 +106,7 @@ class QueueBoard:
                 Put(self._specs, {**forgotten, name: numbered, _LAST: count}),
                 Put(self._wishes, {**forgotten, name: None}),
                 Put(self._progress, {**forgotten, name: None}),
-                Delete([keys.log_of(self._queue, one) for one in (*gone, name)]),
+                Delete([log_key(self._queue, one) for one in (*gone, name)]),
             ]
             if self.store.commit(unchanged, [*changes, self._keep()]) == 0:
                 return count
@@ -127,7 +131,7 @@ class QueueBoard:
         for name, spec in specs.items():
             count, _, rest = spec.partition(" ")
             at_ms, _, text = rest.partition(" ")
-            if keys.is_name(name) and count.isdigit() and at_ms.isdigit():
+            if is_name(name) and count.isdigit() and at_ms.isdigit():
                 told = JobProgress.from_json(load_facts(progress.get(name, "").partition(" ")[2]))
                 asked = DesiredJobState.from_json(load_facts(wishes.get(name, "")))
                 jobs.append(QueuedJob(name, int(count), load_facts(text), int(at_ms), asked, told))
@@ -148,8 +152,10 @@ class QueueBoard:
         Raises:
             UsageError: `slots` is out of range.
         """
-        keys.check_name("reservation", name)
-        facts = {"slots": str(keys.check_slots(slots))}
+        check_name("reservation", name)
+        if not 1 <= slots <= MOST_SLOTS:
+            raise UsageError(f"a reservation must have 1 to {MOST_SLOTS} slots, not {slots!r}")
+        facts = {"slots": str(slots)}
         leases, ttl_s = self.store.leases, check_ttl(ttl_s)
         if not leases.beat(self._reservations, MemberBeat(name, 0, facts), ttl_s):
             leases.register(self._reservations, {name: {**facts, "incarnation": "0"}}, ttl_s)
@@ -158,14 +164,14 @@ class QueueBoard:
 
     def unreserve(self, name: str) -> None:
         """End a reservation; no effect if there is none."""
-        self.store.leases.leave(self._reservations, keys.check_name("reservation", name))
+        self.store.leases.leave(self._reservations, check_name("reservation", name))
 
     def reservations(self) -> list[Reservation]:
         """Return the live reservations, oldest first."""
         living = [
             Reservation(one.member, number(one.facts.get("slots", "")), one.joined, one.remaining_s)
             for one in self.store.leases.members(self._reservations)
-            if keys.is_name(one.member)
+            if is_name(one.member)
         ]
         return sorted((one for one in living if one.slots), key=lambda one: one.number)
 
@@ -177,7 +183,7 @@ class QueueBoard:
         Returns:
             The fence of the runner's writes; None if another runner leads.
         """
-        keys.check_name("runner", runner_id)
+        check_name("runner", runner_id)
         kept = dict.fromkeys(self._kept(), KEEP_S)
         led = self.store.lead(
             self._runner, runner_id, check_ttl(ttl_s), keep_s=kept, facts=dump_facts(facts)
@@ -186,7 +192,7 @@ class QueueBoard:
 
     def resign(self, runner_id: str) -> None:
         """Give the lead of the queue back; no effect if another runner has it."""
-        self.store.resign(self._runner, keys.check_name("runner", runner_id))
+        self.store.resign(self._runner, check_name("runner", runner_id))
 
     def tell(self, fence: Leads, name: str, number: int, progress: JobProgress) -> bool:
         """Write the progress of a job.
@@ -212,7 +218,7 @@ class QueueBoard:
         if not spec:
             return False
         body = {"body": dump_facts({"lines": list(lines)})}
-        entry = Append(keys.log_of(self._queue, name), body, PIECES_KEPT, KEEP_S)
+        entry = Append(log_key(self._queue, name), body, PIECES_KEPT, KEEP_S)
         return self.store.commit([fence, FieldIs(self._specs, name, spec)], [entry]) == 0
 
     # --- logs and events
@@ -222,7 +228,7 @@ class QueueBoard:
 
         Each has `lines`, a list of texts, from one call of `log`.
         """
-        return self._entries(keys.log_of(self._queue, name), since, count)
+        return self._entries(log_key(self._queue, name), since, count)
 
     def note(self, event: Mapping[str, Any]) -> str:
         """Append to the queue's timeline, which keeps the last events; returns the event's id."""
@@ -238,7 +244,7 @@ class QueueBoard:
         self.store.close()
 
     def _of_job(self, name: str) -> tuple[str, str]:
-        keys.check_name("job", name)
+        check_name("job", name)
         (spec,), (progress,) = (
             self.store.fields(key, [name]) for key in (self._specs, self._progress)
         )

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Mapping
 from typing import Final
 
-from ..jobs import keys as job_keys
-from ..machines import keys as machine_keys
-from ..queue import keys as queue_keys
+from ..jobs.schema import ANY_JOB, JOBS
+from ..machines.schema import MACHINES, ORDERS
+from ..queue.schema import ANY_QUEUE
 from ..store.redis_connection import WRITE_CHECK
 from .schema import MANAGERS, SERVICES, check_service, lease_set
 
@@ -85,7 +85,7 @@ def rules(service: str, secrets: Mapping[str, str] | None = None) -> list[str]:
         _line(READER, known, _reader_rules()),
         _line(STUDENT, known, _student_rules()),
         _line(AGENT, known, _agent_rules()),
-        _line(FLEET, known, f"{_student_rules()} +pttl ~{queue_keys.of_any_queue()}"),
+        _line(FLEET, known, f"{_student_rules()} +pttl ~{ANY_QUEUE}"),
         _line(MANAGER, known, f"~edl:* {_CONNECT} {_SCRIPTS} {_MANAGER}"),
     ]
 
@@ -101,8 +101,7 @@ def _teachers(service: str) -> str:
 
 
 def _agent_rules() -> str:
-    machines = machine_keys.MACHINES
-    board = f"~{machines.deadlines} ~{machines.facts}* %R~{machine_keys.ORDERS}"
+    board = f"~{MACHINES.deadlines} ~{MACHINES.facts}* %R~{ORDERS}"
     any_teacher = _teachers(_ANY).replace(_ANY, "*")
     allowed = f"{_CONNECT} {_SCRIPTS} {_TEACHER} {_MACHINE} (+zadd %W~{SERVICES})"
     return f"{board} {any_teacher} {allowed}"
@@ -113,7 +112,7 @@ def _reader_rules() -> str:
 
 
 def _student_rules() -> str:
-    board = f"~{job_keys.of_any_job()} ~{job_keys.JOBS}"
+    board = f"~{ANY_JOB} ~{JOBS}"
     return f"{_managers_addresses()} {board} {_CONNECT} {_SCRIPTS} {_STUDENT}"
 
 

@@ -16,7 +16,7 @@ from ...coordinator.queue import (
     QueuedJob,
     open_queue,
 )
-from ...coordinator.queue.records import EVENTS_KEPT, PIECES_KEPT
+from ...coordinator.queue.schema import EVENTS_KEPT, PIECES_KEPT
 from ...runtime.errors import UsageError
 from .backend import Listing, not_ended
 from .spec import QueuedJobSpec

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from ...coordinator.jobs import Generation, JobBoard, Node, NodeEndpoints, NodeInfo, RankReport
-from ...coordinator.jobs.records import generation_of
+from ...coordinator.jobs.schema import generation_of
 from ...coordinator.store import Leads
 from ...runtime.errors import CheckpointUnavailable, EdlError, WireError
 from ...scheduler.students import failures

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from edl.coordinator.jobs import JobBoard, open_board
-from edl.coordinator.jobs.records import EVENTS_KEPT, KEEP_S
+from edl.coordinator.jobs.schema import EVENTS_KEPT, KEEP_S
 from edl.coordinator.store.redis_store import RedisStore
 from edl.runtime.errors import GenerationSuperseded, RegistryUnavailable, UsageError
 from edl.scheduler.students.shards import Ranges, Shard, cut

@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from edl.coordinator.queue import DesiredJobState, JobProgress, QueueBoard, open_queue
-from edl.coordinator.queue.records import ENDED_KEPT, EVENTS_KEPT, KEEP_S, PIECES_KEPT
+from edl.coordinator.queue.schema import ENDED_KEPT, EVENTS_KEPT, KEEP_S, PIECES_KEPT
 from edl.coordinator.store.redis_store import RedisStore
 from edl.runtime.errors import RegistryUnavailable, UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds

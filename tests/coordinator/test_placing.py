@@ -11,11 +11,11 @@ import pytest
 import typer
 
 from edl.coordinator.calling import client
-from edl.coordinator.machines import MachineBoard, records
+from edl.coordinator.machines import MachineBoard, schema
 from edl.coordinator.machines.deployment_fields import ALLOWED, arguments, check_url, parse_options
 from edl.coordinator.machines.placement import FRESH_S, HOLD_S
 from edl.coordinator.machines.placing import SETTLE_S, Placer
-from edl.coordinator.machines.records import Deployment, MachineOrder, Report
+from edl.coordinator.machines.schema import Deployment, MachineOrder, Report
 from edl.coordinator.operations import deploy, undeploy
 from edl.coordinator.registry import Registry
 from edl.coordinator.store.memory_store import MemoryStore
@@ -158,7 +158,7 @@ def test_a_machine_that_others_use_or_that_fails_is_given_back_and_comes_again()
     ):
         yard.tell("m", **told)
         assert yard.orders_after(1.0) == {"m": service}
-    name = records.attempt_of(A)
+    name = schema.attempt_of(A)
     yard.tell("m", state="failing", blocked=(name,), troubles=("another content",))
     assert yard.orders_after(5.0) == {"m": ""}
     assert yard.log("a").count(("failed", "m")) == 1
@@ -356,17 +356,17 @@ def test_a_record_that_could_not_be_deployed_is_not_read_either(change: dict[str
     with pytest.raises(UsageError):
         Deployment.from_json(told)
     text = json.dumps(told)
-    assert records.deployment_from(text) is None
+    assert schema.deployment_from(text) is None
     order = json.dumps({"number": 3, "deployment": told, "why": ""})
-    assert records.order_from(order) == MachineOrder()
+    assert schema.order_from(order) == MachineOrder()
 
 
 def test_what_was_written_is_read_and_newer_fields_are_left_out() -> None:
-    assert records.deployment_from(records.written(GOOD)) == GOOD
+    assert schema.deployment_from(schema.written(GOOD)) == GOOD
     newer = json.dumps({**GOOD.to_json(), "of_tomorrow": 1})
-    assert records.deployment_from(newer) == GOOD
-    assert records.order_from(records.written(MachineOrder(2, GOOD, "why"))) == MachineOrder(
+    assert schema.deployment_from(newer) == GOOD
+    assert schema.order_from(schema.written(MachineOrder(2, GOOD, "why"))) == MachineOrder(
         2, GOOD, "why"
     )
-    told = Report(blocked=(records.attempt_of(GOOD),), troubles=("it broke",))
+    told = Report(blocked=(schema.attempt_of(GOOD),), troubles=("it broke",))
     assert Report.from_json(told.to_json()).trouble_with(GOOD) == "it broke"

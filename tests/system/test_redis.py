@@ -23,10 +23,10 @@ from edl.coordinator import Heartbeat
 from edl.coordinator.calling.discovery import live_managers
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.machines import Deployment, MachineBoard, MachineOrder, Report
-from edl.coordinator.machines import keys as machine_keys
 from edl.coordinator.machines.board import fence_of
+from edl.coordinator.machines.schema import MACHINES
 from edl.coordinator.queue import DesiredJobState, JobProgress, QueueBoard
-from edl.coordinator.queue.keys import of_queue as of_queue_key
+from edl.coordinator.queue.schema import queue_key
 from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Registry, Row, acl, connect
 from edl.coordinator.registry.schema import SERVICES, service_keys
 from edl.coordinator.store import Leads
@@ -341,7 +341,7 @@ def test_what_redis_denies_to_operators_with_the_users_of_readers(
         code, lines = edl(command, url=users.url("edl-reader"))
         assert code == 0, lines
     denied = {(entry["username"], entry["object"]) for entry in client.acl_log()}
-    what = "zrangebyscore", "info", machine_keys.MACHINES.deadlines, of_queue_key("main", "runner")
+    what = "zrangebyscore", "info", MACHINES.deadlines, queue_key("main", "runner")
     assert denied == {("edl-reader", name) for name in what}
 
 

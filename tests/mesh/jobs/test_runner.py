@@ -13,7 +13,7 @@ import pytest
 
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.queue import DesiredJobState, JobProgress, QueueBoard, QueuedJob
-from edl.coordinator.queue.keys import of_queue
+from edl.coordinator.queue.schema import queue_key
 from edl.coordinator.store import Leads, Put
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.mesh.jobs.queue_backend import QueueBackend
@@ -55,7 +55,7 @@ def lose(queue: QueueBoard) -> None:
 def put_another(queue: QueueBoard, folder: Path, at_ms: int) -> None:
     """Redis comes back with another job of the name `a`, so much younger than the one before."""
     spec = replace(QueuedJobSpec("a", command="sh -c 'echo another'"), folder=folder)
-    specs = of_queue("main", "specs")
+    specs = queue_key("main", "specs")
     former = job(queue, "a")
     other = f"{former.number} {former.submitted_ms + at_ms} {json.dumps(spec.to_json())}"
     assert not queue.store.commit([], [Put(specs, {"a": other})])

@@ -10,7 +10,7 @@ import pytest
 
 from edl.cli import command_line
 from edl.coordinator.machines import Deployment, MachineBoard
-from edl.coordinator.machines.records import Report
+from edl.coordinator.machines.schema import Report
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.tests import cli_output

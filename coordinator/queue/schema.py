@@ -1,12 +1,73 @@
-"""Records of the queue."""
+"""The schema of the queue: its Redis keys and records.
+
+All keys of one queue are in one slot, so that scripts can use them together.
+
+| key | type | holds |
+|---|---|---|
+| `edl:{queue:q}:specs` | hash, expires | job -> `number submitted_ms JSON`; `=number`: last one |
+| `edl:{queue:q}:wishes` | hash, expires | job -> its desired state (JSON) |
+| `edl:{queue:q}:progress` | hash, expires | job -> its progress (`ended JSON`) |
+| `edl:{queue:q}:runner` | hash, expires | the runner: holder, token, until_ms, facts (JSON) |
+| `edl:{queue:q}:reservations` | zset, expires | name -> deadline (ms, Redis time) |
+| `edl:{queue:q}:reservation:<name>` | hash, expires | slots, joined |
+| `edl:{queue:q}:events` | stream, capped, expires | the timeline: body (JSON) |
+| `edl:{queue:q}:log:<job>` | stream, capped, expires | output of a job: body (JSON) |
+
+The colon in the hash tag separates a queue from a service of the same name. The log of a job is
+deleted when its record is deleted or the job is submitted again.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Final, Self, get_args
 
+from ...runtime.errors import UsageError
 from ...scheduler.job_states import ElasticJobState
+from ..store import LeaseSet
 from ..store.facts import Facts
+
+#: Redis pattern of all keys of all queues.
+ANY_QUEUE: Final = "edl:{queue:*}:*"
+#: Greatest number of slots of a fleet.
+MOST_SLOTS: Final = 65_536
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def check_name(what: str, name: str) -> str:
+    """Return a valid name of a queue, job, runner or reservation.
+
+    Raises:
+        UsageError: the name is invalid.
+    """
+    if not is_name(name):
+        raise UsageError(
+            f"the name of a {what} must have 1 to 64 letters, digits, '.', '_' or '-' and begin"
+            f" with a letter or digit, not {name!r:.160}"
+        )
+    return name
+
+
+def is_name(name: str) -> bool:
+    """Return whether a text is a valid name; also for services and students in a queue."""
+    return _NAME.fullmatch(name) is not None
+
+
+def queue_key(queue: str, name: str) -> str:
+    """Return a key of a queue."""
+    return f"edl:{{queue:{check_name('queue', queue)}}}:{name}"
+
+
+def log_key(queue: str, job: str) -> str:
+    """Return the key of a job's log."""
+    return queue_key(queue, f"log:{check_name('job', job)}")
+
+
+def reservation_leases(queue: str) -> LeaseSet:
+    """Return the lease set of a queue's reservations; leases end at their deadlines."""
+    return LeaseSet(queue_key(queue, "reservations"), queue_key(queue, "reservation:"))
+
 
 #: Seconds for which the state of a queue stays after the last activity in it.
 KEEP_S: Final = 7 * 86_400.0

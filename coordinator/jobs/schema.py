@@ -1,4 +1,23 @@
-"""Records of the job board, and the facts that nodes and leaders write there."""
+"""The schema of the job board: its Redis keys, and the values that nodes and leaders write.
+
+All keys of one job are in one slot, so that scripts can use them together.
+
+| key | type | holds |
+|---|---|---|
+| `edl:jobs` | zset, expires | job -> time of its last activity (ms, Redis time) |
+| `edl:{job:j}:nodes` | zset, expires | node id -> deadline (ms, Redis time) |
+| `edl:{job:j}:node:<id>` | hash, expires | facts of a node: facts (JSON), joined |
+| `edl:{job:j}:leader` | hash, expires | the node that leads: holder, token, until_ms |
+| `edl:{job:j}:generation` | hash, expires | number, body, at_ms, history, outcome of the job |
+| `edl:{job:j}:shards` | zset, expires | free shards: `epoch:start:stop` -> sort key |
+| `edl:{job:j}:held` | hash, expires | `epoch:start:stop` -> its rank; `=rank` -> its last answer |
+| `edl:{job:j}:filled` | hash, expires | epoch -> number of its shards |
+| `edl:{job:j}:reports` | hash, expires | rank -> its report (JSON); `rank.at_ms` -> when |
+| `edl:{job:j}:events` | stream, capped, expires | the timeline: body (JSON) |
+
+Shards, their leases and reports belong to the current generation: publishing the next one deletes
+them. The colon in the hash tag separates a job from a service of the same name.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +30,33 @@ from ...scheduler.students.failures import RankFailure
 from ...scheduler.students.fingerprint import Fingerprint
 from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory
 from ...scheduler.students.world import Ending, LiveNode, Phase, RecallWorld, World
+from ..store import LeaseSet
 from ..store.facts import Facts
+from ..store.records import check_member, check_name
+
+JOBS: Final = "edl:jobs"
+#: Redis pattern of all keys of all jobs.
+ANY_JOB: Final = "edl:{job:*}:*"
+
+#: Keys that the leading node keeps alive.
+KEPT: Final = ("generation", "shards", "held", "filled", "reports", "events")
+
+
+def check_node(node_id: str) -> str:
+    """Return a valid id of a node. Raises UsageError if it is invalid."""
+    return check_member("the id of a node", node_id)
+
+
+def job_key(job: str, name: str) -> str:
+    """Return a key of a job. Raises UsageError if its name is invalid."""
+    check_name("the name of a job", job, "; give another one with --job NAME")
+    return f"edl:{{job:{job}}}:{name}"
+
+
+def node_leases(job: str) -> LeaseSet:
+    """Return the lease set of a job's nodes; leases end at their deadlines."""
+    return LeaseSet(job_key(job, "nodes"), job_key(job, "node:"))
+
 
 #: Seconds for which the state of a job stays after the last activity of its nodes.
 KEEP_S: Final = 86_400.0
