@@ -8,7 +8,6 @@ from .board import JobBoard
 from .schema import (
     Generation,
     GenerationRecord,
-    JobEvent,
     Node,
     NodeEndpoints,
     NodeInfo,
@@ -20,7 +19,6 @@ __all__ = [
     "Generation",
     "GenerationRecord",
     "JobBoard",
-    "JobEvent",
     "Node",
     "NodeEndpoints",
     "NodeInfo",

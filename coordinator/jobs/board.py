@@ -14,7 +14,6 @@ from ...runtime.errors import GenerationSuperseded, RegistryUnavailable, UsageEr
 from ...scheduler.students.shards import Shard
 from ..store import (
     AddRanked,
-    Append,
     Change,
     Condition,
     Delete,
@@ -27,7 +26,15 @@ from ..store import (
     Stamp,
     Store,
 )
-from ..store.facts import Facts, check_ttl, dump_facts, load_facts
+from ..store.facts import (
+    Facts,
+    TimelineEntry,
+    check_ttl,
+    dump_facts,
+    load_facts,
+    read_timeline,
+    timeline_entry,
+)
 from ..store.records import is_name, number
 from .schema import (
     EVENTS_KEPT,
@@ -35,7 +42,6 @@ from .schema import (
     KEEP_S,
     KEPT,
     GenerationRecord,
-    JobEvent,
     Node,
     RankReport,
     check_node,
@@ -284,15 +290,12 @@ class JobBoard:
 
     def note(self, job: str, event: Facts) -> str:
         """Append to the job's timeline, which keeps the last events; returns the event's id."""
-        body = {"body": dump_facts(event)}
-        return self.store.append(Append(job_key(job, "events"), body, EVENTS_KEPT, KEEP_S))
+        entry = timeline_entry(job_key(job, "events"), event, EVENTS_KEPT, KEEP_S)
+        return self.store.append(entry)
 
-    def events(self, job: str, since: str = "", count: int = 100) -> list[JobEvent]:
+    def events(self, job: str, since: str = "", count: int = 100) -> list[TimelineEntry]:
         """Return the first `count` events after id `since`, oldest first; "": from the start."""
-        found = self.store.log(job_key(job, "events"), since, count)
-        return [
-            JobEvent(one.id, one.time_ms, load_facts(one.fields.get("body", ""))) for one in found
-        ]
+        return read_timeline(self.store, job_key(job, "events"), since, count)
 
     def outcome(self, job: str) -> Facts | None:
         """Return how the job ended; None while it runs."""

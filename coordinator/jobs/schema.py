@@ -109,15 +109,6 @@ class RankReport:
 
 
 @dataclass(frozen=True, slots=True)
-class JobEvent:
-    """An entry of a job's timeline; event ids are ordered, and reads continue after one."""
-
-    event_id: str
-    at_ms: int
-    body: Facts
-
-
-@dataclass(frozen=True, slots=True)
 class NodeInfo:
     """The facts that a node publishes.
 

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ...scheduler.students.failures import straggler
-from ..jobs import JobBoard, JobEvent, Node, RankReport
+from ..jobs import JobBoard, Node, RankReport
 from ..jobs.schema import EVENTS_KEPT
+from ..store.facts import TimelineEntry
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,7 +39,7 @@ class JobState:
     job: str
     nodes: Sequence[Node]
     reports: Sequence[RankReport]
-    events: Sequence[JobEvent]
+    events: Sequence[TimelineEntry]
     outcome: Mapping[str, Any] | None
 
     @property

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from ..store import open_store
 from .board import QueueBoard
-from .schema import DesiredJobState, Entry, JobProgress, QueuedJob, Reservation, Runner
+from .schema import DesiredJobState, JobProgress, QueuedJob, Reservation, Runner
 
 __all__ = [
     "DesiredJobState",
-    "Entry",
     "JobProgress",
     "QueueBoard",
     "QueuedJob",

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from ...runtime.errors import RegistryUnavailable, UsageError
 from ..store import (
-    Append,
     Change,
     Delete,
     FieldIs,
@@ -24,7 +23,15 @@ from ..store import (
     Put,
     Store,
 )
-from ..store.facts import Facts, check_ttl, dump_facts, load_facts
+from ..store.facts import (
+    Facts,
+    TimelineEntry,
+    check_ttl,
+    dump_facts,
+    load_facts,
+    read_timeline,
+    timeline_entry,
+)
 from ..store.records import number
 from .schema import (
     ENDED_KEPT,
@@ -33,7 +40,6 @@ from .schema import (
     MOST_SLOTS,
     PIECES_KEPT,
     DesiredJobState,
-    Entry,
     JobProgress,
     QueuedJob,
     Reservation,
@@ -217,27 +223,26 @@ class QueueBoard:
         spec, _ = self._of_job(name)
         if not spec:
             return False
-        body = {"body": dump_facts({"lines": list(lines)})}
-        entry = Append(log_key(self._queue, name), body, PIECES_KEPT, KEEP_S)
+        piece = {"lines": list(lines)}
+        entry = timeline_entry(log_key(self._queue, name), piece, PIECES_KEPT, KEEP_S)
         return self.store.commit([fence, FieldIs(self._specs, name, spec)], [entry]) == 0
 
     # --- logs and events
 
-    def lines(self, name: str, since: str = "", count: int = 100) -> list[Entry]:
+    def lines(self, name: str, since: str = "", count: int = 100) -> list[TimelineEntry]:
         """Return the first `count` pieces of a job's log after id `since`, oldest first.
 
         Each has `lines`, a list of texts, from one call of `log`.
         """
-        return self._entries(log_key(self._queue, name), since, count)
+        return read_timeline(self.store, log_key(self._queue, name), since, count)
 
     def note(self, event: Mapping[str, Any]) -> str:
         """Append to the queue's timeline, which keeps the last events; returns the event's id."""
-        body = {"body": dump_facts(event)}
-        return self.store.append(Append(self._events, body, EVENTS_KEPT, KEEP_S))
+        return self.store.append(timeline_entry(self._events, event, EVENTS_KEPT, KEEP_S))
 
-    def events(self, since: str = "", count: int = 100) -> list[Entry]:
+    def events(self, since: str = "", count: int = 100) -> list[TimelineEntry]:
         """Return the first `count` events after id `since`, oldest first; "": from the start."""
-        return self._entries(self._events, since, count)
+        return read_timeline(self.store, self._events, since, count)
 
     def close(self) -> None:
         """Close the connections."""
@@ -249,10 +254,6 @@ class QueueBoard:
             self.store.fields(key, [name]) for key in (self._specs, self._progress)
         )
         return spec or "", progress or ""
-
-    def _entries(self, key: str, since: str, count: int) -> list[Entry]:
-        found = self.store.log(key, since, count)
-        return [Entry(one.id, one.time_ms, load_facts(one.fields.get("body", ""))) for one in found]
 
     def _kept(self) -> list[str]:
         return [self._specs, self._wishes, self._progress, self._events]

@@ -189,12 +189,3 @@ class Reservation:
     slots: int
     number: int
     expires_in_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An entry of the timeline or of a log; entry ids are ordered, and reads continue after one."""
-
-    entry_id: str
-    at_ms: int
-    body: Facts

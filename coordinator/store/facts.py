@@ -1,12 +1,15 @@
-"""Facts that members and leaders publish, as JSON in a field of a document."""
+"""JSON in the store: facts that members and leaders publish, and timelines of events."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ...runtime.errors import UsageError
+from . import Store
+from .records import Append
 
 #: Values that JSON can hold.
 Facts = Mapping[str, Any]
@@ -32,6 +35,28 @@ def load_facts(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """An entry of a timeline or log; entry ids are ordered, and reads continue after one."""
+
+    entry_id: str
+    at_ms: int
+    body: Facts
+
+
+def timeline_entry(key: str, body: Facts, kept: int, keep_s: float) -> Append:
+    """Return the change that appends to a timeline, of which the last `kept` entries are kept."""
+    return Append(key, {"body": dump_facts(body)}, kept, keep_s)
+
+
+def read_timeline(store: Store, key: str, since: str, count: int) -> list[TimelineEntry]:
+    """Return the first `count` entries after id `since`, oldest first; "": from the start."""
+    return [
+        TimelineEntry(one.id, one.time_ms, load_facts(one.fields.get("body", "")))
+        for one in store.log(key, since, count)
+    ]
 
 
 def check_ttl(ttl_s: float) -> float:

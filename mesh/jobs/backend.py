@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ...coordinator.contexts import MeshContext
-from ...coordinator.queue import Entry, JobProgress, QueuedJob
+from ...coordinator.queue import JobProgress, QueuedJob
+from ...coordinator.store.facts import TimelineEntry
 from ...runtime.errors import UnavailableError, UsageError
 from .spec import QueuedJobSpec
 
@@ -84,7 +85,7 @@ class JobBackend(Protocol):
     def log_lines(self, job: QueuedJob, follow: bool) -> Iterator[str]:
         """Yield the kept output of the job's nodes; with `follow`, continue until the job ends."""
 
-    def events(self, last: int) -> list[Entry]:
+    def events(self, last: int) -> list[TimelineEntry]:
         """Return the latest `last` events of all jobs, oldest first; 0: all."""
 
     def close(self) -> None:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, Self
 from ...coordinator.ops.queue_view import NOBODY, is_lost
 from ...coordinator.queue import (
     DesiredJobState,
-    Entry,
     JobProgress,
     QueueBoard,
     QueuedJob,
     open_queue,
 )
 from ...coordinator.queue.schema import EVENTS_KEPT, PIECES_KEPT
+from ...coordinator.store.facts import TimelineEntry
 from ...runtime.errors import UsageError
 from .backend import Listing, not_ended
 from .spec import QueuedJobSpec
@@ -114,7 +114,7 @@ class QueueBackend:
                 return
             time.sleep(_POLL_S)
 
-    def events(self, last: int) -> list[Entry]:
+    def events(self, last: int) -> list[TimelineEntry]:
         return self._board.events(count=EVENTS_KEPT)[-last:]  # [-0:] is all
 
     def close(self) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...coordinator.ops.queue_view import NOBODY
-from ...coordinator.queue import Entry, QueuedJob, Reservation, Runner
+from ...coordinator.queue import QueuedJob, Reservation, Runner
+from ...coordinator.store.facts import TimelineEntry
 from .spec import QueuedJobSpec
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def to_json(listing: Listing) -> dict[str, Any]:
     }
 
 
-def event_line(event: Entry) -> str:
+def event_line(event: TimelineEntry) -> str:
     """Describe an entry of the timeline."""
     at = datetime.fromtimestamp(event.at_ms / 1000).strftime("%H:%M:%S")
     body = event.body

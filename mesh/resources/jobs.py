@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from ...coordinator.queue import Entry, QueuedJob
+from ...coordinator.queue import QueuedJob
+from ...coordinator.store.facts import TimelineEntry
 from ...runtime.errors import UsageError
 from ..jobs import views
 from ..jobs.backend import JobBackend, JobLocation, wait_for_end
@@ -76,7 +77,7 @@ class JobKind(ResourceKind):
         with self.backend() as backend:
             return backend.submit(spec)
 
-    def events(self, last: int) -> list[Entry]:
+    def events(self, last: int) -> list[TimelineEntry]:
         """Return the latest `last` events of all jobs, oldest first; 0: all."""
         with self.backend() as backend:
             return backend.events(last)

@@ -164,7 +164,7 @@ def test_events_are_read_after_an_id(boards: Boards) -> None:
     assert boards.one.events(JOB) == []
     ids = [boards.one.note(JOB, {"number": number}) for number in range(5)]
     assert [event.body["number"] for event in boards.another.events(JOB)] == [0, 1, 2, 3, 4]
-    assert [event.event_id for event in boards.another.events(JOB, count=2)] == ids[:2]
+    assert [event.entry_id for event in boards.another.events(JOB, count=2)] == ids[:2]
     assert [event.body["number"] for event in boards.another.events(JOB, ids[1], 2)] == [2, 3]
     assert boards.another.events(JOB, ids[-1]) == []
     with pytest.raises(UsageError):

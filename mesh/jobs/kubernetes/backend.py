@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ....coordinator.queue import Entry, JobProgress, QueuedJob
+from ....coordinator.queue import JobProgress, QueuedJob
+from ....coordinator.store.facts import TimelineEntry
 from ....runtime.errors import (
     KubernetesUnavailable,
     ManifestRefused,
@@ -172,7 +173,7 @@ class KubernetesBackend:
                     return
             time.sleep(max(_POLL_S, _POLL_S_PER_POD * logs.pods))
 
-    def events(self, last: int) -> list[Entry]:
+    def events(self, last: int) -> list[TimelineEntry]:
         resources = self._resources()
         about = f"involvedObject.kind={DISTILL_JOB.kind}"
         return entries_of(resources, self._client.list(EVENT, fields=about))[-last:]  # [-0:] is all

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ....coordinator.queue import DesiredJobState, Entry, JobProgress, QueuedJob
+from ....coordinator.queue import DesiredJobState, JobProgress, QueuedJob
+from ....coordinator.store.facts import TimelineEntry
 from ....runtime.errors import UsageError
 from ...kubernetes.resources import Object, seconds_of
 from .resource import facts_of
@@ -55,7 +56,7 @@ def _progress(resource: Object) -> JobProgress:
     )
 
 
-def entries_of(resources: Iterable[Object], events: Iterable[Object]) -> list[Entry]:
+def entries_of(resources: Iterable[Object], events: Iterable[Object]) -> list[TimelineEntry]:
     """Return the timeline of jobs, oldest first: submissions, Events and conditions.
 
     A cluster keeps Events for about an hour. Conditions stay in the status of their resource, so
@@ -79,7 +80,7 @@ def entries_of(resources: Iterable[Object], events: Iterable[Object]) -> list[En
     return sorted(found, key=lambda entry: (entry.at_ms, int(entry.entry_id)))
 
 
-def _of_event(event: Object) -> Entry:
+def _of_event(event: Object) -> TimelineEntry:
     at = event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp")
     message, count = str(event.get("message", "")).strip(), int(event.get("count") or 1)
     text = f"{event.get('reason', '')}{_after_colon(message)}"
@@ -93,10 +94,10 @@ def _after_colon(message: str) -> str:
     return f": {message}" if message else ""
 
 
-def _entry(at: Any, job: str, what: str, version: str = "") -> Entry:
+def _entry(at: Any, job: str, what: str, version: str = "") -> TimelineEntry:
     """Return an entry; its id, the resource version, orders events of the same second."""
     order = version if version.isdecimal() else "0"
-    return Entry(order, _ms(at), {"kind": "job", "job": job, "what": what})
+    return TimelineEntry(order, _ms(at), {"kind": "job", "job": job, "what": what})
 
 
 def _ms(time: Any) -> int:
