@@ -9,7 +9,7 @@ from typing import Final
 from ..jobs.schema import ANY_JOB, JOBS
 from ..machines.schema import MACHINES, ORDERS
 from ..queue.schema import ANY_QUEUE
-from ..store.redis_connection import WRITE_CHECK
+from ..store.redis_store import WRITE_CHECK
 from .schema import MANAGERS, SERVICES, check_service, lease_set
 
 READER: Final = "edl-reader"

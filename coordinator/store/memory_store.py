@@ -46,15 +46,18 @@ class MemoryStore:
     Args:
         clock: returns seconds since 1970; tests pass their own.
         url: URL for messages.
+
+    Attributes:
+        lock: is held during each step.
     """
 
     _named: ClassVar[dict[str, MemoryStore]] = {}
     _named_lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, clock: Callable[[], float] = time.time, url: str = "memory://") -> None:
-        self._url = url
+        self.url = url
         self._clock = clock
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._values: dict[str, Any] = {}
         self._expires_s: dict[str, float] = {}
         self._available = True
@@ -67,19 +70,10 @@ class MemoryStore:
         with cls._named_lock:
             return cls._named.setdefault(url, cls(clock, url))
 
-    @property
-    def url(self) -> str:
-        return self._url
-
-    @property
-    def lock(self) -> threading.RLock:
-        """The lock that is held during each step."""
-        return self._lock
-
     def now_s(self) -> float:
         """Return the clock's time in seconds. Raises RegistryUnavailable during an outage."""
         if not self._available:
-            raise RegistryUnavailable(f"the registry {self._url} does not answer")
+            raise RegistryUnavailable(f"the registry {self.url} does not answer")
         return self._clock()
 
     def time_ms(self) -> int:
@@ -139,20 +133,20 @@ class MemoryStore:
 
     def clear(self) -> None:
         """Delete everything, like the restart of a Redis without persistence."""
-        with self._lock:
+        with self.lock:
             self._values.clear()
             self._expires_s.clear()
             self.registry_id = secrets.token_hex(20)
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, float]]:
         """Return the whole content, for `restore`."""
-        with self._lock:
+        with self.lock:
             return copy.deepcopy((self._values, self._expires_s))
 
     def restore(self, snapshot: tuple[dict[str, Any], dict[str, float]]) -> None:
         """Simulate a failover to a stale replica: another server with older content."""
         values, expires_s = copy.deepcopy(snapshot)
-        with self._lock:
+        with self.lock:
             self.clear()
             self._values.update(values)
             self._expires_s.update(expires_s)
@@ -174,7 +168,7 @@ class MemoryStore:
         identify: bool = False,
     ) -> Leadership:
         registry_id = self.registry_id if identify else ""
-        with self._lock:
+        with self.lock:
             now_ms, held = self.time_ms(), self.value(key)
             leader, token = self._leader(key)
             if leader not in ("", holder):
@@ -190,7 +184,7 @@ class MemoryStore:
             return Leadership(holder, token, change, registry_id, now_ms)
 
     def leader(self, key: str) -> Leadership | None:
-        with self._lock:
+        with self.lock:
             holder, token = self._leader(key)
             held = self.value(key)
             if not holder:
@@ -201,7 +195,7 @@ class MemoryStore:
             )
 
     def resign(self, key: str, holder: str) -> bool:
-        with self._lock:
+        with self.lock:
             if self._leader(key)[0] != holder:
                 return False
             self.value(key)["until_s"] = "0"
@@ -215,18 +209,18 @@ class MemoryStore:
     # --- documents
 
     def read(self, *keys: str) -> list[dict[str, str]]:
-        with self._lock:
+        with self.lock:
             return [dict(self.peek(key)) for key in keys]
 
     def fields(self, key: str, names: Sequence[str]) -> list[str | None]:
-        with self._lock:
+        with self.lock:
             held = self.peek(key)
             return [held.get(name) for name in names]
 
     def changed_rows(
         self, key: str, changes: str, since: tuple[int, int] | None
     ) -> tuple[bool, tuple[int, int], dict[str, str]]:
-        with self._lock:
+        with self.lock:
             rows = self.value(key)
             epoch = number(rows.get("=term", "")), number(rows.get("=counter", ""))
             floor = number(rows.get("=floor", ""))
@@ -236,7 +230,7 @@ class MemoryStore:
             return False, epoch, {row: rows.get(row, "") for row in changed}
 
     def commit(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> int:
-        with self._lock:
+        with self.lock:
             for position, condition in enumerate(conditions, 1):
                 if isinstance(condition, Once):
                     if self.value(condition.key).get("=write") == condition.id:
@@ -292,12 +286,12 @@ class MemoryStore:
 
     def log(self, key: str, after: str = "", count: int = 0, last: int = 0) -> list[LogRecord]:
         start = log_position(after)
-        with self._lock:
+        with self.lock:
             found = [one for one in self.peek(key) if log_position(one.id) > start]
         return found[-last:] if last else found[:count] if count else found
 
     def append(self, entry: Append) -> str:
-        with self._lock:
+        with self.lock:
             log: list[LogRecord] = self.value(entry.key, list)
             last_ms, count = log_position(log[-1].id) if log else (0, 0)
             now_ms = self.time_ms()
@@ -308,7 +302,7 @@ class MemoryStore:
             return log[-1].id
 
     def sign(self, key: str, name: str, keep_s: float | None = None) -> None:
-        with self._lock:
+        with self.lock:
             named = self.value(key)
             named[name] = now_ms = self.time_ms()
             if keep_s is not None:
@@ -317,18 +311,18 @@ class MemoryStore:
                     del named[old]
 
     def signed(self, key: str, since_ms: int | None = None) -> list[str]:
-        with self._lock:
+        with self.lock:
             named = self.peek(key).items()
             return sorted(name for name, at in named if since_ms is None or at >= since_ms)
 
     def forget(self, key: str, name: str, age_s: float) -> None:
-        with self._lock:
+        with self.lock:
             at_ms = self.value(key).get(name)
             if at_ms is not None and abs(self.time_ms() - at_ms) > age_s * 1000:
                 del self.value(key)[name]
 
     def exist(self, keys: Sequence[str]) -> list[bool]:
-        with self._lock:
+        with self.lock:
             return [self.holds(key) for key in keys]
 
     # --- shards
@@ -343,7 +337,7 @@ class MemoryStore:
         most: int | None,
         keep_s: float,
     ) -> tuple[int, int] | str | None:
-        with self._lock:
+        with self.lock:
             current: str = self.value(keys.generation).get("number", "")
             if current != str(generation):
                 return current

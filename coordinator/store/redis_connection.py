@@ -18,8 +18,6 @@ from . import redis_url
 
 #: Start of the error for a key that holds another type.
 WRONG_TYPE: Final = "WRONGTYPE"
-#: A list that never exists: RPUSHX tests whether writes are accepted without creating it.
-WRITE_CHECK: Final = "edl:write-check"
 
 #: Seconds to wait for an answer without TLS after a TLS handshake failed.
 _PLAIN_S: Final = 0.5
@@ -83,34 +81,6 @@ class RedisConnection:
         self.url = self._parsed.shown
         self.client: Any = redis_url.open_client(self._parsed, timeout_s)
         self._answered = False
-
-    def server_info(self) -> dict[str, str]:
-        with self.translated():
-            found = self.client.info()
-        version = found.get("valkey_version") or found.get("redis_version", "")
-        names = {
-            "server_name": found.get("server_name", "redis"),
-            "version": version,
-            "role": found.get("role", ""),
-            "maxmemory_policy": found.get("maxmemory_policy", ""),
-        }
-        return {name: str(value) for name, value in names.items()}
-
-    def time_ms(self) -> int:
-        with self.translated():
-            seconds, micros = self.client.time()
-        return int(seconds) * 1000 + int(micros) // 1000
-
-    def check_writes(self) -> bool:
-        try:
-            with self.translated():
-                self.client.rpushx(WRITE_CHECK, "")
-        except Forbidden:
-            return False
-        return True
-
-    def close(self) -> None:
-        self.client.close()
 
     def run(self, name: str, keys: Sequence[str], *args: str | int) -> Any:
         """Run a script by its hash; send its text if the server does not have it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, get_args
 
+from ...runtime.errors import Forbidden
 from .records import (
     AddRanked,
     Append,
@@ -31,6 +32,9 @@ from .records import (
 from .redis_connection import RedisConnection
 from .redis_leases import RedisLeases
 
+#: A list that never exists: RPUSHX tests whether writes are accepted without creating it.
+WRITE_CHECK: Final = "edl:write-check"
+
 _CHANGES: Final[tuple[LeadershipChange, ...]] = get_args(LeadershipChange)
 _WORDS: Final = 2000  # per command: Lua passes only some thousand arguments
 Word = str | int
@@ -49,24 +53,37 @@ class RedisStore:
 
     def __init__(self, url: str, timeout_s: float = 1.0) -> None:
         self._connection = RedisConnection(url, timeout_s)
+        self.url = self._connection.url
         self._client = self._connection.client
         self.leases = RedisLeases(self._connection)
 
-    @property
-    def url(self) -> str:
-        return self._connection.url
+    def server_info(self) -> dict[str, str]:
+        with self._connection.translated():
+            found = self._client.info()
+        version = found.get("valkey_version") or found.get("redis_version", "")
+        names = {
+            "server_name": found.get("server_name", "redis"),
+            "version": version,
+            "role": found.get("role", ""),
+            "maxmemory_policy": found.get("maxmemory_policy", ""),
+        }
+        return {name: str(value) for name, value in names.items()}
 
     def time_ms(self) -> int:
-        return self._connection.time_ms()
-
-    def server_info(self) -> dict[str, str]:
-        return self._connection.server_info()
+        with self._connection.translated():
+            seconds, micros = self._client.time()
+        return int(seconds) * 1000 + int(micros) // 1000
 
     def check_writes(self) -> bool:
-        return self._connection.check_writes()
+        try:
+            with self._connection.translated():
+                self._client.rpushx(WRITE_CHECK, "")
+        except Forbidden:
+            return False
+        return True
 
     def close(self) -> None:
-        self._connection.close()
+        self._client.close()
 
     # --- leadership
 

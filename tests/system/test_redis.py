@@ -30,8 +30,7 @@ from edl.coordinator.queue.schema import queue_key
 from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Registry, Row, acl, connect
 from edl.coordinator.registry.schema import SERVICES, service_keys
 from edl.coordinator.store import Leads
-from edl.coordinator.store.redis_connection import WRITE_CHECK
-from edl.coordinator.store.redis_store import RedisStore
+from edl.coordinator.store.redis_store import WRITE_CHECK, RedisStore
 from edl.runtime.errors import EdlError, Forbidden, RegistryUnavailable, Unauthenticated, UsageError
 from edl.scheduler.students.shards import Shard
 from edl.tests.proto.security.authority import write_secret
