@@ -9,7 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from .manager.views import HubView, LeaderView, ManagerView, ServiceView
+from .manager.manager import ManagerView, ServiceView
+from .manager.service_state import LeaderView
+from .manager.subscription_hub import HubView
 from .store.redis_connection import REFUSALS
 
 #: Reasons of refused calls; each has a series from the start, so that its first increase is seen.

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any, Final, TypeVar
 
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import ClientSecurity, open_channel
-from ...runtime.errors import CoordinatorUnavailable, RequestRefused, UsageError
+from ...runtime.errors import (
+    AccessError,
+    CoordinatorUnavailable,
+    RequestRefused,
+    UnavailableError,
+    UsageError,
+)
+from ...scheduler.backoff import delay_s
 from ..registry import connect
-from .discovery import CHANNEL_OPTIONS, call_error, live_managers, stub
+from ..store.records import log_position
+from .discovery import CHANNEL_OPTIONS, begun, call_error, live_managers, stub
+
+log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _TIMEOUT_S: Final = 5.0
+_FOLLOW_CAP_S: Final = 2.0  # longest pause between attempts to follow the log
 #: Text of gRPC's error if a server closes a connection that it has accepted.
 _CLOSED: Final = "Socket closed"
 
@@ -163,9 +177,7 @@ def watch(
         EdlError: as `fetch_status`; with `follow`, only until a manager has answered.
     """
     if follow:
-        from .log_follower import follow_log
-
-        yield from follow_log(url, service, last, security)
+        yield from _follow_log(url, service, last, security)
         return
     request = pb.WatchRequest(service=service, last=last)
     yield from _ask(url, security, lambda stub: list(stub.Watch(request, timeout=_TIMEOUT_S)))
@@ -194,19 +206,21 @@ def ask_status(
 
 def _ask(url: str, security: ClientSecurity | None, question: Callable[[Any], _T]) -> _T:
     """Return the answer of the first manager that answers."""
-    registry = connect(url)
-    try:
-        addresses = live_managers(registry)
-    finally:
-        registry.close()
-    random.shuffle(addresses)
     failures = []
-    for address in addresses:
+    for address in _managers(url):
         try:
             return _ask_one(address, security, question)
         except CoordinatorUnavailable as error:
             failures.append(str(error))
     raise CoordinatorUnavailable("; ".join(failures))
+
+
+def _managers(url: str) -> list[str]:
+    """Return the addresses of live managers in random order; see `live_managers`."""
+    with closing(connect(url)) as registry:
+        addresses = live_managers(registry)
+    random.shuffle(addresses)
+    return addresses
 
 
 def _ask_one(address: str, security: ClientSecurity | None, question: Callable[[Any], _T]) -> _T:
@@ -239,3 +253,81 @@ def _closed_hint(security: ClientSecurity | None) -> str:
         "it may refuse our certificate: check that its --tls-ca signed it, that it is for clients,"
         " and that it is still valid"
     )
+
+
+def _follow_log(
+    url: str, service: str, last: int, security: ClientSecurity | None
+) -> Iterator[pb.Event]:
+    """Yield events of the log, each once; continue at another manager when one dies.
+
+    Args:
+        url: Redis URL of the mesh.
+        service: name of one service; empty: all.
+        last: begin with at most this many existing events; 0: all.
+        security: how to call managers; None: neither TLS nor token.
+
+    Raises:
+        EdlError: the first call fails: there is no manager, or it refuses the call.
+    """
+    reader = _LogReader(url, service, last, security)
+    rng, attempt = random.Random(), 0
+    while True:
+        try:
+            for event in reader.events():
+                attempt = 0
+                yield event
+        except (UnavailableError, AccessError) as error:
+            if not reader.begun:
+                raise
+            # Warn only if no other manager is found: the death of one is harmless.
+            log.log(
+                logging.WARNING if attempt == 1 else logging.DEBUG,
+                "cannot read the log now; trying again: %s",
+                error,
+            )
+        attempt += 1
+        time.sleep(delay_s(attempt, rng, cap_s=_FOLLOW_CAP_S))
+
+
+class _LogReader:
+    """Keeps the position in each log, so that another manager repeats no event."""
+
+    def __init__(self, url: str, service: str, last: int, security: ClientSecurity | None) -> None:
+        self.begun = False
+        self._url = url
+        self._service = service
+        self._last = last
+        self._security = security
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._first_ms = 0
+
+    def events(self) -> Iterator[pb.Event]:
+        """Yield the events of one manager that were not yielded before."""
+        # Later calls read all existing events, which include the missed ones.
+        last = 0 if self.begun else self._last
+        request = pb.WatchRequest(service=self._service, last=last, follow=True)
+        for address in _managers(self._url):
+            with open_channel(address, self._security, CHANNEL_OPTIONS) as channel:
+                call = stub(channel).Watch(request)
+                try:
+                    begun(call, address)
+                except CoordinatorUnavailable as error:
+                    failure = error
+                    continue
+                self.begun = True
+                yield from self._new(call, address)
+                return
+        raise failure
+
+    def _new(self, call: Any, address: str) -> Iterator[pb.Event]:
+        import grpc
+
+        try:
+            for event in call:
+                place = log_position(event.id)
+                if place > self._seen.get(event.service, (self._first_ms, -1)):
+                    self._first_ms = self._first_ms or event.time_ms
+                    self._seen[event.service] = place
+                    yield event
+        except grpc.RpcError as error:
+            raise call_error(address, error) from None

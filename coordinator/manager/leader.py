@@ -31,8 +31,7 @@ from .autoscaling import Autoscaler
 from .election import Election
 from .prober import Prober, Verdict
 from .rosters import ProbeAnswer
-from .service_state import ServiceEvents, ServiceSnapshot, ServiceState
-from .views import LeaderView
+from .service_state import LeaderView, ServiceEvents, ServiceSnapshot, ServiceState
 from .watch_cache import WatchCache
 
 log = logging.getLogger(__name__)

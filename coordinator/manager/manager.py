@@ -30,9 +30,9 @@ from .election import Election
 from .leader import Leader
 from .overview import Overview
 from .prober import Prober
+from .service_state import LeaderView
 from .student_sessions import AssignmentStream, StudentOwner
-from .subscription_hub import SubscriptionHub
-from .views import HubView, ManagerView, ServiceView
+from .subscription_hub import HubView, SubscriptionHub
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,40 @@ class _Ended:
 
 class _Poke:
     """Somebody has written what the hubs want to see at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceView:
+    """One service at one manager.
+
+    Attributes:
+        name: of the service.
+        leader: address of the manager that leads it, as known here; empty: none.
+        leading: what this manager knows as its leader; None: it does not lead.
+        hub: what it knows of the streams that it holds; None: it holds none.
+    """
+
+    name: str
+    leader: str = ""
+    leading: LeaderView | None = None
+    hub: HubView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerView:
+    """One manager.
+
+    Attributes:
+        address: its own.
+        answering: whether the registry answers it and does its work.
+        services: by name.
+        refusal: why a registry that answers refuses to work; empty: it does not refuse.
+    """
+
+    address: str
+    answering: bool
+    services: tuple[ServiceView, ...] = ()
+    refusal: str = ""
 
 
 class Manager:

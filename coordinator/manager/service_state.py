@@ -14,11 +14,11 @@ from itertools import islice
 from ...scheduler import assignment as rule
 from ...scheduler import leadership
 from ...scheduler.admission import Admission, TeacherIdentity
+from ...scheduler.autoscale import Desired
 from ...scheduler.backoff import RandomLike
 from ..registry import Changes, Epoch, LogEntry, Member, Plan, Row, Table
 from . import stored_records as stored
 from .rosters import ProbeAnswer, StudentRoster, TeacherRoster
-from .views import LeaderView
 
 #: Most log entries and admissions in one write, as Redis serves nobody else meanwhile.
 _AT_ONCE = 500
@@ -88,6 +88,39 @@ class Instructions:
     plan: tuple[Plan, LogEntry] | None = None
     solved: bool = False
     refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderView:
+    """A service as the manager that leads it sees it. Of all managers only one has it.
+
+    Attributes:
+        term: first part of the epoch of its assignments.
+        counter: second part.
+        recovering: sets only grow now.
+        teachers: "serving", "draining", "waiting" (for a probe) or "refused" -> how many.
+        students: how many have a lease.
+        idle: live teachers that nobody is assigned to.
+        look_s: seconds that the last look at the registry took, the solving included.
+        solve_s: seconds that the last computation of assignments took.
+        rows: rows of the table written since this manager started.
+        recoveries: terms begun since this manager started.
+        refusals: probes that ended in a refusal since this manager started.
+        desired: how many teachers the service should have; None: not decided yet.
+    """
+
+    term: int = 0
+    counter: int = 0
+    recovering: bool = False
+    teachers: Mapping[str, int] = field(default_factory=dict)
+    students: int = 0
+    idle: int = 0
+    look_s: float = 0.0
+    solve_s: float = 0.0
+    rows: int = 0
+    recoveries: int = 0
+    refusals: int = 0
+    desired: Desired | None = None
 
 
 class ServiceState:

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...proto import coordinator_pb2 as pb
 from ...runtime.errors import AccessError, RetryableError, UnavailableError
@@ -27,7 +27,6 @@ from .student_sessions import (
     refusal_of,
     superseded_by_restart,
 )
-from .views import HubView
 from .watch_cache import WatchCache
 
 log = logging.getLogger(__name__)
@@ -38,6 +37,33 @@ class _NewStream:
     stream: AssignmentStream
     report: pb.StudentReport
     caller: StudentOwner
+
+
+@dataclass(frozen=True, slots=True)
+class HubView:
+    """The students of a service whose streams one manager holds: sums over managers are the whole.
+
+    Attributes:
+        streams: how many.
+        students: state -> how many.
+        wanted: teachers that they want, all together.
+        assigned: teachers that they are assigned, all together.
+        samples_per_second: that they train.
+        starved_s, blocked_s, source_wait_s: sums of what they have reported.
+        pushed: assignments sent since this manager started.
+        look_s: seconds that the last look at the registry took.
+    """
+
+    streams: int = 0
+    students: Mapping[str, int] = field(default_factory=dict)
+    wanted: int = 0
+    assigned: int = 0
+    samples_per_second: float = 0.0
+    starved_s: float = 0.0
+    blocked_s: float = 0.0
+    source_wait_s: float = 0.0
+    pushed: int = 0
+    look_s: float = 0.0
 
 
 class SubscriptionHub:

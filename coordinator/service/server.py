@@ -17,10 +17,9 @@ from ...proto.security import AccessControl, ServerSecurity, listen
 from ...proto.security.servers import aio_server
 from ...runtime.errors import EdlError, ProcessFailed, UnavailableError
 from ..config import check_free, join_address
-from ..limits import ManagerLimits
 from ..machines import MachineBoard
 from ..registry import Registry
-from .call_guard import CallGuard
+from .call_guard import CallGuard, ManagerLimits
 from .subscribe_handler import Students, SubscribeHandler
 from .unary_handlers import MeshOverview, UnaryHandlers
 from .watch_handler import WatchHandler

@@ -33,10 +33,9 @@ from ...runtime.errors import (
 from ...scheduler.admission import full_bucket, take_token
 from ...scheduler.circuit_breakers import IN_WORDS
 from ..calling.discovery import BEAT_METADATA, SECRET_METADATA
-from ..limits import ManagerLimits, Places
 from ..manager.student_sessions import StudentOwner
 from ..registry.schema import check_member, check_service
-from .call_guard import CallGuard, Context, parsed
+from .call_guard import CallGuard, Context, ManagerLimits, Places, parsed
 
 
 class Outgoing:

@@ -13,12 +13,11 @@ from ...proto import coordinator_pb2 as pb
 from ...proto.security import Caller
 from ...runtime.errors import AccessError, RegistryUnavailable, UsageError, WireError
 from .. import operations
-from ..limits import ManagerLimits, Places
 from ..machines import MachineBoard
 from ..manager.overview import own_part
 from ..manager.student_sessions import owns
 from ..registry import Registry
-from .call_guard import CallGuard, Context, RefusedByGate, parsed
+from .call_guard import CallGuard, Context, ManagerLimits, Places, RefusedByGate, parsed
 
 _T = TypeVar("_T")
 

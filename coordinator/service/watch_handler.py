@@ -18,12 +18,11 @@ from ...runtime.errors import (
     WireError,
 )
 from ..calling.discovery import VERSION_METADATA
-from ..limits import ManagerLimits, Places
 from ..manager.messages import event_message
 from ..registry import LogEntry, Registry
 from ..registry.schema import check_service
 from ..store.records import log_position
-from .call_guard import CallGuard, Context, parsed
+from .call_guard import CallGuard, Context, ManagerLimits, Places, parsed
 from .unary_handlers import in_thread
 
 log = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from edl.coordinator import Registry
-from edl.coordinator.limits import ManagerLimits
 from edl.coordinator.machines import MachineBoard
 from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.service import CoordinatorServer
+from edl.coordinator.service.call_guard import ManagerLimits
 from edl.coordinator.service.subscribe_handler import Outgoing
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb

@@ -15,7 +15,9 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from edl.coordinator.manager.views import HubView, LeaderView, ManagerView, ServiceView
+from edl.coordinator.manager.manager import ManagerView, ServiceView
+from edl.coordinator.manager.service_state import LeaderView
+from edl.coordinator.manager.subscription_hub import HubView
 from edl.coordinator.metrics import CoordinatorMetrics
 from edl.deploy.operator.metrics import OperatorMetrics
 from edl.distill_reader.config import ReaderConfig

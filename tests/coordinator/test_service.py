@@ -12,9 +12,9 @@ from typing import Any
 import grpc
 import pytest
 
-from edl.coordinator.limits import ManagerLimits
 from edl.coordinator.registry import LogEntry
 from edl.coordinator.service import CoordinatorServer, watch_handler
+from edl.coordinator.service.call_guard import ManagerLimits
 from edl.coordinator.service.watch_handler import Listener
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ServerSecurity, TlsFiles

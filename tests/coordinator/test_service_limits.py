@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from edl.coordinator.limits import ManagerLimits, Places, TooLarge
+from edl.coordinator.service.call_guard import ManagerLimits, Places, TooLarge
 from edl.runtime.errors import RateLimited
 from edl.scheduler.admission import RateLimit
 from edl.tests.coordinator.scripted_manager import Served, served

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from edl.coordinator.calling.discovery import SECRET_METADATA
 from edl.coordinator.config import ManagerConfig
-from edl.coordinator.limits import ManagerLimits
 from edl.coordinator.machines import MachineBoard
 from edl.coordinator.manager.manager import Manager
 from edl.coordinator.registry import Registry
+from edl.coordinator.service.call_guard import ManagerLimits
 from edl.coordinator.service.server import CoordinatorServer
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edl.coordinator.calling.discovery import SECRET_METADATA
-from edl.coordinator.limits import ManagerLimits
+from edl.coordinator.service.call_guard import ManagerLimits
 from edl.proto.security import ClientSecurity, ServerSecurity, open_channel
 from edl.tests.coordinator.calls import SERVICE as CONTROL
 from edl.tests.coordinator.calls import ask, end_of
