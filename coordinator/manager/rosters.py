@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from ...scheduler import assignment as rule
 from ...scheduler import leadership
 from ...scheduler.admission import Admission, ProbeOutcome, TeacherIdentity
 from ...scheduler.debounce import StarvationLog
-from ..registry import Changes, Epoch, Member, Row
+from ..registry import Changes, Epoch, LogEntry, Member, Row
 from ..registry.schema import GIVEN_UP
 from ..store.records import DRAIN
 from .messages import number_of, report_from
-from .stored_records import PendingChanges
 from .watch_cache import WatchCache
 
 #: Reason for the loss of a teacher that sends no more heartbeats.
@@ -29,6 +28,33 @@ class ProbeAnswer:
     identity: TeacherIdentity
     verdict: Literal["ok", "retry", "never"]
     why: str = ""
+
+
+@dataclass(slots=True)
+class PendingChanges:
+    """What has come up and is to be carried out.
+
+    Attributes:
+        events: for the rule.
+        entries: for the log.
+        admitted: teacher id -> incarnation to remember, None to forget it.
+        lives: students of which a new life has come -> its incarnation; None: it is gone.
+    """
+
+    events: list[rule.AssignmentEvent] = field(default_factory=list)
+    entries: list[LogEntry] = field(default_factory=list)
+    admitted: dict[str, int | None] = field(default_factory=dict)
+    lives: dict[str, int | None] = field(default_factory=dict)
+
+    def log(self, kind: str, subject: str, text: str) -> None:
+        """Add an entry for the log."""
+        self.entries.append(LogEntry(kind, subject, text))
+
+    def take(self) -> PendingChanges:
+        """All that has come up since the last call."""
+        taken = PendingChanges(self.events, self.entries, self.admitted, self.lives)
+        self.events, self.entries, self.admitted, self.lives = [], [], {}, {}
+        return taken
 
 
 class TeacherRoster:

@@ -7,7 +7,7 @@ teacher while members register again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -17,8 +17,8 @@ from ...scheduler.admission import Admission, TeacherIdentity
 from ...scheduler.autoscale import Desired
 from ...scheduler.backoff import RandomLike
 from ..registry import Changes, Epoch, LogEntry, Member, Plan, Row, Table
-from . import stored_records as stored
-from .rosters import ProbeAnswer, StudentRoster, TeacherRoster
+from . import content_plan
+from .rosters import PendingChanges, ProbeAnswer, StudentRoster, TeacherRoster
 
 #: Most log entries and admissions in one write, as Redis serves nobody else meanwhile.
 _AT_ONCE = 500
@@ -123,6 +123,94 @@ class LeaderView:
     desired: Desired | None = None
 
 
+class AssignmentRows:
+    """Rows of one service.
+
+    Args:
+        rows: those that stand, by student id.
+        lost_s: seconds for which a teacher that was lost is named to those who had it.
+    """
+
+    def __init__(self, rows: Mapping[str, Row], lost_s: float) -> None:
+        self._rows = dict(rows)
+        self._lost_s = lost_s
+        self._lost: dict[str, dict[str, float]] = {}
+
+    @property
+    def rows(self) -> Mapping[str, Row]:
+        """As they stand when all that was handed out is written."""
+        return self._rows
+
+    def all(self, counter: int) -> dict[str, Row | None]:
+        """All of them, for the first write of a term."""
+        for name, row in self._rows.items():
+            self._rows[name] = replace(row, counter=counter)
+        return dict(self._rows)
+
+    def change(
+        self,
+        changes: Iterable[rule.AssignmentChange],
+        alive: Container[str],
+        counter: int,
+        now: float,
+    ) -> tuple[dict[str, Row | None], list[LogEntry]]:
+        """Take over what the rule has changed.
+
+        Args:
+            changes: what it said.
+            alive: teachers that are there; who came back under another incarnation is not lost.
+            counter: of the write that will carry the rows.
+            now: seconds, as everywhere here.
+
+        Returns:
+            The rows to write, and log entries for sets that changed.
+        """
+        written: dict[str, Row | None] = {}
+        entries = []
+        for change in changes:
+            name = change.student_id
+            former = self._rows.get(name, Row())
+            self._rows[name] = written[name] = Row(
+                teachers=change.teachers,
+                lost=self._lost_of(change, alive, now),
+                content_id=change.content_id,
+                next_content_id=change.next_content_id,
+                data_epoch=change.data_epoch,
+                counter=counter,
+                reason=change.reason,
+                incarnation=former.incarnation,
+            )
+            if set(former.teachers) != set(change.teachers):
+                count = len(change.teachers)
+                text = f"assigned {count} teacher{'' if count == 1 else 's'}: {change.reason}"
+                entries.append(LogEntry("assigned", name, text, former.teachers, change.teachers))
+        return written, entries
+
+    def follow_lives(self, lives: Mapping[str, int | None], counter: int) -> dict[str, Row | None]:
+        """Students whose life is another one now (None: over): their rows say so."""
+        written: dict[str, Row | None] = {}
+        for name, incarnation in lives.items():
+            if incarnation is None:
+                self._lost.pop(name, None)
+                if self._rows.pop(name, None) is not None:
+                    written[name] = None
+            elif name in self._rows:
+                row = replace(self._rows[name], incarnation=incarnation, counter=counter)
+                self._rows[name] = written[name] = row
+        return written
+
+    def _lost_of(
+        self, change: rule.AssignmentChange, alive: Container[str], now: float
+    ) -> tuple[str, ...]:
+        lost = self._lost.setdefault(change.student_id, {})
+        lost.update((teacher, now + self._lost_s) for teacher in change.lost)
+        for teacher in [t for t, until in lost.items() if until <= now or t in alive]:
+            del lost[teacher]
+        if not lost:
+            del self._lost[change.student_id]
+        return tuple(sorted(lost))
+
+
 class ServiceState:
     """A leader's knowledge of its service.
 
@@ -156,18 +244,16 @@ class ServiceState:
         self.epoch = found.table.epoch
         self.term = _next_term(found, former)
         known_plan = Plan() if former is None else former.plan
-        self.plan: Plan = known_plan if stored.is_lost(found.plan, known_plan) else found.plan
+        self.plan: Plan = known_plan if content_plan.is_lost(found.plan, known_plan) else found.plan
         self._standing_plan = found.plan
         rows = dict(found.table.rows)
         if former is not None and former._is_newer_than(self.epoch):
             rows |= former._rows.rows  # the registry has forgotten what we have not
-        self._rows: stored.AssignmentRows = stored.AssignmentRows(rows, lost_s)
+        self._rows: AssignmentRows = AssignmentRows(rows, lost_s)
         self._grace_s = grace_s
         self._recovering_until_s: float | None = now + grace_s
         self._begun_s = now
-        self._pending = stored.PendingChanges(
-            events=[stored.planned(self.plan), rule.RecoveryBegan()]
-        )
+        self._pending = PendingChanges([content_plan.planned(self.plan), rule.RecoveryBegan()])
         self.teachers: TeacherRoster = TeacherRoster(
             self._pending,
             grace_s,
@@ -223,12 +309,12 @@ class ServiceState:
 
     def _hear_plan(self, plan: Plan) -> None:
         self._standing_plan = plan
-        if plan == self.plan or stored.is_lost(plan, self.plan):
+        if plan == self.plan or content_plan.is_lost(plan, self.plan):
             return
-        if (entry := stored.announced(self.plan, plan)) is not None:
+        if (entry := content_plan.announced(self.plan, plan)) is not None:
             self._pending.entries.append(entry)
         self.plan = plan
-        self._pending.events.append(stored.planned(plan))
+        self._pending.events.append(content_plan.planned(plan))
 
     def _compare(self, teachers: Set[str], students: Set[str], now: float) -> None:
         """Remove members that are missing for too long."""
@@ -263,12 +349,14 @@ class ServiceState:
     def _next_plan(self, looked: bool) -> tuple[Plan, LogEntry] | None:
         if not looked:
             return None
-        return stored.next_plan(self._standing_plan, self.plan, self._assignment, self.recovering)
+        return content_plan.next_plan(
+            self._standing_plan, self.plan, self._assignment, self.recovering
+        )
 
     def planned(self, plan: Plan) -> None:
         """Record that this change of the plan was written."""
         self.plan = self._standing_plan = replace(plan, version=plan.version + 1)
-        self._pending.events.append(stored.planned(self.plan))
+        self._pending.events.append(content_plan.planned(self.plan))
 
     # -- writes
 

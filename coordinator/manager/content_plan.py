@@ -1,0 +1,91 @@
+"""The plan of a service's content: what the rule is told of it, and how it moves on. No I/O.
+
+It moves on by declaring the content that prevails, then by upgrades that end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...scheduler import assignment as rule
+from ..registry import LogEntry, Plan
+
+
+def planned(plan: Plan) -> rule.ContentPlanned:
+    """The plan as the rule is told it."""
+    at: rule.When = "now" if plan.at == "now" else "epoch"
+    return rule.ContentPlanned(plan.content_id, plan.next_content_id, at)
+
+
+def is_lost(standing: Plan, known: Plan) -> bool:
+    """Whether the registry has forgotten the plan that we know: emptied, or an older replica.
+
+    One that is not older by its version was ordered since, though the clock of the registry that
+    answers now may be behind that of the one before.
+    """
+    if not known.content_id:
+        return False
+    older = standing.version < known.version and standing.since_ms < known.since_ms
+    return older or _is_empty(standing)
+
+
+def next_plan(
+    standing: Plan, known: Plan, state: rule.AssignmentState, recovering: bool
+) -> tuple[Plan, LogEntry] | None:
+    """What the plan becomes now, and the log entry that says so; None: it stays.
+
+    Args:
+        standing: as it stands in the registry.
+        known: as the rule has been told it: the same, unless the registry has lost it.
+        state: of the rule.
+        recovering: whether teachers and students may still come back: then nothing is said of all.
+    """
+    if is_lost(standing, known):
+        plan = replace(known, version=standing.version)
+        content = known.next_content_id or known.content_id
+        kind = "upgrade goes on" if known.next_content_id else "declared"
+        return plan, LogEntry(
+            "upgrade", content, f"{kind}: {_content(known)}, as it was before Redis lost the plan"
+        )
+    if recovering:
+        return None
+    if standing.next_content_id:
+        if not rule.plan_is_complete(state):
+            return None
+        done = Plan(standing.next_content_id, version=standing.version)
+        text = f"upgrade done: all students are on {done.content_id}, not {standing.content_id}"
+        return done, LogEntry("upgrade", done.content_id, text)
+    if standing.content_id:
+        return None
+    content, on, serving = rule.prevailing_content(state)
+    if not content:
+        return None
+    if on:
+        text = f"declared: {on} of {len(state.students)} students are on {content}"
+    else:
+        text = f"declared: {serving} of {len(state.teachers)} teachers serve {content}"
+    return replace(standing, content_id=content), LogEntry("upgrade", content, text)
+
+
+def _is_empty(plan: Plan) -> bool:
+    return not (plan.content_id or plan.next_content_id)
+
+
+def _content(plan: Plan) -> str:
+    if not plan.next_content_id:
+        return plan.content_id
+    when = "at once" if plan.at == "now" else "as each begins its next epoch"
+    return f"students move to {plan.next_content_id} {when}"
+
+
+def announced(before: Plan, after: Plan) -> LogEntry | None:
+    """What the log says of a plan that somebody else has changed."""
+    if replace(after, version=before.version, since_ms=before.since_ms) == before:
+        return None
+    if after.next_content_id:
+        text = f"upgrade asked for: {_content(after)}"
+        return LogEntry("upgrade", after.next_content_id, text)
+    if after.content_id != before.content_id or before.next_content_id:
+        text = f"declared content is {after.content_id}; no upgrade runs"
+        return LogEntry("upgrade", after.content_id, text)
+    return None
