@@ -304,8 +304,12 @@ class ServiceState:
             self._compare(*events.names, now)
         refused = self.teachers.answered(events.answers, now)
         solved = self._decide(now)
-        looked = events.plan is not None or (recovered and not self.recovering)
-        return Instructions(self.teachers.to_probe(now), self._next_plan(looked), solved, refused)
+        plan = None
+        if events.plan is not None or (recovered and not self.recovering):
+            plan = content_plan.next_plan(
+                self._standing_plan, self.plan, self._assignment, self.recovering
+            )
+        return Instructions(self.teachers.to_probe(now), plan, solved, refused)
 
     def _hear_plan(self, plan: Plan) -> None:
         self._standing_plan = plan
@@ -345,13 +349,6 @@ class ServiceState:
             self._entries += entries
         self._unwritten |= self._rows.follow_lives(pending.lives, self._counter)
         return bool(pending.events)
-
-    def _next_plan(self, looked: bool) -> tuple[Plan, LogEntry] | None:
-        if not looked:
-            return None
-        return content_plan.next_plan(
-            self._standing_plan, self.plan, self._assignment, self.recovering
-        )
 
     def planned(self, plan: Plan) -> None:
         """Record that this change of the plan was written."""
