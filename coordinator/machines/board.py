@@ -27,7 +27,7 @@ from ..store import (
     Put,
     Store,
 )
-from ..store.facts import check_ttl
+from ..store.facts import check_ttl, load_facts
 from .schema import (
     DEPLOYMENTS,
     FORMER_FACTS,
@@ -41,7 +41,6 @@ from .schema import (
     check_machine,
     deployment_from,
     order_from,
-    report_from,
     written,
 )
 
@@ -136,7 +135,7 @@ class MachineBoard:
                 one.member,
                 one.incarnation,
                 one.joined,
-                report_from(one.facts.get("report", "")),
+                Report.from_json(load_facts(one.facts.get("report", ""))),
                 order_from(orders.get(one.member)),
                 one.remaining_s,
             )

@@ -25,6 +25,7 @@ from typing import Any, Final, Literal, Self
 from ...runtime.errors import UsageError
 from ..registry.schema import check_service
 from ..store import LeaseSet
+from ..store.facts import load_facts
 from ..store.records import check_member, is_name
 from .deployment_fields import check_content, check_options, check_url
 
@@ -124,12 +125,9 @@ class Deployment:
         """Return a copy that is withdrawn."""
         return replace(self, withdrawn=True)
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Parse `to_json`. Raises UsageError if it is invalid."""
+        """Parse the fields. Raises UsageError if they are invalid."""
         told = _of_types(cls, value)
         options = told.get("options", ())
         if not isinstance(options, list | tuple):
@@ -159,13 +157,9 @@ class MachineOrder:
         """The service that it serves; empty: none."""
         return "" if self.deployment is None else self.deployment.service
 
-    def to_json(self) -> dict[str, Any]:
-        deployment = None if self.deployment is None else self.deployment.to_json()
-        return {"number": self.number, "deployment": deployment, "why": self.why}
-
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Parse `to_json`. Raises UsageError if it is invalid."""
+        """Parse the fields. Raises UsageError if they are invalid."""
         told = _of_types(cls, value)
         deployment = told.get("deployment")
         made = None if deployment is None else Deployment.from_json(deployment)
@@ -217,12 +211,9 @@ class Report:
         told = dict(zip(self.blocked, self.troubles, strict=False))
         return told.get(attempt_of(deployment), "")
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Parse `to_json`; invalid fields are ignored, and long ones cut off."""
+        """Parse the fields; invalid ones are ignored, and long ones cut off."""
         told = value if isinstance(value, Mapping) else {}
         plain = cls()
         found: dict[str, Any] = {}
@@ -272,31 +263,23 @@ def attempt_of(deployment: Deployment) -> str:
 
 def written(record: Deployment | MachineOrder | Report) -> str:
     """Return a record as JSON."""
-    return json.dumps(record.to_json(), separators=(",", ":"), allow_nan=False)
+    return json.dumps(asdict(record), separators=(",", ":"), allow_nan=False)
 
 
 def deployment_from(text: str) -> Deployment | None:
     """Parse a deployment of `written`; None if the text is invalid."""
     try:
-        return Deployment.from_json(json.loads(text))
-    except (ValueError, RecursionError, UsageError):
+        return Deployment.from_json(load_facts(text))
+    except UsageError:
         return None
 
 
 def order_from(text: str | None) -> MachineOrder:
     """Parse an order of `written`; no order if the text is missing or invalid."""
     try:
-        return MachineOrder() if text is None else MachineOrder.from_json(json.loads(text))
-    except (ValueError, RecursionError, UsageError):
+        return MachineOrder.from_json(load_facts(text or ""))
+    except UsageError:
         return MachineOrder()
-
-
-def report_from(text: str) -> Report:
-    """Parse a report of `written`; invalid fields are ignored."""
-    try:
-        return Report.from_json(json.loads(text))
-    except (ValueError, RecursionError):
-        return Report()
 
 
 def _of_types(cls: type[Any], value: object) -> dict[str, Any]:

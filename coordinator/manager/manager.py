@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from ...proto import coordinator_pb2 as pb
 from ...runtime.errors import AccessError, UnavailableError
@@ -42,23 +43,10 @@ _VIEW_S = 0.25
 #: The least time between two looks of the leaders: what comes together is computed together.
 _SPACING_S = 0.005
 
-
-@dataclass(frozen=True, slots=True)
-class _Heard:
-    stream: AssignmentStream
-    report: pb.StudentReport
-    caller: StudentOwner | None = None  # who opens the stream with it
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    stream: AssignmentStream
-    report: pb.StudentReport
-    clean: bool
-
-
-class _Poke:
-    """Somebody has written what the hubs want to see at once."""
+#: A service, and what its hub is to do.
+_HubEvent = tuple[str, Callable[[SubscriptionHub], None]]
+#: Somebody has written what the hubs want to see at once.
+_LOOK: Final[_HubEvent] = ("", lambda hub: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +113,7 @@ class Manager:
         self._hubs: dict[str, SubscriptionHub] = {}
         self._hub_views: dict[str, HubView] = {}
         self._leaders: dict[str, Leader] = {}
-        self._events: queue.SimpleQueue[_Heard | _Ended | _Poke | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[_HubEvent | None] = queue.SimpleQueue()
         self._leading = threading.Event()
         self._stopping = False
         self._survivors = {name: _Survivor(name) for name in ("hubs", "leaders")}
@@ -166,15 +154,16 @@ class Manager:
         The stream is closed by Forbidden when the caller may not report as this student, and by
         LeaseSuperseded when a newer incarnation of it has come, here or at any other manager.
         """
-        self._events.put(_Heard(stream, report, caller))
+        self._events.put((report.service, lambda hub: hub.subscribed(stream, report, caller)))
 
     def report(self, stream: AssignmentStream, report: pb.StudentReport) -> None:
         """A student says how it is, on a stream that it opened before."""
-        self._events.put(_Heard(stream, report))
+        self._events.put((report.service, lambda hub: hub.reported(stream, report)))
 
     def end(self, stream: AssignmentStream, report: pb.StudentReport, *, clean: bool) -> None:
         """A stream is over; `clean` when its student closed it, so that it needs no teacher."""
-        self._events.put(_Ended(stream, report, clean))
+        student = report.student_id
+        self._events.put((report.service, lambda hub: hub.ended(stream, student, clean=clean)))
 
     def view(self) -> ManagerView:
         """What it knows, as of a moment ago; cheap."""
@@ -249,28 +238,23 @@ class Manager:
                 break
             if event is None:
                 break
-            if isinstance(event, _Poke):
+            if event is _LOOK:
                 poked = True
                 continue
+            service, handle = event
             with survivor.surviving():
-                self._handle(event)
+                handle(self._hub(service))
         return poked
 
-    def _handle(self, event: _Heard | _Ended) -> None:
-        name = event.report.service
-        hub = self._hubs.get(name)
+    def _hub(self, service: str) -> SubscriptionHub:
+        hub = self._hubs.get(service)
         if hub is None:
             ttl_s, now = self._config.ttl_s, time.monotonic()
-            hub = self._hubs[name] = SubscriptionHub(
-                self._registry, name, ttl_s, self._address, now
+            hub = self._hubs[service] = SubscriptionHub(
+                self._registry, service, ttl_s, self._address, now
             )
-            self._election.stand_for(name)
-        if isinstance(event, _Ended):
-            hub.ended(event.stream, event.report.student_id, clean=event.clean)
-        elif event.caller is not None:
-            hub.subscribed(event.stream, event.report, event.caller)
-        else:
-            hub.reported(event.stream, event.report)
+            self._election.stand_for(service)
+        return hub
 
     # -- the leaders' thread
 
@@ -289,7 +273,7 @@ class Manager:
                     return
                 with survivor.surviving():
                     if leader.look(time.monotonic()):
-                        self._events.put(_Poke())
+                        self._events.put(_LOOK)
             time.sleep(_SPACING_S)
             # Who dies before the next look is due is noticed at that moment.
             deaths = [leader.due_s for leader in self._leaders.values() if leader.due_s > began_s]

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ...runtime.errors import AccessError
-from ..machines import Deployment, Machine, MachineBoard, open_machines
+from ..machines import Deployment, Machine, open_machines
+from .text_output import add_row, plain_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,29 +57,17 @@ class MachinesState:
         return MachinesState(its, deployed)
 
 
-def read_machines(board: MachineBoard) -> MachinesState:
-    """Read all machines and deployments.
-
-    Raises:
-        RegistryUnavailable: Redis does not answer.
-        AccessError: the user may not read them.
-    """
-    return MachinesState(board.machines(), board.deployments())
-
-
 def machines_at(url: str) -> MachinesState | None:
     """Return what the board at a Redis URL holds; None: this user may ask managers alone.
 
     Raises:
         RegistryUnavailable: Redis does not answer.
     """
-    board = open_machines(url)
-    try:
-        return read_machines(board)
-    except AccessError:
-        return None
-    finally:
-        board.close()
+    with closing(open_machines(url)) as board:
+        try:
+            return MachinesState(board.machines(), board.deployments())
+        except AccessError:
+            return None
 
 
 def to_json(state: MachinesState) -> dict[str, Any]:
@@ -89,12 +79,12 @@ def to_json(state: MachinesState) -> dict[str, Any]:
                 "machine": one.machine_id,
                 "lease_remaining_s": one.expires_in_s,
                 "ordered": one.order.service,
-                **one.report.to_json(),
+                **asdict(one.report),
             }
             for one in state.machines
         ],
         "deployments": [
-            {**one.to_json(), "placed": placed[one.service], "troubles": _troubles(state, one)}
+            {**asdict(one), "placed": placed[one.service], "troubles": _troubles(state, one)}
             for one in state.deployments
         ],
     }
@@ -138,10 +128,13 @@ def _troubles(state: MachinesState, deployment: Deployment) -> dict[str, str]:
 
 
 def _deployments(state: MachinesState) -> Table:
-    table = _table("service", "content", "machines", "min", "max", "prio.", "model")
+    table = plain_table(
+        ["service", "content", "machines", "min", "max", "prio.", "model"],
+        right=["min", "max", "prio."],
+    )
     placed = _placed(state)
     for one in state.deployments:
-        _add(
+        add_row(
             table,
             one.service,
             one.content_id[:_HASH],
@@ -155,11 +148,14 @@ def _deployments(state: MachinesState) -> Table:
 
 
 def _machines(machines: Sequence[Machine]) -> Table:
-    table = _table("machine", "devices", "state", "service", "others' load", "lease s", "")
+    table = plain_table(
+        ["machine", "devices", "state", "service", "others' load", "lease s", ""],
+        right=["others' load", "lease s"],
+    )
     for one in machines:
         told = one.report
         until = f" (for {told.until_s:.0f} s)" if told.until_s else ""
-        _add(
+        add_row(
             table,
             one.machine_id,
             ",".join(told.devices),
@@ -170,21 +166,4 @@ def _machines(machines: Sequence[Machine]) -> Table:
             f"{told.why}{until}",
             style=_STYLES.get(told.state, ""),
         )
-    return table
-
-
-def _add(table: Table, *cells: str, style: str = "") -> None:
-    """Add a row of plain texts: brackets in them are no markup."""
-    from rich.text import Text
-
-    table.add_row(*map(Text, cells), style=style)
-
-
-def _table(*heads: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for head in heads:
-        right = head in ("min", "max", "prio.", "others' load", "lease s")
-        table.add_column(head, justify="right" if right else "left", overflow="fold")
     return table

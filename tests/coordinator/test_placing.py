@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -352,7 +352,7 @@ def test_a_url_that_is_no_models_is_refused(url: str) -> None:
      {"cost_ceiling_per_hour": 1.0, "price_per_hour": 0.6, "min": 2, "max": 2}],
 )  # fmt: skip
 def test_a_record_that_could_not_be_deployed_is_not_read_either(change: dict[str, object]) -> None:
-    told = {**GOOD.to_json(), **change}
+    told = {**asdict(GOOD), **change}
     with pytest.raises(UsageError):
         Deployment.from_json(told)
     text = json.dumps(told)
@@ -363,10 +363,10 @@ def test_a_record_that_could_not_be_deployed_is_not_read_either(change: dict[str
 
 def test_what_was_written_is_read_and_newer_fields_are_left_out() -> None:
     assert schema.deployment_from(schema.written(GOOD)) == GOOD
-    newer = json.dumps({**GOOD.to_json(), "of_tomorrow": 1})
+    newer = json.dumps({**asdict(GOOD), "of_tomorrow": 1})
     assert schema.deployment_from(newer) == GOOD
     assert schema.order_from(schema.written(MachineOrder(2, GOOD, "why"))) == MachineOrder(
         2, GOOD, "why"
     )
     told = Report(blocked=(schema.attempt_of(GOOD),), troubles=("it broke",))
-    assert Report.from_json(told.to_json()).trouble_with(GOOD) == "it broke"
+    assert Report.from_json(asdict(told)).trouble_with(GOOD) == "it broke"
