@@ -5,14 +5,20 @@ Each check yields findings. Checks that a failed one makes impossible are skippe
 
 from __future__ import annotations
 
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from typing import Final
 
 from ... import __version__
 from ...proto import coordinator_pb2 as pb
+from ...proto.clients import open_client
+from ...proto.protocols import host_and_port
 from ...proto.security import ClientSecurity, is_loopback
 from ...proto.security.certificates import SOON_DAYS, days_until, expiry_of, handshake_hint
+from ...proto.security.client_connections import HttpConnector
 from ...runtime.errors import (
     AccessError,
     EdlError,
@@ -25,7 +31,6 @@ from ..calling.client import ask_status
 from ..calling.subscription import try_subscribing
 from ..registry import Member, Registry, connect
 from ..store.redis_url import masked
-from .reachability import certificate_expiry, exclusion, refusal
 from .service_view import number_of
 from .text_output import Finding, doubt, well, wrong
 
@@ -34,6 +39,7 @@ CLOCK_S: Final = 2.0
 #: Round trip to Redis in seconds that is reported, as it delays every heartbeat.
 ROUND_TRIP_S: Final = 0.05
 _PINGS: Final = 5
+_ANSWER_S: Final = 2.0
 #: Most teachers of a service whose addresses are checked.
 _TRIED: Final = 20
 
@@ -357,3 +363,50 @@ def _is_near(url: str) -> bool:
     return all(
         is_loopback(_host(f"{one}:0" if ":" not in one else one)) for one in place.split(",")
     )
+
+
+def refusal(address: str) -> str:
+    """Return why `host:port` or a URL cannot be reached; empty: something listens there."""
+    try:
+        with socket.create_connection(host_and_port(address), timeout=_ANSWER_S):
+            return ""
+    except ValueError as error:
+        return str(error)
+    except TimeoutError:
+        return f"{address} does not answer within {_ANSWER_S:g} s"
+    except OSError as error:
+        return f"{address}: {error.strerror or error}"
+
+
+def exclusion(teacher: pb.Teacher, service: str, security: ClientSecurity | None) -> str:
+    """Return why a teacher refuses these credentials; empty: it accepts them or is away."""
+    model = teacher.model or service
+    try:
+        with closing(open_client(teacher.protocol, teacher.address, model, security)) as client:
+            client.probe(_ANSWER_S)
+    except AccessError as error:
+        return str(error)
+    except EdlError:  # it does not answer, or is not ready
+        pass
+    return ""
+
+
+def certificate_expiry(address: str, security: ClientSecurity) -> float:
+    """Return when the certificate of a server expires, if it is trusted here.
+
+    Args:
+        address: `host:port` or an https:// URL.
+        security: how to call it.
+
+    Returns:
+        Seconds since 1970, UTC.
+
+    Raises:
+        OSError: the server does not answer or speak TLS, or its certificate is not trusted.
+        UsageError: a file of `security` cannot be used.
+    """
+    url = address if "://" in address else f"https://{address}"
+    with HttpConnector(url, security).connect(_ANSWER_S) as connection:
+        assert isinstance(connection, ssl.SSLSocket)
+        shown = connection.getpeercert() or {}
+        return ssl.cert_time_to_seconds(str(shown["notAfter"]))

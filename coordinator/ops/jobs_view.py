@@ -23,6 +23,7 @@ from ...scheduler.students.failures import straggler
 from ..jobs import JobBoard, Node, RankReport
 from ..jobs.schema import EVENTS_KEPT
 from ..store.facts import TimelineEntry
+from .text_output import add_row, plain_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -158,10 +159,13 @@ def render(state: JobState, most_ranks: int = 0) -> RenderableType:
 
 
 def _timeline(generations: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("gen.", "began", "ranks", "nodes", "from step", "first step", "why")
+    table = plain_table(
+        ["gen.", "began", "ranks", "nodes", "from step", "first step", "why"],
+        right=["gen.", "ranks", "from step"],
+    )
     for one in generations:
         after = one["first_step_after_s"]
-        _add(
+        add_row(
             table,
             str(one["generation"]),
             time.strftime("%H:%M:%S", time.localtime(one["began_ms"] / 1000)),
@@ -175,14 +179,17 @@ def _timeline(generations: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _ranks(state: JobState, most: int) -> Table:
-    table = _table("rank", "node", "step", "rows", "step ms", "wait ms", "teachers", "")
+    table = plain_table(
+        ["rank", "node", "step", "rows", "step ms", "wait ms", "teachers", ""],
+        right=["step", "rows", "step ms", "wait ms"],
+    )
     slow = state.straggler
     shown = sorted(state.reports, key=lambda one: (one.rank != slow, one.rank))
     for one in shown[: most or None]:
         facts = one.facts
         note = "straggler" if one.rank == slow else str(facts.get("waiting_for", ""))
         teachers = facts.get("teachers")
-        _add(
+        add_row(
             table,
             str(one.rank),
             str(facts.get("node", "")),
@@ -194,21 +201,4 @@ def _ranks(state: JobState, most: int) -> Table:
             note,
             style="bold red" if one.rank == slow else "",
         )
-    return table
-
-
-def _add(table: Table, *cells: str, style: str = "") -> None:
-    """Add a row of plain texts: brackets in them are no markup."""
-    from rich.text import Text
-
-    table.add_row(*map(Text, cells), style=style)
-
-
-def _table(*heads: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for head in heads:
-        right = head in ("gen.", "ranks", "from step", "step", "rows", "step ms", "wait ms")
-        table.add_column(head, justify="right" if right else "left", overflow="fold")
     return table

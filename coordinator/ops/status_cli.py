@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -112,13 +113,11 @@ def _jobs(url: str) -> Sequence[JobState]:
     from ..jobs import open_board
     from .jobs_view import read_jobs
 
-    board = open_board(url)
-    try:
-        return read_jobs(board)
-    except AccessError:  # the user of this URL may only call managers
-        return ()
-    finally:
-        board.close()
+    with closing(open_board(url)) as board:
+        try:
+            return read_jobs(board)
+        except AccessError:  # the user of this URL may only call managers
+            return ()
 
 
 def _queue(url: str, queue: str) -> QueueState | None:
@@ -126,13 +125,11 @@ def _queue(url: str, queue: str) -> QueueState | None:
     from ..queue import open_queue
     from .queue_view import read_queue
 
-    board = open_queue(url, queue)
-    try:
-        return read_queue(board, queue)
-    except AccessError:  # as above
-        return None
-    finally:
-        board.close()
+    with closing(open_queue(url, queue)) as board:
+        try:
+            return read_queue(board, queue)
+        except AccessError:  # as above
+            return None
 
 
 def _to_json(seen: _Seen) -> dict[str, Any]:

@@ -1,15 +1,17 @@
-"""What `edl events` and `edl doctor` print: events of the log and findings, as lines or as JSON."""
+"""Events of the log and findings as lines or as JSON, and the tables of views."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ...proto import coordinator_pb2 as pb
 
 if TYPE_CHECKING:
+    from rich.table import Table
     from rich.text import Text
 
 
@@ -123,3 +125,20 @@ def finding_text(finding: Finding) -> Text:
     if finding.advice:
         line.append(f"\n        {finding.advice}", style="dim")
     return line
+
+
+def plain_table(heads: Sequence[str], right: Collection[str]) -> Table:
+    """Return an empty table with these heads; the columns of `right` have numbers."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for head in heads:
+        table.add_column(head, justify="right" if head in right else "left", overflow="fold")
+    return table
+
+
+def add_row(table: Table, *cells: str, style: str = "") -> None:
+    """Add a row of plain texts: brackets in them are no markup."""
+    from rich.text import Text
+
+    table.add_row(*map(Text, cells), style=style)

@@ -12,7 +12,7 @@ import trustme
 
 from edl.coordinator import Registry
 from edl.coordinator.ops import doctor
-from edl.coordinator.ops.reachability import refusal
+from edl.coordinator.ops.doctor import refusal
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity, TlsFiles
