@@ -10,12 +10,13 @@ from typing import Annotated, Final
 import typer
 
 from ..proto.security import options as credentials
+from ..runtime.errors import UsageError
 from ..runtime.lifecycle import open_all_descriptors, run_cli, stop_on_signals
 from ..runtime.logs import configure_logging
 from ..runtime.supervise import end_with_parent
 from ..scheduler.autoscale import AutoscaleConfig
 from . import options
-from .config import DEFAULT_LEADER_TTL_S, DEFAULT_TTL_S, ManagerConfig, autoscale_config
+from .config import DEFAULT_LEADER_TTL_S, DEFAULT_TTL_S, ManagerConfig
 from .ops.options import quiet_grpc
 
 _USUAL = AutoscaleConfig()
@@ -73,6 +74,19 @@ def serve(
     from .serve import ServeConfig
     from .serve import serve as run
 
+    try:
+        autoscale = AutoscaleConfig(
+            min_teachers,
+            max_teachers,
+            freeze,
+            up_after,
+            down_after,
+            idle_to_zero,
+            teacher_price,
+            cost_ceiling,
+        )
+    except ValueError as error:
+        raise UsageError(f"autoscaling: {error}") from None
     config = ServeConfig(
         redis=redis,
         redis_port=redis_port,
@@ -90,16 +104,7 @@ def serve(
             ttl_s=ttl,
             leader_ttl_s=leader_ttl,
             admission=admission,
-            autoscale=autoscale_config(
-                min_teachers,
-                max_teachers,
-                freeze,
-                up_after,
-                down_after,
-                idle_to_zero,
-                teacher_price,
-                cost_ceiling,
-            ),
+            autoscale=autoscale,
         ),
     )
 

@@ -56,25 +56,6 @@ class ManagerConfig:
             )
 
 
-def autoscale_config(
-    least: int,
-    most: int,
-    freeze_s: float,
-    up_after_s: float,
-    down_after_s: float,
-    idle_to_zero_s: float,
-    price: float,
-    ceiling: float | None,
-) -> AutoscaleConfig:
-    """Return settings of autoscaling from options; raise UsageError if they are invalid."""
-    try:
-        return AutoscaleConfig(
-            least, most, freeze_s, up_after_s, down_after_s, idle_to_zero_s, price, ceiling
-        )
-    except ValueError as error:
-        raise UsageError(f"autoscaling: {error}") from None
-
-
 def check_free(host: str, port: int, option: str = "--listen") -> None:
     """Check that one can listen on an address, before gRPC tries it; raise errors as `bound`."""
     bound(host, port, option).close()

@@ -113,16 +113,16 @@ class _Views(Collector):
         yield from _roles(view.services)
         leading = [(s.name, s.leading) for s in view.services if s.leading is not None]
         hubs = [(s.name, s.hub) for s in view.services if s.hub is not None]
-        yield from _gauges(_OF_LEADER, leading)
+        yield from _families(GaugeMetricFamily, _OF_LEADER, leading)
         yield _desired(leading)
-        yield from _counters(_OF_LEADER_TOTAL, leading)
+        yield from _families(CounterMetricFamily, _OF_LEADER_TOTAL, leading)
         yield _states(
             "teachers",
             "Live teachers, as the leader sees them.",
             {n: v.teachers for n, v in leading},
         )
-        yield from _gauges(_OF_HUB, hubs)
-        yield from _counters(_OF_HUB_TOTAL, hubs)
+        yield from _families(GaugeMetricFamily, _OF_HUB, hubs)
+        yield from _families(CounterMetricFamily, _OF_HUB_TOTAL, hubs)
         yield _states(
             "subscribed_students",
             "Students whose streams this manager holds.",
@@ -155,14 +155,16 @@ def _roles(services: Iterable[ServiceView]) -> Iterator[Metric]:
     yield known
 
 
-def _gauges(
-    table: Mapping[str, tuple[str, Callable[[_V], float]]], views: Iterable[tuple[str, _V]]
+def _families(
+    family: type[GaugeMetricFamily | CounterMetricFamily],
+    table: Mapping[str, tuple[str, Callable[[_V], float]]],
+    views: Iterable[tuple[str, _V]],
 ) -> Iterator[Metric]:
     for name, (text, value) in table.items():
-        gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=["service"])
+        metric = family(f"{_PREFIX}_{name}", text, labels=["service"])
         for service, view in views:
-            gauge.add_metric([service], value(view))
-        yield gauge
+            metric.add_metric([service], value(view))
+        yield metric
 
 
 def _desired(views: Iterable[tuple[str, LeaderView]]) -> Metric:
@@ -173,16 +175,6 @@ def _desired(views: Iterable[tuple[str, LeaderView]]) -> Metric:
         if view.desired is not None:
             gauge.add_metric([service], view.desired.count)
     return gauge
-
-
-def _counters(
-    table: Mapping[str, tuple[str, Callable[[_V], float]]], views: Iterable[tuple[str, _V]]
-) -> Iterator[Metric]:
-    for name, (text, value) in table.items():
-        counter = CounterMetricFamily(f"{_PREFIX}_{name}", text, labels=["service"])
-        for service, view in views:
-            counter.add_metric([service], value(view))
-        yield counter
 
 
 def _states(name: str, text: str, of: Mapping[str, Mapping[str, int]]) -> Metric:

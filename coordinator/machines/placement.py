@@ -284,15 +284,3 @@ def _holds(one: PlacedMachine, wish: TeacherDemand) -> bool:
     """Return whether a machine was ordered to serve this demand and can."""
     same = one.service == wish.service and one.content_id == wish.content_id
     return same and wish.service not in one.refuses
-
-
-__all__: Final = [
-    "FRESH_S",
-    "HOLD_S",
-    "Change",
-    "PlacedMachine",
-    "TeacherDemand",
-    "desired_of",
-    "place",
-    "wish_of",
-]

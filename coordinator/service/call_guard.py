@@ -20,6 +20,7 @@ from ...runtime.errors import (
     EdlError,
     Forbidden,
     RateLimited,
+    RetryableError,
     Unauthenticated,
     UsageError,
     VersionMismatch,
@@ -216,11 +217,11 @@ class CallGuard:
             log.error("a call failed because of a bug", exc_info=error)
         await self._abort(context, error)
 
-    async def first(self, requests: AsyncIterator[bytes]) -> bytes | None:
-        """Return the first message of a call; None: the call ended without one.
+    async def first(self, requests: AsyncIterator[bytes], message: _M) -> _M:
+        """Return the first message of a call, parsed into `message`.
 
         Raises:
-            WireError: it did not arrive in time.
+            WireError: it did not arrive in time, or is incomplete or invalid.
             TooLarge: it exceeds the limit.
         """
         try:
@@ -230,9 +231,32 @@ class CallGuard:
             raise WireError(
                 f"no message arrived within {self._limits.first_report_s:g} s of the call's start"
             ) from None
-        if data is not None:
-            self._limits.check_size(data)
-        return data
+        if data is None:  # truncated, or larger than gRPC's own limit
+            raise WireError(f"the call ended without a complete {message.DESCRIPTOR.name}")
+        return self.parsed(message, data)
+
+    def parsed(self, message: _M, data: bytes) -> _M:
+        """Parse `data` into `message` and return it.
+
+        Raises:
+            WireError: it is invalid.
+            TooLarge: it exceeds the limit.
+        """
+        self._limits.check_size(data)
+        try:
+            message.ParseFromString(data)
+        except DecodeError:
+            name = message.DESCRIPTOR.name
+            raise WireError(f"the request is not a valid {name} message") from None
+        return message
+
+    async def write(self, context: Context, message: Message) -> None:
+        """Send a message. Raise RetryableError if the caller does not read it in time."""
+        try:
+            async with asyncio.timeout(self._limits.write_s):
+                await context.write(message.SerializeToString())
+        except TimeoutError:
+            raise RetryableError("the caller does not read its messages") from None
 
     def _caller(self, context: Context) -> Caller:
         return self._gate.admit(
@@ -242,12 +266,3 @@ class CallGuard:
     async def _abort(self, context: Context, error: Exception) -> NoReturn:
         await context.abort(*to_status(error))
         raise AssertionError("abort does not return")
-
-
-def parsed(message: _M, data: bytes) -> _M:
-    """Parse `data` into `message` and return it; raise WireError if it is invalid."""
-    try:
-        message.ParseFromString(data)
-    except DecodeError:
-        raise WireError(f"the request is not a valid {message.DESCRIPTOR.name} message") from None
-    return message

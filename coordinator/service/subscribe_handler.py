@@ -35,7 +35,7 @@ from ...scheduler.circuit_breakers import IN_WORDS
 from ..calling.discovery import BEAT_METADATA, SECRET_METADATA
 from ..manager.student_sessions import StudentOwner
 from ..registry.schema import check_member, check_service
-from .call_guard import CallGuard, Context, ManagerLimits, Places, parsed
+from .call_guard import CallGuard, Context, ManagerLimits, Places
 
 
 class Outgoing:
@@ -190,7 +190,7 @@ class SubscribeHandler:
         closed = False
         try:
             while (assignment := await stream.next()) is not None:
-                await self._write(context, assignment)
+                await self._guard.write(context, assignment)
             # A lost connection also ends the requests, and cancels this task a moment later.
             await asyncio.sleep(_LOSS_S)
             closed = True
@@ -200,13 +200,6 @@ class SubscribeHandler:
             if stream.report is not None:
                 self._students.end(stream, stream.report, clean=closed)
 
-    async def _write(self, context: Context, assignment: pb.Assignment) -> None:
-        try:
-            async with asyncio.timeout(self._limits.write_s):
-                await context.write(assignment.SerializeToString())
-        except TimeoutError:
-            raise RetryableError("the student does not read its assignments") from None
-
     async def _hear(
         self,
         requests: AsyncIterator[bytes],
@@ -215,11 +208,7 @@ class SubscribeHandler:
         claim: StudentOwner,
     ) -> None:
         try:
-            data = await self._guard.first(requests)
-            if data is None:
-                # Truncated, or larger than gRPC's own limit.
-                raise WireError("the stream ended without a complete report")
-            report = parsed(pb.StudentReport(), data)
+            report = await self._guard.first(requests, pb.StudentReport())
             check_report(report, None, self._limits)
             self._guard.check_own(caller, report.student_id)
             stream.report = report
@@ -244,8 +233,7 @@ class SubscribeHandler:
                 raise RateLimited(
                     f"a student sends more than {rate.per_second:g} reports per second"
                 )
-            self._limits.check_size(data)
-            report = parsed(pb.StudentReport(), data)
+            report = self._guard.parsed(pb.StudentReport(), data)
             check_report(report, former, self._limits)
             stream.report = former = report
             self._students.report(stream, report)

@@ -11,13 +11,13 @@ from google.protobuf.message import Message
 
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import Caller
-from ...runtime.errors import AccessError, RegistryUnavailable, UsageError, WireError
+from ...runtime.errors import AccessError, RegistryUnavailable, UsageError
 from .. import operations
 from ..machines import MachineBoard
 from ..manager.overview import own_part
 from ..manager.student_sessions import owns
 from ..registry import Registry
-from .call_guard import CallGuard, Context, ManagerLimits, Places, RefusedByGate, parsed
+from .call_guard import CallGuard, Context, ManagerLimits, Places, RefusedByGate
 
 _T = TypeVar("_T")
 
@@ -90,10 +90,7 @@ class UnaryHandlers:
             caller = await self._guard.admit(context, *roles)
             try:
                 with self._opened.one(caller.principal):
-                    data = await self._guard.first(requests)
-                if data is None:  # truncated, or larger than gRPC's own limit
-                    raise WireError("the call ended without a complete request")
-                request = parsed(kind(), data)
+                    request = await self._guard.first(requests, kind())
                 own = getattr(request, "own_only", False)
                 places, principal = (self._own, caller.principal) if own else (self._answered, "")
                 # Only once the request is here, so that silent callers block nobody.

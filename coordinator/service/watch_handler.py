@@ -13,16 +13,14 @@ from ...proto.protocols import PROTOCOL_VERSION
 from ...runtime.errors import (
     RateLimited,
     RegistryUnavailable,
-    RetryableError,
     UnavailableError,
-    WireError,
 )
 from ..calling.discovery import VERSION_METADATA
 from ..manager.messages import event_message
 from ..registry import LogEntry, Registry
 from ..registry.schema import check_service
 from ..store.records import log_position
-from .call_guard import CallGuard, Context, ManagerLimits, Places, parsed
+from .call_guard import CallGuard, Context, ManagerLimits, Places
 from .unary_handlers import in_thread
 
 log = logging.getLogger(__name__)
@@ -166,7 +164,6 @@ class WatchHandler:
     def __init__(self, registry: Registry, guard: CallGuard, limits: ManagerLimits) -> None:
         self._registry = registry
         self._guard = guard
-        self._limits = limits
         self._tail = LogTail(registry)
         self._places = Places("watchers of the log", limits.watchers, limits.watchers_per_principal)
 
@@ -179,10 +176,7 @@ class WatchHandler:
         caller = await self._guard.admit(context, "viewer")
         try:
             with self._places.one(caller.principal):
-                data = await self._guard.first(requests)
-                if data is None:  # truncated, or larger than gRPC's own limit
-                    raise WireError("the call ended without a complete request")
-                request = parsed(pb.WatchRequest(), data)
+                request = await self._guard.first(requests, pb.WatchRequest())
                 if request.service:
                     check_service(request.service)
                 await self._serve(request, context)
@@ -224,9 +218,5 @@ class WatchHandler:
         return read, in_order(said)[-request.last :]  # 0: all
 
     async def _write(self, context: Context, said: Iterable[ServiceEntry]) -> None:
-        try:
-            for service, entry in said:
-                async with asyncio.timeout(self._limits.write_s):
-                    await context.write(event_message(service, entry).SerializeToString())
-        except TimeoutError:
-            raise RetryableError("the watcher does not read its events") from None
+        for service, entry in said:
+            await self._guard.write(context, event_message(service, entry))

@@ -51,7 +51,7 @@ def test_a_first_report_of_one_student_is_answered_by_an_assignment(mesh: Served
     assert_refused(ended, "INVALID_ARGUMENT", "one student")
     with open_stream(mesh.address) as (call, over):
         over.set()
-        assert_refused(end_of(call), "INVALID_ARGUMENT", "without a complete report")
+        assert_refused(end_of(call), "INVALID_ARGUMENT", "without a complete StudentReport")
 
 
 def test_a_secret_is_handed_out_at_once_and_the_one_presented_is_kept(mesh: Served) -> None:
