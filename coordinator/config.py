@@ -56,9 +56,9 @@ class ManagerConfig:
             )
 
 
-def check_free(host: str, port: int, option: str = "--listen") -> None:
+def check_free(host: str, port: int) -> None:
     """Check that one can listen on an address, before gRPC tries it; raise errors as `bound`."""
-    bound(host, port, option).close()
+    bound(host, port).close()
 
 
 def bound(host: str, port: int, option: str = "--listen") -> socket.socket:

@@ -39,13 +39,12 @@ def server_program() -> str:
     return found
 
 
-def server_command(port: int, host: str = "127.0.0.1", *, log: Path | None = None) -> Command:
+def server_command(port: int, host: str = "127.0.0.1") -> Command:
     """Return the command of a server without persistence that ends with this process.
 
     Args:
         port: TCP port to listen on.
         host: address to listen on besides 127.0.0.1; the caller has checked that this is allowed.
-        log: file to which its output is appended; None: no file.
     """
     host = host.strip("[]")
     loopback = host in ("127.0.0.1", "localhost")
@@ -60,27 +59,22 @@ def server_command(port: int, host: str = "127.0.0.1", *, log: Path | None = Non
         "daemonize": ("no",),
     }
     arguments = [part for name, values in options.items() for part in (f"--{name}", *values)]
-    return Command("redis", (server_program(), *arguments), log=log, guard=True)
+    return Command("redis", (server_program(), *arguments), guard=True)
 
 
-def start_embedded(port: int | None = 0, host: str = "127.0.0.1") -> tuple[Process, str]:
-    """Start a server and wait until it answers.
-
-    Args:
-        port: TCP port; 0 for any free one; None for 6379 if it is free, else any.
-        host: address to listen on besides 127.0.0.1.
+def start_embedded() -> tuple[Process, str]:
+    """Start a server on a free port, only for this machine, and wait until it answers.
 
     Returns:
         Its process, and its URL for this machine.
 
     Raises:
-        AddressInUse: `port` is taken.
         UsageError: there is no server program.
         ProcessFailed: the server did not start.
     """
 
     def begin(chosen: int) -> Process:
-        process = start(server_command(chosen, host))
+        process = start(server_command(chosen))
         try:
             _await_ready(process)
         except BaseException:
@@ -88,11 +82,23 @@ def start_embedded(port: int | None = 0, host: str = "127.0.0.1") -> tuple[Proce
             raise
         return process
 
-    return _on_a_port(begin, port, host)
+    return _on_a_port(begin, 0, "127.0.0.1")
 
 
 def keep_embedded(port: int | None = 0, host: str = "127.0.0.1") -> tuple[Restarter, str]:
-    """Start a server as `start_embedded` does, and restart it on the same port if it ends."""
+    """Start a server, wait until it answers, and restart it on the same port if it ends.
+
+    Args:
+        port: TCP port; 0 for any free one; None for 6379 if it is free, else any.
+        host: address to listen on besides 127.0.0.1.
+
+    Returns:
+        What restarts it, and its URL for this machine.
+
+    Raises:
+        AddressInUse: `port` is taken.
+        UsageError, ProcessFailed: as `start_embedded`.
+    """
 
     def begin(chosen: int) -> Restarter:
         keeper = Restarter(server_command(chosen, host), on_start=_await_ready)

@@ -16,14 +16,13 @@ __all__ = [
 ]
 
 
-def open_machines(url: str, timeout_s: float = 1.0) -> MachineBoard:
+def open_machines(url: str) -> MachineBoard:
     """The machine board of the store at `url`.
 
     Args:
         url: any that a registry takes.
-        timeout_s: seconds for a connection, and for each answer.
 
     Raises:
         UsageError: the URL is none.
     """
-    return MachineBoard(open_store(url, timeout_s))
+    return MachineBoard(open_store(url))

@@ -51,28 +51,26 @@ __all__ = [
 START_ATTEMPTS: Final = 8
 
 
-def with_patience(call: Callable[[], _T], stop: Stop, attempts: int = START_ATTEMPTS) -> _T:
+def with_patience(call: Callable[[], _T], stop: Stop) -> _T:
     """Make a call that a process needs to start; repeat it while Redis does not answer in time.
 
     Args:
         call: the call. It must be idempotent, as one that timed out may have succeeded.
         stop: no further attempt is made once it is requested.
-        attempts: number of attempts; each takes up to twice the timeout of the connection, 2 s by
-            default.
 
     Raises:
         RegistryUnavailable: Redis cannot be reached, or did not answer any attempt.
         StartCancelled: Redis did not answer, and `stop` was requested.
     """
-    while True:
-        attempts -= 1
+    for attempt in range(1, START_ATTEMPTS + 1):
         try:
             return call()
         except RegistryUnavailable as error:
             if stop.requested:
                 raise StartCancelled(str(error)) from None
-            if not (attempts and error.timed_out):
+            if attempt == START_ATTEMPTS or not error.timed_out:
                 raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 def connect(url: str, timeout_s: float = 1.0) -> Registry:

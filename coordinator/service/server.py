@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 
@@ -20,8 +20,8 @@ from ..config import check_free, join_address
 from ..machines import MachineBoard
 from ..registry import Registry
 from .call_guard import CallGuard, ManagerLimits
-from .subscribe_handler import Students, SubscribeHandler
-from .unary_handlers import MeshOverview, UnaryHandlers
+from .subscribe_handler import ServedManager, SubscribeHandler
+from .unary_handlers import UnaryHandlers
 from .watch_handler import WatchHandler
 
 log = logging.getLogger(__name__)
@@ -41,10 +41,6 @@ _OPTIONS: Final = (
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
 )
-
-
-class ServedManager(Students, MeshOverview, Protocol):
-    """The methods of a manager that the server calls."""
 
 
 class CoordinatorServer:

@@ -96,8 +96,8 @@ _SECRET_BYTES: Final = 24
 _MOST_SECRET: Final = 128
 
 
-class Students(Protocol):
-    """The methods of a manager that streams of students call."""
+class ServedManager(Protocol):
+    """The methods of a manager that its server calls."""
 
     @property
     def beat_s(self) -> float:
@@ -114,6 +114,16 @@ class Students(Protocol):
 
     def end(self, stream: Outgoing, report: pb.StudentReport, *, clean: bool) -> None:
         """Remove a stream; `clean`: the student has closed it."""
+        ...
+
+    def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
+        """Return the live teachers and students and the assignments.
+
+        `max_members` limits teachers and students of each service; 0: all. Blocks.
+
+        Raises:
+            RegistryUnavailable: the registry does not answer.
+        """
         ...
 
 
@@ -134,7 +144,7 @@ class SubscribeHandler:
         limits: bounds the number of streams and the rate and size of reports.
     """
 
-    def __init__(self, students: Students, guard: CallGuard, limits: ManagerLimits) -> None:
+    def __init__(self, students: ServedManager, guard: CallGuard, limits: ManagerLimits) -> None:
         self._students = students
         self._guard = guard
         self._limits = limits

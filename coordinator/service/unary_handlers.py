@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -18,6 +18,7 @@ from ..manager.overview import own_part
 from ..manager.student_sessions import owns
 from ..registry import Registry
 from .call_guard import CallGuard, Context, ManagerLimits, Places, RefusedByGate
+from .subscribe_handler import ServedManager
 
 _T = TypeVar("_T")
 
@@ -29,25 +30,11 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 _OWN, _OWN_EACH = 8, 2
 
 
-class MeshOverview(Protocol):
-    """The status of the mesh."""
-
-    def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
-        """Return the live teachers and students and the assignments.
-
-        `max_members` limits teachers and students of each service; 0: all. Blocks.
-
-        Raises:
-            RegistryUnavailable: the registry does not answer.
-        """
-        ...
-
-
 class UnaryHandlers:
     """Handles unary calls, each in a worker thread.
 
     Args:
-        overview: returns the status.
+        manager: returns the status.
         registry: receives orders.
         guard: admits callers.
         limits: bounds concurrent calls.
@@ -56,13 +43,13 @@ class UnaryHandlers:
 
     def __init__(
         self,
-        overview: MeshOverview,
+        manager: ServedManager,
         registry: Registry,
         guard: CallGuard,
         limits: ManagerLimits,
         machines: MachineBoard | None = None,
     ) -> None:
-        self._overview = overview
+        self._manager = manager
         self._registry = registry
         self._machines = machines
         self._guard = guard
@@ -105,8 +92,8 @@ class UnaryHandlers:
     def _status(self, request: pb.StatusRequest, caller: Caller) -> pb.MeshStatus:
         if not request.own_only:
             self._guard.check_role(caller, "viewer")
-            return self._overview.status(request.service, request.max_members)
-        whole = self._overview.status(request.service)
+            return self._manager.status(request.service, request.max_members)
+        whole = self._manager.status(request.service)
         return own_part(whole, self._owned_by(caller), request.max_members)
 
     def _owned_by(self, caller: Caller) -> Callable[[str], set[str]]:
