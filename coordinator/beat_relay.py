@@ -55,11 +55,11 @@ class RelayedRegistry(Registry):
         self._lock = threading.Lock()
         self._relay: socket.socket | None = None
 
-    def send_beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> Beat:
+    def beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> Beat:
         # News for managers is not delayed.
         routine = kind == "teachers" and not beat.noted
         answer = self._ask(service, beat, ttl_s) if routine else None
-        return super().send_beat(kind, service, beat, ttl_s) if answer is None else answer
+        return super().beat(kind, service, beat, ttl_s) if answer is None else answer
 
     def close(self) -> None:
         with self._lock:

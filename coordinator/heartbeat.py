@@ -13,7 +13,7 @@ from typing import Final
 
 from ..runtime.errors import AccessError, LeaseSuperseded, RegistryUnavailable
 from ..scheduler.leadership import BEATS_PER_TTL
-from .registry import Beat, Kind, Registry
+from .registry import Beat, Kind, MemberBeat, Registry
 from .registry.schema import GIVEN_UP, are_volatile, concerns_managers
 from .store.records import PLAIN_TTLS
 
@@ -112,15 +112,10 @@ class Heartbeat:
         self.stop(leave=False, timeout_s=timeout_s)
         if self._registered:
             with contextlib.suppress(RegistryUnavailable, AccessError, LeaseSuperseded):
-                self._registry.beat(
-                    self._kind,
-                    self._service,
-                    self._member,
-                    _LAST_TTL_S,
-                    incarnation=int(self._sent["incarnation"]),
-                    facts={GIVEN_UP: why[:_MAX_WHY]},
-                    concerns=True,  # notifies managers; a plain heartbeat shortens no lease
-                )
+                # Managers have to see it; a plain heartbeat shortens no lease.
+                told = {GIVEN_UP: why[:_MAX_WHY]}
+                beat = MemberBeat(self._member, int(self._sent["incarnation"]), told, noted=True)
+                self._registry.beat(self._kind, self._service, beat, _LAST_TTL_S)
 
     def stop(self, leave: bool = True, timeout_s: float = 5.0) -> None:
         """End the heartbeats and, with `leave`, the lease. Idempotent; never raises.
@@ -191,19 +186,14 @@ class Heartbeat:
     def _renew(self, facts: dict[str, str]) -> None:
         changed = {name: value for name, value in facts.items() if self._sent.get(name) != value}
         now = time.monotonic()
-        if are_volatile(changed) and now - self._facts_sent_s < self._ttl_s * PLAIN_TTLS:
+        volatile = are_volatile(changed)
+        if volatile and now - self._facts_sent_s < self._ttl_s * PLAIN_TTLS:
             changed, facts = {}, self._sent
         concerns = concerns_managers(self._kind, changed, self._noted)
-        beat = self._registry.beat(
-            self._kind,
-            self._service,
-            self._member,
-            self._ttl_s,
-            incarnation=int(facts["incarnation"]),
-            facts=changed,
-            concerns=concerns,
-        )
-        if beat is Beat.UNKNOWN:
+        incarnation = int(facts["incarnation"])
+        beat = MemberBeat(self._member, incarnation, changed, concerns, volatile)
+        answer = self._registry.beat(self._kind, self._service, beat, self._ttl_s)
+        if answer is Beat.UNKNOWN:
             self._register(facts)
             log.warning(
                 "the lease of %s %s had run out, or Redis had lost it; registered again",
@@ -216,7 +206,7 @@ class Heartbeat:
             self._facts_sent_s = now
         if concerns:
             self._noted = facts
-        if beat is Beat.DRAIN and self._on_drain is not None:
+        if answer is Beat.DRAIN and self._on_drain is not None:
             asked, self._on_drain = self._on_drain, None
             self._drain(asked)
 

@@ -1,13 +1,15 @@
-"""Access to in-memory stores for tests, and fences of leaders that tests name."""
+"""Access to in-memory stores for tests, fences of leaders that tests name, and heartbeats."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.jobs.schema import job_key
 from edl.coordinator.queue import QueueBoard
 from edl.coordinator.queue.schema import queue_key
-from edl.coordinator.registry import Registry
-from edl.coordinator.registry.schema import service_keys
+from edl.coordinator.registry import Beat, Kind, MemberBeat, Registry
+from edl.coordinator.registry.schema import are_volatile, concerns_managers, service_keys
 from edl.coordinator.store import Leads, Store
 from edl.coordinator.store.memory_store import MemoryStore
 
@@ -37,3 +39,20 @@ def of_job(board: JobBoard, job: str, node: str) -> Leads:
 def of_queue(board: QueueBoard, runner: str, queue: str = "main") -> Leads:
     """Return the fence of a runner of a queue."""
     return fence(board.store, queue_key(queue, "runner"), runner)
+
+
+def renew(
+    registry: Registry,
+    kind: Kind,
+    service: str,
+    member: str,
+    ttl_s: float,
+    *,
+    incarnation: int,
+    facts: Mapping[str, str] | None = None,
+) -> Beat:
+    """Renew a lease as `Heartbeat` does, with changed facts."""
+    told = facts or {}
+    noted = concerns_managers(kind, told, {})
+    beat = MemberBeat(member, incarnation, told, noted, are_volatile(told))
+    return registry.beat(kind, service, beat, ttl_s)

@@ -263,7 +263,7 @@ class StudentLeases:
         written = self._written[desired.student_id]
         if written.incarnation != desired.incarnation:
             return True
-        return _concerns(_changed(written.facts, desired.facts), written.noted)
+        return concerns_managers("students", _changed(written.facts, desired.facts), written.noted)
 
     def register(self, desired: DesiredLease, now: float) -> LeaseSuperseded | None:
         """Create or replace a lease; return the error if a newer incarnation holds it.
@@ -298,7 +298,7 @@ class StudentLeases:
                 anew.append(desired)
                 continue
             changed = _changed(written.facts, desired.facts)
-            concerns = desired.urgent or _concerns(changed, written.noted)
+            concerns = desired.urgent or concerns_managers("students", changed, written.noted)
             beat = MemberBeat(desired.student_id, desired.incarnation, changed, noted=concerns)
             beats.append((desired, beat))
         anew += self._beat(beats, now)
@@ -343,7 +343,3 @@ class StudentLeases:
 
 def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in now.items() if before.get(name) != value}
-
-
-def _concerns(changed: Mapping[str, str], noted: Mapping[str, str]) -> bool:
-    return concerns_managers("students", changed, noted)

@@ -17,7 +17,6 @@ from .schema import (
     Row,
     ServiceLeadership,
     Table,
-    concerns_managers,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ __all__ = [
     "ServiceLeadership",
     "SweepPermit",
     "Table",
-    "concerns_managers",
     "connect",
     "with_patience",
 ]

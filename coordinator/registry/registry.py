@@ -38,9 +38,7 @@ from .schema import (
     Row,
     ServiceLeadership,
     Table,
-    are_volatile,
     check_member,
-    concerns_managers,
     lease_set,
     log_entry,
     pack_row,
@@ -141,39 +139,19 @@ class Registry:
             self.store.sign(SERVICES, service)
         return self._leases.register(leases, members, ttl_s)
 
-    def beat(
-        self,
-        kind: Kind,
-        service: str,
-        member: str,
-        ttl_s: float,
-        *,
-        incarnation: int,
-        facts: Mapping[str, str] | None = None,
-        concerns: bool | None = None,
-    ) -> Beat:
+    def beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> Beat:
         """Renew a lease.
 
         Args:
             kind: kind of the member.
             service: its service.
-            member: its id.
+            beat: the heartbeat.
             ttl_s: time to live that it registered with, in seconds.
-            incarnation: incarnation that it registered with.
-            facts: changed facts.
-            concerns: whether managers see the change; None: the names of the facts decide.
 
         Returns:
             UNKNOWN also if another incarnation holds the lease.
         """
-        told = facts or {}
-        check_member(kind, member)
-        noted = concerns_managers(kind, told) if concerns is None else concerns
-        beat = MemberBeat(member, incarnation, told, noted, are_volatile(told))
-        return self.send_beat(kind, service, beat, ttl_s)
-
-    def send_beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> Beat:
-        """Renew a lease; see `beat`."""
+        check_member(kind, beat.member)
         return _known(self._leases.beat(lease_set(kind, service), beat, ttl_s))
 
     def beat_many(

@@ -299,22 +299,19 @@ def are_volatile(facts: Iterable[str]) -> bool:
     return _VOLATILE.issuperset(facts)
 
 
-def concerns_managers(
-    kind: Kind, facts: Iterable[str] | Mapping[str, str], noted: Mapping[str, str] | None = None
-) -> bool:
+def concerns_managers(kind: Kind, facts: Mapping[str, str], noted: Mapping[str, str]) -> bool:
     """Return whether followers have to see a change of these facts.
+
+    These changes do not count: of a measured time by less than a tenth, and of a student's state if
+    neither is "starved".
 
     Args:
         kind: kind of the member.
-        facts: changed facts; without `noted`, only their names count.
+        facts: changed facts.
         noted: facts as of the last change that followers saw, rather than the last write, so that
-            many small steps add up. If given, these changes do not count: of a measured time by
-            less than a tenth, and of a student's state if neither is "starved".
+            many small steps add up.
     """
-    told = set(facts)
-    concerning = told & _WANTED if kind == "students" else told - _VOLATILE
-    if noted is None or not isinstance(facts, Mapping):
-        return bool(concerning)
+    concerning = facts.keys() & _WANTED if kind == "students" else facts.keys() - _VOLATILE
     return any(_is_news(kind, name, noted.get(name), facts[name]) for name in concerning)
 
 

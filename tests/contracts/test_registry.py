@@ -8,6 +8,7 @@ from edl.coordinator import Registry
 from edl.coordinator.registry import FACTS_TTLS, Beat, Kind, LogEntry, MemberBeat, SweepPermit
 from edl.runtime.errors import LeaseSuperseded, UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Registries
+from edl.tests.stores import renew
 
 TTL_S = 1.0  # after its end, facts are kept for 4 s
 
@@ -24,31 +25,31 @@ def test_a_registered_member_lives_until_its_deadline(registries: Registries) ->
     assert (member.member, member.incarnation) == ("t1", 1)
     assert member.facts["address"] == "h:1"
     assert 0 < member.remaining_s <= LONG_S
-    assert registries.one.beat("teachers", "s", "t1", 2 * LONG_S, incarnation=1)
+    assert renew(registries.one, "teachers", "s", "t1", 2 * LONG_S, incarnation=1)
     (member,) = registries.one.members("teachers", "s")
     assert LONG_S < member.remaining_s <= 2 * LONG_S, "beats prolong it"
-    assert registries.one.beat("teachers", "s", "t1", SHORT_S, incarnation=1)
+    assert renew(registries.one, "teachers", "s", "t1", SHORT_S, incarnation=1)
     registries.pass_s(SHORT_S + 0.01)
     assert registries.one.members("teachers", "s") == []
 
 
 def test_a_late_beat_revives_what_no_sweep_took_and_nothing_else(registries: Registries) -> None:
-    assert not registries.one.beat("teachers", "s", "t1", TTL_S, incarnation=1)
+    assert not renew(registries.one, "teachers", "s", "t1", TTL_S, incarnation=1)
     assert registries.one.names("teachers", "s") == set()
     enter(registries.one, "living")
     enter(registries.one, "t1", ttl_s=TTL_S)
     registries.pass_s(TTL_S * 1.2)
-    assert registries.one.beat("teachers", "s", "t1", SHORT_S, incarnation=1)
+    assert renew(registries.one, "teachers", "s", "t1", SHORT_S, incarnation=1)
     registries.pass_s(SHORT_S * 1.2)
     assert registries.one.sweep("teachers", "s") == ["t1"]
     assert registries.one.sweep("teachers", "s") == [], "the dead are named once"
     assert registries.one.names("teachers", "s") == {"living"}
-    assert not registries.one.beat("teachers", "s", "t1", TTL_S, incarnation=1)
+    assert not renew(registries.one, "teachers", "s", "t1", TTL_S, incarnation=1)
 
 
 def test_facts_are_replaced_by_register_and_added_to_by_beat(registries: Registries) -> None:
     enter(registries.one, "t1", address="h:1", state="serving")
-    registries.one.beat("teachers", "s", "t1", LONG_S, incarnation=1, facts={"state": "draining"})
+    renew(registries.one, "teachers", "s", "t1", LONG_S, incarnation=1, facts={"state": "draining"})
     (member,) = registries.one.members("teachers", "s")
     assert dict(member.facts) == {"incarnation": "1", "address": "h:1", "state": "draining"}
     enter(registries.one, "t1", 2, device="cpu")
@@ -67,7 +68,7 @@ def test_an_older_incarnation_changes_nothing(
     with pytest.raises(LeaseSuperseded, match=f"newer incarnation of t1 than {older}"):
         enter(registries.one, "t1", older, address="old")
     old = {"address": "old"}
-    assert not registries.one.beat("teachers", "s", "t1", LONG_S, incarnation=older, facts=old)
+    assert not renew(registries.one, "teachers", "s", "t1", LONG_S, incarnation=older, facts=old)
     assert not registries.one.leave("teachers", "s", "t1", older)
     (member,) = registries.one.members("teachers", "s")
     assert (member.incarnation, member.facts["address"]) == (newer, "new")
@@ -115,10 +116,10 @@ def test_changes_read_facts_again_only_when_managers_are_concerned(registries: R
     registry = registries.one
     enter(registry, "t1", state="serving")
     cursor = registry.changes("teachers", "s").cursor
-    registry.beat("teachers", "s", "t1", LONG_S, incarnation=1)
-    registry.beat("teachers", "s", "t1", LONG_S, incarnation=1, facts={"in_flight": "3"})
+    renew(registry, "teachers", "s", "t1", LONG_S, incarnation=1)
+    renew(registry, "teachers", "s", "t1", LONG_S, incarnation=1, facts={"in_flight": "3"})
     assert registry.changes("teachers", "s", cursor).members == ()
-    registry.beat("teachers", "s", "t1", LONG_S, incarnation=1, facts={"state": "draining"})
+    renew(registry, "teachers", "s", "t1", LONG_S, incarnation=1, facts={"state": "draining"})
     (member,) = registry.changes("teachers", "s", cursor).members
     assert (member.facts["state"], member.facts["in_flight"]) == ("draining", "3")
 
@@ -198,7 +199,7 @@ def test_a_drain_comes_with_the_next_beat_and_ends_with_it(registries: Registrie
     assert registry.members("teachers", "s") == []
     enter(registry, "t1", state="serving")
     for _ in range(3):  # so that the next beats are plain ones
-        assert registry.beat("teachers", "s", "t1", LONG_S, incarnation=1) is Beat.KEPT
+        assert renew(registry, "teachers", "s", "t1", LONG_S, incarnation=1) is Beat.KEPT
     cursor = registry.changes("teachers", "s").cursor
     assert registry.request_drain("s", "t1")
     (member,) = registry.changes("teachers", "s", cursor).members
@@ -207,11 +208,11 @@ def test_a_drain_comes_with_the_next_beat_and_ends_with_it(registries: Registrie
     enter(registry, "t1", 1, state="serving")  # the same instance, in another Redis
     for ttl_s in (2 * LONG_S, SHORT_S):  # the first one moves the deadline
         assert registry.members("teachers", "s")[0].draining
-        assert registry.beat("teachers", "s", "t1", ttl_s, incarnation=1) is Beat.DRAIN
+        assert renew(registry, "teachers", "s", "t1", ttl_s, incarnation=1) is Beat.DRAIN
     registries.pass_s(SHORT_S * 1.1)  # the deadline is that of the beat
     assert registry.sweep("teachers", "s") == ["t1"]
     enter(registry, "t1", 2, state="serving")
-    assert registry.beat("teachers", "s", "t1", LONG_S, incarnation=2) is Beat.KEPT
+    assert renew(registry, "teachers", "s", "t1", LONG_S, incarnation=2) is Beat.KEPT
     assert not registry.members("teachers", "s")[0].draining
 
 
@@ -270,7 +271,7 @@ def test_a_reading_says_when_the_next_deadline_passes(registries: Registries) ->
     everything = registry.changes("teachers", "s")
     assert 0 < everything.due_s <= LONG_S
     assert 0 < registry.changes("teachers", "s", everything.cursor).due_s <= everything.due_s
-    registry.beat("teachers", "s", "t1", SHORT_S, incarnation=1)
+    renew(registry, "teachers", "s", "t1", SHORT_S, incarnation=1)
     registries.pass_s(SHORT_S * 1.1)
     assert registry.changes("teachers", "s", everything.cursor).due_s <= 0
     registry.sweep("teachers", "s")
@@ -281,17 +282,17 @@ def test_plain_beats_end_with_the_lease_of_another_or_none(registries: Registrie
     registry = registries.one
     enter(registry, "t1", 1)
     for ttl_s in (LONG_S, LONG_S, SHORT_S):  # the last one comes late for its time to live
-        assert registry.beat("teachers", "s", "t1", ttl_s, incarnation=1)
+        assert renew(registry, "teachers", "s", "t1", ttl_s, incarnation=1)
         registries.pass_s(SHORT_S / 2)
     registry.leave("teachers", "s", "t1")
-    assert not registry.beat("teachers", "s", "t1", LONG_S, incarnation=1)
+    assert not renew(registry, "teachers", "s", "t1", LONG_S, incarnation=1)
     ghost = registries.another
     enter(ghost, "t1", 1)
-    assert ghost.beat("teachers", "s", "t1", LONG_S, incarnation=1)
+    assert renew(ghost, "teachers", "s", "t1", LONG_S, incarnation=1)
     enter(registry, "t1", 2)
     registries.pass_s(0.05)
-    assert not ghost.beat("teachers", "s", "t1", LONG_S, incarnation=1)
-    assert registry.beat("teachers", "s", "t1", LONG_S, incarnation=2)
+    assert not renew(ghost, "teachers", "s", "t1", LONG_S, incarnation=1)
+    assert renew(registry, "teachers", "s", "t1", LONG_S, incarnation=2)
 
 
 def test_figures_of_many_beats_do_not_concern_managers(registries: Registries) -> None:

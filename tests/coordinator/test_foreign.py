@@ -18,6 +18,7 @@ from edl.coordinator.registry.schema import SERVICES, lease_set, service_keys
 from edl.coordinator.store.redis_store import RedisStore
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import RegistryUnavailable
+from edl.tests.stores import renew
 from edl.tests.waiting import DEADLINE_S
 
 
@@ -74,10 +75,10 @@ def test_odd_numbers_stop_nothing(
     stranger.zadd(lease_set("teachers", s).deadlines, {"odd": score})
     assert names(registry.members("teachers", s)) == ["good"]
     assert registry.changes("teachers", s).full
-    registry.beat("teachers", s, "good", 600.0, incarnation=1, facts={"state": "draining"})
+    renew(registry, "teachers", s, "good", 600.0, incarnation=1, facts={"state": "draining"})
     changed = registry.changes("teachers", s, cursor)
     assert "good" in names(changed.members)
-    registry.beat("teachers", s, "good", 600.0, incarnation=1, facts={"state": "serving"})
+    renew(registry, "teachers", s, "good", 600.0, incarnation=1, facts={"state": "serving"})
     again = registry.changes("teachers", s, changed.cursor)
     assert [m.facts["state"] for m in again.members if m.member == "good"] == ["serving"]
     assert registry.sweep("teachers", s) == ["odd"]
@@ -101,7 +102,7 @@ def test_keys_of_another_type(registry: Registry, stranger: redis.Redis, s: str)
         assert names(members) == ["good"]
     with pytest.raises(RegistryUnavailable, match="a value of another type"):
         registry.beat_many("teachers", [(s, MemberBeat(t, 1)) for t in ("good", "odd")], 600.0)
-    assert registry.beat("teachers", s, "good", 600.0, incarnation=1)
+    assert renew(registry, "teachers", s, "good", 600.0, incarnation=1)
 
 
 TABLES = ("leader", "assignment", "assignment_changes", "admitted", "events", "plan")

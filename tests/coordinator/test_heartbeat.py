@@ -22,7 +22,7 @@ from edl.coordinator.store.memory_store import MemoryStore
 from edl.coordinator.store.redis_store import RedisStore
 from edl.runtime.errors import Forbidden, LeaseSuperseded, RegistryUnavailable
 from edl.scheduler.leadership import BEATS_PER_TTL
-from edl.tests.stores import memory
+from edl.tests.stores import memory, renew
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 TTL_S = 3.0
@@ -107,11 +107,11 @@ class Recording(Registry):
         self.times: list[float] = []
         self.stood: list[bool] = []
 
-    def beat(self, *args: Any, **options: Any) -> Beat:
-        self.beats.append(dict(options["facts"]))
+    def beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> Beat:
+        self.beats.append(dict(beat.facts))
         self.times.append(self.clock.now)
-        self.stood.append(args[2] in self.alive)
-        return super().beat(*args, **options)
+        self.stood.append(beat.member in self.alive)
+        return super().beat(kind, service, beat, ttl_s)
 
     @property
     def alive(self) -> list[str]:
@@ -340,7 +340,7 @@ def test_a_relay_that_hangs_costs_no_beat(registry: Recording, tmp_path: Path) -
         with closing(own):
             own.register("teachers", "s", "t", {"incarnation": "5"}, TTL_S)
             for incarnation, answer in ((5, Beat.KEPT), (4, Beat.UNKNOWN)):
-                beat = own.beat("teachers", "s", "t", TTL_S, incarnation=incarnation)
+                beat = renew(own, "teachers", "s", "t", TTL_S, incarnation=incarnation)
                 assert beat is answer
 
 

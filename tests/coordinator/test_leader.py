@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from edl.coordinator.registry import FACTS_TTLS
+from edl.coordinator.registry import FACTS_TTLS, MemberBeat
 from edl.runtime.errors import LeaseSuperseded, RegistryUnavailable
 from edl.tests.stores import memory
 
@@ -112,8 +112,8 @@ def test_a_death_is_told_soon_after_the_lease_with_its_reason(world: World) -> N
     assert list(world.students[0].stream.assignments[-1].lost) == [held]
     other = held_teacher(world)
     del world.teachers[other]
-    facts = {"given_up": "it lies"}
-    world.registry.beat("teachers", SERVICE, other, 0.2, incarnation=1, facts=facts, concerns=True)
+    beat = MemberBeat(other, 1, {"given_up": "it lies"}, noted=True)
+    world.registry.beat("teachers", SERVICE, beat, 0.2)
     world.run(TTL_S, until=lambda: other not in world.sets[0])
     memory(world.registry).restart()
     world.run(2 * GRACE_S)  # readers still hold the dead

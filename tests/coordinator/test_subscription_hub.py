@@ -7,7 +7,7 @@ import pytest
 from edl.coordinator.manager.messages import MANAGER
 from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.runtime.errors import Forbidden, LeaseSuperseded, RetryableError
-from edl.tests.stores import memory
+from edl.tests.stores import memory, renew
 
 from .world import GRACE_S, SERVICE, STEP_S, TTL_S, World
 
@@ -23,10 +23,11 @@ def test_what_matters_is_told_and_written_at_once_and_the_rest_in_time(world: Wo
     student = world.student("j/0")
     world.run(GRACE_S + 1)
     count = len(student.stream.assignments)
-    world.registry.beat("teachers", SERVICE, "a", TTL_S, incarnation=1, facts={"t_t_seconds": "9"})
+    facts = {"t_t_seconds": "9"}
+    renew(world.registry, "teachers", SERVICE, "a", TTL_S, incarnation=1, facts=facts)
     world.run(2 * TTL_S)
     assert len(student.stream.assignments) == count
-    world.registry.beat("teachers", SERVICE, "a", TTL_S, incarnation=1, facts={"slots": "8"})
+    renew(world.registry, "teachers", SERVICE, "a", TTL_S, incarnation=1, facts={"slots": "8"})
     world.run(1, until=lambda: len(student.stream.assignments) > count)
     assert {t.teacher_id: t.slots for t in student.stream.assignments[-1].teachers}["a"] == 8
     world.teacher("a", incarnation=2)  # started anew

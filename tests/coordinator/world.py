@@ -19,6 +19,7 @@ from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import EdlError
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.scheduler.leadership import grace_s
+from edl.tests.stores import renew
 
 TTL_S = 6.0
 GRACE_S = grace_s(TTL_S)
@@ -166,7 +167,7 @@ class World:
     def beat(self) -> None:
         for name, facts in self.teachers.items():
             incarnation = int(facts["incarnation"])
-            if not self.registry.beat("teachers", SERVICE, name, TTL_S, incarnation=incarnation):
+            if not renew(self.registry, "teachers", SERVICE, name, TTL_S, incarnation=incarnation):
                 self.registry.register("teachers", SERVICE, name, facts, TTL_S)
 
     # -- time

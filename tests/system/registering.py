@@ -17,6 +17,7 @@ import redis
 
 from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Registry, Row
 from edl.coordinator.store.redis_store import RedisStore
+from edl.tests.stores import renew
 from edl.tests.waiting import DEADLINE_S
 
 AT_ONCE = 4
@@ -79,7 +80,7 @@ def live(registry: Registry, number: int, at_work: int) -> None:
             continue
         for beat in range(3):
             facts = {"state": f"beat{beat}"}
-            registry.beat(*of, TTL_S, incarnation=incarnation, facts=facts)
+            renew(registry, *of, TTL_S, incarnation=incarnation, facts=facts)
             os.write(at_work, b".")
         if incarnation % 3 == 0:
             registry.leave(*of, incarnation)
@@ -115,7 +116,7 @@ def main(url: str, kills: int, seed: int) -> int:
     registry = Registry(RedisStore(url, timeout_s=DEADLINE_S))
     client = redis.Redis.from_url(url, decode_responses=True, protocol=2)
     registry.register("managers", "", "h:1", {"incarnation": "1"}, TTL_S)  # loads the scripts
-    registry.beat("managers", "", "h:1", TTL_S, incarnation=1)
+    renew(registry, "managers", "", "h:1", TTL_S, incarnation=1)
     registry.leave("managers", "", "h:1")
     registry.register("teachers", "s0", "t0", {"incarnation": "0"}, TTL_S)
     assign(registry, "s0", "t0", 1)

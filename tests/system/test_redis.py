@@ -34,7 +34,7 @@ from edl.coordinator.store.redis_store import WRITE_CHECK, RedisStore
 from edl.runtime.errors import EdlError, Forbidden, RegistryUnavailable, Unauthenticated, UsageError
 from edl.scheduler.students.shards import Shard
 from edl.tests.proto.security.authority import write_secret
-from edl.tests.stores import of_job, of_queue
+from edl.tests.stores import of_job, of_queue, renew
 from edl.tests.system.coordinator_process import START_S, edl, ready, serve
 from edl.tests.system.redis_servers import TlsProxy, redis_server, watched_redis
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -186,7 +186,7 @@ def test_an_agent_keeps_its_machine_reads_its_order_and_serves_any_service(users
     assert manager.machines()[0].report.state == "serving"
     for service in ("s", "another"):
         users.agent.register("teachers", service, "m", FACTS, 30.0)
-        users.agent.beat("teachers", service, "m", 30.0, incarnation=1)
+        renew(users.agent, "teachers", service, "m", 30.0, incarnation=1)
         assert users.agent.leave("teachers", service, "m", 1)
     forbidden: list[Callable[[], object]] = [
         agent.machines, agent.deployments,
