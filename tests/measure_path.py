@@ -9,8 +9,8 @@
 - step: of `edl student train` with one rank and a small model, without teachers.
 
 All calls of functions of the package are counted in all processes, between two moments of a steady
-stream. A file counts if it is called at least once for every two batches, heartbeats or steps. Each
-CHECKOUT is the root of a working copy; none: this one.
+stream. A file counts if it is called at least once for every two batches or steps, or if a function
+of it is called for each heartbeat. Each CHECKOUT is the root of a working copy; none: this one.
 
 With `--cpu` no calls are counted, as that slows all down: the engine's CPU time is measured, and a
 profiler samples its thread. Time in the system, in numpy and in other libraries counts as that of
@@ -39,7 +39,8 @@ COUNTED, COUNTED_CPU = 400, 5000
 BEATS, STEPS = 40, 200  # that are counted
 #: What is counted -> the ways that it is counted on.
 WAYS = {"batch": ("remote", "same host"), "heartbeat": ("heartbeat",), "step": ("step",)}
-OFTEN = 0.5  # least calls per batch, heartbeat or step for which a file or function counts
+OFTEN = 0.5  # least calls per batch or step for which a file or function counts
+EACH = 0.9  # least calls of a function per heartbeat: the periodic work of a manager has fewer
 READY_S = 60.0
 TOLD_S = 10.0  # most seconds to wait until all live processes have written their counts
 #: Part of a command line -> name of the process; without any of them it is the driver.
@@ -195,6 +196,8 @@ def measure(checkout: Path, way: str) -> dict[str, Calls]:
     counted = {"heartbeat": BEATS, "step": STEPS}.get(way, COUNTED)
     for process in counts_of(checkout, way, cpu=False):
         counts = {(file, function): n / counted for file, function, n in process["counts"]}
+        if way == "heartbeat":
+            counts = {function: n for function, n in counts.items() if n >= EACH}
         calls.setdefault(_name(process["command"], way), Counter()).update(counts)
     return {name: calls[name] for name in sorted(calls) if sum(calls[name].values()) >= 1}
 
