@@ -5,14 +5,15 @@ from __future__ import annotations
 import importlib.util
 import platform
 import shutil
-import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from ..runtime.errors import AddressInUse, ProcessFailed, UsageError
 from ..runtime.extras import install_command
 from ..runtime.supervise import Command, Process, Restarter, start
+from .config import bound
 
 _T = TypeVar("_T")
 
@@ -137,18 +138,10 @@ def _await_ready(process: Process) -> None:
 
 def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
     """Return a free TCP port: `wanted` if it is free, else any."""
-    for port in (wanted, 0):
-        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port)[0]
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(address)
-            except OSError:
-                if port == 0:
-                    raise
-            else:
-                return int(probe.getsockname()[1])
-    raise AssertionError("port 0 binds or raises")
+    for port in dict.fromkeys((wanted, 0)):
+        with suppress(AddressInUse), bound(host, port) as made:
+            return int(made.getsockname()[1])
+    raise AddressInUse(f"no port of {host} is free")
 
 
 def _wheel_program() -> str | None:

@@ -143,19 +143,6 @@ class DesiredLease:
         return int(self.facts["incarnation"])
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseOutcome:
-    """Result of a write.
-
-    Attributes:
-        superseded: students whose lease a newer incarnation holds, with the error for the older.
-        concerns: whether the leader should look.
-    """
-
-    superseded: Mapping[str, LeaseSuperseded] = field(default_factory=dict)
-    concerns: bool = False
-
-
 class AssignmentStream(Protocol):
     """The stream to a subscribed student. Neither method may block or raise."""
 
@@ -181,6 +168,7 @@ class StudentSession:
     ) -> None:
         self.stream = stream
         self.report = report
+        self.caller = caller
         self.pushed: Row | None = None
         self._own = {**caller.facts(), MANAGER: manager}
         self._sent: object = None
@@ -284,8 +272,14 @@ class StudentLeases:
         self._written[desired.student_id] = _Written(desired.incarnation, facts, now - ago_s, facts)
         return None
 
-    def write(self, all_desired: Iterable[DesiredLease], now: float) -> LeaseOutcome:
+    def write(
+        self, all_desired: Iterable[DesiredLease], now: float
+    ) -> tuple[dict[str, LeaseSuperseded], bool]:
         """Write leases in as few round trips as possible.
+
+        Returns:
+            Students whose lease a newer incarnation holds, with the error for the older one; and
+            whether the leader should look.
 
         Raises:
             UnavailableError: the registry does not answer; some may have been written.
@@ -304,7 +298,7 @@ class StudentLeases:
         anew += self._beat(beats, now)
         errors = {desired.student_id: self.register(desired, now) for desired in anew}
         superseded = {name: error for name, error in errors.items() if error is not None}
-        return LeaseOutcome(superseded, bool(anew) or any(beat.noted for _, beat in beats))
+        return superseded, bool(anew) or any(beat.noted for _, beat in beats)
 
     def _beat(
         self, beats: Sequence[tuple[DesiredLease, MemberBeat]], now: float

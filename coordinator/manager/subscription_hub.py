@@ -33,13 +33,6 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _NewStream:
-    stream: AssignmentStream
-    report: pb.StudentReport
-    caller: StudentOwner
-
-
-@dataclass(frozen=True, slots=True)
 class HubView:
     """The students of a service whose streams one manager holds: sums over managers are the whole.
 
@@ -92,7 +85,7 @@ class SubscriptionHub:
         self._epoch: Epoch | None = None
         self._rows: dict[str, Row] = {}
         self._sessions: dict[str, StudentSession] = {}
-        self._arrivals: list[_NewStream] = []
+        self._arrivals: list[StudentSession] = []
         self._unwritten: set[str] = set()
         self._unread: set[str] = set()  # subset whose report was not compared yet
         self._leaving: dict[str, int] = {}
@@ -109,7 +102,7 @@ class SubscriptionHub:
         self, stream: AssignmentStream, report: pb.StudentReport, caller: StudentOwner
     ) -> None:
         """Take a new stream; `settle` accepts or refuses it."""
-        self._arrivals.append(_NewStream(stream, report, caller))
+        self._arrivals.append(StudentSession(stream, report, caller, self._manager))
 
     def reported(self, stream: AssignmentStream, report: pb.StudentReport) -> None:
         """Take a report of a student; ignored unless it comes on its latest stream."""
@@ -118,10 +111,9 @@ class SubscriptionHub:
             session.report = report
             self._unread.add(session.student_id)
             return
-        self._arrivals = [  # not settled yet
-            _NewStream(stream, report, one.caller) if one.stream is stream else one
-            for one in self._arrivals
-        ]
+        for arrival in self._arrivals:  # not settled yet
+            if arrival.stream is stream:
+                arrival.report = report
 
     def ended(self, stream: AssignmentStream, student_id: str, *, clean: bool) -> None:
         """Forget a stream. Unless the student closed it, it may reconnect to any manager."""
@@ -149,7 +141,7 @@ class SubscriptionHub:
         if not arrivals:
             return False
         try:
-            names = sorted({one.report.student_id for one in arrivals})
+            names = sorted({one.student_id for one in arrivals})
             found = self._registry.read("students", self.service, names)
             known = {member.member: member.facts for member in found}
             while arrivals:
@@ -160,18 +152,19 @@ class SubscriptionHub:
             raise
         return True
 
-    def _admit(self, one: _NewStream, known: dict[str, Mapping[str, str]], now: float) -> None:
-        report, name = one.report, one.report.student_id
-        no = refusal_of(name, report.incarnation, one.caller, known.get(name))
-        session = StudentSession(one.stream, report, one.caller, self._manager)
+    def _admit(
+        self, session: StudentSession, known: dict[str, Mapping[str, str]], now: float
+    ) -> None:
+        name, incarnation = session.student_id, session.incarnation
+        no = refusal_of(name, incarnation, session.caller, known.get(name))
         desired = session.desired()
         no = no or self._leases.register(desired, now)
         if no is not None:
-            one.stream.close(no)
+            session.stream.close(no)
             return
         known[name] = desired.facts
         if (older := self._sessions.get(name)) is not None:
-            again = older.incarnation == report.incarnation
+            again = older.incarnation == incarnation
             older.stream.close(
                 RetryableError(f"{name} opened another stream")
                 if again
@@ -180,7 +173,9 @@ class SubscriptionHub:
         self._sessions[name] = session
         self._leaving.pop(name, None)
         self._unpushed.add(name)
-        log.info("service %s: student %s wants teachers: %d", self.service, name, report.want)
+        log.info(
+            "service %s: student %s wants teachers: %d", self.service, name, session.report.want
+        )
 
     # -- reading the registry
 
@@ -262,7 +257,7 @@ class SubscriptionHub:
         self._leave()
         all_desired = list(self._due(now))
         try:
-            outcome = self._leases.write(all_desired, now)
+            superseded, concerns = self._leases.write(all_desired, now)
         except (UnavailableError, AccessError):
             self._unread.update(desired.student_id for desired in all_desired)
             raise
@@ -270,10 +265,10 @@ class SubscriptionHub:
             self._unwritten.discard(desired.student_id)
             if desired.urgent:
                 self._sessions[desired.student_id].heeded()
-        for name, error in outcome.superseded.items():
+        for name, error in superseded.items():
             self._sessions[name].stream.close(error)
             self._drop(self._sessions[name])
-        return outcome.concerns
+        return concerns
 
     def _due(self, now: float) -> Iterator[DesiredLease]:
         """Yield leases to write now. Each report is compared once: there are thousands a second."""
