@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Final
 
 from ..runtime.errors import EdlError
-from .registry import Beat, Kind, MemberBeat, Registry
+from .registry import Kind, Registry
 from .registry.schema import check_member, check_service
 from .store import Store
+from .store.records import Beat, MemberBeat
 
 log = logging.getLogger(__name__)
 

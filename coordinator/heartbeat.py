@@ -13,9 +13,9 @@ from typing import Final
 
 from ..runtime.errors import AccessError, LeaseSuperseded, RegistryUnavailable
 from ..scheduler.leadership import BEATS_PER_TTL
-from .registry import Beat, Kind, MemberBeat, Registry
+from .registry import Kind, Registry
 from .registry.schema import GIVEN_UP, are_volatile, concerns_managers
-from .store.records import PLAIN_TTLS
+from .store.records import PLAIN_TTLS, Beat, MemberBeat
 
 log = logging.getLogger(__name__)
 

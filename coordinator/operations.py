@@ -13,8 +13,9 @@ from ..runtime.errors import RetryableError, UsageError
 from .machines.board import MachineBoard
 from .machines.deployment_fields import is_content, parse_options
 from .machines.schema import Deployment
-from .registry import Member, Plan, Registry
+from .registry import Plan, Registry
 from .registry.schema import check_member, check_service
+from .store.records import Member
 
 _NEAR = 3
 _ATTEMPTS = 5

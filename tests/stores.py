@@ -8,10 +8,11 @@ from edl.coordinator.jobs import JobBoard
 from edl.coordinator.jobs.schema import job_key
 from edl.coordinator.queue import QueueBoard
 from edl.coordinator.queue.schema import queue_key
-from edl.coordinator.registry import Beat, Kind, MemberBeat, Registry
+from edl.coordinator.registry import Kind, Registry
 from edl.coordinator.registry.schema import are_volatile, concerns_managers, service_keys
-from edl.coordinator.store import Leads, Store
+from edl.coordinator.store import Store
 from edl.coordinator.store.memory_store import MemoryStore
+from edl.coordinator.store.records import Beat, Leads, MemberBeat
 
 
 def memory(schema: Registry | JobBoard | QueueBoard) -> MemoryStore:

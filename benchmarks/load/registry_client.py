@@ -7,9 +7,8 @@ import time
 from functools import partial
 from typing import Final, Self
 
-from ...coordinator.registry import FACTS_TTLS, MemberBeat
 from ...coordinator.registry.schema import SERVICES, lease_set
-from ...coordinator.store.records import PLAIN_TTLS
+from ...coordinator.store.records import FACTS_TTLS, PLAIN_TTLS, MemberBeat
 from ...coordinator.store.redis_connection import Call, script
 from ...coordinator.store.redis_leases import (
     beat_call,

@@ -12,7 +12,17 @@ from typing import Final
 
 from ...runtime.errors import GenerationSuperseded, RegistryUnavailable, UsageError
 from ...scheduler.students.shards import Shard
-from ..store import (
+from ..store import Store
+from ..store.facts import (
+    Facts,
+    TimelineEntry,
+    check_ttl,
+    dump_facts,
+    load_facts,
+    read_timeline,
+    timeline_entry,
+)
+from ..store.records import (
     AddRanked,
     Change,
     Condition,
@@ -24,18 +34,9 @@ from ..store import (
     Put,
     ShardKeys,
     Stamp,
-    Store,
+    is_name,
+    number,
 )
-from ..store.facts import (
-    Facts,
-    TimelineEntry,
-    check_ttl,
-    dump_facts,
-    load_facts,
-    read_timeline,
-    timeline_entry,
-)
-from ..store.records import is_name, number
 from .schema import (
     EVENTS_KEPT,
     JOBS,

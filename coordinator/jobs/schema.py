@@ -30,9 +30,8 @@ from ...scheduler.students.failures import RankFailure
 from ...scheduler.students.fingerprint import Fingerprint
 from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory
 from ...scheduler.students.world import Ending, LiveNode, Phase, RecallWorld, World
-from ..store import LeaseSet
 from ..store.facts import Facts
-from ..store.records import check_member, check_name
+from ..store.records import LeaseSet, check_member, check_name
 
 JOBS: Final = "edl:jobs"
 #: Redis pattern of all keys of all jobs.

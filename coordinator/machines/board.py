@@ -14,7 +14,9 @@ from typing import Final
 
 from ...runtime.errors import LeaseSuperseded
 from ..registry.schema import check_service
-from ..store import (
+from ..store import Store
+from ..store.facts import check_ttl, load_facts
+from ..store.records import (
     Append,
     Beat,
     Change,
@@ -25,9 +27,7 @@ from ..store import (
     Leads,
     MemberBeat,
     Put,
-    Store,
 )
-from ..store.facts import check_ttl, load_facts
 from .schema import (
     DEPLOYMENTS,
     FORMER_FACTS,

@@ -13,7 +13,8 @@ from typing import Final
 
 from ...runtime.errors import AccessError, UnavailableError
 from ...runtime.lifecycle import Periodic
-from ..registry import Leads, LogEntry, Registry
+from ..registry import LogEntry, Registry
+from ..store.records import Leads
 from .board import MachineBoard, fence_of
 from .placement import FRESH_S, Change, PlacedMachine, TeacherDemand, desired_of, place, wish_of
 from .schema import Deployment, Machine, MachineOrder, attempt_of

@@ -26,7 +26,8 @@ from ...scheduler.autoscale import (
     own_want,
     resumed,
 )
-from ..registry import Leads, LogEntry, Member, Registry
+from ..registry import LogEntry, Registry
+from ..store.records import Leads, Member
 from .messages import number_of
 from .service_state import ServiceState
 

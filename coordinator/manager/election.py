@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from ...runtime.errors import AccessError, EdlError, UnavailableError
 from ...scheduler import leadership as rule
-from ..registry import Registry, ServiceLeadership, SweepPermit
+from ..registry import Registry, ServiceLeadership
+from ..store.records import SweepPermit
 
 log = logging.getLogger(__name__)
 

@@ -20,13 +20,8 @@ from ...scheduler import leadership as rule
 from ...scheduler.admission import TeacherIdentity
 from ...scheduler.autoscale import AutoscaleConfig
 from ..config import ManagerConfig
-from ..registry import (
-    FACTS_TTLS,
-    Changes,
-    Kind,
-    Leads,
-    Registry,
-)
+from ..registry import Kind, Registry
+from ..store.records import FACTS_TTLS, Changes, Leads
 from .autoscaling import Autoscaler
 from .election import Election
 from .prober import Prober, Verdict

@@ -13,8 +13,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from ...proto import coordinator_pb2 as pb
-from ..registry import Member
 from ..registry.schema import LogEntry
+from ..store.records import Member
 
 _M = TypeVar("_M", bound=Message)
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from ...proto import coordinator_pb2 as pb
-from ..registry import DesiredCount, LogEntry, Member, Plan, Registry, Row, Table
+from ..registry import DesiredCount, LogEntry, Plan, Registry, Row, Table
+from ..store.records import Member
 from .messages import number_of, report_from, teacher_from
 from .watch_cache import WatchCache
 

@@ -21,7 +21,7 @@ from ...proto import inference_pb2 as pb
 from ...proto.security import ClientSecurity, instance, open_channel
 from ...runtime.errors import AccessError, BadAnswer, EdlError, UsageError
 from ...scheduler.admission import identity_address
-from ..registry import Member
+from ..store.records import Member
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from ...scheduler import assignment as rule
 from ...scheduler import leadership
 from ...scheduler.admission import Admission, ProbeOutcome, TeacherIdentity
 from ...scheduler.debounce import StarvationLog
-from ..registry import Changes, Epoch, LogEntry, Member, Row
+from ..registry import Epoch, LogEntry, Row
 from ..registry.schema import GIVEN_UP
-from ..store.records import DRAIN
+from ..store.records import DRAIN, Changes, Member
 from .messages import number_of, report_from
 from .watch_cache import WatchCache
 

@@ -16,7 +16,8 @@ from ...scheduler import leadership
 from ...scheduler.admission import Admission, TeacherIdentity
 from ...scheduler.autoscale import Desired
 from ...scheduler.backoff import RandomLike
-from ..registry import Changes, Epoch, LogEntry, Member, Plan, Row, Table
+from ..registry import Epoch, LogEntry, Plan, Row, Table
+from ..store.records import Changes, Member
 from . import content_plan
 from .rosters import PendingChanges, ProbeAnswer, StudentRoster, TeacherRoster
 

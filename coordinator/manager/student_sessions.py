@@ -17,8 +17,9 @@ from typing import Final, Protocol
 from ...proto import coordinator_pb2 as pb
 from ...proto.protocols import PROTOCOL_VERSION
 from ...runtime.errors import EdlError, Forbidden, LeaseSuperseded
-from ..registry import Beat, Epoch, Member, MemberBeat, Registry, Row
+from ..registry import Epoch, Registry, Row
 from ..registry.schema import concerns_managers
+from ..store.records import Beat, Member, MemberBeat
 from .messages import MANAGER, report_facts, teacher_from
 
 #: Facts of a teacher that students need; other changes are not sent.

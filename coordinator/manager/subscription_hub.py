@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from ...proto import coordinator_pb2 as pb
 from ...runtime.errors import AccessError, RetryableError, UnavailableError
 from ...scheduler import leadership as rule
-from ..registry import FACTS_TTLS, Epoch, Member, Registry, Row
+from ..registry import Epoch, Registry, Row
+from ..store.records import FACTS_TTLS, Member
 from .messages import MANAGER
 from .student_sessions import (
     AssignmentStream,

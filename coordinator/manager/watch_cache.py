@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
-from ..registry import Changes, Member
+from ..store.records import Changes, Member
 
 #: Seconds for which a cursor is good: half of those for which the registry keeps changes.
 _CURSOR_S = 30.0

@@ -29,7 +29,8 @@ from ...runtime.errors import (
 )
 from ..calling.client import ask_status
 from ..calling.subscription import try_subscribing
-from ..registry import Member, Registry, connect
+from ..registry import Registry, connect
+from ..store.records import Member
 from ..store.redis_url import masked
 from .service_view import number_of
 from .text_output import Finding, doubt, well, wrong

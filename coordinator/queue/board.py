@@ -13,16 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...runtime.errors import RegistryUnavailable, UsageError
-from ..store import (
-    Change,
-    Delete,
-    FieldIs,
-    Keep,
-    Leads,
-    MemberBeat,
-    Put,
-    Store,
-)
+from ..store import Store
 from ..store.facts import (
     Facts,
     TimelineEntry,
@@ -32,7 +23,7 @@ from ..store.facts import (
     read_timeline,
     timeline_entry,
 )
-from ..store.records import number
+from ..store.records import Change, Delete, FieldIs, Keep, Leads, MemberBeat, Put, number
 from .schema import (
     ENDED_KEPT,
     EVENTS_KEPT,

@@ -25,8 +25,8 @@ from typing import Final, Self, get_args
 
 from ...runtime.errors import UsageError
 from ...scheduler.job_states import ElasticJobState
-from ..store import LeaseSet
 from ..store.facts import Facts
+from ..store.records import LeaseSet
 
 #: Redis pattern of all keys of all queues.
 ANY_QUEUE: Final = "edl:{queue:*}:*"

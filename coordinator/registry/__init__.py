@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ...runtime.errors import RegistryUnavailable, StartCancelled
-from ..store import FACTS_TTLS, Beat, Changes, Leads, Member, MemberBeat, SweepPermit, open_store
+from ..store import open_store
 from .registry import Registry
 from .schema import (
     DesiredCount,
@@ -25,21 +25,14 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 __all__ = [
-    "FACTS_TTLS",
-    "Beat",
-    "Changes",
     "DesiredCount",
     "Epoch",
     "Kind",
-    "Leads",
     "LogEntry",
-    "Member",
-    "MemberBeat",
     "Plan",
     "Registry",
     "Row",
     "ServiceLeadership",
-    "SweepPermit",
     "Table",
     "connect",
     "with_patience",

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence, Sized
 from typing import Final
 
 from ...runtime.errors import LeaseSuperseded, UsageError
-from ..store import (
+from ..store import Store
+from ..store.records import (
     Append,
     Beat,
     Change,
@@ -24,10 +25,11 @@ from ..store import (
     Put,
     PutRows,
     Stamp,
-    Store,
     SweepPermit,
+    is_member,
+    is_name,
+    number,
 )
-from ..store.records import is_member, is_name, number
 from .schema import (
     SERVICES,
     DesiredCount,

@@ -35,9 +35,8 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from ...scheduler.rates import is_time_news
-from ..store import Leads, LeaseSet, LogRecord
+from ..store.records import Leads, LeaseSet, LogRecord, check_name
 from ..store.records import check_member as check_member_id
-from ..store.records import check_name
 
 Kind = Literal["teachers", "students", "managers"]
 

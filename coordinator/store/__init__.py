@@ -18,60 +18,20 @@ from typing import Final, Protocol
 
 from ...runtime.errors import UsageError
 from .records import (
-    FACTS_TTLS,
-    AddRanked,
     Append,
     Beat,
     Change,
     Changes,
     Condition,
-    Delete,
-    FieldIs,
-    Keep,
     Leadership,
-    Leads,
     LeaseSet,
     LogRecord,
     Member,
     MemberBeat,
-    NumberIs,
-    Once,
-    Put,
-    PutRows,
     ShardKeys,
-    Stamp,
     SweepPermit,
 )
 from .redis_url import is_redis_url, masked
-
-__all__ = [
-    "FACTS_TTLS",
-    "AddRanked",
-    "Append",
-    "Beat",
-    "Change",
-    "Changes",
-    "Condition",
-    "Delete",
-    "FieldIs",
-    "Keep",
-    "Leadership",
-    "Leads",
-    "LeaseSet",
-    "Leases",
-    "LogRecord",
-    "Member",
-    "MemberBeat",
-    "NumberIs",
-    "Once",
-    "Put",
-    "PutRows",
-    "ShardKeys",
-    "Stamp",
-    "Store",
-    "SweepPermit",
-    "open_store",
-]
 
 _HOST_AND_PORT: Final = re.compile(r"[\w.-]+(:\d+)?", re.ASCII)
 

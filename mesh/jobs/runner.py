@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from ...coordinator.jobs import JobBoard
 from ...coordinator.queue import QueueBoard, QueuedJob, Reservation
-from ...coordinator.store import Leads
 from ...coordinator.store.facts import Facts
+from ...coordinator.store.records import Leads
 from ...runtime.errors import EdlError, LeaseSuperseded, UsageError
 from ...runtime.lifecycle import Periodic, Stop
 from ..cores import pin_process

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from ...coordinator.jobs import Generation, JobBoard, Node, NodeEndpoints, NodeInfo, RankReport
 from ...coordinator.jobs.schema import generation_of
-from ...coordinator.store import Leads
+from ...coordinator.store.records import Leads
 from ...runtime.errors import CheckpointUnavailable, EdlError, WireError
 from ...scheduler.students import failures
 from ...scheduler.students.failures import StopJob

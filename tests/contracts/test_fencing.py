@@ -19,7 +19,8 @@ from edl.coordinator.machines import Deployment, MachineBoard, MachineOrder
 from edl.coordinator.machines.board import fence_of
 from edl.coordinator.queue import JobProgress, QueueBoard
 from edl.coordinator.registry import LogEntry, Plan, Registry, Row
-from edl.coordinator.store import (
+from edl.coordinator.store import Store
+from edl.coordinator.store.records import (
     Append,
     Condition,
     FieldIs,
@@ -28,7 +29,6 @@ from edl.coordinator.store import (
     Once,
     Put,
     Stamp,
-    Store,
 )
 from edl.runtime.errors import GenerationSuperseded
 from edl.scheduler.students.saving import CheckpointHistory

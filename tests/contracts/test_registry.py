@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edl.coordinator import Registry
-from edl.coordinator.registry import FACTS_TTLS, Beat, Kind, LogEntry, MemberBeat, SweepPermit
+from edl.coordinator.registry import Kind, LogEntry
+from edl.coordinator.store.records import FACTS_TTLS, Beat, MemberBeat, SweepPermit
 from edl.runtime.errors import LeaseSuperseded, UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Registries
 from edl.tests.stores import renew

@@ -13,8 +13,9 @@ import redis
 
 from edl.coordinator.manager.messages import report_facts, report_from, teacher_from
 from edl.coordinator.manager.overview import Overview
-from edl.coordinator.registry import Leads, LogEntry, Member, MemberBeat, Plan, Registry, Row
+from edl.coordinator.registry import LogEntry, Plan, Registry, Row
 from edl.coordinator.registry.schema import SERVICES, lease_set, service_keys
+from edl.coordinator.store.records import Leads, Member, MemberBeat
 from edl.coordinator.store.redis_store import RedisStore
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import RegistryUnavailable

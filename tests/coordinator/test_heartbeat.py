@@ -17,8 +17,9 @@ import redis
 
 from edl.coordinator import Heartbeat, Registry
 from edl.coordinator.beat_relay import BeatRelay, RelayedRegistry
-from edl.coordinator.registry import Beat, Kind, MemberBeat
+from edl.coordinator.registry import Kind
 from edl.coordinator.store.memory_store import MemoryStore
+from edl.coordinator.store.records import Beat, MemberBeat
 from edl.coordinator.store.redis_store import RedisStore
 from edl.runtime.errors import Forbidden, LeaseSuperseded, RegistryUnavailable
 from edl.scheduler.leadership import BEATS_PER_TTL

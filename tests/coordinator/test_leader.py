@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from edl.coordinator.registry import FACTS_TTLS, MemberBeat
+from edl.coordinator.store.records import FACTS_TTLS, MemberBeat
 from edl.runtime.errors import LeaseSuperseded, RegistryUnavailable
 from edl.tests.stores import memory
 

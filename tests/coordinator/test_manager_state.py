@@ -11,8 +11,9 @@ from edl.coordinator.manager.election import Election
 from edl.coordinator.manager.overview import Overview
 from edl.coordinator.manager.student_sessions import OWNER, SECRET, StudentOwner, refusal_of
 from edl.coordinator.manager.watch_cache import WatchCache
-from edl.coordinator.registry import Changes, LogEntry, Member, Plan, Row
+from edl.coordinator.registry import LogEntry, Plan, Row
 from edl.coordinator.store.memory_store import MemoryStore
+from edl.coordinator.store.records import Changes, Member
 from edl.runtime.errors import EdlError, Forbidden, LeaseSuperseded, RegistryUnavailable
 from edl.tests.stores import memory, of_service
 from edl.tests.waiting import wait_until

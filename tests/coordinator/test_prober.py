@@ -15,7 +15,7 @@ from typing import Any, get_args
 import pytest
 
 from edl.coordinator.manager.prober import INSTANCE_KEY, VOUCHER, GrpcProber, Verdict
-from edl.coordinator.registry import Member
+from edl.coordinator.store.records import Member
 from edl.proto.security import ClientSecurity, ServerSecurity, instance
 from edl.tests.coordinator.scripted_manager import served
 from edl.tests.foreign_server import MODEL, ForeignServer, Kind, start

@@ -16,7 +16,8 @@ from edl.coordinator.manager.service_state import (
     ServiceState,
     Write,
 )
-from edl.coordinator.registry import Changes, Member, Plan, Row, Table
+from edl.coordinator.registry import Plan, Row, Table
+from edl.coordinator.store.records import Changes, Member
 
 NOW_S, TIME_MS, GRACE_S = 1000.0, 1_700_000_000_000, 8.4
 NOBODY = Changes(1, full=True)

@@ -13,8 +13,9 @@ from edl.coordinator.manager.leader import Leader
 from edl.coordinator.manager.prober import Verdict
 from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.manager.subscription_hub import SubscriptionHub
-from edl.coordinator.registry import LogEntry, Member
+from edl.coordinator.registry import LogEntry
 from edl.coordinator.store.memory_store import MemoryStore
+from edl.coordinator.store.records import Member
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import EdlError
 from edl.scheduler.autoscale import AutoscaleConfig

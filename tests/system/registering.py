@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 import redis
 
-from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Registry, Row
+from edl.coordinator.registry import LogEntry, Plan, Registry, Row
+from edl.coordinator.store.records import MemberBeat
 from edl.coordinator.store.redis_store import RedisStore
 from edl.tests.stores import renew
 from edl.tests.waiting import DEADLINE_S

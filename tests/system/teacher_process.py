@@ -14,7 +14,8 @@ import numpy as np
 import psutil
 import pytest
 
-from edl.coordinator.registry import Member, connect
+from edl.coordinator.registry import connect
+from edl.coordinator.store.records import Member
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.arena import Array

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import pytest
 
-from edl.coordinator.registry import Member
+from edl.coordinator.store.records import Member
 from edl.distill_reader import DistilReader
 from edl.runtime.supervise import Process, python_command, start
 from edl.teacher.self_test import Canary

@@ -27,9 +27,9 @@ from edl.coordinator.machines.board import fence_of
 from edl.coordinator.machines.schema import MACHINES
 from edl.coordinator.queue import DesiredJobState, JobProgress, QueueBoard
 from edl.coordinator.queue.schema import queue_key
-from edl.coordinator.registry import LogEntry, MemberBeat, Plan, Registry, Row, acl, connect
+from edl.coordinator.registry import LogEntry, Plan, Registry, Row, acl, connect
 from edl.coordinator.registry.schema import SERVICES, service_keys
-from edl.coordinator.store import Leads
+from edl.coordinator.store.records import Leads, MemberBeat
 from edl.coordinator.store.redis_store import WRITE_CHECK, RedisStore
 from edl.runtime.errors import EdlError, Forbidden, RegistryUnavailable, Unauthenticated, UsageError
 from edl.scheduler.students.shards import Shard

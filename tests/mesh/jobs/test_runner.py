@@ -14,8 +14,8 @@ import pytest
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.queue import DesiredJobState, JobProgress, QueueBoard, QueuedJob
 from edl.coordinator.queue.schema import queue_key
-from edl.coordinator.store import Leads, Put
 from edl.coordinator.store.memory_store import MemoryStore
+from edl.coordinator.store.records import Leads, Put
 from edl.mesh.jobs.queue_backend import QueueBackend
 from edl.mesh.jobs.runner import JobRunner
 from edl.mesh.jobs.slots import JobRunnerConfig

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from edl.coordinator.manager.prober import INSTANCE_KEY, VOUCHER, GrpcProber
-from edl.coordinator.registry import Member
+from edl.coordinator.store.records import Member
 from edl.proto import inference_pb2 as pb
 from edl.proto.arena import Array
 from edl.proto.clients import LabelRequest, LabelResponse, ModelDescription
