@@ -1,6 +1,6 @@
-"""The plan of a service's content: what the rule is told of it, and how it moves on. No I/O.
+"""The plan of a service's content: as an event of the assignment rule, and its next state. No I/O.
 
-It moves on by declaring the content that prevails, then by upgrades that end.
+A plan starts with the content of most members, and moves on with upgrades that are complete.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Messages as facts and back: what the registry keeps as strings, `coordinator.proto` has typed.
-
-----
-Entries of the log as messages: the registry keeps a `LogEntry`, the wire has an `Event`.
-"""
+"""Converts facts and log entries of the registry to messages of `coordinator.proto`, and back."""
 
 from __future__ import annotations
 
@@ -24,10 +20,7 @@ _FLOATS = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
 
 
 def teacher_from(member: Member) -> pb.Teacher:
-    """The teacher that a lease of kind "teachers" stands for.
-
-    Facts that are no field of the message, such as the key that proves its identity, stay behind.
-    """
+    """Return a teacher as a message, without facts that are no field of it, such as its key."""
     teacher = _filled(pb.Teacher(), member.facts)
     teacher.teacher_id = member.member
     teacher.lease_remaining_s = member.remaining_s
@@ -37,7 +30,7 @@ def teacher_from(member: Member) -> pb.Teacher:
 
 
 def report_facts(report: pb.StudentReport) -> dict[str, str]:
-    """The facts that a manager keeps of a student."""
+    """Return a student's report as facts."""
     facts = {}
     for field in report.DESCRIPTOR.fields:
         value = getattr(report, field.name)
@@ -46,16 +39,16 @@ def report_facts(report: pb.StudentReport) -> dict[str, str]:
 
 
 def report_from(member: Member) -> pb.StudentReport:
-    """What the student that a lease of kind "students" stands for said last, as far as written."""
+    """Return the latest report that was written of a student."""
     report = _filled(pb.StudentReport(), member.facts)
     report.student_id = member.member
     return report
 
 
 def _filled(message: _M, facts: Mapping[str, str]) -> _M:
-    """`message` with the facts that fit its fields; what does not fit is left out.
+    """Set the fields of a message from facts, without invalid ones.
 
-    Facts come from whoever may write to Redis: none of them may stop a manager.
+    Every user of Redis may write facts, and none may stop a manager.
     """
     for field in message.DESCRIPTOR.fields:
         text = facts.get(field.name)
@@ -76,7 +69,7 @@ def _filled(message: _M, facts: Mapping[str, str]) -> _M:
 
 
 def event_message(service: str, entry: LogEntry) -> pb.Event:
-    """What a log says, as it is sent."""
+    """Return a log entry as a message."""
     return pb.Event(
         service=service,
         id=entry.id,
@@ -90,7 +83,7 @@ def event_message(service: str, entry: LogEntry) -> pb.Event:
 
 
 def number_of(text: str | None) -> float:
-    """A fact that counts or measures; 0 where it is none: facts come from whoever may write."""
+    """Parse a fact that counts or measures; 0 if it is missing or invalid."""
     try:
         value = float(text or 0)
     except ValueError:

@@ -1,7 +1,6 @@
-"""How a teacher is probed before students hear of it, and who is asked to do that.
+"""Probes teachers before they are assigned: does one answer, and is it the one that registered?
 
-----
-Probes teachers by the protocol that students use: does it answer, and is it who registered?
+Probes use the protocol of students.
 """
 
 from __future__ import annotations

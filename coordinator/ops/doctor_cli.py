@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import typer
 
 from .options import Coordinator, Json, MeshName, console, mesh_context, quiet_grpc
@@ -21,7 +23,7 @@ def doctor(
     import json as format_
 
     from .doctor import examine
-    from .text_output import finding_json, finding_text
+    from .text_output import finding_text
 
     findings = []
     out = console()
@@ -31,6 +33,6 @@ def doctor(
         if not json:
             out.print(finding_text(finding), soft_wrap=True)
     if json:
-        print(format_.dumps([finding_json(finding) for finding in findings], indent=2))
+        print(format_.dumps([asdict(finding) for finding in findings], indent=2))
     if any(finding.level == "wrong" for finding in findings):
         raise typer.Exit(1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
 
 from ...proto import coordinator_pb2 as pb
 
@@ -109,11 +109,6 @@ def doubt(about: str, text: str, advice: str = "") -> Finding:
 def wrong(about: str, text: str, advice: str = "") -> Finding:
     """It does not work."""
     return Finding("wrong", about, text, advice)
-
-
-def finding_json(finding: Finding) -> dict[str, Any]:
-    """Its fields."""
-    return asdict(finding)
 
 
 def finding_text(finding: Finding) -> Text:

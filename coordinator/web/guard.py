@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ...proto.security import is_loopback
 
 #: Load only own files, run no inline scripts, forbid frames, cache nothing.
 HEADERS: Final = {
@@ -57,9 +58,4 @@ class Guard:
 def is_here(host: str) -> bool:
     """Return whether a `Host` header names loopback."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    return is_loopback(name)
