@@ -13,12 +13,13 @@ from typing import Any, Final
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ...proto.security import AccessControl, Caller
+from ...proto.security import AccessControl, Caller, names_loopback
 from ...runtime.errors import (
     AccessError,
     EdlError,
@@ -30,7 +31,6 @@ from ...runtime.errors import (
     UsageError,
 )
 from .feed import Feed, Source
-from .guard import Guard
 
 _STATIC: Final = Path(__file__).parent / "static"
 _KINDS: Final = {
@@ -51,6 +51,20 @@ _STATUS: Final[tuple[tuple[type[EdlError], int], ...]] = (
     (RegistryUnavailable, 503),
     (RetryableError, 503),
 )
+
+#: Load only own files, run no inline scripts, forbid frames, cache nothing.
+_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
 
 
 def make_app(source: Source, access: Access, feed: Feed, *, local: bool) -> ASGIApp:
@@ -99,7 +113,37 @@ def make_app(source: Source, access: Access, feed: Feed, *, local: bool) -> ASGI
         ],
         exception_handlers={EdlError: sorry},
     )
-    return Guard(app, local)
+    return _Guard(app, local)
+
+
+class _Guard:
+    """Adds security headers to responses, and on loopback refuses any `Host` but loopback's.
+
+    This stops DNS rebinding: a foreign site whose name resolves to 127.0.0.1 could otherwise read
+    what only this machine may read.
+
+    Args:
+        app: the application.
+        local: it listens on loopback.
+    """
+
+    def __init__(self, app: ASGIApp, local: bool) -> None:
+        self._app = app
+        self._local = local
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        if scope["type"] != "http":
+            return
+        if self._local and not names_loopback(Headers(scope=scope).get("host", "")):
+            answer = JSONResponse({"error": "open this page as 127.0.0.1 or localhost"}, 421)
+            await answer(scope, receive, send_guarded)
+            return
+        await self._app(scope, receive, send_guarded)
 
 
 def _in_loop(answer: Any) -> Any:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .credentials import TlsFiles as TlsFiles
     from .credentials import check_exposure as check_exposure
     from .credentials import is_loopback as is_loopback
+    from .credentials import names_loopback as names_loopback
     from .servers import Acceptor as Acceptor
     from .servers import listen as listen
 
@@ -29,6 +30,7 @@ _NAMES = {
     ".client_connections": ("open_channel",),
     ".credentials": (
         "ClientSecurity", "ServerSecurity", "TlsFiles", "check_exposure", "is_loopback",
+        "names_loopback",
     ),
     ".servers": ("Acceptor", "listen"),
 }  # fmt: skip

@@ -123,6 +123,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def names_loopback(host: str) -> bool:
+    """Return whether a `Host` header, with or without a port, names this machine's loopback."""
+    name, _, port = host.rpartition(":")
+    return is_loopback(name if port.isdigit() else host)
+
+
 def stays_here(address: str) -> bool:
     """Return whether a connection to a host:port, or to a gRPC target, stays on this machine."""
     if address.startswith(("unix:", "unix-abstract:")):

@@ -27,7 +27,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as AsgiMessage
 
 from ...coordinator.config import join_address
-from ...coordinator.web.guard import is_here
 from ...proto.json_tensors import (
     HEAD_LENGTH,
     decode_request,
@@ -36,6 +35,7 @@ from ...proto.json_tensors import (
     parse_object,
     split,
 )
+from ...proto.security import names_loopback
 from ...proto.status import HTTP, STATUS_HEADER, to_metadata, to_status
 from ...proto.tensors import InferRequest, InferResponse, SlowToDecode
 from ...runtime.errors import EdlError, RateLimited, RequestRefused, WireError
@@ -58,7 +58,7 @@ def credentials_of(request: Request) -> CallCredentials:
     return CallCredentials(metadata, identities, "", client=request.client)
 
 
-_is_here = lru_cache(maxsize=64)(is_here)  # a client sends the same name with each batch
+_is_here = lru_cache(maxsize=64)(names_loopback)  # a client sends the same name with each batch
 
 
 def refuse_browsers(app: ASGIApp, *, local: bool) -> ASGIApp:
