@@ -73,6 +73,13 @@ class TestSizes:
         out = after(ledger, ev.RequestSizeChanged("a", 20), answer("a", 1))
         assert rows_sent(out) == [[(1, 0, 10), (2, 0, 10)]]
 
+    def test_batches_of_a_refused_request_are_sent_alone(self) -> None:
+        """So the next refusal shows which one it is."""
+        ledger = ledger_after(ev.TeacherJoined("a", 1, most_rows=20), *queued(0, 1, 2))
+        assert rows_sent(after(ledger, answer("a", 1))) == [[(1, 0, 10), (2, 0, 10)]]
+        assert rows_sent(after(ledger, ev.Refused("a", 2, "one of them"))) == [[(1, 0, 10)]]
+        assert rows_sent(after(ledger, answer("a", 3))) == [[(2, 0, 10)]]
+
     def test_no_request_and_no_window_is_empty(self) -> None:
         with pytest.raises(ValueError, match="requests of at least 1 row, not 0"):
             ev.TeacherJoined("a", 1, 0)
