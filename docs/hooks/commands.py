@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ class Option:
     Attributes:
         names: flags with the type of their value.
         text: what it is.
-        variable: of the environment; empty: none.
+        variables: of the environment, and what each is.
         default: as the help shows it; empty: none.
         limits: of its value, or that it is required; empty: none.
         panel: under which it stands in the help.
@@ -30,7 +30,7 @@ class Option:
 
     names: str
     text: str
-    variable: str
+    variables: Mapping[str, str]
     default: str
     limits: str
     panel: str
@@ -73,8 +73,8 @@ def variables() -> str:
     readers: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for command in walk():
         for option in command.options:
-            for name in filter(None, option.variable.split(", ")):
-                readers[name][_sentence(option.text)].append(command.path)
+            for name, text in option.variables.items():
+                readers[name][_sentence(text)].append(command.path)
     rows = ["| variable | read by | what it is |", "|---|---|---|"]
     for name, texts in sorted(readers.items()):
         paths = dict.fromkeys(path for found in texts.values() for path in found)
@@ -101,6 +101,8 @@ def _walk(command: Any, path: str, parent: Any) -> Iterator[Command]:
 
 def _option(parameter: Any, context: Any) -> Option | None:
     """What the help says of a parameter; None of one that it hides, and of --help."""
+    from edl.runtime.structured_option import variables_of
+
     record = parameter.get_help_record(context)
     if record is None or parameter.name == "help":
         return None
@@ -109,11 +111,11 @@ def _option(parameter: Any, context: Any) -> Option | None:
     if told.startswith("["):
         text, extra = "", _words(told)[1:]
     facts = re.split(r"; (?=default: |env var: |required$|\S+[<>]=?)", extra.removesuffix("]"))
-    variable = next((one[9:] for one in facts if one.startswith("env var: ")), "")
+    variables = {name: _words(about) for name, about in variables_of(parameter).items()}
     default = next((one[9:] for one in facts if one.startswith("default: ")), "")
     others = [one for one in facts if one and not one.startswith(("env var: ", "default: "))]
     panel = getattr(parameter, "rich_help_panel", None) or OPTIONS
-    return Option(names, text, variable, default, ", ".join(others), panel)
+    return Option(names, text, variables, default, ", ".join(others), panel)
 
 
 def _section(command: Command) -> str:
@@ -127,7 +129,12 @@ def _section(command: Command) -> str:
         lines += ["| option | what it is | default | variable |", "|---|---|---|---|"]
         for one in options:
             text = f"{one.text} ({one.limits})" if one.limits else one.text
-            cells = (f"`{one.names}`", _cell(text), _quoted(one.default), _quoted(one.variable))
+            cells = (
+                f"`{one.names}`",
+                _cell(text),
+                _quoted(one.default),
+                _quoted(", ".join(one.variables)),
+            )
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

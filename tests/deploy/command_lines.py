@@ -19,6 +19,7 @@ import typer
 
 from edl.cli import command_line
 from edl.coordinator.ops.options import FIELD_VARIABLES
+from edl.runtime.structured_option import variables_of
 from edl.teacher.cli import app as teacher
 
 #: Programs of the package, by the name of their file or of their module.
@@ -97,8 +98,7 @@ def _parse(command: Any, name: str, arguments: list[str]) -> tuple[set[str], dic
         return set(os.environ), {}
     read: set[str] = set()
     for parameter in invoked[-1].command.params:
-        named = parameter.envvar
-        read.update([named] if isinstance(named, str) else named or ())
+        read.update(variables_of(parameter))
     return read, dict(invoked[-1].params)
 
 

@@ -72,7 +72,7 @@ def test_the_reference_has_the_options_and_variables_that_help_prints() -> None:
     assert said - {"--help"} <= flags
     assert len(said) > 15
     named = set(re.findall(r"\[env var: (\w+)", printed))
-    assert named == {one.variable for one in command.options if one.variable}
+    assert named == {name for one in command.options for name in one.variables}
 
 
 @pytest.mark.parametrize("package", [edl.distill_reader, edl.student])
