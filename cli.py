@@ -12,6 +12,8 @@ from .runtime.interrupts import exit_on_interrupt
 
 TYPE_CHECKING = False  # that of `typing` takes longer to import than all the rest here
 if TYPE_CHECKING:
+    from typing import Final
+
     import typer
 
 #: Groups of commands: module of the group `app`, and its line in `edl --help`.
@@ -71,6 +73,34 @@ _FORMER = {
     "service upgrade": "edl upgrade SERVICE CONTENT",
     "service deploy": "edl apply -f FILE.yaml, with `kind: service` in the file",
     "service undeploy": "edl delete service NAME",
+}
+_TLS: Final = "it is --tls ca=FILE,cert=FILE,key=FILE now"
+_LISTEN: Final = "it is --listen HOST:PORT now"
+#: Options of older versions of any command, and what to use instead.
+_MOVED: Final = {
+    "--coordinator": "it is --redis now",
+    "--host": _LISTEN,
+    "--port": _LISTEN,
+    "--log-format": "set EDL_LOG_FORMAT=json",
+    "--tls-ca": _TLS,
+    "--tls-cert": _TLS,
+    "--tls-key": _TLS,
+}
+_IN_A_CONTEXT: Final = "it belongs to a context: 'edl context add NAME"
+_OF_A_CONTEXT: Final = {
+    "--tls-ca": f"{_IN_A_CONTEXT} --tls ca=FILE ...', or EDL_TLS_CA",
+    "--tls-cert": f"{_IN_A_CONTEXT} --tls cert=FILE,key=FILE ...', or EDL_TLS_CERT",
+    "--tls-key": f"{_IN_A_CONTEXT} --tls cert=FILE,key=FILE ...', or EDL_TLS_KEY",
+    "--token-file": f"{_IN_A_CONTEXT} --token-file FILE ...', or EDL_TOKEN_FILE",
+    "--on": f"{_IN_A_CONTEXT} --jobs-on ...', or EDL_JOBS_ON",
+    "--kubeconfig": f"{_IN_A_CONTEXT} --kubeconfig FILE ...'",
+    "--queue": f"{_IN_A_CONTEXT} --queue ...', or EDL_QUEUE",
+}
+#: The same for one command or group of commands.
+_MOVED_OF: Final[dict[str, dict[str, str]]] = {
+    **dict.fromkeys(("status", "events", "doctor"), _OF_A_CONTEXT),
+    "drain": {**_OF_A_CONTEXT, "--host": "'edl drain machine HOST'"},
+    "student": {"--host": "it is --advertise now"},
 }
 #: Single commands: module of the function of this name, and its line in `edl --help`.
 _COMMANDS = {
@@ -226,28 +256,7 @@ def _root() -> typer.Typer:
 
 def _moved(command: str) -> dict[str, str]:
     """Return the options that a command had in older versions, and what to use instead."""
-    host = {"drain": "'edl drain machine HOST'", "student": "it is --advertise now"}
-    moved = {
-        "--coordinator": "it is --redis now",
-        "--host": host.get(command, "it is --listen HOST:PORT now"),
-        "--port": "it is --listen HOST:PORT now",
-        "--log-format": "set EDL_LOG_FORMAT=json",
-    }
-    if command not in ("status", "events", "drain", "doctor"):
-        return moved
-    security = {
-        option: f"it belongs to a context: 'edl context add NAME {option} FILE ...', or {variable}."
-        for option, variable in (
-            ("--tls-ca", "EDL_TLS_CA"), ("--tls-cert", "EDL_TLS_CERT"),
-            ("--tls-key", "EDL_TLS_KEY"), ("--token-file", "EDL_TOKEN_FILE"),
-        )
-    }  # fmt: skip
-    others = {
-        "--on": "it belongs to a context: 'edl context add NAME --jobs-on ...', or EDL_JOBS_ON.",
-        "--kubeconfig": "it belongs to a context: 'edl context add NAME --kubeconfig FILE ...'.",
-        "--queue": "it belongs to a context: 'edl context add NAME --queue ...', or EDL_QUEUE.",
-    }
-    return moved | security | others
+    return _MOVED | _MOVED_OF.get(command, {})
 
 
 def _edl() -> typer.Typer:

@@ -139,7 +139,7 @@ class AttackedMesh:
         tokens = folder / "tokens"
         tokens.touch(0o600)
         tokens.write_text(f"student:{SERVICE} {self.token}\nviewer:probe {secrets.token_hex()}\n")
-        files = ("--tls-cert", str(folder / "head.pem"), "--tls-key", str(folder / "head.key"))
+        files = ("--tls", f"cert={folder / 'head.pem'},key={folder / 'head.key'}")
         access = (*files, "--tokens", str(tokens), "--metrics-listen", "0")
         serve = ("coordinator", "serve", "--redis-port", "0", "--http", "0")
         manager = start(python_command("manager", "edl", *serve, *access))

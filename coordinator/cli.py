@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -45,9 +46,7 @@ def serve(
     ttl: options.Ttl = DEFAULT_TTL_S,
     leader_ttl: options.LeaderTtl = DEFAULT_LEADER_TTL_S,
     admission: options.Admission = True,
-    tls_cert: credentials.TlsCert = None,
-    tls_key: credentials.TlsKey = None,
-    tls_ca: credentials.TlsCa = None,
+    tls: credentials.Tls = None,
     tokens: credentials.Tokens = None,
     probe_ca: options.ProbeCa = None,
     probe_token_file: options.ProbeTokenFile = None,
@@ -87,6 +86,7 @@ def serve(
         )
     except ValueError as error:
         raise UsageError(f"autoscaling: {error}") from None
+    files = credentials.tls_files(tls)
     config = ServeConfig(
         redis=redis,
         redis_port=redis_port,
@@ -96,9 +96,9 @@ def serve(
         metrics_listen=metrics_listen,
         http=http,
         insecure=insecure,
-        security=credentials.server_security(tls_cert, tls_key, tls_ca, tokens),
+        security=credentials.server_security(files, tokens),
         probing=credentials.client_security(
-            probe_ca or tls_ca, tls_cert, tls_key, probe_token_file, insecure=insecure
+            replace(files, ca=probe_ca or files.ca), probe_token_file, insecure=insecure
         ),
         manager=ManagerConfig(
             ttl_s=ttl,

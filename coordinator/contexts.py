@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..proto.security import ClientSecurity
+from ..proto.security import ClientSecurity, TlsFiles
 from ..proto.security.options import client_security
 from ..runtime.errors import UsageError
 from .config import DEFAULT_URL
@@ -58,7 +58,7 @@ class MeshContext:
         Raises:
             UsageError: the files do not fit together.
         """
-        return client_security(self.tls_ca, self.tls_cert, self.tls_key, self.token_file)
+        return client_security(TlsFiles(self.tls_cert, self.tls_key, self.tls_ca), self.token_file)
 
 
 @dataclass(frozen=True, slots=True)

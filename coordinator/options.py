@@ -126,7 +126,7 @@ ProbeCa = Annotated[
     Path | None,
     typer.Option(
         envvar="EDL_PROBE_CA",
-        help="CA certificates of the teachers, in PEM form. Default: --tls-ca.",
+        help="CA certificates of the teachers, in PEM form. Default: that of --tls.",
         rich_help_panel=_SECURITY,
     ),
 ]

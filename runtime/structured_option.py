@@ -20,7 +20,7 @@ import os
 import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as type_hints
@@ -77,9 +77,12 @@ class StructuredOption(Generic[T]):
             `float`, `bool`, `str`, `Path`, `Literal`, and these or None. A field `at_most` is the
             key `at-most`.
         first: key whose value may stand first without `KEY=`; empty: none.
+        variables: use the environment variables of the keys.
     """
 
-    def __init__(self, flag: str, schema: type[T], *, first: str = "") -> None:
+    def __init__(
+        self, flag: str, schema: type[T], *, first: str = "", variables: bool = True
+    ) -> None:
         self.flag, self.__name__ = flag, flag
         self._schema, self._first = schema, first
         hints = type_hints(schema, include_extras=True)
@@ -89,6 +92,7 @@ class StructuredOption(Generic[T]):
             if get_origin(kind) in (Union, types.UnionType):
                 kind = next(each for each in get_args(kind) if each is not types.NoneType)
             key = one.name.replace("_", "-")
+            about = about if variables else replace(about, variable="")
             self._fields[key] = _Field(one.name, key, kind, about, one.default)
 
     @property

@@ -252,9 +252,7 @@ def serve(
     http: options.Http = None,
     transport_port: options.TransportPort = 0,
     metrics_listen: options.MetricsListen = None,
-    tls_cert: credentials.TlsCert = None,
-    tls_key: credentials.TlsKey = None,
-    tls_ca: credentials.TlsCa = None,
+    tls: credentials.Tls = None,
     tokens: credentials.Tokens = None,
     verbose: Verbose = False,
 ) -> None:
@@ -275,7 +273,7 @@ def serve(
 
     tune_allocator()
     serve_teacher = _engine(engine, serving_python)
-    security = credentials.server_security(tls_cert, tls_key, tls_ca, tokens)
+    security = credentials.server_security(credentials.tls_files(tls), tokens)
     if engine == "edl" or http is not None:  # paddle-serving has no HTTP, so no default
         http = http_listen(http, listen.host)
     _check_reach(listen.host, http, security, insecure=insecure)

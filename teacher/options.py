@@ -240,7 +240,7 @@ Listen = Annotated[
         "--listen",
         rich_help_panel="The socket",
         help="Address of the gRPC server. Addresses beyond loopback need credentials "
-        "(--tokens, --tls-ca), or --insecure.",
+        "(--tokens, or ca= of --tls), or --insecure.",
         **LISTEN,
     ),
 ]
@@ -258,7 +258,7 @@ Insecure = Annotated[
     bool,
     _socket(
         "EDL_INSECURE",
-        "Allow --listen, or --metrics-listen, beyond loopback without --tokens or --tls-ca: "
+        "Allow --listen, or --metrics-listen, beyond loopback without --tokens or ca= of --tls: "
         "whoever reaches it may use the model.",
         "--insecure",
     ),

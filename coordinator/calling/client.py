@@ -241,17 +241,17 @@ def _closed_hint(security: ClientSecurity | None) -> str:
     """Return a hint about a server that closed a connection that it had accepted."""
     if security is None or security.tls is None:
         return (
-            "if it uses TLS, name its CA with 'edl context add NAME --tls-ca FILE ...', or in"
+            "if it uses TLS, name its CA with 'edl context add NAME --tls ca=FILE ...', or in"
             " EDL_TLS_CA"
         )
     if security.tls.certificate is None:
         return (
-            "if it requires a certificate, name yours with 'edl context add NAME --tls-cert FILE"
-            " --tls-key FILE ...', or in EDL_TLS_CERT and EDL_TLS_KEY"
+            "if it requires a certificate, name yours with 'edl context add NAME --tls"
+            " cert=FILE,key=FILE ...', or in EDL_TLS_CERT and EDL_TLS_KEY"
         )
     return (
-        "it may refuse our certificate: check that its --tls-ca signed it, that it is for clients,"
-        " and that it is still valid"
+        "it may refuse our certificate: check that ca= of its --tls signed it, that it is for"
+        " clients, and that it is still valid"
     )
 
 

@@ -7,11 +7,16 @@ from typing import Annotated
 
 import typer
 
+from ...proto.security.options import TlsKeys
 from ...runtime.errors import UsageError
+from ...runtime.structured_option import Given, StructuredOption
 from ..config import DEFAULT_URL
 from ..contexts import MeshContext
 from ..store.redis_url import parse
 from .options import context_file
+
+#: Without variables: they are of other meshes.
+TLS = StructuredOption("--tls", TlsKeys, variables=False)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -33,15 +38,8 @@ def add(
     coordinator: Annotated[
         str, typer.Option("--redis", help="Redis URL of the mesh.")
     ] = DEFAULT_URL,
-    tls_ca: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="CA certificates of the service managers."),
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate to call with, with its chain.")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Private key of --tls-cert.")
+    tls: Annotated[
+        list[Given] | None, TLS.option("Files of TLS; ca is that of the service managers.")
     ] = None,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the bearer token to call with.")
@@ -70,12 +68,13 @@ def add(
 
     Nothing is contacted: 'edl doctor --context NAME' does that.
     """
+    files = TLS.read(tls)
     parse(coordinator)  # raises if it is not a Redis URL
     made = MeshContext(
         coordinator=coordinator,
-        tls_ca=_found(tls_ca),
-        tls_cert=_found(tls_cert),
-        tls_key=_found(tls_key),
+        tls_ca=_found(files.ca),
+        tls_cert=_found(files.cert),
+        tls_key=_found(files.key),
         token_file=_found(token_file),
         jobs_on=jobs_on,
         queue=queue,

@@ -312,7 +312,7 @@ def _teachers(
                 yield wrong(
                     f"teacher {teacher.teacher_id}",
                     f"refuses a student with these credentials: {why}",
-                    "its --tokens and --tls-ca must accept them, like those of managers",
+                    "its --tokens and --tls must accept them, like those of managers",
                 )
     if foreign := [teacher for teacher in service.teachers if teacher.voucher]:
         spoken = ", ".join(sorted({teacher.protocol for teacher in foreign}))

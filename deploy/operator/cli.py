@@ -7,7 +7,7 @@ import logging
 import typer
 
 from ...coordinator.options import Verbose
-from ...proto.security.options import TlsCa, TlsCert, TlsKey, TokenFile, client_security
+from ...proto.security.options import Tls, TokenFile, client_security, tls_files
 from ...scheduler.elastic_values import ElasticConfig
 from . import options
 from .config import OperatorConfig
@@ -38,9 +38,7 @@ def run(
     lease_duration: options.LeaseDuration = 15,
     metrics_listen: options.MetricsListen = None,
     insecure: options.Insecure = False,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
+    tls: Tls = None,
     token_file: TokenFile = None,
     verbose: Verbose = False,
 ) -> None:
@@ -75,7 +73,7 @@ def run(
         lease_duration if leader_elect else 0,
         metrics_listen,
         insecure,
-        client_security(tls_ca, tls_cert, tls_key, token_file),
+        client_security(tls_files(tls), token_file),
     )
     where = "all namespaces" if all_namespaces else f"namespace {connection.namespace}"
     with stop_on_signals() as stop:

@@ -13,7 +13,7 @@ import typer
 from ...coordinator.contexts import MeshContext
 from ...coordinator.ops.options import Coordinator, MeshName, mesh_context, quiet_grpc, source_of
 from ...coordinator.options import DEFAULT_LISTEN, LISTEN, ListenAddress, Verbose
-from ...proto.security.options import TlsCa, TlsCert, TlsKey, Tokens
+from ...proto.security.options import Tls, Tokens, server_security, tls_files
 from ...runtime.errors import UsageError
 from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
 from ...runtime.logs import configure_logging
@@ -197,9 +197,7 @@ def agent(
     listen: Listen = DEFAULT_LISTEN,
     advertise: Advertise = None,
     insecure: Insecure = False,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
+    tls: Tls = None,
     tokens: Tokens = None,
     logs: Logs = None,
     verbose: Verbose = False,
@@ -232,14 +230,14 @@ def agent(
         _run_local(spec, mesh, min_, max_, logs)
         return
     from ...proto.security import check_exposure
-    from ...proto.security.options import server_security
     from ...teacher.config import check_cores, parse_devices
     from .agent import run_agent
     from .hardware import find_devices
     from .lending import LendingConfig
     from .settings import AgentSettings, TeacherOptions
 
-    security = server_security(tls_cert, tls_key, tls_ca, tokens)
+    files = tls_files(tls)
+    security = server_security(files, tokens)
     check_exposure(listen.host, security, insecure, "a teacher of this machine")
     named = parse_devices(",".join(find_devices()) if devices is None else devices)
     check_cores(named)
@@ -251,9 +249,7 @@ def agent(
         cache_bytes=None if cache_gib is None else round(cache_gib * (1 << 30)),
         ttl_s=ttl,
         lending=LendingConfig(load, quiet),
-        teacher=TeacherOptions(
-            str(listen), advertise, insecure, tls_cert, tls_key, tls_ca, tokens, grace_s=grace
-        ),
+        teacher=TeacherOptions(str(listen), advertise, insecure, files, tokens, grace_s=grace),
         log_dir=logs,
     )
     with stop_on_signals() as stop:
@@ -264,7 +260,7 @@ def agent(
 _OF_A_SERVICE: Final = ("service", "model", "min_", "max_", "teacher_options")
 _OF_A_MACHINE: Final = (
     *("machine", "devices", "cache", "cache_gib", "load", "quiet", "listen", "advertise"),
-    *("insecure", "tls_cert", "tls_key", "tls_ca", "tokens"),
+    *("insecure", "tls", "tokens"),
 )
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from ...proto.security import TlsFiles
+from ...proto.security.options import tls_words
 from ...runtime.errors import UsageError
 from .lending import LendingConfig
 
@@ -22,9 +24,7 @@ class TeacherOptions:
         listen: address of the gRPC servers, `HOST:PORT`.
         advertise: host name or address by which students reach them; None: that of `listen`.
         insecure: allow listening beyond this machine without credentials.
-        tls_cert: file with the servers' certificate.
-        tls_key: file with its private key.
-        tls_ca: file with the certificate authorities of clients.
+        tls: files of the servers.
         tokens: file with the accepted tokens.
         grace_s: seconds that a teacher has to finish its requests.
         start_s: seconds that a teacher has to load its model.
@@ -33,9 +33,7 @@ class TeacherOptions:
     listen: str = "127.0.0.1:0"
     advertise: str | None = None
     insecure: bool = False
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    tls_ca: Path | None = None
+    tls: TlsFiles = field(default_factory=TlsFiles)
     tokens: Path | None = None
     grace_s: float = 30.0
     start_s: float = 900.0
@@ -45,14 +43,11 @@ class TeacherOptions:
         named = {
             "listen": self.listen,
             "advertise": self.advertise,
-            "tls-cert": self.tls_cert,
-            "tls-key": self.tls_key,
-            "tls-ca": self.tls_ca,
             "tokens": self.tokens,
             "grace": self.grace_s,
         }
         given = [f"--{name}={value}" for name, value in named.items() if value is not None]
-        return [*given, *(["--insecure"] if self.insecure else [])]
+        return [*given, *tls_words(self.tls), *(["--insecure"] if self.insecure else [])]
 
 
 @dataclass(frozen=True, slots=True)

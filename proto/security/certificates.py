@@ -176,7 +176,9 @@ def check_validity(path: Path) -> None:
         raise UsageError(f"certificate {path} expired on {date}: replace it")
 
 
-def handshake_hint(text: str, ca: str = "--tls-ca, or tls=TLS(ca=...) of a DistilReader") -> str:
+def handshake_hint(
+    text: str, ca: str = "--tls ca=FILE, or tls=TLS(ca=...) of a DistilReader"
+) -> str:
     """Return advice for an error text of a failed TLS handshake; empty for other errors.
 
     Args:

@@ -152,7 +152,7 @@ def _check_plain_channel(address: str, security: ClientSecurity) -> None:
     if exposed and not security.insecure and not stays_here(address):
         raise UsageError(
             f"the token would go to {address} unencrypted, for everybody on the way to read: name "
-            "the CA of its certificate (--tls-ca, EDL_TLS_CA; tls= of a reader, which may be "
+            "the CA of its certificate (--tls ca=FILE, EDL_TLS_CA; tls= of a reader, which may be "
             "told insecure=True instead if the network is trusted)"
         )
 

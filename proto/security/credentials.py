@@ -108,7 +108,7 @@ def check_exposure(
     if not insecure and not asks and not is_loopback(host):
         raise UsageError(
             f"{what} on {host} can be reached from other machines, and callers are not "
-            "authenticated: give it --tokens or --tls-ca, or listen on 127.0.0.1, or say "
+            "authenticated: give it --tokens or --tls ca=FILE, or listen on 127.0.0.1, or say "
             "--insecure if the network is trusted"
         )
 

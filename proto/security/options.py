@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from ...runtime.errors import UsageError
+from ...runtime.structured_option import Given, Key, StructuredOption
 from .credentials import ClientSecurity, ServerSecurity, TlsFiles
 
 _PANEL = "Security"
 
-TlsCert = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="EDL_TLS_CERT",
-        rich_help_panel=_PANEL,
-        help="Our certificate, in PEM form, with its chain. Read again when it changes.",
-    ),
-]
-TlsKey = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="EDL_TLS_KEY", rich_help_panel=_PANEL, help="The key of --tls-cert, in PEM form."
-    ),
-]
-TlsCa = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="EDL_TLS_CA",
-        rich_help_panel=_PANEL,
-        help="Certificates, in PEM form, that sign those of our peers. A server that has it asks "
-        "every client for a certificate.",
-    ),
+
+@dataclass(frozen=True, slots=True)
+class TlsKeys:
+    """Keys of `--tls`."""
+
+    ca: Annotated[
+        Path | None,
+        Key(
+            "certificates, in PEM form, that sign those of our peers. A server that has it asks "
+            "every client for a certificate.",
+            "EDL_TLS_CA",
+        ),
+    ] = None
+    cert: Annotated[
+        Path | None, Key("our certificate, in PEM form, with its chain.", "EDL_TLS_CERT")
+    ] = None
+    key: Annotated[Path | None, Key("the key of cert, in PEM form.", "EDL_TLS_KEY")] = None
+
+
+TLS: Final = StructuredOption("--tls", TlsKeys)
+Tls = Annotated[
+    list[Given] | None, TLS.option("Files of TLS, read again when they change.", panel=_PANEL)
 ]
 Tokens = Annotated[
     Path | None,
@@ -54,39 +57,38 @@ TokenFile = Annotated[
 ]
 
 
-def client_security(
-    tls_ca: Path | None = None,
-    tls_cert: Path | None = None,
-    tls_key: Path | None = None,
-    token_file: Path | None = None,
-    *,
-    insecure: bool = False,
-) -> ClientSecurity | None:
-    """Return the security settings of a client; None (no TLS, no token) without options.
+def tls_files(given: Sequence[Given] | None) -> TlsFiles:
+    """Return the files of `--tls` and its variables.
 
     Raises:
-        UsageError: the options do not fit together.
+        UsageError: the certificate or the key is given without the other.
     """
-    tls = TlsFiles(tls_cert, tls_key, tls_ca)
+    keys = TLS.read(given)
+    return TlsFiles(keys.cert, keys.key, keys.ca)
+
+
+def tls_words(tls: TlsFiles) -> list[str]:
+    """Return the files as `--tls` of a command line."""
+    return TLS.words({"ca": tls.ca, "cert": tls.certificate, "key": tls.key})
+
+
+def client_security(
+    tls: TlsFiles, token_file: Path | None = None, *, insecure: bool = False
+) -> ClientSecurity | None:
+    """Return the security settings of a client; None (no TLS, no token) without options."""
     if not tls.paths() and token_file is None:
         return None
     return ClientSecurity(tls if tls.paths() else None, token_file, insecure=insecure)
 
 
-def server_security(
-    tls_cert: Path | None = None,
-    tls_key: Path | None = None,
-    tls_ca: Path | None = None,
-    tokens: Path | None = None,
-) -> ServerSecurity | None:
+def server_security(tls: TlsFiles, tokens: Path | None = None) -> ServerSecurity | None:
     """Return the security settings of a server; None (every caller is let in) without options.
 
     Raises:
         UsageError: the options do not fit together.
     """
-    tls = TlsFiles(tls_cert, tls_key, tls_ca)
     if not tls.paths():
         return None if tokens is None else ServerSecurity(None, tokens)
     if tls.certificate is None:
-        raise UsageError("--tls-ca of a server needs --tls-cert and --tls-key beside it")
+        raise UsageError("--tls ca=FILE of a server needs cert=FILE and key=FILE beside it")
     return ServerSecurity(tls, tokens)

@@ -16,7 +16,7 @@ from ...runtime.logs import configure_logging, tell
 from ..options import option
 
 if TYPE_CHECKING:
-    from ...proto.security import ServerSecurity
+    from ...proto.security import ServerSecurity, TlsFiles
 
 
 # One line for each paragraph: the command wraps them to the width of the terminal.
@@ -133,7 +133,7 @@ Listen = Annotated[
         "--listen",
         rich_help_panel="The sidecar's own server",
         help="Address of the sidecar. Addresses beyond loopback need credentials (--tokens, "
-        "--tls-ca), or --insecure. On loopback --tls-ca alone only tells how to check the server.",
+        "or ca= of --tls), or --insecure. On loopback ca= alone only says how to check the server.",
         **LISTEN,
     ),
 ]
@@ -149,7 +149,7 @@ Insecure = Annotated[
     bool,
     _socket(
         "EDL_INSECURE",
-        "Allow --listen beyond loopback without --tokens or --tls-ca, and a token over "
+        "Allow --listen beyond loopback without --tokens or ca= of --tls, and a token over "
         "connections that are not encrypted.",
         "--insecure",
     ),
@@ -176,9 +176,7 @@ def register(
     listen: Listen = DEFAULT_LISTEN,
     advertise: Advertise = None,
     insecure: Insecure = False,
-    tls_cert: credentials.TlsCert = None,
-    tls_key: credentials.TlsKey = None,
-    tls_ca: credentials.TlsCa = None,
+    tls: credentials.Tls = None,
     tokens: credentials.Tokens = None,
     token_file: credentials.TokenFile = None,
     verbose: Verbose = False,
@@ -191,6 +189,7 @@ def register(
     from .config import RegisterConfig
     from .sidecar import register as keep_registered
 
+    files = credentials.tls_files(tls)
     config = RegisterConfig(
         service,
         endpoint,
@@ -210,34 +209,26 @@ def register(
         host=listen.host,
         port=listen.port,
         advertise=advertise,
-        client=credentials.client_security(
-            tls_ca, tls_cert, tls_key, token_file, insecure=insecure
-        ),
-        server=security_at(listen.host, tls_cert, tls_key, tls_ca, tokens, insecure=insecure),
+        client=credentials.client_security(files, token_file, insecure=insecure),
+        server=security_at(listen.host, files, tokens, insecure=insecure),
     )
     with stop_on_signals(exits_after=True) as stop:
         keep_registered(config, stop, on_ready=typer.echo, on_progress=tell)
 
 
 def security_at(
-    host: str,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    tls_ca: Path | None,
-    tokens: Path | None,
-    *,
-    insecure: bool = False,
+    host: str, tls: TlsFiles, tokens: Path | None, *, insecure: bool = False
 ) -> ServerSecurity | None:
     """Return the security of the sidecar's own server.
 
-    On loopback without a certificate, `--tls-ca` is only for checking the foreign server.
+    On loopback without a certificate, `--tls ca=FILE` is only for checking the foreign server.
 
     Raises:
         UsageError: the options do not fit together, or the sidecar would be open to everybody.
     """
-    from ...proto.security import check_exposure, is_loopback
+    from ...proto.security import TlsFiles, check_exposure, is_loopback
 
-    asks_only = is_loopback(host) and tls_cert is None and tls_key is None
-    security = credentials.server_security(tls_cert, tls_key, None if asks_only else tls_ca, tokens)
+    asks_only = is_loopback(host) and tls.certificate is None
+    security = credentials.server_security(TlsFiles() if asks_only else tls, tokens)
     check_exposure(host, security, insecure, "the sidecar of a foreign server")
     return security

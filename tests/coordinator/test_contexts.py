@@ -65,7 +65,7 @@ def test_relative_paths_are_of_the_folder_in_which_they_were_named(
     output_of(app, "add", "prod", "--token-file", "token")
     monkeypatch.chdir("/")
     assert mesh_context("prod", "").token_file == tmp_path / "token"
-    assert "there is no file nowhere" in refusal_of(app, "add", "prod", "--tls-ca", "nowhere")
+    assert "there is no file nowhere" in refusal_of(app, "add", "prod", "--tls", "ca=nowhere")
 
 
 @pytest.mark.parametrize(

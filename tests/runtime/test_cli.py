@@ -62,6 +62,8 @@ def test_a_shell_completes(
         ("status --coordinator x", "it is --redis now"),
         ("drain --host x", "'edl drain machine HOST'"),
         ("coordinator serve --port 3", "it is --listen HOST:PORT now"),
+        ("teacher serve --tls-key x", "it is --tls ca=FILE,cert=FILE,key=FILE now"),
+        ("doctor --tls-ca x", "'edl context add NAME --tls ca=FILE ...', or EDL_TLS_CA"),
         ("job submit x", "'edl job submit' is now: edl apply -f JOB.yaml"),
         ("service", "'edl service' is now: edl get|describe|scale|delete service"),
     ],

@@ -22,6 +22,7 @@ from edl.coordinator.serve import ServeConfig
 from edl.coordinator.serve import serve as run
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity
+from edl.proto.security.options import tls_words
 from edl.runtime.errors import AddressInUse, EdlError, Forbidden, RegistryUnavailable, UsageError
 from edl.runtime.lifecycle import Stop
 from edl.runtime.supervise import python_command, start
@@ -124,7 +125,7 @@ def test_certificates_and_tokens_are_asked_for(
     )
     process = serve(
         *("--redis-port", 0, "--tokens", tokens, "--metrics-listen", 0),
-        *("--tls-cert", files.certificate, "--tls-key", files.key, "--tls-ca", files.ca),
+        *tls_words(files),
     )
     metrics = process.expect(r"metrics at (http://\S+)", START_S)[1]
     url = ready(process).url
@@ -135,7 +136,7 @@ def test_certificates_and_tokens_are_asked_for(
     assert fetch_status(url, security=root).managers
     with pytest.raises(Forbidden, match="viewer"):
         fetch_status(url, security=learner)
-    with pytest.raises(EdlError, match=r"does not answer .*--tls-ca"):
+    with pytest.raises(EdlError, match=r"does not answer .*--tls ca=FILE"):
         fetch_status(url)
     guarded = ScriptedTeacher(
         security=ServerSecurity(files, write_secret(tmp_path / "none", "x\n"))

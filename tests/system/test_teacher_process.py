@@ -7,6 +7,7 @@ import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import numpy as np
 from edl.coordinator import fetch_status
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, TlsFiles
+from edl.proto.security.options import tls_words
 from edl.runtime.supervise import start
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.runtime.programs import wait_gone
@@ -115,7 +117,7 @@ def test_a_start_that_cannot_work_is_refused_in_one_line(tmp_path: Path) -> None
             (("--listen", port), 69, f"another process listens on 127.0.0.1:{port}"),
             (("--redis", redis), 69, "does not answer"),
             (("--tokens", missing), 2, missing),
-            (("--tls-cert", missing, "--tls-key", missing), 2, missing),
+            (("--tls", f"cert={missing},key={missing}"), 2, missing),
         ):
             code, line = fails("--model", STEERED, *arguments)
             assert code == expected, line
@@ -164,7 +166,7 @@ def test_tls_and_tokens_guard_labels_and_metrics(tmp_path: Path, stack: ExitStac
     manager = serve("--redis-port", 0, *probes)
     stack.callback(manager.stop)
     url = ready(manager).url
-    options = ("--tls-cert", files.certificate, "--tls-key", files.key, "--tokens", tokens)
+    options = (*tls_words(replace(files, ca=None)), "--tokens", tokens)
     beside = ("--redis", url, "--metrics-listen", "0")
     with serving(*map(str, options), *beside, client=good) as teacher:
         teacher.ask()

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -149,9 +150,9 @@ class Mesh:
     def edl(self, token: str, user: str, *words: str) -> str:
         """What an `edl` command on the student's host prints, whatever its exit code is."""
         token_file = f"{self.folder}/{token}.token"
-        secrets = ("--tls-ca", f"{self.folder}/ca.pem", "--token-file", token_file)
-        command = (*PYTHON, "-m", "edl", *words, "--redis", self.url(user), *secrets)
-        process = self._start(STUDENT, *command)
+        secrets = {"EDL_TLS_CA": f"{self.folder}/ca.pem", "EDL_TOKEN_FILE": token_file}
+        command = (*PYTHON, "-m", "edl", *words, "--redis", self.url(user))
+        process = self._start(STUDENT, *command, env=secrets)
         process.wait(WAIT_S)
         return "\n".join(process.tail(200))
 
@@ -199,7 +200,7 @@ class Mesh:
         folder = self.folder
         words = ("coordinator", "serve", "--redis", self.url("edl-manager"))
         listen = ("--listen", self.net.addresses[number], "--tokens", f"{folder}/manager-tokens")
-        tls = ("--tls-cert", f"{folder}/manager.pem", "--tls-key", f"{folder}/manager.key")
+        tls = ("--tls", f"cert={folder}/manager.pem,key={folder}/manager.key")
         probe = ("--probe-ca", f"{folder}/ca.pem", "--probe-token-file", f"{folder}/probe.token")
         program = (*PYTHON, "-m", "edl", *words, *listen, *tls, *probe)
         self._on(number, "coordinator ready", *program)
@@ -208,7 +209,7 @@ class Mesh:
         folder, url = self.folder, self.url(f"edl-teacher-{SERVICE}")
         words = ("serve", "--model", MODEL, "--service", SERVICE, "--redis", url)
         listen = ("--listen", self.net.addresses[TEACHERS], "--tokens", f"{folder}/teacher-tokens")
-        tls = ("--tls-cert", f"{folder}/teacher.pem", "--tls-key", f"{folder}/teacher.key")
+        tls = ("--tls", f"cert={folder}/teacher.pem,key={folder}/teacher.key")
         program = (*PYTHON, "-m", "edl.teacher", *words, "--teacher-id", name, *listen, *tls)
         self._on(TEACHERS, "teacher ready", *program)
 
@@ -218,8 +219,9 @@ class Mesh:
         process.expect(ready, START_S)
         return process
 
-    def _start(self, number: int, *words: str) -> Process:
-        return start(Command(f"host {number}", self.net.inside(number, *words), guard=True))
+    def _start(self, number: int, *words: str, env: Mapping[str, str] | None = None) -> Process:
+        argv = self.net.inside(number, *words)
+        return start(Command(f"host {number}", argv, env=env or {}, guard=True))
 
 
 def doctors_find_nothing_wrong(mesh: Mesh) -> None:

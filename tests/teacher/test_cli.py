@@ -34,7 +34,7 @@ from edl.teacher.paddle_serving import engine
 from edl.teacher.registration import advertised
 
 runner = CliRunner()
-TLS = ("--tls-cert", "c", "--tls-key", "k")
+TLS = ("--tls", "cert=c,key=k")
 
 
 @pytest.fixture
@@ -138,8 +138,8 @@ def test_options_of_flags_and_environment(
         ("--deterministic", "--batch-max", "8"),
         ("--deterministic", "--devices", "cpu:0-1,cpu:2"),
         ("--canary", "good.canary", "--no-self-test"),
-        ("--tls-cert", "c"),
-        ("--tls-ca", "ca"),
+        ("--tls", "cert=c"),
+        ("--tls", "ca=ca"),
         ("--engine", "paddle-serving"),
         ("--engine", "triton"),
         ("--serving-python", "env/bin/python"),
@@ -169,7 +169,7 @@ def test_beyond_loopback_needs_insecure_or_credentials(served: list[TeacherConfi
     with pytest.raises(UsageError, match=r"the teacher's HTTP on 0\.0\.0\.0 can be reached"):
         run("--model", "m", "--http", "0.0.0.0:8000")
     assert not served
-    for flags in (("--insecure",), ("--tokens", "t"), (*TLS, "--tls-ca", "ca")):
+    for flags in (("--insecure",), ("--tokens", "t"), (*TLS, "--tls", "ca=ca")):
         run(*everywhere, *flags)
     run("--model", "m", env={"EDL_TOKENS": "t", "EDL_TLS_CERT": "c", "EDL_TLS_KEY": "k"})
     assert [config.server.host for config in served] == [*["0.0.0.0"] * 3, "127.0.0.1"]

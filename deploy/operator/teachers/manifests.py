@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from ....coordinator.registry.schema import check_service
@@ -29,7 +30,8 @@ _RESERVED_ARGS: Final = (
     "--transport-port", "--metrics-listen", "--grace",
 )  # fmt: skip
 #: Options and variables that let a teacher authenticate callers, or skip that.
-_CREDENTIALS: Final = ("--tokens", "--tls-ca", "--insecure")
+_CREDENTIALS: Final = ("--tokens", "--insecure", "--tls-ca")  # the last one: of older images
+_TLS_CA: Final = re.compile(r"(^|^--tls=|,)ca=")
 _CREDENTIAL_VARIABLES: Final = ("EDL_TOKENS", "EDL_TLS_CA", "EDL_INSECURE")
 #: Seconds that a pod has to end in addition to the grace period of its teacher.
 _MARGIN_S: Final = 15
@@ -171,11 +173,12 @@ def _check_container(container: Object) -> None:
             " operator with --redis"
         )
     given_names = {word.split("=")[0] for word in container.get("args") or ()}
+    given_names |= {"--tls-ca" for word in container.get("args") or () if _TLS_CA.search(word)}
     given_names |= {one["name"] for one in container.get("env") or ()}
     if not given_names & {*_CREDENTIALS, *_CREDENTIAL_VARIABLES}:
         raise UsageError(
             "spec.args: teachers are reached from other machines, and callers are not"
-            " authenticated: give them --tokens or --tls-ca (of a Secret that"
+            " authenticated: give them --tokens or --tls ca=FILE (of a Secret that"
             " spec.podTemplate mounts), or say --insecure if the network is trusted"
         )
 

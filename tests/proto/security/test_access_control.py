@@ -18,7 +18,13 @@ from edl.proto.security import (
 )
 from edl.proto.security.access_control import read_token, read_tokens
 from edl.proto.security.credentials import stays_here
-from edl.proto.security.options import client_security, server_security
+from edl.proto.security.options import (
+    TLS,
+    client_security,
+    server_security,
+    tls_files,
+    tls_words,
+)
 from edl.runtime.errors import Forbidden, Unauthenticated, UsageError
 
 from .authority import write_secret
@@ -266,18 +272,34 @@ def test_a_clients_settings_travel_as_json() -> None:
 
 
 def test_what_options_come_to() -> None:
-    assert client_security() is None
-    assert server_security() is None
-    assert client_security(CA) == ClientSecurity(TlsFiles(ca=CA))
-    assert client_security(CA, C, K, T) == ClientSecurity(TlsFiles(C, K, CA), T)
-    assert client_security(None, None, None, T) == ClientSecurity(None, T)
-    assert server_security(C, K) == ServerSecurity(TlsFiles(C, K))
-    assert server_security(C, K, CA, T) == ServerSecurity(TlsFiles(C, K, CA), T)
-    assert server_security(tokens=T) == ServerSecurity(None, T)
-    with pytest.raises(UsageError, match="--tls-cert and --tls-key beside it"):
-        server_security(tls_ca=CA)
+    assert client_security(TlsFiles()) is None
+    assert server_security(TlsFiles()) is None
+    for files in (TlsFiles(ca=CA), TlsFiles(C, K, CA)):
+        assert client_security(files) == ClientSecurity(files)
+        assert client_security(files, T) == ClientSecurity(files, T)
+    assert client_security(TlsFiles(), T) == ClientSecurity(None, T)
+    for files in (TlsFiles(C, K), TlsFiles(C, K, CA)):
+        assert server_security(files) == ServerSecurity(files)
+        assert server_security(files, T) == ServerSecurity(files, T)
+    assert server_security(TlsFiles(), T) == ServerSecurity(None, T)
+    with pytest.raises(UsageError, match="needs cert=FILE and key=FILE beside it"):
+        server_security(TlsFiles(ca=CA))
     with pytest.raises(UsageError, match="needs a certificate"):
         ServerSecurity(TlsFiles(ca=CA))
+
+
+def test_files_are_of_the_option_and_of_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CA", "CERT", "KEY"):
+        monkeypatch.delenv(f"EDL_TLS_{name}", raising=False)
+    assert tls_files(None) == TlsFiles()
+    files = TlsFiles(C, K, CA)
+    (word,) = tls_words(files)
+    assert tls_files([TLS(word.removeprefix("--tls="))]) == files
+    assert tls_words(TlsFiles()) == []
+    with pytest.raises(UsageError, match="without its key"):
+        tls_files([TLS(f"cert={C}")])
+    monkeypatch.setenv("EDL_TLS_KEY", str(K))
+    assert tls_files([TLS(f"cert={C}")]) == TlsFiles(C, K)
 
 
 HERE = "127.0.0.1:80 127.9.9.9:80 [::1]:80 localhost:80 ipv4:127.0.0.1:80 unix:/tmp/socket"
@@ -292,7 +314,7 @@ def test_a_token_stays_on_this_machine_or_is_encrypted(address: str, tmp_path: P
     if stays:
         open_channel(address, ClientSecurity(None, token)).close()
     else:
-        with pytest.raises(UsageError, match=r"unencrypted.*--tls-ca") as caught:
+        with pytest.raises(UsageError, match=r"unencrypted.*--tls ca=FILE") as caught:
             open_channel(address, ClientSecurity(None, token))
         assert "abc" not in str(caught.value)
         assert "--insecure" not in str(caught.value), "no command of operators has it"
