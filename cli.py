@@ -100,6 +100,22 @@ _OF_A_CONTEXT: Final = {
 _MOVED_OF: Final[dict[str, dict[str, str]]] = {
     **dict.fromkeys(("status", "events", "doctor"), _OF_A_CONTEXT),
     "drain": {**_OF_A_CONTEXT, "--host": "'edl drain machine HOST'"},
+    "teacher": {
+        "--batch-max": "it is --batch max=N now",
+        "--batch-delay": "it is --batch max=N,delay=SECONDS now",
+        "--batch-preferred": "it is --batch max=N,preferred=N,N,... now",
+        "--rate": "it is --backend paced,rate=N now",
+        "--serving-python": "it is --engine paddle-serving,python=FILE now",
+        "--max-message-mib": "it is --limit message-mib=N now",
+        "--max-calls": "it is --limit calls=N now",
+        "--max-calls-per-peer": "it is --limit calls-per-peer=N now",
+        "--request-memory-mib": "it is --limit memory-mib=N now",
+        "--receive-timeout": "it is --limit receive-timeout=SECONDS now",
+        "--beat-relay": "the agent sets EDL_BEAT_RELAY",
+        "--samples": "it is --canary FILE,samples=FILE.npz now",
+        "--tolerance": "it is --canary FILE,tolerance=SHARE now",
+        "--seconds": "leave it out: it ends after 60 s",
+    },
     "student": {"--host": "it is --advertise now"},
 }
 #: Single commands: module of the function of this name, and its line in `edl --help`.

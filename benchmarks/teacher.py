@@ -90,7 +90,7 @@ def paced(batch_s: float, window_s: float) -> Estimate:
     per_window = max(math.ceil(window_s / batch_s), 5)
     batch = np.zeros((ROWS, FEATURES), np.float32)
     with ExitStack() as stack:
-        options = ("--backend", "paced", "--rate", f"{ROWS / batch_s:.10g}")
+        options = ("--backend", f"paced,rate={ROWS / batch_s:.10g}")
         address = _teacher(stack, "edl.benchmarks.teachers.models:cheap", options)
         reader = stack.enter_context(_reader(batch, _FIRST + _WINDOWS * per_window, address))
         arrivals_s = [time.perf_counter() for _ in reader]

@@ -27,7 +27,7 @@ TEACHER = TeacherSpec(
     service="resnet101",
     model="edl.teacher.stand_in:images",
     ttl_s=2.0,
-    options=("--backend", "paced", "--rate", "400"),
+    options=("--backend", "paced,rate=400"),
 )
 PAGE = r"the page of the mesh is at (\S+)"
 BATCH, STEP_S = 16, 16 / 1000

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,6 +19,7 @@ from ..runtime import supervise
 from ..runtime.errors import UsageError
 from ..runtime.lifecycle import open_all_descriptors, run_cli, stop_on_signals
 from ..runtime.logs import configure_logging, tell
+from ..runtime.structured_option import Given, Key, StructuredOption
 from . import options
 from .register.cli import REGISTER, register
 
@@ -25,7 +28,10 @@ if TYPE_CHECKING:
     from . import config as configuration
 
 
-_canary = partial(options.option, "The canary", None)
+#: Socket of this host's agent, which sends the heartbeats of its teachers in one message.
+RELAY_VARIABLE: Final = "EDL_BEAT_RELAY"
+#: Seconds after which `bench` starts no further round of all sizes.
+_BENCH_S: Final = 60.0
 #: Default tolerance, as a share of the largest value of an output: float32 differs by less between
 #: machines and backends, another model differs by more.
 _TOLERANCE = 1e-3
@@ -34,33 +40,39 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[
     str, typer.Option(envvar="EDL_DEVICE", help="cpu, cpu:CORES (bound to these) or gpu:N.")
 ]
-Canary = Annotated[
-    Path | None,
-    _canary("Write a canary there: samples, and what the model answers now.", metavar="FILE"),
-]
-Samples = Annotated[
-    Path | None,
-    _canary(
-        "Samples of your own for it, an array for each input by its name; few and real. Without "
-        "it they are noise.",
-        metavar="FILE.npz",
-    ),
-]
-Tolerance = Annotated[
-    float,
-    _canary(
-        "How far from it a teacher may be: a share of the greatest value of an output. For "
-        "teachers at bf16 take 0.02.",
-        min=0,
-    ),
-]
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryKeys:
+    """Keys of `--canary` of `edl teacher fingerprint`."""
+
+    file: Annotated[
+        Path | None, Key("where to write what the model answers now.", metavar="FILE")
+    ] = None
+    samples: Annotated[
+        Path | None,
+        Key(
+            "samples of your own for it, an array for each input by its name; few and real. "
+            "Without it they are noise.",
+            metavar="FILE.npz",
+        ),
+    ] = None
+    tolerance: Annotated[
+        float,
+        Key(
+            "how far from it a teacher may be: a share of the greatest value of an output. For "
+            "teachers at bf16 take 0.02.",
+            at_least=0,
+        ),
+    ] = _TOLERANCE
+
+
+CANARY: Final = StructuredOption("--canary", CanaryKeys, first="file")
+Canary = Annotated[list[Given] | None, CANARY.option("Write a canary: samples, and their labels.")]
 BatchSizes = Annotated[
     str, typer.Option(metavar="N,N,...", help="Samples of a batch, all in one run.")
 ]
 Runs = Annotated[int, typer.Option(min=3, help="Runs of each size.")]
-Seconds = Annotated[
-    float, typer.Option(min=0, help="Start no further round of all sizes after this time.")
-]
 Plot = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw a picture: .png, .svg or .pdf.")
 ]
@@ -71,45 +83,43 @@ def fingerprint(
     device: Device = "cpu",
     threads: options.Threads = 1,
     micro_batch: options.MicroBatch = "8",
-    backend: options.Backend = "auto",
-    rate: options.Rate = None,
+    backend: options.Backend = None,
     precision: options.Precision = "fp32",
     preprocess: options.Preprocess = None,
     declared: options.Inputs = None,
     declared_outputs: options.Outputs = None,
     output_kind: options.OutputKinds = None,
     canary: Canary = None,
-    samples: Samples = None,
-    tolerance: Tolerance = _TOLERANCE,
     as_json: AsJson = False,
 ) -> None:
     """Print a model's content_id, numerics_id, inputs and outputs; write its canary."""
     from .config import PredictorConfig
     from .offline import run_offline
 
-    if samples is not None and canary is None:
-        raise UsageError("--samples are for a canary: name its file by --canary")
-    _check_folder(canary)
+    written, chosen = CANARY.read(canary), options.BACKEND.read(backend)
+    if written.samples is not None and written.file is None:
+        raise UsageError("samples= are for a canary: name its file, as --canary FILE,samples=...")
+    _check_folder(written.file)
     config = PredictorConfig.of_options(
         model,
         threads=threads,
         micro_batch=micro_batch,
-        backend=backend,
-        rate=rate,
+        backend=chosen.name,
+        rate=chosen.rate,
         precision=precision,
         preprocess=preprocess,
         inputs=declared,
         outputs=declared_outputs,
         output_kind=output_kind,
-        self_test=samples is None,  # the user's samples test more
+        self_test=written.samples is None,  # the user's samples test more
     )
     facts = run_offline(
         "fingerprint",
         config.on(_on(device)),
         tell,
-        canary=None if canary is None else str(canary),
-        samples=None if samples is None else str(samples),
-        tolerance=tolerance,
+        canary=None if written.file is None else str(written.file),
+        samples=None if written.samples is None else str(written.samples),
+        tolerance=written.tolerance,
     )
     typer.echo(json.dumps(facts, indent=2) if as_json else _lines(facts))
 
@@ -118,11 +128,9 @@ def bench(
     model: options.Model,
     batch_sizes: BatchSizes = "1,2,4,8,16,32",
     runs: Runs = 30,
-    seconds: Seconds = 60.0,
     device: Device = "cpu",
     threads: options.Threads = 1,
-    backend: options.Backend = "auto",
-    rate: options.Rate = None,
+    backend: options.Backend = None,
     precision: options.Precision = "fp32",
     preprocess: options.Preprocess = None,
     declared: options.Inputs = None,
@@ -135,22 +143,22 @@ def bench(
     from .microbatch import parse_sizes
     from .offline import draw, run_offline
 
-    sizes = parse_sizes(batch_sizes, "--batch-sizes")
+    sizes, chosen = parse_sizes(batch_sizes, "--batch-sizes"), options.BACKEND.read(backend)
     _check_folder(plot)
     if plot is not None:
         import matplotlib  # noqa: F401  # fail before the measurement if it is missing
     config = PredictorConfig.of_options(
         model,
         threads=threads,
-        backend=backend,
-        rate=rate,
+        backend=chosen.name,
+        rate=chosen.rate,
         precision=precision,
         preprocess=preprocess,
         inputs=declared,
         outputs=declared_outputs,
     )
     found = run_offline(
-        "bench", config.on(_on(device)), tell, sizes=sizes, runs=runs, seconds=seconds
+        "bench", config.on(_on(device)), tell, sizes=sizes, runs=runs, seconds=_BENCH_S
     )
     if as_json:
         typer.echo(json.dumps(found, indent=2))
@@ -219,16 +227,12 @@ def serve(
     threads: options.Threads = 1,
     micro_batch: options.MicroBatch = "8",
     deterministic: options.Deterministic = False,
-    batch_max: options.BatchMax = 0,
-    batch_delay: options.BatchDelay = 0.005,
-    batch_preferred: options.BatchPreferred = "",
+    batch: options.Batch = None,
     declared: options.Inputs = None,
     outputs: options.Outputs = None,
     output_kind: options.OutputKinds = None,
-    backend: options.Backend = "auto",
-    engine: options.Engine = "edl",
-    serving_python: options.ServingPython = None,
-    rate: options.Rate = None,
+    backend: options.Backend = None,
+    engine: options.Engine = None,
     precision: options.Precision = "fp32",
     preprocess: options.Preprocess = None,
     canary: options.Canary = None,
@@ -237,17 +241,12 @@ def serve(
     coordinator: options.Coordinator = None,
     teacher_id: options.TeacherId = None,
     ttl: options.Ttl = 6.0,
-    beat_relay: options.BeatRelay = None,
     grace: options.Grace = 30.0,
     listen: options.Listen = DEFAULT_LISTEN,
     advertise: options.Advertise = None,
     insecure: options.Insecure = False,
     slots: options.Slots = None,
-    max_message_mib: options.MaxMessageMib = 256,
-    max_calls: options.MaxCalls = 256,
-    max_calls_per_peer: options.MaxCallsPerPeer = 64,
-    request_memory_mib: options.RequestMemoryMib = 16384,
-    receive_timeout: options.ReceiveTimeout = 10.0,
+    limit: options.Limit = None,
     allow_system_shm: options.AllowSystemShm = False,
     http: options.Http = None,
     transport_port: options.TransportPort = 0,
@@ -272,9 +271,11 @@ def serve(
     from .microbatch import parse_batching
 
     tune_allocator()
-    serve_teacher = _engine(engine, serving_python)
+    server, chosen = options.ENGINE.read(engine), options.BACKEND.read(backend)
+    limits, merged = options.LIMIT.read(limit), options.BATCH.read(batch)
+    serve_teacher = _engine(server.name, server.python)
     security = credentials.server_security(credentials.tls_files(tls), tokens)
-    if engine == "edl" or http is not None:  # paddle-serving has no HTTP, so no default
+    if server.name == "edl" or http is not None:  # paddle-serving has no HTTP, so no default
         http = http_listen(http, listen.host)
     _check_reach(listen.host, http, security, insecure=insecure)
     if no_self_test:
@@ -288,10 +289,10 @@ def serve(
             micro_batch=micro_batch,
             inputs=declared,
             outputs=outputs,
-            backend=backend,
+            backend=chosen.name,
             precision=precision,
             preprocess=preprocess,
-            rate=rate,
+            rate=chosen.rate,
             self_test=not no_self_test,
             canary=canary,
             output_kind=output_kind,
@@ -300,11 +301,11 @@ def serve(
             listen.host,
             listen.port,
             slots or SLOTS_PER_DEVICE * len(where),
-            max_message_mib << 20,
-            max_calls,
-            max_calls_per_peer,
-            request_memory_mib << 20,
-            receive_timeout,
+            limits.message_mib << 20,
+            limits.calls,
+            limits.calls_per_peer,
+            limits.memory_mib << 20,
+            limits.receive_timeout,
             security,
             allow_system_shm,
             http,
@@ -318,9 +319,9 @@ def serve(
         metrics_listen=metrics_listen,
         insecure=insecure,
         devices=where,
-        batching=parse_batching(batch_max, batch_delay, batch_preferred),
+        batching=parse_batching(merged.max, merged.delay, merged.preferred),
         deterministic=deterministic,
-        beat_relay=beat_relay,
+        beat_relay=Path(relay) if (relay := os.environ.get(RELAY_VARIABLE)) else None,
     )
     with stop_on_signals(exits_after=True) as stop:
         serve_teacher(config, stop, on_ready=typer.echo, on_progress=tell)
@@ -344,14 +345,15 @@ def _engine(name: str, serving_python: str | None) -> Callable[..., None]:
 
         if serving_python is None:
             raise UsageError(
-                "where is Paddle Serving? Name an interpreter by --serving-python ENV/bin/python, "
-                "of an environment that 'make serving-env' has made"
+                "where is Paddle Serving? Name an interpreter, as --engine "
+                "paddle-serving,python=ENV/bin/python, of an environment that 'make serving-env' "
+                "has made"
             )
         return partial(engine.serve, python=Path(serving_python).expanduser().absolute())
     if name != "edl":
         raise UsageError(f"unknown engine {name!r}: expected edl or paddle-serving")
     if serving_python is not None:
-        raise UsageError("--serving-python is for --engine paddle-serving: name both or neither")
+        raise UsageError("python= is for --engine paddle-serving")
     from . import serving
 
     return serving.serve

@@ -43,12 +43,12 @@ def parse_batching(max_samples: int, max_delay_s: float, preferred: str) -> Batc
         UsageError: a value is not a size or time, or a preferred size exceeds the maximum.
     """
     sizes = frozenset(
-        _size(part, "--batch-preferred is a list of sizes, as 8,16")
+        _size(part, "preferred= of --batch is a list of sizes, as 8,16")
         for part in preferred.split(",")
         if part.strip()
     )
     if sizes and not max_samples:
-        raise UsageError("--batch-preferred is for merged requests: name --batch-max too")
+        raise UsageError("preferred= of --batch is for merged requests: give max= too")
     try:
         return BatchRule(max_samples, max_delay_s if max_samples else 0.0, sizes)
     except ValueError as error:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from ..coordinator.options import LISTEN, ListenAddress
+from ..runtime.errors import UsageError
+from ..runtime.structured_option import Given, Key, StructuredOption
 
 # One line for each paragraph: the command wraps them to the width of the terminal.
 SERVE = (
@@ -25,10 +27,11 @@ def option(panel: str, variable: str | None, help_text: str, *flags: str, **limi
     return typer.Option(*flags, envvar=variable, help=help_text, rich_help_panel=panel, **limits)
 
 
-_model = partial(option, "The model")
-_batching = partial(option, "Batching across requests")
+_MODEL: Final = "The model"
+_SOCKET: Final = "The socket"
+_model = partial(option, _MODEL)
 _mesh = partial(option, "The mesh")
-_socket = partial(option, "The socket")
+_socket = partial(option, _SOCKET)
 
 Model = Annotated[
     str,
@@ -69,28 +72,37 @@ Deterministic = Annotated[
         "--deterministic",
     ),
 ]
-BatchMax = Annotated[
-    int,
-    _batching(
-        "EDL_BATCH_MAX",
-        "Merge requests of equal shape up to this many samples; 0: do not merge.",
-        min=0,
-    ),
-]
-BatchDelay = Annotated[
-    float,
-    _batching(
-        "EDL_BATCH_DELAY",
-        "Seconds that a request waits at most for others while the device has room.",
-        min=0,
-    ),
-]
-BatchPreferred = Annotated[
-    str,
-    _batching(
-        "EDL_BATCH_PREFERRED",
-        "Batch sizes in samples that are sent without waiting for more requests: 8,16.",
-    ),
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKeys:
+    """Keys of `--batch`."""
+
+    max: Annotated[
+        int, Key("most samples of a batch; 0: do not merge.", "EDL_BATCH_MAX", at_least=0)
+    ] = 0
+    delay: Annotated[
+        float,
+        Key(
+            "seconds that a request waits at most for others while the device has room.",
+            "EDL_BATCH_DELAY",
+            at_least=0,
+        ),
+    ] = 0.005
+    preferred: Annotated[
+        str,
+        Key(
+            "batch sizes in samples that are sent without waiting for more requests: 8,16.",
+            "EDL_BATCH_PREFERRED",
+            "N,N,...",
+        ),
+    ] = ""
+
+
+BATCH: Final = StructuredOption("--batch", BatchKeys)
+Batch = Annotated[
+    list[Given] | None,
+    BATCH.option("Merge requests of equal shape, as in max=32.", panel="Batching across requests"),
 ]
 Canary = Annotated[
     str | None,
@@ -139,37 +151,59 @@ OutputKinds = Annotated[
         metavar="NAME=KIND",
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class BackendKeys:
+    """Keys of `--backend`."""
+
+    name: Annotated[
+        str,
+        Key(
+            "auto (by its files, or by what the factory returns), paddle, onnx, torch, callable; "
+            "or paced, an emulated accelerator: the model's answers, at a stated speed. A paced "
+            "teacher describes itself as emulated.",
+            "EDL_BACKEND",
+        ),
+    ] = "auto"
+    rate: Annotated[
+        float | None, Key("samples per second of the device that paced emulates.", "EDL_RATE")
+    ] = None
+
+
+BACKEND: Final = StructuredOption("--backend", BackendKeys, first="name")
 Backend = Annotated[
-    str,
-    _model(
-        "EDL_BACKEND",
-        "What runs the model: auto (by its files, or by what the factory returns), paddle, "
-        "onnx, torch, callable; or paced, an emulated accelerator: the model's answers, at the "
-        "speed that --rate states. A paced teacher describes itself as emulated.",
-    ),
+    list[Given] | None,
+    BACKEND.option("What runs the model, as in onnx or paced,rate=1600.", panel=_MODEL),
 ]
-Engine = Annotated[
-    str,
-    _model(
-        "EDL_ENGINE",
-        "What serves: edl (this teacher itself), or paddle-serving: a pipeline server of "
-        "Paddle Serving, which this configures, starts, registers and keeps. It takes models of "
-        "Paddle 2 (.pdmodel), and few of these options.",
-    ),
-]
-ServingPython = Annotated[
-    str | None,
-    _model(
-        "EDL_SERVING_PYTHON",
-        "The interpreter of the environment in which --engine paddle-serving runs, as 'make "
-        "serving-env' makes one: ENV/bin/python.",
-        metavar="FILE",
-    ),
-]
-Rate = Annotated[
-    float | None,
-    _model("EDL_RATE", "Samples per second of the device that --backend paced emulates."),
-]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKeys:
+    """Keys of `--engine`."""
+
+    name: Annotated[
+        str,
+        Key(
+            "edl (this teacher itself), or paddle-serving: a pipeline server of Paddle Serving, "
+            "which this configures, starts, registers and keeps. It takes models of Paddle 2 "
+            "(.pdmodel), and few of these options.",
+            "EDL_ENGINE",
+        ),
+    ] = "edl"
+    python: Annotated[
+        str | None,
+        Key(
+            "the interpreter of the environment in which paddle-serving runs, as 'make "
+            "serving-env' makes one: ENV/bin/python.",
+            "EDL_SERVING_PYTHON",
+            "FILE",
+        ),
+    ] = None
+
+
+ENGINE: Final = StructuredOption("--engine", EngineKeys, first="name")
+Engine = Annotated[list[Given] | None, ENGINE.option("What serves.", panel=_MODEL)]
 Precision = Annotated[
     str,
     _model(
@@ -219,15 +253,6 @@ Ttl = Annotated[
         "EDL_TTL", "Seconds without a heartbeat after which this teacher counts as gone.", min=0.5
     ),
 ]
-BeatRelay = Annotated[
-    Path | None,
-    _mesh(
-        "EDL_BEAT_RELAY",
-        "Socket of this host's agent, which sends the heartbeats of all its teachers in one "
-        "message. The agent sets it.",
-        metavar="FILE",
-    ),
-]
 Grace = Annotated[
     float,
     _mesh(
@@ -238,7 +263,7 @@ Listen = Annotated[
     ListenAddress,
     typer.Option(
         "--listen",
-        rich_help_panel="The socket",
+        rich_help_panel=_SOCKET,
         help="Address of the gRPC server. Addresses beyond loopback need credentials "
         "(--tokens, or ca= of --tls), or --insecure.",
         **LISTEN,
@@ -272,30 +297,55 @@ Slots = Annotated[
         min=1,
     ),
 ]
-MaxMessageMib = Annotated[
-    int, _socket("EDL_MAX_MESSAGE_MIB", "Largest request or answer, in MiB.", min=1, max=2047)
-]
-MaxCalls = Annotated[
-    int,
-    _socket(
-        "EDL_MAX_CALLS",
-        "Calls open at once, including those that have not sent their request yet. At the "
-        "limit, the oldest call without a request is ended for a new one.",
-        min=1,
-    ),
-]
-MaxCallsPerPeer = Annotated[
-    int, _socket("EDL_MAX_CALLS_PER_PEER", "The same for one caller at one address.", min=1)
-]
-RequestMemoryMib = Annotated[
-    int,
-    _socket(
-        "EDL_REQUEST_MEMORY_MIB",
-        "Memory for requests that are being received or answered, in MiB; one caller at one "
-        "address gets a quarter. A call of gRPC counts with --max-message-mib until its request "
-        "is there.",
-        min=1,
-    ),
+
+
+@dataclass(frozen=True, slots=True)
+class LimitKeys:
+    """Keys of `--limit`."""
+
+    message_mib: Annotated[
+        int, Key("largest request or answer, in MiB.", "EDL_MAX_MESSAGE_MIB", at_least=1)
+    ] = 256
+    calls: Annotated[
+        int,
+        Key(
+            "calls open at once, including those that have not sent their request yet. At the "
+            "limit, the oldest call without a request is ended for a new one.",
+            "EDL_MAX_CALLS",
+            at_least=1,
+        ),
+    ] = 256
+    calls_per_peer: Annotated[
+        int, Key("the same for one caller at one address.", "EDL_MAX_CALLS_PER_PEER", at_least=1)
+    ] = 64
+    memory_mib: Annotated[
+        int,
+        Key(
+            "memory for requests that are being received or answered, in MiB; one caller at one "
+            "address gets a quarter. A call of gRPC counts with message-mib until its request is "
+            "there.",
+            "EDL_REQUEST_MEMORY_MIB",
+            at_least=1,
+        ),
+    ] = 16384
+    receive_timeout: Annotated[
+        float,
+        Key(
+            "seconds that a request may take to arrive. Raise it for big batches over slow links. "
+            "If memory-mib is used up, a request that takes more than a second may be ended.",
+            "EDL_RECEIVE_TIMEOUT",
+            at_least=0.1,
+        ),
+    ] = 10.0
+
+    def __post_init__(self) -> None:
+        if self.message_mib > 2047:
+            raise UsageError(f"--limit message-mib={self.message_mib}: at most 2047")
+
+
+LIMIT: Final = StructuredOption("--limit", LimitKeys)
+Limit = Annotated[
+    list[Given] | None, LIMIT.option("Limits of callers, as in calls=512.", panel=_SOCKET)
 ]
 AllowSystemShm = Annotated[
     bool,
@@ -304,15 +354,6 @@ AllowSystemShm = Annotated[
         "Let callers on this host register named shared memory (/dev/shm/edl-*), as clients "
         "of Triton do. Readers do not need it.",
         "--allow-system-shm",
-    ),
-]
-ReceiveTimeout = Annotated[
-    float,
-    _socket(
-        "EDL_RECEIVE_TIMEOUT",
-        "Seconds that a request may take to arrive. Raise it for big batches over slow links. If "
-        "--request-memory-mib is used up, a request that takes more than a second may be ended.",
-        min=0.1,
     ),
 ]
 Http = Annotated[

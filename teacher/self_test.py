@@ -85,8 +85,8 @@ def self_test(
     except ModelError as error:
         raise ModelError(
             f"the self-test failed: {error} A model that answers so to noise only is judged by"
-            " real samples, if 'edl teacher fingerprint --samples' keeps some in a canary; or serve"
-            " it with --no-self-test"
+            " real samples, if 'edl teacher fingerprint --canary FILE,samples=...' keeps some; or"
+            " serve it with --no-self-test"
         ) from None
     for warning in warnings:
         on_progress(f"warning: {warning}")

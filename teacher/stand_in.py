@@ -1,6 +1,6 @@
 """A cheap model for emulated teachers: their speed matters, their labels do not.
 
-`edl-teacher serve --model edl.teacher.stand_in:images --backend paced --rate 1600`
+`edl-teacher serve --model edl.teacher.stand_in:images --backend paced,rate=1600`
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _READY_S: Final = 120.0
 
 def paced(batch_s: float, rows: int = ROWS) -> tuple[str, ...]:
     """Return the options of a teacher that takes `batch_s` seconds for each batch of `rows`."""
-    return ("--backend", "paced", "--rate", f"{rows / batch_s:.10g}")
+    return ("--backend", f"paced,rate={rows / batch_s:.10g}")
 
 
 def start_teachers(

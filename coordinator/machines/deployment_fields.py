@@ -1,7 +1,7 @@
 """Checks of a deployment's fields: the URL of a model, its content, and options of a teacher.
 
 A deployment is carried out on machines of other owners. So options that name a function, program,
-file or socket of the machine (`--preprocess module:function`, `--canary`, `--serving-python`,
+file or socket of the machine (`--preprocess module:function`, `--canary`, `--engine`,
 `--listen`) are not allowed: only the machine's own agent can set them.
 """
 
@@ -71,7 +71,7 @@ _DECIMAL: Final = r"[0-9]{1,9}(\.[0-9]{1,9})?"
 #: NAME:DATATYPE:DIMS
 _TENSOR: Final = r"[A-Za-z0-9_.\-/]{1,128}:[A-Z0-9]{2,8}:-?[0-9]{1,9}(,-?[0-9]{1,9}){0,15}"
 
-#: Name of an option of `edl teacher serve` -> pattern of its values. That of a preprocessing has no
+#: Name of an option -> pattern of its values. That of a preprocessing has no
 #: colon, so that it can only name one of the package.
 ALLOWED: Final[dict[str, str]] = {
     "backend": r"auto|paddle|onnx|torch|paced",
@@ -90,6 +90,13 @@ ALLOWED: Final[dict[str, str]] = {
 }
 #: Options that may be repeated.
 REPEATED: Final = frozenset({"input", "output", "preprocess"})
+#: Options whose flag has another name.
+_FLAGS: Final = {
+    "batch-delay": "--batch=delay",
+    "batch-max": "--batch=max",
+    "batch-preferred": "--batch=preferred",
+    "rate": "--backend=rate",
+}
 _MOST: Final = 64
 
 
@@ -130,5 +137,6 @@ def parse_options(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
 def arguments(options: Sequence[tuple[str, str]]) -> list[str]:
     """Return the options as arguments of `edl teacher serve`."""
     return [
-        f"--{name}" if name == "deterministic" else f"--{name}={value}" for name, value in options
+        f"--{name}" if name == "deterministic" else f"{_FLAGS.get(name, f'--{name}')}={value}"
+        for name, value in options
     ]

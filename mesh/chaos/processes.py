@@ -241,7 +241,7 @@ class ChaosMesh:
             ttl_s=self._settings.ttl_s,
             grace_s=self._settings.grace_s,
             options=(
-                *("--backend", "paced", "--rate", str(self._settings.teacher_rate)),
+                *("--backend", f"paced,rate={self._settings.teacher_rate}"),
                 *("--listen", f"{BACKEND_HOST}:{grpc.port}", "--advertise", "127.0.0.1"),
                 *("--transport-port", str(transport.port), "--http", "off"),
             ),

@@ -117,9 +117,11 @@ def labelled(spec: ModelSpec) -> ModelSpec:
 def check_rate(backend: str, rate: float | None) -> None:
     """Raise UsageError unless a rate is stated for backend paced, and for no other."""
     if backend == NAME and rate is None:
-        raise UsageError(f"--backend {NAME} emulates a device: say by --rate how fast it is")
+        raise UsageError(
+            f"--backend {NAME} emulates a device: say how fast it is, as {NAME},rate=1600"
+        )
     if backend != NAME and rate is not None:
-        raise UsageError(f"--rate is that of an emulated device: name --backend {NAME} with it")
+        raise UsageError(f"rate= is that of an emulated device: say --backend {NAME},rate={rate:g}")
     if rate is not None and not 0 < rate < math.inf:
         raise UsageError(f"a device labels more than 0 samples per second, not {rate:g}")
 

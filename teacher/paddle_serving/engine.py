@@ -147,12 +147,15 @@ _SUPPORTED: Final = frozenset(
 _PARTS: Final = ("predictor", "server")
 #: Flags with other names than their settings.
 _FLAGS: Final = {
-    "security": "--tls-* and --tokens",
+    "security": "--tls and --tokens",
     "self_test": "--no-self-test",
-    "batching": "--batch-*",
+    "batching": "--batch",
     "outputs": "--output",
-    "max_message_bytes": "--max-message-mib",
-    "receive_s": "--receive-timeout",
+    "max_message_bytes": "--limit message-mib=",
+    "max_calls": "--limit calls=",
+    "max_calls_per_peer": "--limit calls-per-peer=",
+    "request_bytes": "--limit memory-mib=",
+    "receive_s": "--limit receive-timeout=",
 }
 
 

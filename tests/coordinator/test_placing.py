@@ -8,11 +8,16 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pytest
-import typer
 
 from edl.coordinator.calling import client
 from edl.coordinator.machines import MachineBoard, schema
-from edl.coordinator.machines.deployment_fields import ALLOWED, arguments, check_url, parse_options
+from edl.coordinator.machines.deployment_fields import (
+    ALLOWED,
+    arguments,
+    check_options,
+    check_url,
+    parse_options,
+)
 from edl.coordinator.machines.placement import FRESH_S, HOLD_S
 from edl.coordinator.machines.placing import SETTLE_S, Placer
 from edl.coordinator.machines.schema import Deployment, MachineOrder, Report
@@ -22,8 +27,9 @@ from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import UsageError
 from edl.teacher.backends.preprocess import BUILT_IN_STEPS
-from edl.teacher.cli import app
+from edl.teacher.options import BACKEND, BATCH, BackendKeys, BatchKeys
 from edl.tests.coordinator.scripted_manager import served
+from edl.tests.deploy.command_lines import check
 
 A = Deployment("a", "s3://m/a", "aa" * 32, min=1, max=2)
 B = Deployment("b", "s3://m/b", "bb" * 32, min=1, max=1, priority=1)
@@ -318,10 +324,14 @@ def test_options_that_could_open_a_door_or_have_another_form_are_refused(texts: 
 
 
 def test_allowed_options_become_arguments_of_a_teacher() -> None:
-    command = typer.main.get_command(app)
-    serve = command.commands["serve"]  # type: ignore[attr-defined]
-    known = {name.removeprefix("--") for one in serve.params for name in one.opts}
-    assert known >= set(ALLOWED)
+    values = {"backend": "paced", "deterministic": "true", "input": "x:FP32:-1",
+              "output": "y:FP32:1", "precision": "bf16", "preprocess": "unit"}  # fmt: skip
+    every = [(name, values.get(name, "8")) for name in ALLOWED]
+    check_options(every)
+    read = check(["edl-teacher", "serve", "--model", "m", *arguments(every)])
+    assert BACKEND.read(read["backend"]) == BackendKeys("paced", 8.0)
+    assert BATCH.read(read["batch"]) == BatchKeys(8, 8.0, "8")
+    assert (read["slots"], read["threads"], read["outputs"]) == (8, 8, ["y:FP32:1"])
     for name in BUILT_IN_STEPS:
         assert parse_options([f"preprocess={name}"])
     options = parse_options(["--micro-batch=auto", "deterministic=true", "input=x:FP32:-1,3"])

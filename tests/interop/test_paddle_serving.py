@@ -89,7 +89,7 @@ def mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalMesh]
 
 
 def spec(model: Path, *options: str) -> TeacherSpec:
-    engine = ("--engine", "paddle-serving", "--serving-python", str(serving_python()))
+    engine = ("--engine", f"paddle-serving,python={serving_python()}")
     return TeacherSpec(SERVICE, str(model), ttl_s=2.0, options=(*engine, *options))
 
 

@@ -56,7 +56,7 @@ def full(count: int) -> Any:
 
 @pytest.mark.parametrize("times", [8, full(100)])
 def test_cut_uploads_crashes_and_nan_leak_nothing_and_harm_no_good_client(times: int) -> None:
-    with serving(*LISTEN, "--devices", "cpu,cpu", "--batch-max", "32") as teacher:
+    with serving(*LISTEN, "--devices", "cpu,cpu", "--batch", "max=32") as teacher:
         serves(teacher)
 
         def harm_often() -> None:

@@ -62,7 +62,7 @@ DEVICES = (Device("cpu", (0, 1)), Device("cpu", (3, 5)), Device("gpu:0"))
 PAIR = (Device("cpu", (0, 1)), Device("cpu", (2, 3)))
 X, Y = TensorSpec("x", "FP32", (-1, 4)), TensorSpec("y", "FP32", (-1, 10))
 COORDINATOR = "redis://head:6379"
-PADDLE_SERVING = "--engine paddle-serving --serving-python python"
+PADDLE_SERVING = "--engine paddle-serving,python=python"
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,11 @@ PADDLE_SERVING = "--engine paddle-serving --serving-python python"
         ("EDL_PRECISION=bf16 --canary file", {"precision": "bf16", "canary": "file"}),
         ("EDL_NO_SELF_TEST=1", {"self_test": False}),
         (
-            "--backend paced --rate 1600 --output y:FP32:-1,10 --preprocess nhwc --preprocess h:f",
+            "--backend paced,rate=1600 --output y:FP32:-1,10 --preprocess nhwc --preprocess h:f",
             {"backend": "paced", "rate": 1600.0, "outputs": (Y,), "preprocess": ("nhwc", "h:f")},
         ),
         (
-            "EDL_BATCH_DELAY=0.02 --batch-max 32 --batch-preferred 8,16 --micro-batch auto",
+            "EDL_BATCH_DELAY=0.02 --batch max=32,preferred=8,16 --micro-batch auto",
             {"batching": BatchRule(32, 0.02, frozenset({8, 16})), "micro_batch": None},
         ),
         (
@@ -87,6 +87,15 @@ PADDLE_SERVING = "--engine paddle-serving --serving-python python"
             f"EDL_COORDINATOR={COORDINATOR} EDL_SLOTS=7 --slots 9",
             {"coordinator": COORDINATOR, "server": replace(SERVER, slots=9)},
         ),
+        (
+            "EDL_MAX_CALLS=9 EDL_REQUEST_MEMORY_MIB=512 --limit calls=7,message-mib=2",
+            {
+                "server": replace(
+                    SERVER, max_calls=7, max_message_bytes=2 << 20, request_bytes=512 << 20
+                )
+            },
+        ),
+        ("EDL_BEAT_RELAY=/beats/1", {"beat_relay": Path("/beats/1")}),
         ("EDL_MICRO_BATCH=4 --input x:FP32:-1,4", {"micro_batch": 4, "inputs": (X,)}),
         ("--listen ::1", {"server": replace(SERVER, host="::1", http="[::1]:0")}),
         (
@@ -129,20 +138,22 @@ def test_options_of_flags_and_environment(
     [
         ("--micro-batch", "0"),
         ("--micro-batch", "many"),
-        ("--batch-preferred", "8"),
-        ("--batch-max", "8", "--batch-preferred", "9"),
-        ("--batch-max", "8", "--batch-preferred", "4,x"),
+        ("--batch", "preferred=8"),
+        ("--batch", "max=8,preferred=9"),
+        ("--batch", "max=8,preferred=4,x"),
         ("--devices", "cpu:0,cpu:0"),
         ("--devices", "tpu"),
         ("--deterministic", "--micro-batch", "auto"),
-        ("--deterministic", "--batch-max", "8"),
+        ("--deterministic", "--batch", "max=8"),
         ("--deterministic", "--devices", "cpu:0-1,cpu:2"),
         ("--canary", "good.canary", "--no-self-test"),
         ("--tls", "cert=c"),
         ("--tls", "ca=ca"),
         ("--engine", "paddle-serving"),
         ("--engine", "triton"),
-        ("--serving-python", "env/bin/python"),
+        ("--engine", "edl,python=env/bin/python"),
+        ("--limit", "message-mib=2048"),
+        ("--backend", "paced"),
     ],
 )
 def test_wrong_options_are_refused(arguments: tuple[str, ...], served: list[TeacherConfig]) -> None:

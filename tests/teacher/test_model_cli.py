@@ -65,7 +65,7 @@ def test_the_kind_of_an_output_is_found_and_can_be_stated() -> None:
 @pytest.mark.parametrize("model", ["good", "fixed_batch"])
 def test_a_model_agrees_with_its_canary(tmp_path: Path, model: str) -> None:
     file = tmp_path / "canary"
-    fingerprint(model, "--canary", file, "--tolerance", "0.01")
+    fingerprint(model, "--canary", f"{file},tolerance=0.01")
     canary = Canary.load(file)
     assert canary.tolerance == 0.01
     np.testing.assert_allclose(canary.outputs["logits"], canary.inputs["x"] @ weights(), rtol=1e-5)
@@ -78,13 +78,13 @@ def test_a_canary_of_given_samples(tmp_path: Path) -> None:
     samples, file = tmp_path / "samples.npz", tmp_path / "canary"
     x = np.random.default_rng(1).random((7, 4), np.float32)
     np.savez(samples, x=x)
-    fingerprint("good", "--canary", file, "--samples", samples)
+    fingerprint("good", "--canary", f"{file},samples={samples}")
     np.testing.assert_array_equal(Canary.load(file).inputs["x"], x)
     np.savez(samples, x=x.astype(np.float64))
     with pytest.raises(RequestRefused, match="has datatype FP64, expected FP32"):
-        fingerprint("good", "--canary", file, "--samples", samples)
-    with pytest.raises(UsageError, match="name its file by --canary"):
-        fingerprint("good", "--samples", samples)
+        fingerprint("good", "--canary", f"{file},samples={samples}")
+    with pytest.raises(UsageError, match="name its file, as --canary FILE"):
+        fingerprint("good", "--canary", f"samples={samples}")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_full_disk_costs_no_measurement(
 
 
 def test_an_emulated_device_is_named() -> None:
-    emulated = ("--backend", "paced", "--rate", "500")
+    emulated = ("--backend", "paced,rate=500")
     sizes = ("--batch-sizes", "6", "--runs", "3")
     where = "emulated (500 samples/s)"
     said = ran("bench", "--model", f"{MODELS}:fixed_batch", *emulated, *sizes, "--json").stdout
@@ -151,7 +151,7 @@ def test_an_emulated_device_is_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--rate", "5"), "name --backend paced with it"),
+        (("--backend", "rate=5"), "say --backend paced,rate=5"),
         (("--batch-sizes", "1,x"), "--batch-sizes is a list of sizes, as 1,2,4, not 'x'"),
         (("--batch-sizes", ""), "--batch-sizes is a list of sizes"),
         (("--batch-sizes", "1", "--plot", "/nope/p.png"), "there is no directory /nope"),

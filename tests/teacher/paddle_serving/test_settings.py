@@ -32,8 +32,8 @@ PLAIN = TeacherConfig("net", PredictorConfig("models/net"), coordinator="redis:/
         ({"predictor": replace(PLAIN.predictor, micro_batch=None)}, "name a number"),
         ({"predictor": replace(PLAIN.predictor, self_test=False)}, "--no-self-test"),
         ({"server": ServerConfig(http="0")}, "--http"),
-        ({"server": ServerConfig(max_calls=3)}, "--max-calls"),
-        ({"batching": BatchRule(max_samples=8)}, r"--batch-\*"),
+        ({"server": ServerConfig(max_calls=3)}, "--limit calls="),
+        ({"batching": BatchRule(max_samples=8)}, "--batch"),
         ({"deterministic": True}, "--deterministic"),
         ({"metrics_listen": "0"}, "--metrics-listen"),
         ({"devices": (Device(), Device())}, "one device"),
@@ -74,7 +74,7 @@ def test_the_interpreter_is_not_resolved(monkeypatch: pytest.MonkeyPatch) -> Non
     seen: dict[str, Any] = {}
     monkeypatch.setattr(cli, "configure_logging", lambda *_: None)
     monkeypatch.setattr(engine, "serve", lambda config, stop, **named: seen.update(named))
-    flags = ["--engine", "paddle-serving", "--serving-python", "env/bin/python"]
+    flags = ["--engine", "paddle-serving,python=env/bin/python"]
     result = CliRunner().invoke(cli.app, ["serve", "--model", "m", *flags])
     assert result.exit_code == 0
     assert seen["python"] == Path("env/bin/python").absolute()
