@@ -100,6 +100,23 @@ _OF_A_CONTEXT: Final = {
 _MOVED_OF: Final[dict[str, dict[str, str]]] = {
     **dict.fromkeys(("status", "events", "doctor"), _OF_A_CONTEXT),
     "drain": {**_OF_A_CONTEXT, "--host": "'edl drain machine HOST'"},
+    "coordinator": {
+        "--min-teachers": "it is --autoscale min=N now",
+        "--max-teachers": "it is --autoscale max=N now",
+        **{
+            f"--{key}": f"it is --autoscale {key}=SECONDS now"
+            for key in ("freeze", "up-after", "down-after", "idle-to-zero")
+        },
+        "--teacher-price": "it is --autoscale price=N now",
+        "--cost-ceiling": "it is --autoscale cost-ceiling=N now",
+        "--leader-ttl": "it is --ttl SECONDS,leader=SECONDS now",
+        "--probe-ca": "it is --probe ca=FILE now",
+        "--probe-token-file": "it is --probe token-file=FILE now",
+        **{
+            f"--{role}-password-file": f"it is --password-file {role}=FILE now"
+            for role in ("teacher", "reader", "student", "agent", "fleet", "manager")
+        },
+    },
     "teacher": {
         "--batch-max": "it is --batch max=N now",
         "--batch-delay": "it is --batch max=N,delay=SECONDS now",

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import gc
 import sys
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import astuple, replace
 from typing import Annotated, Final
 
 import typer
 
 from ..proto.security import options as credentials
-from ..runtime.errors import UsageError
 from ..runtime.lifecycle import open_all_descriptors, run_cli, stop_on_signals
 from ..runtime.logs import configure_logging
 from ..runtime.supervise import end_with_parent
-from ..scheduler.autoscale import AutoscaleConfig
 from . import options
-from .config import DEFAULT_LEADER_TTL_S, DEFAULT_TTL_S, ManagerConfig
+from .config import ManagerConfig
 from .ops.options import quiet_grpc
 
-_USUAL = AutoscaleConfig()
 #: Thresholds of the garbage collector: new objects between collections of the youngest generation;
 #: collections of a generation between those of the next one.
 _YOUNG, _MIDDLE, _OLD = 10_000, 10, 1_000
@@ -43,28 +39,19 @@ def serve(
     advertise: options.Advertise = None,
     metrics_listen: options.MetricsListen = None,
     http: options.Http = None,
-    ttl: options.Ttl = DEFAULT_TTL_S,
-    leader_ttl: options.LeaderTtl = DEFAULT_LEADER_TTL_S,
+    ttl: options.Ttl = None,
     admission: options.Admission = True,
     tls: credentials.Tls = None,
     tokens: credentials.Tokens = None,
-    probe_ca: options.ProbeCa = None,
-    probe_token_file: options.ProbeTokenFile = None,
+    probe: options.Probe = None,
     insecure: options.Insecure = False,
-    min_teachers: options.MinTeachers = _USUAL.min,
-    max_teachers: options.MaxTeachers = _USUAL.max,
-    freeze: options.Freeze = _USUAL.freeze_s,
-    up_after: options.UpAfter = _USUAL.up_after_s,
-    down_after: options.DownAfter = _USUAL.down_after_s,
-    idle_to_zero: options.IdleToZero = _USUAL.idle_to_zero_s,
-    teacher_price: options.TeacherPrice = _USUAL.price_per_teacher_hour,
-    cost_ceiling: options.CostCeiling = None,
+    autoscale: options.Autoscale = None,
     verbose: options.Verbose = False,
 ) -> None:
     """Run a service manager, and a Redis unless --redis names one, until SIGTERM or Ctrl-C.
 
     Several managers may share a Redis: each serves students, one leads each service, and another
-    takes over if it dies. All need the same --ttl and the same options of autoscaling.
+    takes over if it dies. All need the same --ttl and --autoscale.
     """
     end_with_parent()
     configure_logging(verbose)
@@ -73,20 +60,8 @@ def serve(
     from .serve import ServeConfig
     from .serve import serve as run
 
-    try:
-        autoscale = AutoscaleConfig(
-            min_teachers,
-            max_teachers,
-            freeze,
-            up_after,
-            down_after,
-            idle_to_zero,
-            teacher_price,
-            cost_ceiling,
-        )
-    except ValueError as error:
-        raise UsageError(f"autoscaling: {error}") from None
     files = credentials.tls_files(tls)
+    probing, leases = options.PROBE.read(probe), options.TTL.read(ttl)
     config = ServeConfig(
         redis=redis,
         redis_port=redis_port,
@@ -98,13 +73,13 @@ def serve(
         insecure=insecure,
         security=credentials.server_security(files, tokens),
         probing=credentials.client_security(
-            replace(files, ca=probe_ca or files.ca), probe_token_file, insecure=insecure
+            replace(files, ca=probing.ca or files.ca), probing.token_file, insecure=insecure
         ),
         manager=ManagerConfig(
-            ttl_s=ttl,
-            leader_ttl_s=leader_ttl,
+            ttl_s=leases.seconds,
+            leader_ttl_s=leases.leader,
             admission=admission,
-            autoscale=autoscale,
+            autoscale=options.autoscale_config(autoscale),
         ),
     )
 
@@ -119,25 +94,7 @@ def serve(
 @app.command()
 def acl(
     service: Annotated[str, typer.Option(help="Name of the service.")],
-    teacher_password_file: Annotated[
-        Path | None, typer.Option(help="File with the password of the service's teachers.")
-    ] = None,
-    reader_password_file: Annotated[
-        Path | None, typer.Option(help="File with the password of readers.")
-    ] = None,
-    student_password_file: Annotated[
-        Path | None, typer.Option(help="File with the password of nodes of trainings.")
-    ] = None,
-    agent_password_file: Annotated[
-        Path | None, typer.Option(help="File with the password of machines with agents.")
-    ] = None,
-    fleet_password_file: Annotated[
-        Path | None,
-        typer.Option(help="File with the password of fleets and of users who submit jobs."),
-    ] = None,
-    manager_password_file: Annotated[
-        Path | None, typer.Option(help="File with the password of service managers.")
-    ] = None,
+    password_file: options.PasswordFile = None,
 ) -> None:
     """Print the Redis users of a service: teachers, readers, students, agents, fleets, managers.
 
@@ -147,14 +104,7 @@ def acl(
     from .registry.acl import rules, users
     from .store.redis_url import read_password
 
-    files = (
-        teacher_password_file,
-        reader_password_file,
-        student_password_file,
-        agent_password_file,
-        fleet_password_file,
-        manager_password_file,
-    )
+    files = astuple(options.PASSWORD_FILE.read(password_file))
     named = zip(users(service), files, strict=True)
     secrets = {user: read_password(str(path)) for user, path in named if path is not None}
     for line in rules(service, secrets):

@@ -1,19 +1,24 @@
-"""The options of `edl coordinator serve`, with help, limits and environment variables."""
+"""The options of `edl coordinator`, with help, limits and environment variables."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from .config import join_address
+from ..runtime.errors import UsageError
+from ..runtime.structured_option import Given, Key, StructuredOption
+from ..scheduler.autoscale import AutoscaleConfig
+from .config import DEFAULT_LEADER_TTL_S, DEFAULT_TTL_S, join_address
+
+_USUAL: Final = AutoscaleConfig()
 
 _LISTENING = "Addresses"
-_LEASES = "Leases"
 _SECURITY = "Security"
-_SCALING = "Autoscaling (of services without a deployment)"
 
 Redis = Annotated[
     str | None,
@@ -96,22 +101,23 @@ Http = Annotated[
         rich_help_panel=_LISTENING,
     ),
 ]
-Ttl = Annotated[
-    float,
-    typer.Option(
-        envvar="EDL_TTL",
-        help="Seconds without a heartbeat after which a member is dead.",
-        rich_help_panel=_LEASES,
-    ),
-]
-LeaderTtl = Annotated[
-    float,
-    typer.Option(
-        envvar="EDL_LEADER_TTL",
-        help="Seconds after which another manager takes over from a dead leader.",
-        rich_help_panel=_LEASES,
-    ),
-]
+
+
+@dataclass(frozen=True, slots=True)
+class TtlKeys:
+    """Keys of `--ttl`."""
+
+    seconds: Annotated[
+        float, Key("without a heartbeat, after which a member is dead.", "EDL_TTL")
+    ] = DEFAULT_TTL_S
+    leader: Annotated[
+        float,
+        Key("seconds after which another manager takes over from a dead leader.", "EDL_LEADER_TTL"),
+    ] = DEFAULT_LEADER_TTL_S
+
+
+TTL: Final = StructuredOption("--ttl", TtlKeys, first="seconds")
+Ttl = Annotated[list[Given] | None, TTL.option(panel="Leases")]
 Admission = Annotated[
     bool,
     typer.Option(
@@ -122,21 +128,26 @@ Admission = Annotated[
         rich_help_panel=_SECURITY,
     ),
 ]
-ProbeCa = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="EDL_PROBE_CA",
-        help="CA certificates of the teachers, in PEM form. Default: that of --tls.",
-        rich_help_panel=_SECURITY,
-    ),
-]
-ProbeTokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="EDL_PROBE_TOKEN_FILE",
-        help="File with the bearer token for teachers that require one. Default: none.",
-        rich_help_panel=_SECURITY,
-    ),
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeKeys:
+    """Keys of `--probe`."""
+
+    ca: Annotated[
+        Path | None,
+        Key("CA certificates of the teachers. Default: that of --tls.", "EDL_PROBE_CA"),
+    ] = None
+    token_file: Annotated[
+        Path | None,
+        Key("file with the bearer token for teachers that require one.", "EDL_PROBE_TOKEN_FILE"),
+    ] = None
+
+
+PROBE: Final = StructuredOption("--probe", ProbeKeys)
+Probe = Annotated[
+    list[Given] | None,
+    PROBE.option("Credentials for the calls that verify teachers.", panel=_SECURITY),
 ]
 Insecure = Annotated[
     bool,
@@ -146,73 +157,90 @@ Insecure = Annotated[
         rich_help_panel=_SECURITY,
     ),
 ]
-MinTeachers = Annotated[
-    int,
-    typer.Option(
-        envvar="EDL_MIN_TEACHERS",
-        min=0,
-        help="Least number of teachers of a service that has students.",
-        rich_help_panel=_SCALING,
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscaleKeys:
+    """Keys of `--autoscale`."""
+
+    min: Annotated[
+        int,
+        Key("least number of teachers of a service that has students.", "EDL_MIN_TEACHERS"),
+    ] = _USUAL.min
+    max: Annotated[int, Key("greatest number of teachers of a service.", "EDL_MAX_TEACHERS")] = (
+        _USUAL.max
+    )
+    freeze: Annotated[
+        float, Key("seconds for which the desired number stays after a change.", "EDL_FREEZE")
+    ] = _USUAL.freeze_s
+    up_after: Annotated[
+        float,
+        Key(
+            "scale up after more teachers were needed for this many seconds; at once if students "
+            "starve.",
+            "EDL_UP_AFTER",
+        ),
+    ] = _USUAL.up_after_s
+    down_after: Annotated[
+        float,
+        Key("scale down after fewer teachers were enough for this many seconds.", "EDL_DOWN_AFTER"),
+    ] = _USUAL.down_after_s
+    idle_to_zero: Annotated[
+        float,
+        Key("scale to zero after this many seconds without a student.", "EDL_IDLE_TO_ZERO"),
+    ] = _USUAL.idle_to_zero_s
+    price: Annotated[
+        float, Key("price of a teacher per hour, for cost-ceiling.", "EDL_TEACHER_PRICE")
+    ] = _USUAL.price_per_teacher_hour
+    cost_ceiling: Annotated[
+        float | None,
+        Key("most that all teachers of a service may cost per hour.", "EDL_COST_CEILING"),
+    ] = None
+
+
+AUTOSCALE: Final = StructuredOption("--autoscale", AutoscaleKeys)
+Autoscale = Annotated[
+    list[Given] | None,
+    AUTOSCALE.option(
+        "The number of teachers of services without a deployment, as in max=16.",
+        panel="Autoscaling",
     ),
 ]
-MaxTeachers = Annotated[
-    int,
-    typer.Option(
-        envvar="EDL_MAX_TEACHERS",
-        min=0,
-        help="Greatest number of teachers of a service.",
-        rich_help_panel=_SCALING,
-    ),
-]
-Freeze = Annotated[
-    float,
-    typer.Option(
-        envvar="EDL_FREEZE",
-        help="Seconds for which the desired number stays after a change.",
-        rich_help_panel=_SCALING,
-    ),
-]
-UpAfter = Annotated[
-    float,
-    typer.Option(
-        envvar="EDL_UP_AFTER",
-        help="Scale up after more teachers were needed for this many seconds; at once if students "
-        "starve.",
-        rich_help_panel=_SCALING,
-    ),
-]
-DownAfter = Annotated[
-    float,
-    typer.Option(
-        envvar="EDL_DOWN_AFTER",
-        help="Scale down after fewer teachers were enough for this many seconds.",
-        rich_help_panel=_SCALING,
-    ),
-]
-IdleToZero = Annotated[
-    float,
-    typer.Option(
-        envvar="EDL_IDLE_TO_ZERO",
-        help="Scale to zero after this many seconds without a student.",
-        rich_help_panel=_SCALING,
-    ),
-]
-TeacherPrice = Annotated[
-    float,
-    typer.Option(
-        envvar="EDL_TEACHER_PRICE",
-        min=0,
-        help="Price of a teacher per hour, for --cost-ceiling.",
-        rich_help_panel=_SCALING,
-    ),
-]
-CostCeiling = Annotated[
-    float | None,
-    typer.Option(
-        envvar="EDL_COST_CEILING",
-        min=0,
-        help="Most that all teachers of a service may cost per hour. Default: no limit.",
-        rich_help_panel=_SCALING,
-    ),
+
+
+def autoscale_config(given: Sequence[Given] | None) -> AutoscaleConfig:
+    """Return settings of autoscaling from --autoscale; raise UsageError if they are invalid."""
+    keys = AUTOSCALE.read(given)
+    try:
+        return AutoscaleConfig(
+            keys.min,
+            keys.max,
+            keys.freeze,
+            keys.up_after,
+            keys.down_after,
+            keys.idle_to_zero,
+            keys.price,
+            keys.cost_ceiling,
+        )
+    except ValueError as error:
+        raise UsageError(f"--autoscale: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class PasswordKeys:
+    """Keys of `--password-file`: a file for each user of `acl.users`, in its order."""
+
+    teacher: Annotated[Path | None, Key("of the service's teachers.")] = None
+    reader: Annotated[Path | None, Key("of readers.")] = None
+    student: Annotated[Path | None, Key("of nodes of trainings.")] = None
+    agent: Annotated[Path | None, Key("of machines with agents.")] = None
+    fleet: Annotated[Path | None, Key("of fleets and of users who submit jobs.")] = None
+    manager: Annotated[Path | None, Key("of service managers.")] = None
+
+
+PASSWORD_FILE: Final = StructuredOption("--password-file", PasswordKeys)
+PasswordFile = Annotated[
+    list[Given] | None,
+    PASSWORD_FILE.option("Files with the passwords, as in teacher=FILE,reader=FILE."),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log debug records and show tracebacks.")]

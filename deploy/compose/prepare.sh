@@ -50,12 +50,12 @@ if [ ! -s "$secrets/users.acl" ]; then
     echo "user default off" >"$secrets/users.acl.new"
     # shellcheck disable=SC2086  # EDL is a command with its arguments
     $EDL coordinator acl --service ctr \
-        --manager-password-file "$secrets/manager.password" \
-        --teacher-password-file "$secrets/teacher.password" \
-        --reader-password-file "$secrets/reader.password" \
-        --student-password-file "$secrets/student.password" \
-        --agent-password-file "$secrets/agent.password" \
-        --fleet-password-file "$secrets/fleet.password" >>"$secrets/users.acl.new"
+        --password-file manager="$secrets/manager.password" \
+        --password-file teacher="$secrets/teacher.password" \
+        --password-file reader="$secrets/reader.password" \
+        --password-file student="$secrets/student.password" \
+        --password-file agent="$secrets/agent.password" \
+        --password-file fleet="$secrets/fleet.password" >>"$secrets/users.acl.new"
     mv "$secrets/users.acl.new" "$secrets/users.acl"
 fi
 [ "$(id -u)" != 0 ] || chown -R "$owner" secrets

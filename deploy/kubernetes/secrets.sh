@@ -36,12 +36,12 @@ for user in reader student agent fleet manager; do password "$user" >/dev/null; 
     for service; do
         password "teacher-$service" >/dev/null
         ${EDL:-edl} coordinator acl --service "$service" \
-            --teacher-password-file "$work/teacher-$service.password" \
-            --reader-password-file "$work/reader.password" \
-            --student-password-file "$work/student.password" \
-            --agent-password-file "$work/agent.password" \
-            --fleet-password-file "$work/fleet.password" \
-            --manager-password-file "$work/manager.password" >"$work/lines"
+            --password-file teacher="$work/teacher-$service.password" \
+            --password-file reader="$work/reader.password" \
+            --password-file student="$work/student.password" \
+            --password-file agent="$work/agent.password" \
+            --password-file fleet="$work/fleet.password" \
+            --password-file manager="$work/manager.password" >"$work/lines"
         [ "$service" = "$1" ] && cat "$work/lines" || head -n 1 "$work/lines"
     done
 } >"$work/users.acl"

@@ -27,7 +27,7 @@ class DeploymentSpec:
             file:// and others of fsspec.
         content: content_id of the model from `edl teacher fingerprint MODEL`, with the
             preprocessing of `options`. Machines serve no other content.
-        min: least number of teachers, except after the coordinator's `--idle-to-zero` without
+        min: least number of teachers, except after the coordinator's `idle-to-zero` without
             students.
         max: greatest number of teachers; None: `min`.
         priority: services with higher priorities get machines first.

@@ -331,7 +331,7 @@ def test_allowed_options_become_arguments_of_a_teacher() -> None:
     read = check(["edl-teacher", "serve", "--model", "m", *arguments(every)])
     assert BACKEND.read(read["backend"]) == BackendKeys("paced", 8.0)
     assert BATCH.read(read["batch"]) == BatchKeys(8, 8.0, "8")
-    assert (read["slots"], read["threads"], read["outputs"]) == (8, 8, ["y:FP32:1"])
+    assert (read["slots"], read["threads"], list(read["outputs"])) == (8, 8, ["y:FP32:1"])
     for name in BUILT_IN_STEPS:
         assert parse_options([f"preprocess={name}"])
     options = parse_options(["--micro-batch=auto", "deterministic=true", "input=x:FP32:-1,3"])

@@ -201,8 +201,8 @@ TEACHER_S, SLOW_S, QUICK_S = 0.16, 0.5, 0.0
 
 
 def test_a_fleet_follows_its_student_and_goes_with_it(stack: ExitStack) -> None:
-    scaling = ("--freeze", 2, "--up-after", 1, "--down-after", 2, "--idle-to-zero", 1)
-    process = serve("--redis-port", 0, "--ttl", TTL_S, *scaling, "--max-teachers", MOST)
+    scaling = f"max={MOST},freeze=2,up-after=1,down-after=2,idle-to-zero=1"
+    process = serve("--redis-port", 0, "--ttl", TTL_S, "--autoscale", scaling)
     stack.callback(process.stop)
     url = ready(process).url
     words = ("agent", "--local", "--service", SERVICE, "--model", CHEAP, "--max", MOST)

@@ -23,7 +23,7 @@ from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.timeout(300)
 PACE_S = 0.02 / 8
-OPTIONS = ("--ttl", str(TTL_S), "--leader-ttl", "1.0")
+OPTIONS = ("--ttl", f"{TTL_S},leader=1.0")
 BOTH = {"a", "b"}
 
 

@@ -243,7 +243,7 @@ def test_a_teacher_that_dies_or_stands_still_in_mid_request_spoils_nothing(
 @pytest.fixture
 def brisk(stack: ExitStack) -> Coordinator:
     """It changes the desired number of teachers as soon as there is cause."""
-    coordinator = ready(serve("--redis-port", 0, "--freeze", 0.5, "--up-after", 0.5))
+    coordinator = ready(serve("--redis-port", 0, "--autoscale", "freeze=0.5,up-after=0.5"))
     stack.callback(coordinator.process.stop)
     return coordinator
 

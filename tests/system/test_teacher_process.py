@@ -162,7 +162,7 @@ def test_tls_and_tokens_guard_labels_and_metrics(tmp_path: Path, stack: ExitStac
     good, wrong = (
         ClientSecurity(TlsFiles(ca=authority.ca), token) for token in (student, stranger)
     )
-    probes = ("--admission", "--probe-ca", authority.ca, "--probe-token-file", viewer)
+    probes = ("--admission", "--probe", f"ca={authority.ca},token-file={viewer}")
     manager = serve("--redis-port", 0, *probes)
     stack.callback(manager.stop)
     url = ready(manager).url

@@ -192,7 +192,7 @@ class Mesh:
         for option in ("manager", "reader", "student", "agent", "fleet", "teacher"):
             user = f"edl-{option}" + (f"-{SERVICE}" if option == "teacher" else "")
             file = write_secret(folder / f"{user}.password", f"{user}-password")
-            acl += [f"--{option}-password-file", str(file)]
+            acl += ["--password-file", f"{option}={file}"]
         told = subprocess.run(acl, check=True, capture_output=True, text=True)
         (folder / "users.acl").write_text(f"{NO_DEFAULT}\n{told.stdout}")
 
@@ -201,7 +201,7 @@ class Mesh:
         words = ("coordinator", "serve", "--redis", self.url("edl-manager"))
         listen = ("--listen", self.net.addresses[number], "--tokens", f"{folder}/manager-tokens")
         tls = ("--tls", f"cert={folder}/manager.pem,key={folder}/manager.key")
-        probe = ("--probe-ca", f"{folder}/ca.pem", "--probe-token-file", f"{folder}/probe.token")
+        probe = ("--probe", f"ca={folder}/ca.pem,token-file={folder}/probe.token")
         program = (*PYTHON, "-m", "edl", *words, *listen, *tls, *probe)
         self._on(number, "coordinator ready", *program)
 
