@@ -128,10 +128,19 @@ _MOVED_OF: Final[dict[str, dict[str, str]]] = {
         "--max-calls-per-peer": "it is --limit calls-per-peer=N now",
         "--request-memory-mib": "it is --limit memory-mib=N now",
         "--receive-timeout": "it is --limit receive-timeout=SECONDS now",
+        **{
+            f"--{key}": f"it is --probe {key}=N now"
+            for key in ("every", "test-every", "timeout", "rows")
+        },
         "--beat-relay": "the agent sets EDL_BEAT_RELAY",
         "--samples": "it is --canary FILE,samples=FILE.npz now",
         "--tolerance": "it is --canary FILE,tolerance=SHARE now",
         "--seconds": "leave it out: it ends after 60 s",
+    },
+    "profile": {
+        "--student-device": "it is --student-on KIND,device=cpu:CORES now",
+        "--teacher-device": "it is --teacher-on KIND,device=DEVICE now",
+        "--rate": "it is --backend paced,rate=N now",
     },
     "student": {"--host": "it is --advertise now"},
 }

@@ -168,7 +168,8 @@ class StructuredOption(Generic[T]):
         if field.default not in (None, "", False):
             facts.append(f"default: {_shown(field.default)}")
         metavar = field.about.metavar or _metavar(field.kind)
-        name = metavar if field.key == self._first else f"{field.key}={metavar}"
+        plain = field.about.metavar or field.key.upper()
+        name = plain if field.key == self._first else f"{field.key}={metavar}"
         return f"{name}: {field.about.help}" + (f" \\[{'; '.join(facts)}]" if facts else "")
 
     def _unknown(self, key: str, piece: str) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+
+from ...runtime.structured_option import Given, Key, StructuredOption
+from ...teacher.options import BackendKeys
 
 if TYPE_CHECKING:
     from ..plan.job_file import Profile
@@ -27,16 +31,24 @@ Model = Annotated[
 Out = Annotated[
     Path, typer.Option("--out", "-o", metavar="FILE.yaml", help="Write the profile to this file.")
 ]
-StudentOn = Annotated[
-    str, typer.Option(metavar="KIND", help="Kind of the student's device in the cluster file.")
-]
-TeacherOn = Annotated[
-    str, typer.Option(metavar="KIND", help="Kind of the teacher's device in the cluster file.")
-]
-StudentDevice = Annotated[
-    str, typer.Option(help="cpu, or cpu:CORES to bind the student's process to cores.")
-]
-TeacherDevice = Annotated[str, typer.Option(help="cpu, cpu:CORES or gpu:N.")]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKeys:
+    """Keys of `--student-on` and of `--teacher-on`."""
+
+    kind: Annotated[str, Key("kind of its device in the cluster file.")] = "here"
+    device: Annotated[str, Key("cpu, cpu:CORES to bind it to cores, or, for a teacher, gpu:N.")] = (
+        "cpu"
+    )
+
+
+BACKEND: Final = StructuredOption("--backend", BackendKeys, first="name", variables=False)
+Backend = Annotated[list[Given] | None, BACKEND.option("What runs the teacher.")]
+STUDENT_ON: Final = StructuredOption("--student-on", DeviceKeys, first="kind")
+TEACHER_ON: Final = StructuredOption("--teacher-on", DeviceKeys, first="kind")
+StudentOn = Annotated[list[Given] | None, STUDENT_ON.option("Where the student runs.")]
+TeacherOn = Annotated[list[Given] | None, TEACHER_ON.option("Where the teacher runs.")]
 Batch = Annotated[
     int | None,
     typer.Option(min=1, help="Rows of a student's batch, if the feed is a data set."),
@@ -45,10 +57,6 @@ Steps = Annotated[int, typer.Option(min=5, help="Steps of the student that are t
 Seconds = Annotated[
     float, typer.Option(min=0, help="Seconds after which no further step of a model begins.")
 ]
-Backend = Annotated[str, typer.Option(help="As for 'edl-teacher serve'.")]
-RateOption = Annotated[
-    float | None, typer.Option("--rate", help="Samples per second, of --backend paced.")
-]
 
 
 def profile(
@@ -56,15 +64,12 @@ def profile(
     step: Step = None,
     model: Model = None,
     out: Out = Path("profile.yaml"),
-    student_on: StudentOn = "here",
-    teacher_on: TeacherOn = "here",
-    student_device: StudentDevice = "cpu",
-    teacher_device: TeacherDevice = "cpu",
+    student_on: StudentOn = None,
+    teacher_on: TeacherOn = None,
     batch: Batch = None,
     steps: Steps = 30,
     seconds: Seconds = 60.0,
-    backend: Backend = "auto",
-    rate: RateOption = None,
+    backend: Backend = None,
 ) -> None:
     """Time a job's step and its teacher on this machine, for 'edl plan'.
 
@@ -80,11 +85,13 @@ def profile(
     if job is not None and step is not None:
         raise UsageError("--step is for a training without a job file: omit --job")
     check_writable(out)
-    student = step or (None if job is None else str(job))
-    timings = None if student is None else _student(student, batch, steps, seconds, student_device)
+    student, teacher = STUDENT_ON.read(student_on), TEACHER_ON.read(teacher_on)
+    timed = step or (None if job is None else str(job))
+    timings = None if timed is None else _student(timed, batch, steps, seconds, student.device)
     rows = batch if timings is None else timings.rows
-    bench = None if model is None else _teacher(model, rows, seconds, teacher_device, backend, rate)
-    found = _profile(timings, bench, rows, (student_on, teacher_on))
+    by = BACKEND.read(backend)
+    bench = None if model is None else _teacher(model, rows, seconds, teacher.device, by)
+    found = _profile(timings, bench, rows, (student.kind, teacher.kind))
     write(out, found, "measured by `edl profile`; a job description names it under `profiles`")
     for line in _lines(found):
         typer.echo(line)
@@ -99,19 +106,19 @@ def _student(job: str, batch: int | None, steps: int, seconds: float, device: st
     where = Device.parse(device)
     check_cores([where])
     if where.name != "cpu":
-        raise UsageError(f"--student-device {device}: expects cpu or cpu:CORES")
+        raise UsageError(f"--student-on device={device}: expects cpu or cpu:CORES")
     return time_steps_in_child(job, batch, steps, seconds, where.cores, _say)
 
 
 def _teacher(
-    model: str, batch: int | None, seconds: float, device: str, backend: str, rate: float | None
+    model: str, batch: int | None, seconds: float, device: str, backend: BackendKeys
 ) -> Any:
     from ...teacher.config import Device, PredictorConfig, check_cores
     from ...teacher.offline import run_offline
 
     where = Device.parse(device)
     check_cores([where])
-    config = PredictorConfig(model, backend=backend, rate=rate).on(where)
+    config = PredictorConfig(model, backend=backend.name, rate=backend.rate).on(where)
     sizes = [size for size in (1, 2, 4, 8, 16, 32) if batch is None or size <= batch]
     return run_offline("bench", config, _say, sizes=sizes, runs=20, seconds=seconds)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -13,6 +14,7 @@ from ...proto.security import options as credentials
 from ...runtime import supervise
 from ...runtime.lifecycle import stop_on_signals
 from ...runtime.logs import configure_logging, tell
+from ...runtime.structured_option import Given, Key, StructuredOption
 from ..options import option
 
 if TYPE_CHECKING:
@@ -84,38 +86,50 @@ Canary = Annotated[
         metavar="FILE",
     ),
 ]
-Rows = Annotated[
-    int,
-    _trust(
-        "EDL_ROWS",
-        "Samples of a batch of noise, by which it is tested and measured without a canary.",
-        min=1,
-    ),
-]
-Timeout = Annotated[
-    float,
-    _trust(
-        "EDL_TIMEOUT",
-        "Seconds that it has to label a batch of a test, behind those of students.",
-        min=0.1,
-    ),
-]
-Every = Annotated[
-    float,
-    _trust(
-        "EDL_EVERY",
-        "Seconds between two probes; two probes without an answer remove it from the registry.",
-        min=0.05,
-    ),
-]
-TestEvery = Annotated[
-    float,
-    _trust(
-        "EDL_TEST_EVERY",
-        "Seconds between two batches of a test, which find a server that is ready and hangs, "
-        "or answers nonsense.",
-        min=0.05,
-    ),
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeKeys:
+    """Keys of `--probe`."""
+
+    every: Annotated[
+        float,
+        Key(
+            "seconds between two probes; two probes without an answer remove it from the registry.",
+            "EDL_EVERY",
+            at_least=0.05,
+        ),
+    ] = 1.0
+    test_every: Annotated[
+        float,
+        Key(
+            "seconds between two batches of a test, which find a server that is ready and hangs, "
+            "or answers nonsense.",
+            "EDL_TEST_EVERY",
+            at_least=0.05,
+        ),
+    ] = 15.0
+    timeout: Annotated[
+        float,
+        Key(
+            "seconds that it has to label a batch of a test, behind those of students.",
+            "EDL_TIMEOUT",
+            at_least=0.1,
+        ),
+    ] = 30.0
+    rows: Annotated[
+        int,
+        Key(
+            "samples of a batch of noise, by which it is tested and measured without a canary.",
+            "EDL_ROWS",
+            at_least=1,
+        ),
+    ] = 8
+
+
+PROBE: Final = StructuredOption("--probe", ProbeKeys)
+Probe = Annotated[
+    list[Given] | None, PROBE.option("How it is watched, as in timeout=60,rows=4.", panel="Trust")
 ]
 Service = Annotated[str, _mesh("EDL_SERVICE", "The name that students ask for.")]
 Coordinator = Annotated[
@@ -167,10 +181,7 @@ def register(
     slots: Slots = 4,
     device: Device = "foreign",
     canary: Canary = None,
-    rows: Rows = 8,
-    timeout: Timeout = 30.0,
-    every: Every = 1.0,
-    test_every: TestEvery = 15.0,
+    probe: Probe = None,
     teacher_id: TeacherId = "",
     ttl: Ttl = 6.0,
     listen: Listen = DEFAULT_LISTEN,
@@ -189,7 +200,7 @@ def register(
     from .config import RegisterConfig
     from .sidecar import register as keep_registered
 
-    files = credentials.tls_files(tls)
+    files, watch = credentials.tls_files(tls), PROBE.read(probe)
     config = RegisterConfig(
         service,
         endpoint,
@@ -199,13 +210,13 @@ def register(
         protocol=protocol,
         canary=canary,
         inputs=tuple(map(TensorSpec.parse, inputs or ())),
-        rows=rows,
+        rows=watch.rows,
         slots=slots,
         device=device,
         teacher_id=teacher_id,
         ttl_s=ttl,
-        timeout_s=timeout,
-        health_check=HealthCheckSettings(every, test_every),
+        timeout_s=watch.timeout,
+        health_check=HealthCheckSettings(watch.every, watch.test_every),
         host=listen.host,
         port=listen.port,
         advertise=advertise,

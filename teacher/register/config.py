@@ -75,11 +75,12 @@ class RegisterConfig:
                 " fingerprint' prints it, or a canary of it by --canary"
             )
         numbers: Mapping[str, float] = {
-            "rows": self.rows, "slots": self.slots, "ttl": self.ttl_s, "timeout": self.timeout_s,
+            "--probe rows": self.rows, "--probe timeout": self.timeout_s,
+            "--slots": self.slots, "--ttl": self.ttl_s,
         }  # fmt: skip
         for name, value in numbers.items():
             if not value > 0:
-                raise UsageError(f"--{name} must be above 0, not {value:g}")
+                raise UsageError(f"{name} must be above 0, not {value:g}")
 
     @property
     def address(self) -> str:

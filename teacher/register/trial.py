@@ -105,7 +105,7 @@ class ServerTest:
             self._refuse_unknown_inputs()
             raise ModelError(
                 f"it refuses every batch of noise that its inputs describe ({self._refused}): fix"
-                " free dimensions by --input, or give a --canary, or a smaller --rows"
+                " free dimensions by --input, or give a --canary, or a smaller --probe rows="
             )
         batches = [batch for batch, answer in zip(batches, answers, strict=True) if answer]
         answers = [answer for answer in answers if answer]

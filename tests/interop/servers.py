@@ -106,7 +106,7 @@ def registered(
 ) -> Iterator[Process]:
     """A sidecar that has registered the server at `address` as the teacher `name`."""
     server = ("--service", MODEL, "--endpoint", address, "--model", MODEL, "--canary", canary)
-    mesh = ("--redis", redis, "--teacher-id", name, "--ttl", TTL_S, "--every", 0.2)
+    mesh = ("--redis", redis, "--teacher-id", name, "--ttl", TTL_S, "--probe", "every=0.2")
     words = ("teacher", "register", *server, *mesh, *options)
     sidecar = start(python_command(f"sidecar of {name}", "edl", *words))
     try:

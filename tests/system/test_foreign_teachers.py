@@ -42,7 +42,7 @@ def sidecar(
         python_command(
             "sidecar", "edl.teacher", "register", "--service", service.name,
             "--endpoint", address, "--model", MODEL, "--redis", service.url, "--ttl", TTL_S,
-            "--every", 0.3, "--test-every", 0.6, "--timeout", 2, *named, *arguments,
+            "--probe", "every=0.3,test-every=0.6,timeout=2", *named, *arguments,
         )
     )  # fmt: skip
     try:
@@ -173,7 +173,7 @@ def test_wrong_labels_never_reach_the_student(
 ) -> None:
     lying, steady, batches = server(seconds=0.01), server(seconds=0.01), numbered()
     with (
-        sidecar(service, lying.address, "--test-every", 600),
+        sidecar(service, lying.address, "--probe", "test-every=600"),
         sidecar(service, steady.address),
         reader(service, batches) as loader,
     ):
