@@ -93,13 +93,18 @@ _OF_A_CONTEXT: Final = {
     "--tls-key": f"{_IN_A_CONTEXT} --tls cert=FILE,key=FILE ...', or EDL_TLS_KEY",
     "--token-file": f"{_IN_A_CONTEXT} --token-file FILE ...', or EDL_TOKEN_FILE",
     "--on": f"{_IN_A_CONTEXT} --jobs-on ...', or EDL_JOBS_ON",
-    "--kubeconfig": f"{_IN_A_CONTEXT} --kubeconfig FILE ...'",
-    "--queue": f"{_IN_A_CONTEXT} --queue ...', or EDL_QUEUE",
+    "--kubeconfig": f"{_IN_A_CONTEXT} --jobs-on kubernetes,kubeconfig=FILE ...'",
+    "--queue": f"{_IN_A_CONTEXT} --jobs-on queue,queue=NAME ...', or EDL_QUEUE",
 }
 #: The same for one command or group of commands.
 _MOVED_OF: Final[dict[str, dict[str, str]]] = {
     **dict.fromkeys(("status", "events", "doctor"), _OF_A_CONTEXT),
     "drain": {**_OF_A_CONTEXT, "--host": "'edl drain machine HOST'"},
+    "context": {
+        "--queue": "it is --jobs-on queue,queue=NAME now",
+        "--kubeconfig": "it is --jobs-on kubernetes,kubeconfig=FILE now",
+        "--kube-context": "it is --jobs-on kubernetes,kube-context=NAME now",
+    },
     "coordinator": {
         "--min-teachers": "it is --autoscale min=N now",
         "--max-teachers": "it is --autoscale max=N now",

@@ -135,13 +135,14 @@ class Contexts:
         if name not in self.named:
             known = ", ".join(self.named) or "none"
             raise UsageError(
-                f"there is no context {name!r} (known: {known}); 'edl context add' adds one"
+                f"there is no context {name!r} (known: {known}); 'edl context add' adds one, and a"
+                " Redis URL is as redis://host:6379"
             )
         return self.named[name]
 
     def add(self, name: str, context: MeshContext) -> Contexts:
         """Return these with one more, or one replaced. The first becomes the current one."""
-        if not name or not name.isprintable() or name != name.strip():
+        if not name or not name.isprintable() or name != name.strip() or "://" in name:
             raise UsageError(f"a context needs a name, not {name!r}")
         return Contexts({**self.named, name: context}, self.current or name)
 

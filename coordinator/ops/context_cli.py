@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from ...proto.security.options import TlsKeys
 from ...runtime.errors import UsageError
-from ...runtime.structured_option import Given, StructuredOption
+from ...runtime.structured_option import Given, Key, StructuredOption
 from ..config import DEFAULT_URL
 from ..contexts import MeshContext
 from ..store.redis_url import parse
 from .options import context_file
 
 #: Without variables: they are of other meshes.
-TLS = StructuredOption("--tls", TlsKeys, variables=False)
+TLS: Final = StructuredOption("--tls", TlsKeys, variables=False)
+
+
+@dataclass(frozen=True, slots=True)
+class JobsKeys:
+    """Keys of `--jobs-on`."""
+
+    where: Annotated[
+        str,
+        Key("queue (a fleet's, in Redis) or kubernetes\\[:NAMESPACE] (by the operator there)."),
+    ] = "queue"
+    queue: Annotated[str, Key("name of the queue, if a mesh has more than one.")] = "main"
+    kubeconfig: Annotated[Path | None, Key("of the cluster. Default: kubectl's.")] = None
+    kube_context: Annotated[str, Key("context of the kubeconfig. Default: its current one.")] = ""
+
+
+JOBS_ON: Final = StructuredOption("--jobs-on", JobsKeys, first="where")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -45,30 +62,14 @@ def add(
         Path | None, typer.Option(metavar="FILE", help="File with the bearer token to call with.")
     ] = None,
     jobs_on: Annotated[
-        str,
-        typer.Option(
-            metavar="WHERE",
-            help="Run elastic jobs here: queue (of a fleet, in Redis) or kubernetes[:NAMESPACE]"
-            " (a cluster with the operator).",
-        ),
-    ] = "queue",
-    queue: Annotated[
-        str, typer.Option(help="Name of the queue of elastic jobs, if a mesh has more than one.")
-    ] = "main",
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Kubeconfig of the cluster. Default: kubectl's."),
+        list[Given] | None, JOBS_ON.option("Where elastic jobs run, as in kubernetes:research.")
     ] = None,
-    kube_context: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Context of the kubeconfig. Default: its current one."),
-    ] = "",
 ) -> None:
     """Add a context, or replace the one of this name. The first one becomes the current one.
 
     Nothing is contacted: 'edl doctor --context NAME' does that.
     """
-    files = TLS.read(tls)
+    files, jobs = TLS.read(tls), JOBS_ON.read(jobs_on)
     parse(coordinator)  # raises if it is not a Redis URL
     made = MeshContext(
         coordinator=coordinator,
@@ -76,10 +77,10 @@ def add(
         tls_cert=_found(files.cert),
         tls_key=_found(files.key),
         token_file=_found(token_file),
-        jobs_on=jobs_on,
-        queue=queue,
-        kubeconfig=_found(kubeconfig),
-        kube_context=kube_context,
+        jobs_on=jobs.where,
+        queue=jobs.queue,
+        kubeconfig=_found(jobs.kubeconfig),
+        kube_context=jobs.kube_context,
     )
     made.security()  # raises if the files do not fit together
     file = context_file()

@@ -6,13 +6,12 @@ from dataclasses import asdict
 
 import typer
 
-from .options import Coordinator, Json, MeshName, console, mesh_context, quiet_grpc
+from .options import Json, Mesh, console, mesh_context, quiet_grpc
 
 
 def doctor(
     json: Json = False,
-    context: MeshName = "",
-    coordinator: Coordinator = "",
+    context: Mesh = None,
 ) -> None:
     """Check from this machine whether students and operators can use the mesh.
 
@@ -27,7 +26,7 @@ def doctor(
 
     findings = []
     out = console()
-    mesh = mesh_context(context, coordinator)
+    mesh = mesh_context(context)
     for finding in examine(mesh.coordinator, mesh.security):
         findings.append(finding)
         if not json:

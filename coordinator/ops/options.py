@@ -12,7 +12,7 @@ from ...runtime.errors import UsageError
 from ...runtime.standard_streams import escape_control_characters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from rich.console import Console, RenderableType
 
@@ -31,42 +31,35 @@ FIELD_VARIABLES: Final = {
 }
 
 
-def _one_mesh(ctx: typer.Context, url: str) -> str:
-    """Prefer a flag to a variable, and EDL_COORDINATOR to EDL_CONTEXT."""
-    if url and ctx.params.get("context"):
-        if source_of(ctx, "context") == "COMMANDLINE":
-            if source_of(ctx, "coordinator") == "COMMANDLINE":
-                raise UsageError("give --context or --redis, not both")
-            return ""
-        ctx.params["context"] = ""
-    return url
-
-
 def source_of(ctx: typer.Context, parameter: str) -> str:
     """Return where the value of a parameter is from: COMMANDLINE, ENVIRONMENT, DEFAULT."""
     source = ctx.get_parameter_source(parameter)
     return "" if source is None else source.name
 
 
-MeshName = Annotated[
-    str,
+class _NameOrUrl:
+    """Parser of the option that says which mesh, with the variables that replace it."""
+
+    __name__ = "NAME|URL"
+    variables: Final = {
+        "EDL_COORDINATOR": "Redis URL of the mesh to use.",
+        "EDL_CONTEXT": "Name of the mesh to use, in `edl get contexts`.",
+    }
+
+    def __call__(self, text: str) -> str:
+        return text
+
+
+Mesh = Annotated[
+    list[str] | None,
     typer.Option(
         "--context",
-        envvar="EDL_CONTEXT",
-        metavar="NAME",
-        is_eager=True,  # before --redis, whose callback reads it
-        autocompletion=lambda: _context_names(),
-        help="Use the mesh of this name in `edl get contexts`. Default: the current one.",
-    ),
-]
-Coordinator = Annotated[
-    str,
-    typer.Option(
         "--redis",
-        envvar="EDL_COORDINATOR",
-        metavar="URL",
-        callback=_one_mesh,
-        help="Use the mesh with this Redis URL, in place of a context.",
+        metavar="NAME|URL",
+        parser=_NameOrUrl(),
+        autocompletion=lambda: _context_names(),
+        help="Use this mesh: its name in `edl get contexts`, or its Redis URL. Default: "
+        "EDL_COORDINATOR, else EDL_CONTEXT, else the current context.",
     ),
 ]
 Service = Annotated[str, typer.Option(help="Show this service only. Default: all.")]
@@ -94,28 +87,34 @@ def _context_names() -> list[str]:
         return []
 
 
-def mesh_context(name: str, coordinator: str) -> MeshContext:
-    """Return how to reach the mesh that the options name.
+def mesh_context(named: Sequence[str] | None) -> MeshContext:
+    """Return how to reach the mesh that the options, or else the variables, name.
 
-    A context is used whole: variables for credentials belong to a URL of `--redis` or
-    EDL_COORDINATOR, so no credential goes to another mesh than its own.
+    A context is used whole: variables for credentials belong to a URL, so no credential goes to
+    another mesh than its own.
+
+    Args:
+        named: values of `Mesh`.
 
     Raises:
-        UsageError: there is no such context, or its file is invalid.
+        UsageError: there is no such context, its file is invalid, or two meshes are named.
     """
     from ..config import DEFAULT_URL
     from ..contexts import PATHS, MeshContext
 
-    if not coordinator:
+    if len(named or ()) > 1:
+        raise UsageError("give --context or --redis, not both, and only once")
+    mesh = named[0] if named else next(filter(None, map(os.environ.get, _NameOrUrl.variables)), "")
+    if "://" not in mesh:
         contexts = context_file().read()
-        if chosen := name or contexts.current:
+        if chosen := mesh or contexts.current:
             return contexts.get(chosen)
 
     given = {name: os.environ.get(variable) for name, variable in FIELD_VARIABLES.items()}
     settings: dict[str, Any] = {
         name: Path(value) if name in PATHS else value for name, value in given.items() if value
     }
-    return MeshContext(coordinator or DEFAULT_URL, **settings)
+    return MeshContext(mesh or DEFAULT_URL, **settings)
 
 
 def console() -> Console:

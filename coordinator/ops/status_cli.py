@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ...runtime.errors import UsageError
-from .options import Coordinator, MeshName, Service, console, mesh_context, quiet_grpc
+from .options import Mesh, Service, console, mesh_context, quiet_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,15 +43,14 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Refresh each second until Ctrl-C.")] = (
         False
     ),
-    context: MeshName = "",
-    coordinator: Coordinator = "",
+    context: Mesh = None,
 ) -> None:
     """Show teachers, students, assignments, machines, trainings, and a line about elastic jobs."""
     quiet_grpc()
     from ..calling.client import fetch_status
 
     most = 0 if all_ or json else _ROWS
-    mesh = mesh_context(context, coordinator)
+    mesh = mesh_context(context)
     url = mesh.coordinator
     fetch = partial(fetch_status, url, service, max_members=most, security=mesh.security())
     ask = partial(_look, fetch, url, service, mesh.queue)

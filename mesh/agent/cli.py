@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from ...coordinator.contexts import MeshContext
-from ...coordinator.ops.options import Coordinator, MeshName, mesh_context, quiet_grpc, source_of
+from ...coordinator.ops.options import Mesh, mesh_context, quiet_grpc, source_of
 from ...coordinator.options import DEFAULT_LISTEN, LISTEN, ListenAddress, Verbose
 from ...proto.security.options import Tls, Tokens, server_security, tls_files
 from ...runtime.errors import UsageError
@@ -184,8 +184,7 @@ def agent(
     min_: Least = 0,
     max_: Most = None,
     teacher_options: OptionsOfTeachers = "",
-    context: MeshName = "",
-    coordinator: Coordinator = "",
+    context: Mesh = None,
     machine: Name = None,
     devices: Devices = None,
     cache: CacheFolder = None,
@@ -220,7 +219,7 @@ def agent(
     configure_logging(verbose)
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
-    mesh = mesh_context(context, coordinator)
+    mesh = mesh_context(context)
     if local:
         try:
             words = tuple(shlex.split(teacher_options))

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ...coordinator.ops.options import Coordinator, MeshName, mesh_context
+from ...coordinator.ops.options import Mesh, mesh_context
 from ...coordinator.options import Verbose
 from ...runtime.supervise import end_with_parent
 
@@ -64,8 +64,7 @@ def jobs(
         Path | None,
         typer.Option(help="For logs, and checkpoints without a folder. Default: in the cache."),
     ] = None,
-    context: MeshName = "",
-    coordinator: Coordinator = "",
+    context: Mesh = None,
     verbose: Verbose = False,
 ) -> None:
     """Run the jobs of a queue on this machine: start, scale and stop their nodes.
@@ -89,7 +88,7 @@ def jobs(
     end_with_parent()
     configure_logging(verbose)
     open_all_descriptors()
-    mesh = mesh_context(context, coordinator)
+    mesh = mesh_context(context)
     cores = available_cores()
     count = slots or len(cores)
     host = socket.gethostname()

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ...coordinator.ops.options import (
-    Coordinator,
     Json,
-    MeshName,
+    Mesh,
     Service,
     console,
     mesh_context,
@@ -20,6 +19,8 @@ from ...runtime.errors import UsageError
 from ...runtime.standard_streams import escape_control_characters
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .documents import Spec
     from .jobs import JobKind
     from .resource_kind import ResourceKind
@@ -51,8 +52,7 @@ def get(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="This one only.")] = "",
     service: Service = "",
     json: Json = False,
-    context: MeshName = "",
-    coordinator: Coordinator = "",
+    context: Mesh = None,
 ) -> None:
     """Show teachers, students, services, machines, jobs or contexts, one in a line.
 
@@ -60,7 +60,7 @@ def get(
     """
     import json as format_
 
-    found = _resources(kind, context, coordinator).get(name, service)
+    found = _resources(kind, context).get(name, service)
     if json:
         print(format_.dumps(found.body, indent=2))
     else:
@@ -70,11 +70,10 @@ def get(
 def describe(
     kind: Kind,
     name: Name,
-    context: MeshName = "",
-    coordinator: Coordinator = "",
+    context: Mesh = None,
 ) -> None:
     """Show all that is known of one resource; of a job also what happened to it, and why."""
-    console().print(_resources(kind, context, coordinator).describe(name))
+    console().print(_resources(kind, context).describe(name))
 
 
 def logs(
@@ -83,12 +82,11 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow the logs until the job ends.")
     ] = False,
-    context: MeshName = "",
-    coordinator: Coordinator = "",
+    context: Mesh = None,
 ) -> None:
     """Show the latest lines that the nodes of a job printed, each with its node."""
     try:
-        for line in _resources(kind, context, coordinator).logs(name, follow):
+        for line in _resources(kind, context).logs(name, follow):
             print(escape_control_characters(line), flush=True)
     except KeyboardInterrupt:
         if not follow:  # Ctrl-C ends --follow
@@ -106,26 +104,24 @@ def scale(
             " machines: N or MIN:MAX.",
         ),
     ],
-    context: MeshName = "",
-    coordinator: Coordinator = "",
+    context: Mesh = None,
 ) -> None:
     """Set the number of nodes of a job, or of teachers of a service on machines."""
-    typer.echo(_resources(kind, context, coordinator).scale(name, size))
+    typer.echo(_resources(kind, context).scale(name, size))
 
 
 def drain(
     kind: Kind,
     name: Name,
     service: Service = "",
-    context: MeshName = "",
-    coordinator: Coordinator = "",
+    context: Mesh = None,
 ) -> None:
     """Ask a teacher, or all of a machine, to finish what they have and leave; no label is lost.
 
     They get nothing new from this moment, and their processes end by themselves within their grace
     period. Needs a token of the role admin, where tokens are asked for.
     """
-    for drained in _resources(kind, context, coordinator).drain(name, service):
+    for drained in _resources(kind, context).drain(name, service):
         typer.echo(escape_control_characters(f"draining {drained}"))
 
 
@@ -136,15 +132,14 @@ def delete(
         float,
         typer.Option(metavar="SECONDS", help="Wait at most so long for the end of a job.", min=0.0),
     ] = 0.0,
-    context: MeshName = "",
-    coordinator: Coordinator = "",
+    context: Mesh = None,
 ) -> None:
     """Stop a job, take its machines from a service, or remove a context.
 
     The nodes of a job end at a safe point, and a training keeps its checkpoint. The teachers of a
     service on machines finish what they have.
     """
-    typer.echo(_resources(kind, context, coordinator).delete(name, wait))
+    typer.echo(_resources(kind, context).delete(name, wait))
 
 
 def apply(
@@ -165,8 +160,7 @@ def apply(
             " change nothing.",
         ),
     ] = False,
-    context: MeshName = "",
-    coordinator: Coordinator = "",
+    context: Mesh = None,
 ) -> None:
     """Make what files describe: start a mesh, deploy services on machines, submit jobs.
 
@@ -179,14 +173,14 @@ def apply(
     from .services import ServiceKind
 
     quiet_grpc()
-    jobs = _jobs(context, coordinator)
+    jobs = _jobs(context)
     documents = [
         (path, checked_job(spec, path, here=not jobs.location.kubernetes))
         if isinstance(spec, QueuedJobSpec)
         else (path, spec)
         for path, spec in read_documents(files)
     ]
-    services = ServiceKind(context, coordinator)
+    services = ServiceKind(context)
     for path, spec in documents:
         _apply(path, spec, jobs, services, dry_run)
 
@@ -225,8 +219,7 @@ def upgrade(
             "content; now: at once."
         ),
     ] = "epoch",
-    context: MeshName = "",
-    coordinator: Coordinator = "",
+    context: Mesh = None,
 ) -> None:
     """Move a service to another model: start teachers of it under the same service first.
 
@@ -237,7 +230,7 @@ def upgrade(
     quiet_grpc()
     from ...coordinator.calling import client
 
-    mesh = mesh_context(context, coordinator)
+    mesh = mesh_context(context)
     typer.echo(client.upgrade(mesh.coordinator, service, content, at, security=mesh.security()))
 
 
@@ -248,8 +241,7 @@ def reserve(
         float | None,
         typer.Option("--for", metavar="SECONDS", min=0.1, help="Default: until Ctrl-C."),
     ] = None,
-    context: MeshName = "",
-    coordinator: Coordinator = "",
+    context: Mesh = None,
 ) -> None:
     """Reserve slots of elastic jobs for an online service, as long as this command runs.
 
@@ -262,7 +254,7 @@ def reserve(
     from ...runtime.lifecycle import stop_on_signals
     from ..jobs.reservation import hold_slots
 
-    jobs = _jobs(context, coordinator)
+    jobs = _jobs(context)
     if jobs.location.kubernetes:
         raise UsageError(
             "on Kubernetes there are no slots to reserve: elastic jobs make room for teachers of a"
@@ -286,8 +278,7 @@ def events(
         bool, typer.Option("--follow", "-f", help="Show new events until Ctrl-C.")
     ] = False,
     json: Json = False,
-    context: MeshName = "",
-    coordinator: Coordinator = "",
+    context: Mesh = None,
 ) -> None:
     """Show the log of the mesh: members that joined, left or were lost, and assignments.
 
@@ -297,12 +288,12 @@ def events(
     if jobs:
         if service or follow:
             raise UsageError("events of jobs have no --service and no --follow")
-        _events_of_jobs(_jobs(context, coordinator), last, json)
+        _events_of_jobs(_jobs(context), last, json)
         return
     from ...coordinator.calling import client
     from ...coordinator.ops.text_output import event_json, event_text
 
-    mesh = mesh_context(context, coordinator)
+    mesh = mesh_context(context)
     out = console()
     try:
         for event in client.watch(
@@ -329,7 +320,7 @@ def _events_of_jobs(jobs: JobKind, last: int, json: bool) -> None:
             typer.echo(escape_control_characters(event_line(event)))
 
 
-def _resources(kind: str, context: str, coordinator: str) -> ResourceKind:
+def _resources(kind: str, context: Sequence[str] | None) -> ResourceKind:
     """Return the resources of a kind, given by its name or its plural."""
     from importlib import import_module
 
@@ -338,13 +329,11 @@ def _resources(kind: str, context: str, coordinator: str) -> ResourceKind:
     if name not in _KINDS:
         raise UsageError(f"there is no kind {kind!r:.40}; there are: {', '.join(_KINDS)}")
     module, class_name = _KINDS[name]
-    made: ResourceKind = getattr(import_module(f".{module}", __package__), class_name)(
-        context, coordinator
-    )
+    made: ResourceKind = getattr(import_module(f".{module}", __package__), class_name)(context)
     return made
 
 
-def _jobs(context: str, coordinator: str) -> JobKind:
+def _jobs(context: Sequence[str] | None) -> JobKind:
     from .jobs import JobKind
 
-    return JobKind(context, coordinator)
+    return JobKind(context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -38,21 +38,20 @@ class ResourceKind(ABC):
     raise UnavailableError if the mesh does not answer, and AccessError if it denies access.
 
     Args:
-        context: name of a context; empty: the current one.
-        redis: Redis URL of the mesh; empty: that of the context.
+        named: values of the option that names the mesh.
     """
 
     name: ClassVar[str]
     #: What to use instead of a verb that does not exist.
     alternatives: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, context: str = "", redis: str = "") -> None:
-        self._context, self._redis = context, redis
+    def __init__(self, named: Sequence[str] | None = None) -> None:
+        self._named = named
 
     @cached_property
     def mesh(self) -> MeshContext:
         """Address and settings of the mesh."""
-        return mesh_context(self._context, self._redis)
+        return mesh_context(self._named)
 
     @abstractmethod
     def get(self, name: str, service: str) -> ResourceList:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -34,15 +35,15 @@ def test_the_first_context_is_current_until_another_is_used(file: Path, tmp_path
     assert "no context" in output_of(command_line("get"), "get", "contexts")
     token = write_secret(tmp_path / "token", "secret")
     output_of(app, "add", "prod", "--redis", URL, "--token-file", token)
-    output_of(app, "add", "lab", "--jobs-on", "kubernetes:team", "--queue", "night")
-    assert mesh_context("", "") == MeshContext(URL, token_file=token)
-    assert mesh_context("lab", "").jobs_on == "kubernetes:team"
+    output_of(app, "add", "lab", "--jobs-on", "kubernetes:team,queue=night")
+    assert mesh_context(None) == MeshContext(URL, token_file=token)
+    assert mesh_context(["lab"]).jobs_on == "kubernetes:team"
     output_of(app, "use", "lab")
-    assert mesh_context("", "").queue == "night"
+    assert mesh_context(None).queue == "night"
     output_of(command_line("delete"), "delete", "context", "lab")
     listed = json_of(command_line("get"), "get", "contexts")
     assert (listed["current"], list(listed["contexts"])) == ("", ["prod"])
-    assert mesh_context("", "") == MeshContext(), "none is current"
+    assert mesh_context(None) == MeshContext(), "none is current"
     gone = "no context 'lab' (known: prod)"
     assert gone in refusal_of(app, "use", "lab")
     for verb in ("delete", "get"):
@@ -54,7 +55,7 @@ def test_a_password_stays_in_the_file_which_others_cannot_read(file: Path) -> No
     for options in ((), ("--json",)):
         assert "s3cret" not in output_of(command_line("get"), "get", "contexts", *options)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert mesh_context("prod", "").coordinator == "redis://ann:s3cret@head:6379"
+    assert mesh_context(["prod"]).coordinator == "redis://ann:s3cret@head:6379"
 
 
 def test_relative_paths_are_of_the_folder_in_which_they_were_named(
@@ -64,7 +65,7 @@ def test_relative_paths_are_of_the_folder_in_which_they_were_named(
     monkeypatch.chdir(tmp_path)
     output_of(app, "add", "prod", "--token-file", "token")
     monkeypatch.chdir("/")
-    assert mesh_context("prod", "").token_file == tmp_path / "token"
+    assert mesh_context(["prod"]).token_file == tmp_path / "token"
     assert "there is no file nowhere" in refusal_of(app, "add", "prod", "--tls", "ca=nowhere")
 
 
@@ -84,9 +85,9 @@ def test_what_is_wrong_in_the_file_is_said(file: Path, text: str, says: str) -> 
     file.parent.mkdir()
     file.write_text(text)
     with pytest.raises(UsageError, match=says) as refused:
-        mesh_context("", "")
+        mesh_context(None)
     assert str(file) in str(refused.value)
-    assert mesh_context("", URL).coordinator == URL, "a URL needs no file"
+    assert mesh_context([URL]).coordinator == URL, "a URL needs no file"
 
 
 def test_a_file_that_cannot_be_written_stays_as_it_is(file: Path) -> None:
@@ -95,6 +96,8 @@ def test_a_file_that_cannot_be_written_stays_as_it_is(file: Path) -> None:
         ContextFile(file).write(Contexts().add("a", MeshContext()))
     with pytest.raises(UsageError, match="needs a name"):
         Contexts().add(" ", MeshContext())
+    with pytest.raises(UsageError, match="needs a name"):
+        Contexts().add("redis://a", MeshContext())
 
 
 class TestWhichMesh:
@@ -114,6 +117,8 @@ class TestWhichMesh:
             ((), {}, "prod"),
             (("--context", "lab"), {}, "lab"),
             ((), {"EDL_CONTEXT": "lab"}, "lab"),
+            (("--redis", "lab"), {}, "lab"),
+            (("--context", "memory://other"), {}, "other"),
             ((), {"EDL_COORDINATOR": "memory://other"}, "other"),
             ((), {"EDL_COORDINATOR": "memory://other", "EDL_CONTEXT": "lab"}, "other"),
             (("--context", "lab"), {"EDL_COORDINATOR": "memory://other"}, "lab"),
@@ -133,8 +138,8 @@ class TestWhichMesh:
             monkeypatch.setenv(name, value)
         asking: list[MeshContext] = []
 
-        def record(name: str, coordinator: str) -> MeshContext:
-            asking.append(mesh_context(name, coordinator))
+        def record(named: Sequence[str] | None) -> MeshContext:
+            asking.append(mesh_context(named))
             raise UsageError("enough")
 
         monkeypatch.setattr("edl.mesh.resources.resource_kind.mesh_context", record)
@@ -149,13 +154,13 @@ class TestWhichMesh:
         other = write_secret(tmp_path / "other", "secret")
         monkeypatch.setenv("EDL_TOKEN_FILE", str(other))
         monkeypatch.setenv("EDL_QUEUE", "night")
-        assert mesh_context("", URL) == MeshContext(URL, token_file=other, queue="night")
-        assert mesh_context("prod", "").token_file == prod
-        assert mesh_context("lab", "").token_file is None
+        assert mesh_context([URL]) == MeshContext(URL, token_file=other, queue="night")
+        assert mesh_context(["prod"]).token_file == prod
+        assert mesh_context(["lab"]).token_file is None
 
     def test_two_flags_are_one_too_many(self, prod: Path) -> None:
-        flags = ("--context", "lab", "--redis", URL)
-        assert "not both" in refusal_of(command_line("status"), "status", *flags)
+        for flags in (("--context", "lab", "--redis", URL), ("--context", "lab") * 2):
+            assert "not both" in refusal_of(command_line("status"), "status", *flags)
 
 
 def test_a_command_asks_the_mesh_of_the_context(file: Path, mesh: Served) -> None:
