@@ -100,6 +100,27 @@ _OF_A_CONTEXT: Final = {
 _MOVED_OF: Final[dict[str, dict[str, str]]] = {
     **dict.fromkeys(("status", "events", "doctor"), _OF_A_CONTEXT),
     "drain": {**_OF_A_CONTEXT, "--host": "'edl drain machine HOST'"},
+    "agent": {
+        "--min": "it is --teachers min=N now",
+        "--max": "it is --teachers max=N now",
+        "--cache-gib": "it is --cache FOLDER,gib=N now",
+        "--quiet": "it is --load CORES,quiet=SECONDS now",
+        "--no-wait": "it is --wait 0 now",
+        "--grace": "it is --wait SECONDS now",
+        **{
+            f"--{key}": f"it is --share {key}=N now"
+            for key in ("freeze", "max-load", "yield-within")
+        },
+        "--mode": "it is --share mode=gang now",
+    },
+    "operator": {
+        **{
+            f"--{key}": f"it is --share {key}=N now"
+            for key in ("max-load", "freeze", "place-within")
+        },
+        "--leader-elect": "leave it out: it is the default",
+        "--no-leader-elect": "it is --lease-duration 0 now",
+    },
     "context": {
         "--queue": "it is --jobs-on queue,queue=NAME now",
         "--kubeconfig": "it is --jobs-on kubernetes,kubeconfig=FILE now",
@@ -147,7 +168,14 @@ _MOVED_OF: Final[dict[str, dict[str, str]]] = {
         "--teacher-device": "it is --teacher-on KIND,device=DEVICE now",
         "--rate": "it is --backend paced,rate=N now",
     },
-    "student": {"--host": "it is --advertise now"},
+    "student": {
+        "--host": "it is --advertise now",
+        "--shard-rows": "it is --deal dynamic,shard-rows=N now",
+        "--save-every-steps": "it is --save steps=N now",
+        "--save-every": "it is --save seconds=N now",
+        "--save-overhead": "it is --save overhead=SHARE now",
+        "--keep": "it is --save keep=N now",
+    },
 }
 #: Single commands: module of the function of this name, and its line in `edl --help`.
 _COMMANDS = {

@@ -8,14 +8,16 @@ import signal
 import socket
 import warnings
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from ..coordinator.options import Verbose
 from ..runtime.lifecycle import stop_on_signals
 from ..runtime.logs import add_log_fields, configure_logging, is_json
+from ..runtime.structured_option import Given, Key, StructuredOption
 from ..runtime.supervise import end_with_parent
 from ..scheduler.students.saving import DEFAULT_KEEP, OVERHEAD
 from ..scheduler.students.weights import RateScaling
@@ -115,19 +117,26 @@ MicroBatch = Annotated[
         rich_help_panel=_BATCH,
     ),
 ]
-DealOption = Annotated[
-    Deal,
-    typer.Option(
-        "--deal",
-        help="dynamic: ranks lease shards and get rows in proportion to their speed; static: "
-        "equal parts, the same whatever the timing.",
-        rich_help_panel=_BATCH,
-    ),
-]
-ShardRows = Annotated[
-    int | None,
-    typer.Option(min=1, help="Samples of a shard. Default: chosen.", rich_help_panel=_BATCH),
-]
+
+
+@dataclass(frozen=True, slots=True)
+class DealKeys:
+    """Keys of `--deal`."""
+
+    how: Annotated[
+        Deal,
+        Key(
+            "dynamic: ranks lease shards and get rows in proportion to their speed; static: equal "
+            "parts, the same whatever the timing."
+        ),
+    ] = "dynamic"
+    shard_rows: Annotated[int | None, Key("samples of a shard. Default: chosen.", at_least=1)] = (
+        None
+    )
+
+
+DEAL: Final = StructuredOption("--deal", DealKeys, first="how")
+DealOption = Annotated[list[Given] | None, DEAL.option("How ranks share samples.", panel=_BATCH)]
 Seed = Annotated[
     int,
     typer.Option(
@@ -162,29 +171,28 @@ AcceptChange = Annotated[
         rich_help_panel=_SAVING,
     ),
 ]
-SaveEverySteps = Annotated[
-    int | None,
-    typer.Option(min=1, help="Steps between two checkpoints.", rich_help_panel=_SAVING),
-]
-SaveEvery = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SECONDS",
-        help="Seconds between two checkpoints.",
-        rich_help_panel=_SAVING,
-    ),
-]
-SaveOverhead = Annotated[
-    float,
-    typer.Option(
-        metavar="PART",
-        help="Without the two above: save the first step, then as often as this part of the time "
-        "allows; 0: only when the world changes and at the end.",
-        rich_help_panel=_SAVING,
-    ),
-]
-Keep = Annotated[
-    int, typer.Option(min=1, help="Checkpoints that are kept.", rich_help_panel=_SAVING)
+
+
+@dataclass(frozen=True, slots=True)
+class SaveKeys:
+    """Keys of `--save`."""
+
+    steps: Annotated[int | None, Key("steps between two checkpoints.", at_least=1)] = None
+    seconds: Annotated[float | None, Key("seconds between two checkpoints.")] = None
+    overhead: Annotated[
+        float,
+        Key(
+            "without the two above: save the first step, then as often as this part of the time "
+            "allows; 0: only when the world changes and at the end."
+        ),
+    ] = OVERHEAD
+    keep: Annotated[int, Key("checkpoints that are kept.", at_least=1)] = DEFAULT_KEEP
+
+
+SAVE: Final = StructuredOption("--save", SaveKeys)
+Save = Annotated[
+    list[Given] | None,
+    SAVE.option("When to save, as in seconds=600,keep=5.", panel=_SAVING),
 ]
 Events = Annotated[
     Path | None,
@@ -244,17 +252,13 @@ def train(
     steps: Steps = None,
     total_batch: TotalBatch = None,
     micro_batch: MicroBatch = None,
-    deal: DealOption = "dynamic",
-    shard_rows: ShardRows = None,
+    deal: DealOption = None,
     seed: Seed = 0,
     amp: AmpOption = "off",
     lr_policy: LrPolicyOption = "keep",
     checkpoint: Checkpoint = None,
     accept_change: AcceptChange = None,
-    save_every_steps: SaveEverySteps = None,
-    save_every: SaveEvery = None,
-    save_overhead: SaveOverhead = OVERHEAD,
-    keep: Keep = DEFAULT_KEEP,
+    save: Save = None,
     events: Events = None,
     id_log: IdLog = None,
     dry_run: DryRun = False,
@@ -274,6 +278,7 @@ def train(
     from .launch import nodes_of, read_launcher
 
     start = read_launcher(os.environ, socket.gethostname())
+    dealt, saving = DEAL.read(deal), SAVE.read(save)
     settings = TrainSettings(
         str(job_file.absolute()),
         job or job_file.stem,
@@ -286,13 +291,13 @@ def train(
         epochs,
         steps,
         seed,
-        deal,
-        shard_rows,
+        dealt.how,
+        dealt.shard_rows,
         _absolute(checkpoint),
-        save_every_steps,
-        save_every or None,
-        save_overhead,
-        keep,
+        saving.steps,
+        saving.seconds or None,
+        saving.overhead,
+        saving.keep,
         amp,
         lr_policy,
         hang,

@@ -99,7 +99,7 @@ class TrainSettings:
             raise UsageError(f"save_every_s must be above 0 seconds, not {self.save_every_s}")
         if not 0 <= self.save_overhead < 1:
             raise UsageError(
-                f"--save-overhead is a part of the time, from 0 to below 1, as 0.02 for 2 %, not"
+                f"--save overhead= is a part of the time, from 0 to below 1, as 0.02 for 2 %, not"
                 f" {self.save_overhead}"
             )
         if not self.hang_s > 0:

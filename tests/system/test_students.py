@@ -163,7 +163,7 @@ def test_missing_teachers_are_awaited_until_ctrl_c_or_for_as_long_as_stated(
 def test_a_kill_and_a_hang(tmp_path: Path, rng: random.Random) -> None:
     """Of a rank of two, each at a random step; the next step comes in time."""
     rows, epochs, hang_s = 480, 8, 6.0  # longer than a busy machine may hold a rank up
-    options = ("--ranks-per-node", 2, "--epochs", epochs, "--save-every-steps", 15)
+    options = ("--ranks-per-node", 2, "--epochs", epochs, "--save", "steps=15")
     environment = {"EDL_TEST_ROWS": str(rows)}
     with closing(Nodes(tmp_path, (*options, "--hang", hang_s), environment=environment)) as nodes:
         nodes.pace(0.02)
@@ -221,7 +221,7 @@ def test_ranks_of_a_node_killed_during_a_copy_leave_the_snapshot_before(tmp_path
     """The disk takes no checkpoint meanwhile: the snapshot in memory is all that there is."""
     job_file, rows = tmp_path / "job.py", 1200
     job_file.write_text(f"{JOB_FILE.read_text()}\n\n{LARGE}")
-    options = ("--ranks-per-node", 2, "--epochs", 1, "--save-every-steps", 2)
+    options = ("--ranks-per-node", 2, "--epochs", 1, "--save", "steps=2")
     environment = {"EDL_TEST_ROWS": str(rows)}
     place, aside = tmp_path / "checkpoints", tmp_path / "aside"
     with closing(Nodes(tmp_path, options, job_file, environment)) as nodes:
@@ -261,7 +261,7 @@ BATCH = 12
 @pytest.fixture
 def elastic(tmp_path: Path, redis: tuple[str, psutil.Process]) -> Iterator[Nodes]:
     """Nodes that meet at the Redis of the test."""
-    options = ("--redis", redis[0], "--save-every-steps", 50)
+    options = ("--redis", redis[0], "--save", "steps=50")
     with closing(Nodes(tmp_path, options)) as nodes:
         yield nodes
 
