@@ -31,10 +31,7 @@ def run(
     growing_cluster: options.GrowingCluster = False,
     coordinator: options.Coordinator = None,
     interval: options.Interval = _USUAL.interval_s,
-    max_load: options.MaxLoad = _USUAL.elastic.max_load,
-    freeze: options.Freeze = _USUAL.elastic.freeze_s,
-    place_within: options.PlaceWithin = _USUAL.place_within_s,
-    leader_elect: options.LeaderElect = True,
+    share: options.Share = None,
     lease_duration: options.LeaseDuration = 15,
     metrics_listen: options.MetricsListen = None,
     insecure: options.Insecure = False,
@@ -61,16 +58,17 @@ def run(
     # kopf logs each change, and during an outage each retry, which the loop logs once.
     logging.getLogger("kopf").setLevel(logging.CRITICAL)
     connection = connect(kubeconfig, context, namespace)
+    shared = options.SHARE.read(share)
     config = RunConfig(
         OperatorConfig(
             ALL_NAMESPACES if all_namespaces else connection.namespace,
             coordinator,
             interval,
-            _sharing(max_load, freeze),
+            _sharing(shared),
             growing_cluster,
-            place_within,
+            shared.place_within,
         ),
-        lease_duration if leader_elect else 0,
+        lease_duration,
         metrics_listen,
         insecure,
         client_security(tls_files(tls), token_file),
@@ -81,10 +79,10 @@ def run(
         run_operator(connection, config, stop)
 
 
-def _sharing(max_load: float, freeze_s: float) -> ElasticConfig:
+def _sharing(keys: options.ShareKeys) -> ElasticConfig:
     from ...runtime.errors import UsageError
 
     try:
-        return ElasticConfig(max_load=max_load, freeze_s=freeze_s)
+        return ElasticConfig(max_load=keys.max_load, freeze_s=keys.freeze)
     except ValueError as error:
-        raise UsageError(f"--max-load, --freeze: {error}") from None
+        raise UsageError(f"--share: {error}") from None

@@ -32,6 +32,8 @@ class OperatorConfig:
 
     def __post_init__(self) -> None:
         if not self.place_within_s >= 0:
-            raise UsageError(f"--place-within: expects 0 s or more, not {self.place_within_s}")
+            raise UsageError(
+                f"--share place-within: expects 0 s or more, not {self.place_within_s}"
+            )
         if not 0.05 <= self.interval_s <= 300:
             raise UsageError(f"--interval: expects 0.05 to 300 seconds, not {self.interval_s}")

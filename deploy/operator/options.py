@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from ...runtime.structured_option import Given, Key, StructuredOption
+from .config import OperatorConfig
+
+_USUAL: Final = OperatorConfig()
+
 _CLUSTER = "The cluster"
 _JOBS = "How jobs share"
-_LEAD = "Several operators"
 _METRICS = "Metrics and health"
 
 Namespace = Annotated[
@@ -76,48 +81,49 @@ Interval = Annotated[
         " a round at once; changes of machines do not.",
     ),
 ]
-MaxLoad = Annotated[
-    float,
-    typer.Option(
-        envvar="EDL_MAX_LOAD",
-        help="Share of the cluster's capacity that jobs and all other pods may use together.",
-        rich_help_panel=_JOBS,
-    ),
-]
-Freeze = Annotated[
-    float,
-    typer.Option(
-        envvar="EDL_FREEZE",
-        metavar="SECONDS",
-        help="A resized job keeps its number of nodes for so long, unless it has to make room.",
-        rich_help_panel=_JOBS,
-    ),
-]
-PlaceWithin = Annotated[
-    float,
-    typer.Option(
-        envvar="EDL_PLACE_WITHIN",
-        metavar="SECONDS",
-        help="A job does without nodes whose pods the cluster does not schedule within this time.",
-        rich_help_panel=_JOBS,
-    ),
-]
-LeaderElect = Annotated[
-    bool,
-    typer.Option(
-        "--leader-elect/--no-leader-elect",
-        help="Act only while holding the Lease edl-operator.",
-        rich_help_panel=_LEAD,
-    ),
+
+
+@dataclass(frozen=True, slots=True)
+class ShareKeys:
+    """Keys of `--share`."""
+
+    max_load: Annotated[
+        float,
+        Key(
+            "share of the cluster's capacity that jobs and all other pods may use together.",
+            "EDL_MAX_LOAD",
+        ),
+    ] = _USUAL.elastic.max_load
+    freeze: Annotated[
+        float,
+        Key(
+            "a resized job keeps its number of nodes for so many seconds, unless it has to make"
+            " room.",
+            "EDL_FREEZE",
+        ),
+    ] = _USUAL.elastic.freeze_s
+    place_within: Annotated[
+        float,
+        Key(
+            "a job does without nodes whose pods the cluster does not schedule within so many"
+            " seconds.",
+            "EDL_PLACE_WITHIN",
+        ),
+    ] = _USUAL.place_within_s
+
+
+SHARE: Final = StructuredOption("--share", ShareKeys)
+Share = Annotated[
+    list[Given] | None, SHARE.option("How jobs share the cluster, as in freeze=60.", panel=_JOBS)
 ]
 LeaseDuration = Annotated[
     int,
     typer.Option(
-        min=1,
+        min=0,
         envvar="EDL_LEASE_DURATION",
         metavar="SECONDS",
-        help="Another operator takes over if the leader does not renew the lease for so long.",
-        rich_help_panel=_LEAD,
+        help="Another operator takes over if the leader does not renew the Lease edl-operator "
+        "for so long; 0: act without one, as the only operator.",
     ),
 ]
 MetricsListen = Annotated[
