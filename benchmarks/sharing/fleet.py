@@ -32,8 +32,9 @@ def fleet(redis: str, folder: Path, *, mode: Mode, slots: int, freeze_s: float) 
         ProcessFailed: it does not start.
     """
     command = python_command(
-        "fleet", "edl", "agent", "jobs", "--slots", slots, "--mode", mode, "--freeze", freeze_s,
-        "--folder", folder / mode, "--redis", redis, log=folder / "fleet.log",
+        "fleet", "edl", "agent", "jobs", "--slots", slots,
+        "--share", f"mode={mode},freeze={freeze_s}", "--folder", folder / mode,
+        "--redis", redis, log=folder / "fleet.log",
     )  # fmt: skip
     process = start(command, echo=lambda line: log.debug("fleet: %s", line))
     try:

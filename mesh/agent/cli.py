@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,6 +19,7 @@ from ...proto.security.options import Tls, Tokens, server_security, tls_files
 from ...runtime.errors import UsageError
 from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
 from ...runtime.logs import configure_logging
+from ...runtime.structured_option import Given, Key, StructuredOption
 from ...runtime.supervise import end_with_parent
 from ..jobs.runner_cli import jobs
 from ..local import TeacherSpec
@@ -57,30 +60,46 @@ CacheFolder = Annotated[
         help="Folder for models.",
     ),
 ]
-CacheGib = Annotated[
-    float | None,
-    typer.Option(
-        "--cache-gib",
-        min=0.001,
-        help="Size limit of the models; the least recently used are removed. Default: none.",
-    ),
-]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheKeys:
+    """Keys of `--cache` of `edl agent`."""
+
+    folder: Annotated[
+        Path | None, Key("where they are. Default: ~/.cache/edl-dist/agent.", "EDL_CACHE")
+    ] = None
+    gib: Annotated[
+        float | None,
+        Key("size limit; the least recently used are removed. Default: none.", at_least=0.001),
+    ] = None
+
+
+CACHE: Final = StructuredOption("--cache", CacheKeys, first="folder")
+Cache = Annotated[list[Given] | None, CACHE.option("Fetched models.")]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadKeys:
+    """Keys of `--load`."""
+
+    cores: Annotated[
+        float | None,
+        Key("more CPU cores than this. Default: never.", "EDL_AGENT_LOAD"),
+    ] = None
+    quiet: Annotated[
+        float,
+        Key(
+            "seconds with less than half of that load before the machine is lent again.",
+            at_least=0,
+        ),
+    ] = 30.0
+
+
+LOAD: Final = StructuredOption("--load", LoadKeys, first="cores")
 Load = Annotated[
-    float | None,
-    typer.Option(
-        envvar="EDL_AGENT_LOAD",
-        rich_help_panel=_LENDING,
-        help="Give the machine back while other processes keep more CPU cores busy than this. "
-        "Default: never.",
-    ),
-]
-Quiet = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        rich_help_panel=_LENDING,
-        help="Seconds with less than half of that load before the machine is lent again.",
-    ),
+    list[Given] | None,
+    LOAD.option("Give the machine back while other processes keep busy:", panel=_LENDING),
 ]
 Ttl = Annotated[
     float,
@@ -147,20 +166,19 @@ Model = Annotated[
         rich_help_panel=_LOCAL, show_default=False, help="Model: a path, or module:function."
     ),
 ]
-Least = Annotated[
-    int,
-    typer.Option(
-        "--min",
-        min=0,
-        rich_help_panel=_LOCAL,
-        help="Least number of teachers, unless none is wanted.",
-    ),
-]
-Most = Annotated[
-    int | None,
-    typer.Option(
-        "--max", min=0, rich_help_panel=_LOCAL, help="Greatest number. Default: one per core."
-    ),
+
+
+@dataclass(frozen=True, slots=True)
+class TeachersKeys:
+    """Keys of `--teachers`."""
+
+    min: Annotated[int, Key("least number, unless none is wanted.", at_least=0)] = 0
+    max: Annotated[int | None, Key("greatest number. Default: one per core.", at_least=0)] = None
+
+
+TEACHERS: Final = StructuredOption("--teachers", TeachersKeys)
+Teachers = Annotated[
+    list[Given] | None, TEACHERS.option("Their number, as in max=4.", panel=_LOCAL)
 ]
 OptionsOfTeachers = Annotated[
     str,
@@ -181,16 +199,13 @@ def agent(
     local: Local = False,
     service: Service = "",
     model: Model = "",
-    min_: Least = 0,
-    max_: Most = None,
+    teachers: Teachers = None,
     teacher_options: OptionsOfTeachers = "",
     context: Mesh = None,
     machine: Name = None,
     devices: Devices = None,
-    cache: CacheFolder = None,
-    cache_gib: CacheGib = None,
+    cache: Cache = None,
     load: Load = None,
-    quiet: Quiet = 30.0,
     ttl: Ttl = 6.0,
     grace: Grace = 30.0,
     listen: Listen = DEFAULT_LISTEN,
@@ -226,7 +241,8 @@ def agent(
         except ValueError as error:
             raise UsageError(f"--teacher-options: {error}") from None
         spec = TeacherSpec(service, model, 1, 8, ttl, grace, words)
-        _run_local(spec, mesh, min_, max_, logs)
+        number = TEACHERS.read(teachers)
+        _run_local(spec, mesh, number.min, number.max, logs)
         return
     from ...proto.security import check_exposure
     from ...teacher.config import check_cores, parse_devices
@@ -235,7 +251,7 @@ def agent(
     from .lending import LendingConfig
     from .settings import AgentSettings, TeacherOptions
 
-    files = tls_files(tls)
+    files, kept, least = tls_files(tls), CACHE.read(cache), LOAD.read(load)
     security = server_security(files, tokens)
     check_exposure(listen.host, security, insecure, "a teacher of this machine")
     named = parse_devices(",".join(find_devices()) if devices is None else devices)
@@ -244,10 +260,10 @@ def agent(
         coordinator=mesh.coordinator,
         machine_id=machine or default_name(),
         devices=tuple(map(str, named)),
-        cache=(cache or cache_folder("agent")).expanduser().absolute(),
-        cache_bytes=None if cache_gib is None else round(cache_gib * (1 << 30)),
+        cache=(kept.folder or cache_folder("agent")).expanduser().absolute(),
+        cache_bytes=None if kept.gib is None else round(kept.gib * (1 << 30)),
         ttl_s=ttl,
-        lending=LendingConfig(load, quiet),
+        lending=LendingConfig(least.cores, least.quiet),
         teacher=TeacherOptions(str(listen), advertise, insecure, files, tokens, grace_s=grace),
         log_dir=logs,
     )
@@ -256,9 +272,9 @@ def agent(
 
 
 #: Parameters that only `edl agent --local` has, and those that only `edl agent` without it has.
-_OF_A_SERVICE: Final = ("service", "model", "min_", "max_", "teacher_options")
+_OF_A_SERVICE: Final = ("service", "model", "teachers", "teacher_options")
 _OF_A_MACHINE: Final = (
-    *("machine", "devices", "cache", "cache_gib", "load", "quiet", "listen", "advertise"),
+    *("machine", "devices", "cache", "load", "listen", "advertise"),
     *("insecure", "tls", "tokens"),
 )
 
@@ -268,7 +284,7 @@ def _check_mode(ctx: typer.Context, local: bool) -> None:
     other = _OF_A_MACHINE if local else _OF_A_SERVICE
     given = [name for name in other if source_of(ctx, name) == "COMMANDLINE"]
     if given:
-        options = ", ".join(f"--{name.strip('_').replace('_', '-')}" for name in given)
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(
             f"{options}: not with --local" if local else f"{options}: with --local only"
         )
@@ -301,10 +317,15 @@ def yield_(
     ] = False,
     machine: Name = None,
     cache: CacheFolder = None,
-    no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Return before the machine is free.")
-    ] = False,
-    grace: Grace = 30.0,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="Wait at most so long until the machine is free. Default: the agent's --grace, as"
+            " in EDL_GRACE, or 30, and some seconds more.",
+        ),
+    ] = None,
 ) -> None:
     """Give this machine back: its teacher is drained.
 
@@ -313,8 +334,8 @@ def yield_(
     """
     from .agent_directory import running_agents, wait_until_yielded
 
-    if end and (for_ or no_wait):
-        raise UsageError("--end has neither --for nor --no-wait")
+    if end and (for_ or wait is not None):
+        raise UsageError("--end has neither --for nor --wait")
     for_s = None if for_ is None else parse_time(for_)
     found = running_agents((cache or cache_folder("agent")).expanduser().absolute(), machine)
     for agent_ in found:
@@ -325,8 +346,10 @@ def yield_(
             agent_.request_yield(for_s)
     if end:
         return
-    if not no_wait:
-        wait_until_yielded(found, grace + _FREE_S, typer.echo)
+    if wait is None:
+        wait = float(os.environ.get("EDL_GRACE") or 30) + _FREE_S
+    if wait:
+        wait_until_yielded(found, wait, typer.echo)
 
 
 def parse_time(text: str) -> float:

@@ -97,7 +97,7 @@ class _Work:
         if known > self._room:
             raise ModelUnavailable(
                 f"the model at {self._url} takes {known:,} bytes, and there is room for "
-                f"{self._room:,} in {self._into.parent}: make room, raise --cache-gib, or name "
+                f"{self._room:,} in {self._into.parent}: make room, raise gib= of --cache, or name "
                 "another folder by --cache"
             )
         if not self.given_up.is_set():

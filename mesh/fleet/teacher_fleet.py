@@ -64,7 +64,7 @@ class LocalFleet:
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most:
             raise UsageError(
-                f"a fleet has at least --min and at most --max teachers, not {self.least} to"
+                f"a fleet has at least min and at most max teachers, not {self.least} to"
                 f" {self.most}"
             )
 

@@ -5,14 +5,50 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
 from ...coordinator.ops.options import Mesh, mesh_context
 from ...coordinator.options import Verbose
+from ...runtime.errors import UsageError
+from ...runtime.structured_option import Given, Key, StructuredOption
 from ...runtime.supervise import end_with_parent
+from ...scheduler.elastic_values import ElasticConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ShareKeys:
+    """Keys of `--share`."""
+
+    mode: Annotated[
+        Literal["elastic", "gang"],
+        Key("gang: a job has all of its nodes or none, to compare."),
+    ] = "elastic"
+    freeze: Annotated[
+        float,
+        Key(
+            "after a change, a job is not changed again for so many seconds to make shares fairer;"
+            " it still makes room for waiting jobs and reservations.",
+            at_least=0,
+        ),
+    ] = 30.0
+    max_load: Annotated[
+        float, Key("share of the slots that jobs may take, 0.01 to 1.", at_least=0.01)
+    ] = 1.0
+    yield_within: Annotated[
+        float,
+        Key(
+            "a node in a reserved slot is killed if it has not left within so many seconds.",
+            at_least=0,
+        ),
+    ] = 8.0
+
+
+SHARE: Final = StructuredOption("--share", ShareKeys)
+Share = Annotated[list[Given] | None, SHARE.option("How jobs share the slots, as in freeze=60.")]
 
 
 def jobs(
@@ -20,30 +56,7 @@ def jobs(
         int | None,
         typer.Option(min=1, max=4096, help="Nodes that run at a time. Default: one per core."),
     ] = None,
-    mode: Annotated[
-        Literal["elastic", "gang"],
-        typer.Option(help="gang: a job has all of its nodes or none, to compare."),
-    ] = "elastic",
-    freeze: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.0,
-            help="After a change, a job is not changed again for so long to make shares fairer; it"
-            " still makes room for waiting jobs and reservations.",
-        ),
-    ] = 30.0,
-    max_load: Annotated[
-        float, typer.Option(min=0.01, max=1.0, help="Share of the slots that jobs may take.")
-    ] = 1.0,
-    yield_within: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.0,
-            help="A node in a reserved slot is killed if it has not left within this time.",
-        ),
-    ] = 8.0,
+    share: Share = None,
     ttl: Annotated[
         float,
         typer.Option(
@@ -79,7 +92,6 @@ def jobs(
     from ...coordinator.queue import open_queue
     from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
     from ...runtime.logs import configure_logging
-    from ...scheduler.elastic_values import ElasticConfig
     from ..cores import available_cores
     from ..output_files import cache_folder
     from .runner import JobRunner
@@ -92,14 +104,15 @@ def jobs(
     cores = available_cores()
     count = slots or len(cores)
     host = socket.gethostname()
+    shared = SHARE.read(share)
     config = JobRunnerConfig(
         f"fleet-{os.getpid()}-{secrets.token_hex(3)}",
         host,
         mesh.coordinator,
         divide_cores(cores, count) if pin else ((),) * count,
         (folder or cache_folder("jobs") / mesh.queue).expanduser().absolute(),
-        ElasticConfig(mode=mode, max_load=max_load, freeze_s=freeze),
-        yield_within,
+        _elastic(shared),
+        shared.yield_within,
         ttl,
         tuple(filter(None, cards.split(","))),
     )
@@ -109,3 +122,10 @@ def jobs(
         stop_on_signals() as stop,
     ):
         JobRunner(board, trainings, config).run(stop)
+
+
+def _elastic(keys: ShareKeys) -> ElasticConfig:
+    try:
+        return ElasticConfig(mode=keys.mode, max_load=keys.max_load, freeze_s=keys.freeze)
+    except ValueError as error:
+        raise UsageError(f"--share: {error}") from None

@@ -178,11 +178,9 @@ def _teachers(name: str, service: ServiceSpec, tag: str, folder: Path) -> list[P
     common = (*place, "--grace", f"{service.grace_s:g}")
     late_s = service.grace_s + _MARGIN_S
     if service.teachers == "auto":
-        bounds: list[str] = []
-        if service.min_teachers is not None:
-            bounds += ["--min", str(service.min_teachers)]
-        if service.max_teachers is not None:
-            bounds += ["--max", str(service.max_teachers)]
+        named = {"min": service.min_teachers, "max": service.max_teachers}
+        given = ",".join(f"{key}={one}" for key, one in named.items() if one is not None)
+        bounds = ("--teachers", given) if given else ()
         spec = ProcessSpec(f"{name}-fleet", "teacher", name, late_s + _MARGIN_S, service.ready_s)
         more = ("--teacher-options", service.options) if options else ()
         argv = ("agent", "--local", *common, *bounds, *more)

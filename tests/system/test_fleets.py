@@ -44,7 +44,7 @@ class World:
 
     def fleet(self, slots: int = 2, *options: object) -> Process:
         """Start a runner; it may have to wait for the queue."""
-        words = ("agent", "jobs", "--slots", slots, "--freeze", 0, "--ttl", TTL_S)
+        words = ("agent", "jobs", "--slots", slots, "--share", "freeze=0", "--ttl", TTL_S)
         more = ("--folder", self.folder / "fleet", "--redis", self.url, *options)
         self.runners.append(start(python_command("fleet", "edl", *words, *more)))
         return self.runners[-1]
@@ -166,7 +166,7 @@ def test_a_runner_that_dies_takes_its_nodes_along_and_the_next_one_goes_on(world
 
 def test_a_reservation_takes_slots_back_also_from_who_does_not_leave(world: World) -> None:
     world.run_job("apply", "-f", world.file("kind", WORKS, min_nodes=1, max_nodes=2))
-    world.fleet(3, "--yield-within", 1)
+    world.fleet(3, "--share", "yield-within=1")
     world.reaches("kind", "running", 2)
     world.run_job("apply", "-f", world.file("deaf", STUBBORN, grace_s=600))
     world.reaches("deaf", "running", 1)
@@ -205,7 +205,16 @@ def test_a_fleet_follows_its_student_and_goes_with_it(stack: ExitStack) -> None:
     process = serve("--redis-port", 0, "--ttl", TTL_S, "--autoscale", scaling)
     stack.callback(process.stop)
     url = ready(process).url
-    words = ("agent", "--local", "--service", SERVICE, "--model", CHEAP, "--max", MOST)
+    words = (
+        "agent",
+        "--local",
+        "--service",
+        SERVICE,
+        "--model",
+        CHEAP,
+        "--teachers",
+        f"max={MOST}",
+    )
     teacher = shlex.join(["--micro-batch", str(PACED_ROWS), *paced(TEACHER_S)])
     options = ("--ttl", TTL_S, "--redis", url, "--grace", 2, "--teacher-options", teacher)
     fleet = start(python_command("fleet", "edl", *words, *options))

@@ -53,7 +53,7 @@ def of_up(_: LocalMesh, folder: Path) -> tuple[object, ...]:
 
 
 def of_local_agent(mesh: LocalMesh, _: Path) -> tuple[object, ...]:
-    service = ("--service", "killed", "--model", CHEAP, "--min", 1, "--max", 2)
+    service = ("--service", "killed", "--model", CHEAP, "--teachers", "min=1,max=2")
     options = " ".join(map(str, paced(0.01)))
     return "agent", "--local", *service, "--redis", mesh.url, "--teacher-options", options
 

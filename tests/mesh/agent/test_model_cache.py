@@ -118,7 +118,7 @@ def test_models_used_longest_ago_make_room_and_one_without_room_is_refused_befor
     os.utime(old / "models" / ("1" * 64), (1.0, 1.0))
     fetched(ModelCache(old, most_bytes=8000), deployment)
     assert set(left(old)) == {"2" * 64, content}
-    words = "room for 2,000 .*--cache-gib"
+    words = "room for 2,000 .*gib= of --cache"
     refuses(tmp_path, deployment, ModelUnavailable, words, most_bytes=2000)
     usage = shutil.disk_usage(tmp_path)._replace(free=100)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)

@@ -108,7 +108,7 @@ def test_teachers_that_cannot_be_started_so_end_the_fleet() -> None:
             ("--local", "--service", "a", "--model", "m", "--teacher-options", "'x"),
             "--teacher-options: No closing quotation",
         ),
-        (("--service", "a", "--max", 3), "--service, --max: with --local only"),
+        (("--service", "a", "--teachers", "max=3"), "--service, --teachers: with --local only"),
     ],
 )
 def test_options_of_the_other_mode_are_refused(options: tuple[object, ...], says: str) -> None:

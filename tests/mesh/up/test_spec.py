@@ -50,7 +50,7 @@ def test_teachers_get_what_the_mesh_says(tmp_path: Path) -> None:
         "a-1": f"teacher serve --service a {common} --teacher-id a-1 --threads 2",
         "a-2": f"teacher serve --service a {common} --teacher-id a-2 --threads 2",
         "b-fleet": "agent --local --service b --model net:make --redis redis://127.0.0.1:77"
-        " --grace 10 --min 1 --max 4 --teacher-options --ttl 3",
+        " --grace 10 --teachers min=1,max=4 --teacher-options --ttl 3",
     }
     assert commands(tmp_path, text)["coordinator"].endswith("--redis-port 0")
 
