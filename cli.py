@@ -121,6 +121,24 @@ _MOVED_OF: Final[dict[str, dict[str, str]]] = {
         "--leader-elect": "leave it out: it is the default",
         "--no-leader-elect": "it is --lease-duration 0 now",
     },
+    "bench": {
+        f"--{key}": f"it is --set {key}=... now"
+        for key in (
+            "teachers",
+            "students",
+            "seconds",
+            "data",
+            "download",
+            "seeds",
+            "task",
+            "framework",
+            "picture",
+        )
+    },
+    "store": {
+        "--temperature": "it is --form FORM,temperature=T now",
+        "--dense": "it is --form FORM,dense=on now",
+    },
     "context": {
         "--queue": "it is --jobs-on queue,queue=NAME now",
         "--kubeconfig": "it is --jobs-on kubernetes,kubeconfig=FILE now",
@@ -164,6 +182,7 @@ _MOVED_OF: Final[dict[str, dict[str, str]]] = {
         "--seconds": "leave it out: it ends after 60 s",
     },
     "profile": {
+        "--seconds": "it is --steps N,seconds=SECONDS now",
         "--student-device": "it is --student-on KIND,device=cpu:CORES now",
         "--teacher-device": "it is --teacher-on KIND,device=DEVICE now",
         "--rate": "it is --backend paced,rate=N now",

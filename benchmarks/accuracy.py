@@ -6,8 +6,8 @@ steady teachers; through a mesh in which teachers are killed (SIGKILL) and new o
 teachers, from the label store that the third way filled. The teacher learns from all labels, the
 students from few. Differences are compared seed by seed.
 
-The digits of scikit-learn are always available. `--data` names a folder that contains, at any
-depth, the four IDX files of MNIST (or `--download` lets Paddle fetch them), and reviews in
+The digits of scikit-learn are always available. `--set data=FOLDER` names a folder that contains, at
+any depth, the four IDX files of MNIST (or `--set download=on` lets Paddle fetch them), and reviews in
 `pos.txt` and `neg.txt`.
 """
 
@@ -93,7 +93,7 @@ def run(
 
 def _tasks(seeds: int, data: Path | None, *, quick: bool, download: bool) -> Iterator[Task]:
     if data is not None and not data.is_dir():
-        raise UsageError(f"--data: there is no folder {str(data)!r}")
+        raise UsageError(f"--set data=: there is no folder {str(data)!r}")
     found: list[Task | None] = [vision.digits(seeds, quick=quick)]
     folder = vision.download_mnist() if download else data
     if folder is not None:

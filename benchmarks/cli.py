@@ -10,22 +10,60 @@ import json
 import logging
 import pkgutil
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from ..runtime.errors import UsageError
+from ..runtime.structured_option import Given, Key, StructuredOption
 from .report import BenchmarkReport
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+#: Options of some benchmarks that are no keys of `--set`.
+_FLAGS: Final = ("simulate", "measure", "device")
 #: Devices of PyTorch, by its names.
 BenchDevice = Literal["cpu", "cuda"]
-_SIZES = "Sizes of `coordinator` and `assignment`"
-_ACCURACY = "Options of `accuracy`"
 _PAPER = "Options of `paper.NAME`, experiments of papers run again"
+
+
+@dataclass(frozen=True, slots=True)
+class SetKeys:
+    """Keys of `--set`; a benchmark refuses those that it does not have."""
+
+    teachers: Annotated[
+        int | None, Key("simulated teachers, of coordinator and assignment.", at_least=10)
+    ] = None
+    students: Annotated[
+        int | None, Key("simulated students, of coordinator and assignment.", at_least=1)
+    ] = None
+    seconds: Annotated[
+        float | None, Key("length of each phase, of coordinator and hostile.", at_least=5)
+    ] = None
+    data: Annotated[
+        Path | None,
+        Key(
+            "folder with MNIST's IDX files, and reviews in pos.txt and neg.txt, of accuracy.",
+            metavar="FOLDER",
+        ),
+    ] = None
+    download: Annotated[bool, Key("let Paddle fetch MNIST, of accuracy.")] = False
+    seeds: Annotated[
+        int | None, Key("students for each way of training, of accuracy.", at_least=2)
+    ] = None
+    task: Annotated[str | None, Key("only this task, of accuracy: digits, mnist or reviews.")] = (
+        None
+    )
+    framework: Annotated[
+        Literal["paddle", "torch"] | None, Key("framework of the students, of accuracy.")
+    ] = None
+    picture: Annotated[Path | None, Key("draw the results to it, as PNG, of accuracy.")] = None
+
+
+SET: Final = StructuredOption("--set", SetKeys)
 
 
 def bench(
@@ -46,53 +84,9 @@ def bench(
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 1 if a goal does not hold.")
     ] = False,
-    teachers: Annotated[
-        int | None,
-        typer.Option(min=10, help="Number of simulated teachers.", rich_help_panel=_SIZES),
-    ] = None,
-    students: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of simulated students.", rich_help_panel=_SIZES),
-    ] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            min=5,
-            help="Length of each phase of `coordinator` or `hostile`.",
-            rich_help_panel=_SIZES,
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder with MNIST's IDX files, and reviews in pos.txt and neg.txt.",
-            rich_help_panel=_ACCURACY,
-        ),
-    ] = None,
-    download: Annotated[
-        bool,
-        typer.Option("--download", help="Let Paddle fetch MNIST.", rich_help_panel=_ACCURACY),
-    ] = False,
-    seeds: Annotated[
-        int | None,
-        typer.Option(min=2, help="Students for each way of training.", rich_help_panel=_ACCURACY),
-    ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            help="Run only this task: digits, mnist or reviews.", rich_help_panel=_ACCURACY
-        ),
-    ] = None,
-    framework: Annotated[
-        Literal["paddle", "torch"] | None,
-        typer.Option(help="Framework of the students.", rich_help_panel=_ACCURACY),
-    ] = None,
-    picture: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Draw the results to FILE, as PNG.", rich_help_panel=_ACCURACY
-        ),
+    set_: Annotated[
+        list[Given] | None,
+        SET.option("Sizes of a benchmark, as in teachers=1000,students=100."),
     ] = None,
     simulate: Annotated[
         bool,
@@ -126,14 +120,9 @@ def bench(
         return
     if json_file is not None and not json_file.parent.is_dir():  # before minutes of work
         raise UsageError(f"there is no directory {json_file.parent} to write {json_file.name} to")
-    options: dict[str, Any] = {"teachers": teachers, "students": students, "seconds": seconds}
+    options = asdict(SET.read(set_))
     options |= {
-        "data": data,
-        "seeds": seeds,
-        "picture": picture,
-        "task": task,
-        "framework": framework,
-        "download": download or None,
+        "download": options["download"] or None,
         "simulate": simulate or None,
         "measure": measure or None,
         "device": device,
@@ -163,8 +152,13 @@ def run(name: str, *, quick: bool = False, **sizes: Any) -> BenchmarkReport:
     if name not in known:
         raise UsageError(f"there is no benchmark {name!r}; there are: {', '.join(known)}")
     measure = _reproduction(name) or importlib.import_module(f".{name}", __package__).run
-    for size in sizes.keys() - inspect.signature(measure).parameters.keys():
-        raise UsageError(f"the benchmark {name!r} has no --{size}")
+    known_sizes = inspect.signature(measure).parameters.keys() - {"quick"}
+    for size in sizes.keys() - known_sizes:
+        flag = f"--{size}" if size in _FLAGS else f"--set {size}="
+        has = ", ".join(
+            f"--{one}" if one in _FLAGS else f"--set {one}=" for one in sorted(known_sizes)
+        )
+        raise UsageError(f"the benchmark {name!r} has no {flag}; it has: {has or 'none'}")
     report: BenchmarkReport = measure(quick=quick, **sizes)
     return report
 

@@ -153,7 +153,10 @@ def test_a_table_with_many_gaps_has_a_line_for_each_cell() -> None:
         (["paper.table2", "--measure"], "run it with --simulate"),
         (["paper.nope", "--simulate"], r"no benchmark 'paper.nope'; .*paper\.table1"),
         (["ledger", "--simulate"], "'ledger' has no --simulate"),
-        (["paper.table2", "--simulate", "--teachers", "12"], "has no --teachers"),
+        (
+            ["paper.table2", "--simulate", "--set", "teachers=12"],
+            "has no --set teachers=; it has: --device, --measure, --simulate",
+        ),
     ],
 )
 def test_options_that_cannot_be_combined_are_refused(arguments: list[str], message: str) -> None:
