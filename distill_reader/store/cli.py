@@ -6,12 +6,14 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from ...runtime.errors import StoreUnavailable
+from ...runtime.structured_option import Given, Key, StructuredOption
 
 if TYPE_CHECKING:
     from .database import Database
@@ -26,6 +28,18 @@ Where = Annotated[
     str, typer.Argument(metavar="PATH", help="Of the file, as in LabelStore(PATH, max_bytes).")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclass(frozen=True, slots=True)
+class FormKeys:
+    """Keys of `--form`."""
+
+    form: Annotated[str, Key("float32, bfloat16, float16 or topk:K; by default as stored.")] = ""
+    temperature: Annotated[float | None, Key("softmax of logits at this temperature.")] = None
+    dense: Annotated[bool, Key("all classes of top-k, in float32.")] = False
+
+
+FORM: Final = StructuredOption("--form", FormKeys, first="form")
 
 
 @app.command()
@@ -91,12 +105,8 @@ def export(
         str, typer.Option(metavar="ID", help="Of the model; required if there are several.")
     ] = "",
     form: Annotated[
-        str, typer.Option(help="float32, bfloat16, float16 or topk:K; by default as stored.")
-    ] = "",
-    temperature: Annotated[
-        float | None, typer.Option(help="Softmax of logits at this temperature.")
+        list[Given] | None, FORM.option("Form of the labels, as in topk:8,temperature=2.")
     ] = None,
-    dense: Annotated[bool, typer.Option("--dense", help="All classes, in float32.")] = False,
     rows_per_file: Annotated[int, typer.Option(min=1, help="Rows of one .npz.")] = 10_000,
     as_json: AsJson = False,
 ) -> None:
@@ -110,9 +120,10 @@ def export(
     from .exporting import ExportRequest, content_of, inventory_of
     from .exporting import export as write_all
 
-    asked = LabelForm.parse(form or None, temperature)
+    keys = FORM.read(form)
+    asked = LabelForm.parse(keys.form or None, keys.temperature)
     with Database(path) as database:
-        options = ExportRequest(content_of(database, content), asked, dense, rows_per_file)
+        options = ExportRequest(content_of(database, content), asked, keys.dense, rows_per_file)
         with _progress("exporting", inventory_of(database).rows) as on:
             exported = write_all(database, folder, options, on)
     if as_json:

@@ -125,7 +125,7 @@ def test_export_as_kept(path: str, tmp_path: Path) -> None:
 
 
 def test_export_in_a_form_skips_what_cannot_have_it(path: str, tmp_path: Path) -> None:
-    index = json_of(app, "export", path, tmp_path / "out", "--form", "topk:7", "--dense")
+    index = json_of(app, "export", path, tmp_path / "out", "--form", "topk:7,dense=on")
     assert (index["rows"], index["skipped"]) == (600, 10)
     form = LabelForm.parse("topk:7")
     assert form is not None
