@@ -53,10 +53,20 @@ Batch = Annotated[
     int | None,
     typer.Option(min=1, help="Rows of a student's batch, if the feed is a data set."),
 ]
-Steps = Annotated[int, typer.Option(min=5, help="Steps of the student that are timed.")]
-Seconds = Annotated[
-    float, typer.Option(min=0, help="Seconds after which no further step of a model begins.")
-]
+
+
+@dataclass(frozen=True, slots=True)
+class StepsKeys:
+    """Keys of `--steps`."""
+
+    count: Annotated[int, Key("steps of the student that are timed.", at_least=5)] = 30
+    seconds: Annotated[
+        float, Key("after so many, no further step of a model begins.", at_least=0)
+    ] = 60.0
+
+
+STEPS: Final = StructuredOption("--steps", StepsKeys, first="count")
+Steps = Annotated[list[Given] | None, STEPS.option("How long to measure.")]
 
 
 def profile(
@@ -67,8 +77,7 @@ def profile(
     student_on: StudentOn = None,
     teacher_on: TeacherOn = None,
     batch: Batch = None,
-    steps: Steps = 30,
-    seconds: Seconds = 60.0,
+    steps: Steps = None,
     backend: Backend = None,
 ) -> None:
     """Time a job's step and its teacher on this machine, for 'edl plan'.
@@ -85,12 +94,14 @@ def profile(
     if job is not None and step is not None:
         raise UsageError("--step is for a training without a job file: omit --job")
     check_writable(out)
+    by, length = BACKEND.read(backend), STEPS.read(steps)
     student, teacher = STUDENT_ON.read(student_on), TEACHER_ON.read(teacher_on)
     timed = step or (None if job is None else str(job))
-    timings = None if timed is None else _student(timed, batch, steps, seconds, student.device)
+    timings = None
+    if timed is not None:
+        timings = _student(timed, batch, length.count, length.seconds, student.device)
     rows = batch if timings is None else timings.rows
-    by = BACKEND.read(backend)
-    bench = None if model is None else _teacher(model, rows, seconds, teacher.device, by)
+    bench = None if model is None else _teacher(model, rows, length.seconds, teacher.device, by)
     found = _profile(timings, bench, rows, (student.kind, teacher.kind))
     write(out, found, "measured by `edl profile`; a job description names it under `profiles`")
     for line in _lines(found):

@@ -74,9 +74,9 @@ def test_a_real_step_and_an_emulated_teacher(tmp_path: Path) -> None:
     job, out = tmp_path / "job.py", tmp_path / "profile.yaml"
     more = "label_form='topk:3', teacher_temperature=2.0, temperature=2.0"
     job.write_text(JOB.format(loss="topk", more=more))
-    student = ("--job", job, "--out", out, "--steps", 6)
+    student = ("--job", job, "--out", out, "--steps", "6,seconds=0.5")
     teacher = ("--model", "edl.benchmarks.teachers.models:cheap", "--backend", "paced,rate=1000")
-    pace = ("--seconds", 0.5, "--teacher-on", "p4")
+    pace = ("--teacher-on", "p4")
     output_of(command_line("profile"), "profile", *student, *teacher, *pace)
     found = read(out, Profile)
     assert (found.batch, found.samples, found.sample_bytes) == (8, 24, 256)
