@@ -82,6 +82,7 @@ _MOVED: Final = {
     "--host": _LISTEN,
     "--port": _LISTEN,
     "--log-format": "set EDL_LOG_FORMAT=json",
+    "--verbose": "set EDL_LOG_LEVEL=debug",
     "--tls-ca": _TLS,
     "--tls-cert": _TLS,
     "--tls-key": _TLS,
@@ -177,6 +178,7 @@ _MOVED_OF: Final[dict[str, dict[str, str]]] = {
             for key in ("every", "test-every", "timeout", "rows")
         },
         "--beat-relay": "the agent sets EDL_BEAT_RELAY",
+        "--output-kind": "it is --output NAME=KIND now",
         "--samples": "it is --canary FILE,samples=FILE.npz now",
         "--tolerance": "it is --canary FILE,tolerance=SHARE now",
         "--seconds": "leave it out: it ends after 60 s",

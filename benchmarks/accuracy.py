@@ -6,9 +6,9 @@ steady teachers; through a mesh in which teachers are killed (SIGKILL) and new o
 teachers, from the label store that the third way filled. The teacher learns from all labels, the
 students from few. Differences are compared seed by seed.
 
-The digits of scikit-learn are always available. `--set data=FOLDER` names a folder that contains, at
-any depth, the four IDX files of MNIST (or `--set download=on` lets Paddle fetch them), and reviews in
-`pos.txt` and `neg.txt`.
+The digits of scikit-learn are always available. `--set data=FOLDER` names a folder that contains,
+at any depth, the four IDX files of MNIST (or `--set download=on` lets Paddle fetch them), and
+reviews in `pos.txt` and `neg.txt`.
 """
 
 from __future__ import annotations

@@ -46,7 +46,6 @@ def serve(
     probe: options.Probe = None,
     insecure: options.Insecure = False,
     autoscale: options.Autoscale = None,
-    verbose: options.Verbose = False,
 ) -> None:
     """Run a service manager, and a Redis unless --redis names one, until SIGTERM or Ctrl-C.
 
@@ -54,7 +53,7 @@ def serve(
     takes over if it dies. All need the same --ttl and --autoscale.
     """
     end_with_parent()
-    configure_logging(verbose)
+    configure_logging()
     open_all_descriptors()
     quiet_grpc()
     from .serve import ServeConfig

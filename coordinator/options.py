@@ -243,4 +243,3 @@ PasswordFile = Annotated[
     list[Given] | None,
     PASSWORD_FILE.option("Files with the passwords, as in teacher=FILE,reader=FILE."),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Log debug records and show tracebacks.")]

@@ -174,7 +174,7 @@ def check_form(
         raise RequestRefused(
             f"output {name!r} is neither logits nor probabilities over classes, so a temperature"
             f" has no meaning: ask for it without, or start its teacher with"
-            f" --output-kind {name}=logits if it is"
+            f" --output {name}=logits if it is"
         )
     if len(shape) < 2 or shape[-1] == 0:
         raise RequestRefused(f"output {name!r} has shape {list(shape)}, no classes for {what}")

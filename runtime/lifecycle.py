@@ -197,8 +197,8 @@ def run_cli(
     """Run a command line and end the process with an exit code that fits the result.
 
     An error is one line on stderr. Exit codes: that of an EdlError; 2 for a misuse of the command
-    line; 130 for Ctrl-C; 1 for other errors. With EDL_DEBUG set, or `--verbose` among the
-    arguments, the traceback is shown as well.
+    line; 130 for Ctrl-C; 1 for other errors. With EDL_DEBUG set, or
+    EDL_LOG_LEVEL=debug, the traceback is shown as well.
 
     Args:
         app: the command line, or a function that creates it. Errors in that function, as of its
@@ -207,7 +207,8 @@ def run_cli(
         moved: options of older versions, and their replacements.
     """
     write_whole_lines()
-    debug = bool(os.environ.get("EDL_DEBUG")) or "--verbose" in sys.argv[1:]
+    level = os.environ.get("EDL_LOG_LEVEL", "").lower()
+    debug = bool(os.environ.get("EDL_DEBUG")) or level == "debug"
     try:
         sys.exit(_invoke(app, name))
     except (Exception, KeyboardInterrupt) as error:

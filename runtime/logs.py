@@ -21,7 +21,7 @@ from .standard_streams import escape_control_characters
 
 #: "text" or "json"; processes that this one starts inherit it.
 FORMAT_VARIABLE: Final = "EDL_LOG_FORMAT"
-#: "debug", "info", ...: level of processes without an option for it, such as a reader's engine.
+#: "debug", "info", ...: level of every process of ours.
 LEVEL_VARIABLE: Final = "EDL_LOG_LEVEL"
 #: Keys for subjects of a record. A request is "STUDENT#NUMBER", with the number that the student
 #: gave; batches are the student's numbers of batches.
@@ -43,24 +43,27 @@ class Fields(dict[str, object]):
         return json.dumps(self)
 
 
-def configure_logging(verbose: bool = False) -> None:
-    """Log to stderr; only the main functions of processes call this.
+def configure_logging() -> None:
+    """Log to stderr, as `EDL_LOG_LEVEL` and `EDL_LOG_FORMAT` say.
 
-    Args:
-        verbose: show our debug records and tracebacks of exceptions.
+    Only the main functions of processes call this. At level debug, exceptions have tracebacks.
 
     Raises:
         UsageError: `EDL_LOG_FORMAT` is neither "text" nor "json".
     """
     if (log_format := os.environ.get(FORMAT_VARIABLE, "")) not in ("", "text", "json"):
         raise UsageError(f"{FORMAT_VARIABLE} expects text or json, got {log_format!r:.40}")
-    level = logging.DEBUG if verbose else _level()
-    tracebacks = level <= logging.DEBUG
+    level, tracebacks = _level(), shows_debug()
     handler = logging.StreamHandler()
     handler.setFormatter(_Json(tracebacks) if is_json() else _OneLine(tracebacks))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in _VERBOSE_LIBRARIES:
         logging.getLogger(name).setLevel(logging.INFO)
+
+
+def shows_debug() -> bool:
+    """Return whether debug records and tracebacks are shown."""
+    return _level() <= logging.DEBUG
 
 
 def is_json() -> bool:

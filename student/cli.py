@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from ..coordinator.options import Verbose
 from ..runtime.lifecycle import stop_on_signals
 from ..runtime.logs import add_log_fields, configure_logging, is_json
 from ..runtime.structured_option import Given, Key, StructuredOption
@@ -262,7 +261,6 @@ def train(
     events: Events = None,
     id_log: IdLog = None,
     dry_run: DryRun = False,
-    verbose: Verbose = False,
 ) -> None:
     """Train JOB.py: this command is one node; start it on others for them to join.
 
@@ -311,7 +309,7 @@ def train(
         for line in plan(settings):
             typer.echo(line)
         return
-    configure_logging(verbose)
+    configure_logging()
     add_log_fields(job=settings.job)
     outcome = _supervise(settings, start, host)
     figures = "".join(f"  {name} {value:.6g}" for name, value in outcome.metrics.items())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ..coordinator.options import DEFAULT_LISTEN, Verbose
+from ..coordinator.options import DEFAULT_LISTEN
 from ..proto.security import options as credentials
 from ..runtime import supervise
 from ..runtime.errors import UsageError
@@ -88,7 +88,6 @@ def fingerprint(
     preprocess: options.Preprocess = None,
     declared: options.Inputs = None,
     declared_outputs: options.Outputs = None,
-    output_kind: options.OutputKinds = None,
     canary: Canary = None,
     as_json: AsJson = False,
 ) -> None:
@@ -110,7 +109,6 @@ def fingerprint(
         preprocess=preprocess,
         inputs=declared,
         outputs=declared_outputs,
-        output_kind=output_kind,
         self_test=written.samples is None,  # the user's samples test more
     )
     facts = run_offline(
@@ -230,7 +228,6 @@ def serve(
     batch: options.Batch = None,
     declared: options.Inputs = None,
     outputs: options.Outputs = None,
-    output_kind: options.OutputKinds = None,
     backend: options.Backend = None,
     engine: options.Engine = None,
     precision: options.Precision = "fp32",
@@ -253,11 +250,10 @@ def serve(
     metrics_listen: options.MetricsListen = None,
     tls: credentials.Tls = None,
     tokens: credentials.Tokens = None,
-    verbose: Verbose = False,
 ) -> None:
     """The command; its help is `options.SERVE`."""
     supervise.end_with_parent()
-    configure_logging(verbose)
+    configure_logging()
     open_all_descriptors()
     from ..proto.arena import tune_allocator
     from .config import (
@@ -295,7 +291,6 @@ def serve(
             rate=chosen.rate,
             self_test=not no_self_test,
             canary=canary,
-            output_kind=output_kind,
         ),
         server=ServerConfig(
             listen.host,

@@ -120,15 +120,25 @@ PRECISIONS: Final = ("fp32", "bf16")
 SLOTS_PER_DEVICE: Final = 4
 
 
-def parse_output_kind(text: str) -> tuple[str, OutputKind]:
-    """Parse "NAME=KIND" ("probs=probabilities"); raises UsageError."""
-    name, _, value = text.rpartition("=")
+def parse_output(text: str) -> tuple[TensorSpec | None, tuple[str, OutputKind] | None]:
+    """Parse NAME:DATATYPE:DIMS, NAME=KIND ("probs=probabilities") or NAME:DATATYPE:DIMS=KIND.
+
+    Returns:
+        The declared output, and its name with its kind; None for what is not given.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    head, equals, value = text.rpartition("=")
+    if not equals or ":" in value:
+        return TensorSpec.parse(text), None
     kind = next((one for one in OUTPUT_KINDS if one == value), None)
-    if not name or kind is None:
+    if not head or kind is None:
         raise UsageError(
-            f"--output-kind {text!r}: write NAME=KIND, with KIND one of {', '.join(OUTPUT_KINDS)}"
+            f"--output {text!r}: write NAME=KIND, with KIND one of {', '.join(OUTPUT_KINDS)}"
         )
-    return name, kind
+    spec = TensorSpec.parse(head) if ":" in head else None
+    return spec, (spec.name if spec else head, kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,17 +220,17 @@ class PredictorConfig:
         inputs: Sequence[str] | None = None,
         outputs: Sequence[str] | None = None,
         preprocess: Sequence[str] | None = None,
-        output_kind: Sequence[str] | None = None,
         **others: Any,
     ) -> Self:
         """Create settings from options of a command; `others` are attributes. Raises UsageError."""
+        declared = [parse_output(text) for text in outputs or ()]
         return cls(
             model,
             micro_batch=parse_micro_batch(micro_batch),
             inputs=tuple(map(TensorSpec.parse, inputs or ())),
-            outputs=tuple(map(TensorSpec.parse, outputs or ())),
+            outputs=tuple(spec for spec, _ in declared if spec is not None),
             preprocess=tuple(preprocess or ()),
-            output_kinds=tuple(map(parse_output_kind, output_kind or ())),
+            output_kinds=tuple(kind for _, kind in declared if kind is not None),
             **others,
         )
 

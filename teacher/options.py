@@ -137,18 +137,11 @@ Outputs = Annotated[
     _model(
         None,
         "An output as NAME:DATATYPE:DIMS, for a factory or TorchScript: only what is named "
-        "here is served, and it is not looked for by a trial run. Repeat it for each output.",
+        "so is served, and it is not looked for by a trial run. Or NAME=KIND, or both: what its "
+        "numbers are, logits, probabilities, log-probabilities or other (as of a sigmoid). "
+        "Default: what the self-test finds. Repeat it for each output.",
         "--output",
-    ),
-]
-OutputKinds = Annotated[
-    list[str] | None,
-    _model(
-        None,
-        "What the numbers of an output are: logits, probabilities, log-probabilities or other "
-        "(as of a sigmoid). Default: what the self-test finds. Repeat it for each output.",
-        "--output-kind",
-        metavar="NAME=KIND",
+        metavar="NAME\\[:DATATYPE:DIMS]\\[=KIND]",
     ),
 ]
 

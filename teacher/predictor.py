@@ -91,7 +91,7 @@ def _check_outputs(kinds: Sequence[tuple[str, str]], spec: ModelSpec) -> None:
     known = [tensor.name for tensor in spec.outputs]
     for name, kind in kinds:
         if name not in known:
-            raise ModelError(f"--output-kind {name}={kind}: the model's outputs are {known}")
+            raise ModelError(f"--output {name}={kind}: the model's outputs are {known}")
 
 
 def open_model(config: PredictorConfig, on_progress: Callable[[str], None]) -> Backend:

@@ -6,7 +6,6 @@ import logging
 
 import typer
 
-from ...coordinator.options import Verbose
 from ...proto.security.options import Tls, TokenFile, client_security, tls_files
 from ...scheduler.elastic_values import ElasticConfig
 from . import options
@@ -37,7 +36,6 @@ def run(
     insecure: options.Insecure = False,
     tls: Tls = None,
     token_file: TokenFile = None,
-    verbose: Verbose = False,
 ) -> None:
     """Reconcile TeacherServices and DistillJobs until SIGTERM or Ctrl-C.
 
@@ -53,7 +51,7 @@ def run(
     from .run import RunConfig
     from .run import run as run_operator
 
-    configure_logging(verbose)
+    configure_logging()
     quiet_grpc()
     # kopf logs each change, and during an outage each retry, which the loop logs once.
     logging.getLogger("kopf").setLevel(logging.CRITICAL)

@@ -56,7 +56,7 @@ def _are_probabilities(name: str, label: Array, forms: LabelForms, kind: str) ->
     if kind == "other":
         raise UsageError(
             f"output {name!r} cannot be averaged, as its teachers publish that it is neither logits"
-            " nor probabilities: name another by fetches, or start them with --output-kind"
+            " nor probabilities: name another by fetches, or start them with --output NAME=KIND"
         )
     if form is not None and form.k:
         return False  # top-k of probabilities arrives as logarithms

@@ -279,7 +279,7 @@ def _contradiction(spec: TensorSpec, form: LabelForm | None, stated: SoftLabelIs
     return (
         f"output {spec.name!r} is {spec.kind}, and soft_label_is says {stated}: serve a model that"
         f" gives {stated}, or change soft_label_is and the loss to {spec.kind} (DistillLoss knows"
-        f" both kinds); if the output is {stated}, start the teacher with --output-kind"
+        f" both kinds); if the output is {stated}, start the teacher with --output"
         f" {spec.name}={stated}"
     )
 

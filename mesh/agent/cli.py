@@ -14,7 +14,7 @@ import typer
 
 from ...coordinator.contexts import MeshContext
 from ...coordinator.ops.options import Mesh, mesh_context, quiet_grpc, source_of
-from ...coordinator.options import DEFAULT_LISTEN, LISTEN, ListenAddress, Verbose
+from ...coordinator.options import DEFAULT_LISTEN, LISTEN, ListenAddress
 from ...proto.security.options import Tls, Tokens, server_security, tls_files
 from ...runtime.errors import UsageError
 from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
@@ -214,7 +214,6 @@ def agent(
     tls: Tls = None,
     tokens: Tokens = None,
     logs: Logs = None,
-    verbose: Verbose = False,
 ) -> None:
     """Lend this machine to the mesh: it registers and runs a teacher of a service that needs one.
 
@@ -231,7 +230,7 @@ def agent(
         end_with_parent(grace + 10.0)
     else:
         end_with_parent()
-    configure_logging(verbose)
+    configure_logging()
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
     mesh = mesh_context(context)

@@ -12,7 +12,6 @@ from typing import Annotated, Final, Literal
 import typer
 
 from ...coordinator.ops.options import Mesh, mesh_context
-from ...coordinator.options import Verbose
 from ...runtime.errors import UsageError
 from ...runtime.structured_option import Given, Key, StructuredOption
 from ...runtime.supervise import end_with_parent
@@ -78,7 +77,6 @@ def jobs(
         typer.Option(help="For logs, and checkpoints without a folder. Default: in the cache."),
     ] = None,
     context: Mesh = None,
-    verbose: Verbose = False,
 ) -> None:
     """Run the jobs of a queue on this machine: start, scale and stop their nodes.
 
@@ -98,7 +96,7 @@ def jobs(
     from .slots import JobRunnerConfig, divide_cores
 
     end_with_parent()
-    configure_logging(verbose)
+    configure_logging()
     open_all_descriptors()
     mesh = mesh_context(context)
     cores = available_cores()

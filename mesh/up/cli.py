@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...coordinator.options import Verbose
 from ..output_files import cache_folder
 
 if TYPE_CHECKING:
@@ -51,7 +50,6 @@ def up(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the commands; start nothing.")
     ] = False,
-    verbose: Verbose = False,
 ) -> None:
     """Start a mesh and keep it running: its coordinator, then teachers, then students.
 
@@ -70,14 +68,13 @@ def up(
             typer.echo(line)
         return
     end_with_parent()
-    configure_logging(verbose)
+    configure_logging()
     open_all_descriptors()
     if detach:
         options = [
             *(["--logs", str(mesh.logs)] if logs is not None else []),
             *(["--keep"] if keep else []),
             *(["--follow"] if follow else []),
-            *(["--verbose"] if verbose else []),
             *(["--", *names] if names else []),
         ]
         _in_background(mesh, options)

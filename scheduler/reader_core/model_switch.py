@@ -245,7 +245,7 @@ class LabelKinds:
                     f"it publishes that output {one.output!r} is {one.kind}, but other teachers of"
                     f" its service published {known.kind}, and the labels of this stream are read"
                     " as that. If this teacher is wrong, restart it with"
-                    f" --output-kind {one.output}=KIND. If the others are wrong, restart them with"
+                    f" --output {one.output}=KIND. If the others are wrong, restart them with"
                     " it, and then the training"
                 )
         for one in published:

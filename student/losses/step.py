@@ -125,7 +125,7 @@ class StepLoss:
             raise UsageError(
                 f"loss={distill.loss!r} compares distributions, and the teachers publish that their"
                 f" output {name!r} is neither logits nor probabilities: take loss='mse', another"
-                f" output, or start them with --output-kind {name}=logits if it is logits"
+                f" output, or start them with --output {name}=logits if it is logits"
             )
         if kind and kind != "other":
             self._published = "probabilities" if kind == "probabilities" else "logits"

@@ -151,6 +151,7 @@ _FLAGS: Final = {
     "self_test": "--no-self-test",
     "batching": "--batch",
     "outputs": "--output",
+    "output_kinds": "--output",
     "max_message_bytes": "--limit message-mib=",
     "max_calls": "--limit calls=",
     "max_calls_per_peer": "--limit calls-per-peer=",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ...coordinator.options import DEFAULT_LISTEN, LISTEN, ListenAddress, Verbose
+from ...coordinator.options import DEFAULT_LISTEN, LISTEN, ListenAddress
 from ...proto.security import options as credentials
 from ...runtime import supervise
 from ...runtime.lifecycle import stop_on_signals
@@ -190,11 +190,10 @@ def register(
     tls: credentials.Tls = None,
     tokens: credentials.Tokens = None,
     token_file: credentials.TokenFile = None,
-    verbose: Verbose = False,
 ) -> None:
     """The command; its help is `REGISTER`."""
     supervise.end_with_parent()
-    configure_logging(verbose)
+    configure_logging()
     from ...proto.datatypes import TensorSpec
     from ...scheduler.admission import HealthCheckSettings
     from .config import RegisterConfig

@@ -31,7 +31,7 @@ CLI = """
     }
 
     @app.command()
-    def fail(error: str, verbose: bool = False) -> None:
+    def fail(error: str) -> None:
         raise errors[error]
 
     @app.command()
@@ -91,7 +91,10 @@ def test_command_line_prints_one_line_and_exits_with_its_code(
 
 @pytest.mark.parametrize(
     ("args", "env"),
-    [(["fail", "defect"], {"EDL_DEBUG": "1"}), (["fail", "unavailable", "--verbose"], {})],
+    [
+        (["fail", "defect"], {"EDL_DEBUG": "1"}),
+        (["fail", "unavailable"], {"EDL_LOG_LEVEL": "debug"}),
+    ],
 )
 def test_the_traceback_is_shown_when_asked_for(args: list[str], env: dict[str, str]) -> None:
     lines = run(*args, **env).tail(100)

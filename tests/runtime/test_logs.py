@@ -14,9 +14,9 @@ from edl.runtime.supervise import Process, python_command, start
 from edl.tests.runtime.programs import WAIT_S, python
 
 PROGRAM = """
-    import logging, sys
+    import logging
     from edl.runtime.logs import Fields, add_log_fields, configure_logging, tell
-    configure_logging("verbose" in sys.argv)
+    configure_logging()
     add_log_fields(job="digits")
     log = logging.getLogger("edl.x")
     log.debug("detail")
@@ -33,8 +33,8 @@ PROGRAM = """
 """
 
 
-def logged(*argv: str, **env: str) -> list[str]:
-    process = start(python(PROGRAM, *argv, env=env))
+def logged(**env: str) -> list[str]:
+    process = start(python(PROGRAM, env=env))
     process.wait(WAIT_S)
     return process.tail()
 
@@ -46,7 +46,7 @@ def test_text_is_one_line_for_each_record() -> None:
     assert fields.endswith('INFO edl.x: {"status": "OK", "samples": 3}')
     assert told == "loading"
     assert failed.endswith("ERROR edl.x: it failed (ValueError: two | lines)")
-    assert logged("verbose")[0].endswith("DEBUG edl.x: detail")
+    assert logged(**{LEVEL_VARIABLE: "debug"})[0].endswith("DEBUG edl.x: detail")
 
 
 def test_json_has_what_a_record_is_of_in_fields_of_their_own() -> None:
@@ -59,7 +59,8 @@ def test_json_has_what_a_record_is_of_in_fields_of_their_own() -> None:
     assert (told["level"], told["message"]) == ("INFO", "loading")
     assert failed["error"] == "ValueError: two\nlines"
     assert "traceback" not in failed
-    verbose = [json.loads(line) for line in logged("verbose", **{FORMAT_VARIABLE: "json"})]
+    debug = {FORMAT_VARIABLE: "json", LEVEL_VARIABLE: "debug"}
+    verbose = [json.loads(line) for line in logged(**debug)]
     assert verbose[0]["message"] == "detail"
     assert "Traceback" in verbose[-1]["traceback"]
 

@@ -41,7 +41,8 @@ LINEAR = "edl.tests.teacher.linear"
 
 
 def test_options_of_logs_and_self_test_and_ctrl_c() -> None:
-    with serving("--no-self-test", "--verbose", model=f"{LINEAR}:undecided") as teacher:
+    debug = {"EDL_LOG_LEVEL": "debug"}
+    with serving("--no-self-test", model=f"{LINEAR}:undecided", env=debug) as teacher:
         assert teacher.process.tail(1000)[0].startswith("warning: no self-test")
         labels = teacher.infer({"x": np.ones((2, 4), np.float32)}, request_id="17").outputs
         np.testing.assert_array_equal(labels["logits"], np.full((2, 5), 4))

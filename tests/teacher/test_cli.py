@@ -95,6 +95,10 @@ PADDLE_SERVING = "--engine paddle-serving,python=python"
                 )
             },
         ),
+        (
+            "--output y:FP32:-1,10=logits --output z=other",
+            {"outputs": (Y,), "output_kinds": (("y", "logits"), ("z", "other"))},
+        ),
         ("EDL_BEAT_RELAY=/beats/1", {"beat_relay": Path("/beats/1")}),
         ("EDL_MICRO_BATCH=4 --input x:FP32:-1,4", {"micro_batch": 4, "inputs": (X,)}),
         ("--listen ::1", {"server": replace(SERVER, host="::1", http="[::1]:0")}),
@@ -151,6 +155,8 @@ def test_options_of_flags_and_environment(
         ("--tls", "ca=ca"),
         ("--engine", "paddle-serving"),
         ("--engine", "triton"),
+        ("--output", "y:FP32"),
+        ("--output", "y=votes"),
         ("--engine", "edl,python=env/bin/python"),
         ("--limit", "message-mib=2048"),
         ("--backend", "paced"),

@@ -54,12 +54,12 @@ def test_a_fingerprint() -> None:
 def test_the_kind_of_an_output_is_found_and_can_be_stated() -> None:
     said = fingerprint("softmax")
     assert "output_kind  logits=probabilities\n" in said
-    said = fingerprint("softmax", "--output-kind", "logits=other")
+    said = fingerprint("softmax", "--output", "logits=other")
     assert "output_kind  logits=other\n" in said
     with pytest.raises(UsageError, match=r"NAME=KIND.*log-probabilities"):
-        fingerprint("softmax", "--output-kind", "logits=probs")
+        fingerprint("softmax", "--output", "logits=probs")
     with pytest.raises(EdlError, match=r"label=other: the model's outputs are \['logits'\]"):
-        fingerprint("softmax", "--output-kind", "label=other")
+        fingerprint("softmax", "--output", "label=other")
 
 
 @pytest.mark.parametrize("model", ["good", "fixed_batch"])

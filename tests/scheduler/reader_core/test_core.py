@@ -188,7 +188,7 @@ def test_a_teacher_that_publishes_another_kind_of_output_does_not_label() -> Non
     assert "b does not fit: it publishes that output 'out' is probabilities" in said.text
     publish(world, "c", "log-probabilities")
     assert usable(world) == {"a", "c"}, "log-probabilities are valid logits"
-    assert "--output-kind out=KIND" in said.text
+    assert "--output out=KIND" in said.text
 
 
 def test_the_kind_stays_when_the_teachers_that_published_it_are_gone() -> None:
