@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -11,6 +14,7 @@ import typer
 from edl import cli
 from edl.coordinator.contexts import ContextFile, Contexts, MeshContext
 from edl.coordinator.options import ListenAddress
+from edl.runtime.structured_option import StructuredOption
 from edl.tests.cli_output import output_of
 
 
@@ -81,6 +85,28 @@ def test_an_old_spelling_is_named_with_the_new_one(
         cli.main()
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
+
+
+def options_of(command: Any) -> Iterator[tuple[str, Any]]:
+    """The options of a command, or of all of a group, by their flags."""
+    for parameter in command.params:
+        for flag in parameter.opts:
+            yield flag, parameter
+    for one in getattr(command, "commands", {}).values():
+        yield from options_of(one)
+
+
+@pytest.mark.parametrize("name", sorted(cli._MOVED_OF))  # noqa: SLF001
+def test_the_new_spelling_of_an_old_option_exists(name: str) -> None:
+    group = typer.main.get_command(cli.command_line(name)).commands[name]  # type: ignore[attr-defined]
+    known = list(options_of(group))
+    for old, says in cli._MOVED_OF[name].items():  # noqa: SLF001
+        for flag, words in re.findall(r"it is (--[a-z-]+) ?(.*) now", says):
+            named = [getattr(one.type, "func", None) for other, one in known if other == flag]
+            assert named, (old, says)
+            structured = [one for one in named if isinstance(one, StructuredOption)]
+            for key in re.findall(r"([a-z-]+)=", words) if structured else ():
+                assert any(f"{key}=" in one.completions(key) for one in structured), (old, says)
 
 
 @pytest.mark.parametrize(
