@@ -117,7 +117,7 @@ def download_mnist() -> Path:
     except Exception as error:  # its errors have no common kind
         raise UsageError(
             f"Paddle cannot download MNIST ({error}): fetch the four IDX files yourself, and name"
-            " their folder by --data"
+            " their folder by --set data=FOLDER"
         ) from error
     return Path(paddle.dataset.common.DATA_HOME) / "mnist"
 

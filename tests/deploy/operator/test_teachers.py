@@ -195,6 +195,7 @@ def test_a_change_is_progressing_until_its_rollout_is_complete(cluster: Cluster)
     ("changes", "words"),
     [
         ({"args": []}, "callers are not authenticated"),
+        ({"args": ["--tls=cert=/c,key=/k"]}, "callers are not authenticated"),
         ({"args": ["--insecure", "--listen=1"]}, "spec.args: --listen is set by the operator"),
         ({"args": ["--coordinator=redis://x"]}, "spec.args: --coordinator is set by the operator"),
         ({"resources": {"requests": {"cpu": "much"}}}, "spec.resources.requests.cpu"),
@@ -216,6 +217,21 @@ def test_an_invalid_spec_is_reported_and_running_teachers_stay(
     assert ("InvalidSpec", told["InvalidSpec"]["message"]) in cluster.events()
     assert deployment(cluster)["spec"] == running
     operator.ask(args=["--insecure"], resources=SPEC["resources"], podTemplate=None)
+    assert "InvalidSpec" not in conditions(operator.settle())
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--tls=ca=/ca,cert=/c,key=/k"],
+        ["--tls", "cert=/c,key=/k,ca=/ca"],
+        ["--tls-ca=/ca"],  # of an image of before
+        ["--tokens", "/t"],
+    ],
+)
+def test_credentials_are_seen_in_the_arguments(cluster: Cluster, args: list[str]) -> None:
+    operator = serving(cluster, 1)
+    operator.ask(args=args)
     assert "InvalidSpec" not in conditions(operator.settle())
 
 
