@@ -112,7 +112,11 @@ class TtlKeys:
     ] = DEFAULT_TTL_S
     leader: Annotated[
         float,
-        Key("seconds after which another manager takes over from a dead leader.", "EDL_LEADER_TTL"),
+        Key(
+            "seconds after which another manager takes over from a dead leader.",
+            "EDL_LEADER_TTL",
+            metavar="SECONDS",
+        ),
     ] = DEFAULT_LEADER_TTL_S
 
 
@@ -171,7 +175,12 @@ class AutoscaleKeys:
         _USUAL.max
     )
     freeze: Annotated[
-        float, Key("seconds for which the desired number stays after a change.", "EDL_FREEZE")
+        float,
+        Key(
+            "seconds for which the desired number stays after a change.",
+            "EDL_FREEZE",
+            metavar="SECONDS",
+        ),
     ] = _USUAL.freeze_s
     up_after: Annotated[
         float,
@@ -179,15 +188,24 @@ class AutoscaleKeys:
             "scale up after more teachers were needed for this many seconds; at once if students "
             "starve.",
             "EDL_UP_AFTER",
+            metavar="SECONDS",
         ),
     ] = _USUAL.up_after_s
     down_after: Annotated[
         float,
-        Key("scale down after fewer teachers were enough for this many seconds.", "EDL_DOWN_AFTER"),
+        Key(
+            "scale down after fewer teachers were enough for this many seconds.",
+            "EDL_DOWN_AFTER",
+            metavar="SECONDS",
+        ),
     ] = _USUAL.down_after_s
     idle_to_zero: Annotated[
         float,
-        Key("scale to zero after this many seconds without a student.", "EDL_IDLE_TO_ZERO"),
+        Key(
+            "scale to zero after this many seconds without a student.",
+            "EDL_IDLE_TO_ZERO",
+            metavar="SECONDS",
+        ),
     ] = _USUAL.idle_to_zero_s
     price: Annotated[
         float, Key("price of a teacher per hour, for cost-ceiling.", "EDL_TEACHER_PRICE")

@@ -167,8 +167,9 @@ class StructuredOption(Generic[T]):
         facts = [f"env var: {variable}"] if variable else []
         if field.default not in (None, "", False):
             facts.append(f"default: {_shown(field.default)}")
-        metavar = field.about.metavar or _metavar(field.kind)
-        plain = field.about.metavar or field.key.upper()
+        upper = field.key.upper()
+        metavar = field.about.metavar or _metavar(field.kind) or upper
+        plain = field.about.metavar or upper
         name = plain if field.key == self._first else f"{field.key}={metavar}"
         return f"{name}: {field.about.help}" + (f" \\[{'; '.join(facts)}]" if facts else "")
 
@@ -229,7 +230,7 @@ def _metavar(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
     names = {int: "N", float: "NUMBER", bool: "on|off", Path: "FILE"}
-    return names.get(kind, "TEXT")
+    return names.get(kind, "")
 
 
 def _shown(value: object) -> str:

@@ -177,7 +177,9 @@ class SaveKeys:
     """Keys of `--save`."""
 
     steps: Annotated[int | None, Key("steps between two checkpoints.", at_least=1)] = None
-    seconds: Annotated[float | None, Key("seconds between two checkpoints.")] = None
+    seconds: Annotated[float | None, Key("seconds between two checkpoints.", metavar="SECONDS")] = (
+        None
+    )
     overhead: Annotated[
         float,
         Key(

@@ -87,6 +87,7 @@ class BatchKeys:
             "seconds that a request waits at most for others while the device has room.",
             "EDL_BATCH_DELAY",
             at_least=0,
+            metavar="SECONDS",
         ),
     ] = 0.005
     preferred: Annotated[
@@ -141,7 +142,7 @@ Outputs = Annotated[
         "numbers are, logits, probabilities, log-probabilities or other (as of a sigmoid). "
         "Default: what the self-test finds. Repeat it for each output.",
         "--output",
-        metavar="NAME\\[:DATATYPE:DIMS]\\[=KIND]",
+        metavar="NAME[:DATATYPE:DIMS][=KIND]",
     ),
 ]
 
@@ -328,6 +329,7 @@ class LimitKeys:
             "If memory-mib is used up, a request that takes more than a second may be ended.",
             "EDL_RECEIVE_TIMEOUT",
             at_least=0.1,
+            metavar="SECONDS",
         ),
     ] = 10.0
 

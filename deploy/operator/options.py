@@ -100,6 +100,7 @@ class ShareKeys:
             "a resized job keeps its number of nodes for so many seconds, unless it has to make"
             " room.",
             "EDL_FREEZE",
+            metavar="SECONDS",
         ),
     ] = _USUAL.elastic.freeze_s
     place_within: Annotated[
@@ -108,6 +109,7 @@ class ShareKeys:
             "a job does without nodes whose pods the cluster does not schedule within so many"
             " seconds.",
             "EDL_PLACE_WITHIN",
+            metavar="SECONDS",
         ),
     ] = _USUAL.place_within_s
 

@@ -92,6 +92,7 @@ class LoadKeys:
         Key(
             "seconds with less than half of that load before the machine is lent again.",
             at_least=0,
+            metavar="SECONDS",
         ),
     ] = 30.0
 

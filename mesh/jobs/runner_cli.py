@@ -32,6 +32,7 @@ class ShareKeys:
             "after a change, a job is not changed again for so many seconds to make shares fairer;"
             " it still makes room for waiting jobs and reservations.",
             at_least=0,
+            metavar="SECONDS",
         ),
     ] = 30.0
     max_load: Annotated[
@@ -42,6 +43,7 @@ class ShareKeys:
         Key(
             "a node in a reserved slot is killed if it has not left within so many seconds.",
             at_least=0,
+            metavar="SECONDS",
         ),
     ] = 8.0
 

@@ -98,6 +98,7 @@ class ProbeKeys:
             "seconds between two probes; two probes without an answer remove it from the registry.",
             "EDL_EVERY",
             at_least=0.05,
+            metavar="SECONDS",
         ),
     ] = 1.0
     test_every: Annotated[
@@ -107,6 +108,7 @@ class ProbeKeys:
             "or answers nonsense.",
             "EDL_TEST_EVERY",
             at_least=0.05,
+            metavar="SECONDS",
         ),
     ] = 15.0
     timeout: Annotated[
@@ -115,6 +117,7 @@ class ProbeKeys:
             "seconds that it has to label a batch of a test, behind those of students.",
             "EDL_TIMEOUT",
             at_least=0.1,
+            metavar="SECONDS",
         ),
     ] = 30.0
     rows: Annotated[
