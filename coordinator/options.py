@@ -135,7 +135,7 @@ Admission = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeKeys:
+class TeacherProbeKeys:
     """Keys of `--probe`."""
 
     ca: Annotated[
@@ -148,7 +148,7 @@ class ProbeKeys:
     ] = None
 
 
-PROBE: Final = StructuredOption("--probe", ProbeKeys)
+PROBE: Final = StructuredOption("--probe", TeacherProbeKeys)
 Probe = Annotated[
     list[Given] | None,
     PROBE.option("Credentials for the calls that verify teachers.", panel=_SECURITY),

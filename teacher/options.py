@@ -75,7 +75,7 @@ Deterministic = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class BatchKeys:
+class BatchingKeys:
     """Keys of `--batch`."""
 
     max: Annotated[
@@ -100,7 +100,7 @@ class BatchKeys:
     ] = ""
 
 
-BATCH: Final = StructuredOption("--batch", BatchKeys)
+BATCH: Final = StructuredOption("--batch", BatchingKeys)
 Batch = Annotated[
     list[Given] | None,
     BATCH.option("Merge requests of equal shape, as in max=32.", panel="Batching across requests"),

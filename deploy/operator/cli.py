@@ -77,7 +77,7 @@ def run(
         run_operator(connection, config, stop)
 
 
-def _sharing(keys: options.ShareKeys) -> ElasticConfig:
+def _sharing(keys: options.ClusterShareKeys) -> ElasticConfig:
     from ...runtime.errors import UsageError
 
     try:

@@ -84,7 +84,7 @@ Interval = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class ShareKeys:
+class ClusterShareKeys:
     """Keys of `--share`."""
 
     max_load: Annotated[
@@ -114,7 +114,7 @@ class ShareKeys:
     ] = _USUAL.place_within_s
 
 
-SHARE: Final = StructuredOption("--share", ShareKeys)
+SHARE: Final = StructuredOption("--share", ClusterShareKeys)
 Share = Annotated[
     list[Given] | None, SHARE.option("How jobs share the cluster, as in freeze=60.", panel=_JOBS)
 ]

@@ -27,7 +27,7 @@ from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import UsageError
 from edl.teacher.backends.preprocess import BUILT_IN_STEPS
-from edl.teacher.options import BACKEND, BATCH, BackendKeys, BatchKeys
+from edl.teacher.options import BACKEND, BATCH, BackendKeys, BatchingKeys
 from edl.tests.coordinator.scripted_manager import served
 from edl.tests.deploy.command_lines import check
 
@@ -330,7 +330,7 @@ def test_allowed_options_become_arguments_of_a_teacher() -> None:
     check_options(every)
     read = check(["edl-teacher", "serve", "--model", "m", *arguments(every)])
     assert BACKEND.read(read["backend"]) == BackendKeys("paced", 8.0)
-    assert BATCH.read(read["batch"]) == BatchKeys(8, 8.0, "8")
+    assert BATCH.read(read["batch"]) == BatchingKeys(8, 8.0, "8")
     assert (read["slots"], read["threads"], list(read["outputs"])) == (8, 8, ["y:FP32:1"])
     for name in BUILT_IN_STEPS:
         assert parse_options([f"preprocess={name}"])
