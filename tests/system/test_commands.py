@@ -188,7 +188,7 @@ def test_whatever_breaks_the_stream_is_the_one_without(
     tmp_path: Path, rng: random.Random, minutes: float
 ) -> None:
     told, said = chaos(tmp_path, rng.randrange(1 << 32), minutes)
-    assert len(told["invariants"]) == 10
+    assert len(told["invariants"]) == 11
     broken = [one for one in told["invariants"] if not one["held"]]
     if minutes < 60:  # beside other tests, half a minute says nothing of speed and of growth
         broken = [one for one in broken if not one["name"].startswith(("no pause", "memory"))]
@@ -383,7 +383,7 @@ def test_no_command_line_of_a_mesh_shows_the_password_of_redis(
     with redis.Redis(port=port, protocol=2) as client:
         client.config_set("requirepass", password)
     (tmp_path / "student.py").write_text(STUDENT)
-    options = f"options: --ttl 6 {shlex.join(('--micro-batch', '8', *paced(0.05)))}"
+    options = f"options: '--ttl 6 {shlex.join(('--micro-batch', '8', *paced(0.05)))}'"
     mesh_file = tmp_path / "mesh.yaml"
     mesh_file.write_text(
         f"coordinator: {{redis: 'redis://:{password}@127.0.0.1:{port}', options: --ttl 6}}\n"
