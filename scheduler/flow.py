@@ -18,8 +18,7 @@ follows the measured times. The correction `adjust` grows when the student starv
 teachers idle. So if a teacher becomes slower, n rises at once, and the correction covers what no
 ratio expresses (transfer, uneven batches).
 
-Values created with each decision are named tuples: they take a third of the time of a frozen
-dataclass.
+Values created with each decision are named tuples, which are faster than frozen dataclasses.
 """
 
 from __future__ import annotations
@@ -107,8 +106,7 @@ class FlowView(NamedTuple):
         judges: further teachers wanted to settle a dispute.
         presumed: at least one of the two times comes from an earlier run.
         cut_off: as far as known, no teacher can be reached, or none accepts the reader.
-        queued_calls, unlabelled_calls: those of `queued` and `unlabelled` that are of calls, which
-            take no room from the training loop.
+        queued_calls, unlabelled_calls: those of `queued` and `unlabelled` that belong to calls.
     """
 
     volume_bytes: int
@@ -300,9 +298,8 @@ def _pulling(view: FlowView, pulling: bool, config: FlowConfig) -> bool:
 
 
 def _turn(view: FlowView, pulling: bool, config: FlowConfig) -> PullTransition:
-    return PullTransition(
-        pulling, view.volume_bytes, config.lower_bytes if pulling else config.upper_bytes
-    )
+    threshold = config.lower_bytes if pulling else config.upper_bytes
+    return PullTransition(pulling, view.volume_bytes, threshold)
 
 
 def _pull(view: FlowView, fits: int, config: FlowConfig) -> int:

@@ -17,7 +17,8 @@ from ..config import ReaderConfig
 from ..label_forms import LabelForms
 from ..options import WEIGHTS
 from ..ring import refused
-from .ensemble_member import EnsembleMember, log_message
+from .core_conversions import log_message
+from .ensemble_member import EnsembleMember
 from .label_records import AssembledLabels
 
 

@@ -18,15 +18,14 @@ from typing import Final
 from ...proto.arena import Arena, Array
 from ...proto.shared_buffer import SharedBuffer
 from ...runtime import errors
-from ...scheduler.flow import FlowConfig
-from ...scheduler.reader_core import CoreConfig, ReaderCore
+from ...scheduler.reader_core import ReaderCore
 from ...scheduler.reader_core import events as ev
 from ...scheduler.reader_core import instructions as do
-from ...scheduler.reader_core.windows import WindowConfig
 from ...scheduler.stream_stats import StreamProfile
 from ..config import ReaderConfig
-from .answers import agree, greatest_difference
+from .answers import agree
 from .connection_attempts import ConnectionAttempts
+from .core_conversions import core_config, dispute_message, log_message, room_in_s
 from .inbox import Inbox
 from .label_cache import LabelCache
 from .label_cache_thread import CachedLabels
@@ -496,43 +495,6 @@ class EnsembleMember:
             self._listener.on_failed(error, False)
 
     def _on_disputed(self, disputed: do.Disputed) -> None:
-        answers = self._kept[disputed.request]
-        first, second = (answers[name] for name in disputed.pair)
-        output, apart = greatest_difference(first, second)
-        self._dispute = (
-            f"teachers {', '.join(disputed.teachers)} of {self.config.service!r} disagree by"
-            f" {apart} on output {output!r}; a third teacher is needed to tell which one is wrong"
-        )
+        kept = self._kept[disputed.request]
+        self._dispute = dispute_message(disputed, kept, self.config.service)
         log.warning("%s", self._dispute)
-
-
-def log_message(news: do.LogMessage) -> None:
-    """Log a message of the core."""
-    level = logging.INFO if news.level == "info" else logging.WARNING
-    log.log(level, news.text, extra={"teacher": news.teacher} if news.teacher else {})
-
-
-def core_config(config: ReaderConfig) -> CoreConfig:
-    """Convert the reader's settings to those of the core."""
-    most = config.window if config.deterministic else max(config.window, config.window_max)
-    return CoreConfig(
-        config.service,
-        FlowConfig(
-            upper_bytes=config.upper_bytes,
-            lower_bytes=config.lower_bytes,
-            buffer_bytes=config.buffer_bytes,
-            teachers_min=config.teachers_min,
-            teachers_max=config.teachers_max,
-        ),
-        WindowConfig(config.window, most),
-        config.request_rows,
-        ordered=config.ordered,
-        deterministic=config.deterministic,
-        canaries=None if config.canaries is None else config.canaries.rule(),
-        stored=config.store is not None,
-    )
-
-
-def room_in_s(error: errors.EdlError) -> float | None:
-    """Return the seconds until a full teacher expects to have room; None: unknown."""
-    return error.retry_after_s if isinstance(error, errors.RateLimited) else None

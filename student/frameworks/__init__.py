@@ -242,3 +242,9 @@ def _package_of(value: Any) -> str:
     """Return the package of a module, class, function or object."""
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
     return str(name).partition(".")[0]
+
+
+def check_amp(amp: Amp, device: str) -> None:
+    """Raise UsageError for a precision that the device does not support."""
+    if amp == "float16" and device == "cpu":
+        raise UsageError("--amp float16 needs a GPU; on a CPU take bfloat16, or off")

@@ -12,7 +12,15 @@ import numpy as np
 from ...proto.arena import Array
 from ...runtime.errors import UsageError
 from ..settings import Amp
-from . import Framework, FrameworkName, LearningRate, Precision, paddle_groups, paddle_state
+from . import (
+    Framework,
+    FrameworkName,
+    LearningRate,
+    Precision,
+    check_amp,
+    paddle_groups,
+    paddle_state,
+)
 from .groups import Group
 
 
@@ -226,12 +234,6 @@ class PaddlePrecision:
             return
         self.scaler.step(optimizer)
         self.scaler.update()
-
-
-def check_amp(amp: Amp, device: str) -> None:
-    """Raise UsageError for a precision that the device does not support."""
-    if amp == "float16" and device == "cpu":
-        raise UsageError("--amp float16 needs a GPU; on a CPU take bfloat16, or off")
 
 
 FRAMEWORK: Final[Framework] = PaddleFramework()

@@ -14,9 +14,16 @@ from ...distill_reader.structure import map_leaves
 from ...proto.arena import Array
 from ...runtime.errors import UsageError
 from ..settings import Amp
-from . import Framework, FrameworkName, LearningRate, Precision, torch_groups, torch_state
+from . import (
+    Framework,
+    FrameworkName,
+    LearningRate,
+    Precision,
+    check_amp,
+    torch_groups,
+    torch_state,
+)
 from .groups import Group
-from .paddle import check_amp
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import pytest
 
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine import ensemble_member as members
-from edl.distill_reader.engine.ensemble_member import core_config
+from edl.distill_reader.engine.core_conversions import core_config
 from edl.distill_reader.engine.reporting import student_report, waiting_for
 from edl.distill_reader.engine.roster import AssignedTeachers
 from edl.distill_reader.engine.teacher_link import TeacherLink
