@@ -1,13 +1,14 @@
-"""The service manager: its threads, and the way in to them.
+"""The service manager: its three threads, and the public methods that pass them work.
 
-Any number of managers may use one registry. Each holds streams of students (its subscription hubs)
-and stands for the lead of every service (its election); the leader of a service computes its
-assignments.
-Hub and leader of one process talk through the registry, like strangers. So a manager keeps nothing
-that the registry or the students do not have, and may die at any moment.
+Any number of managers may use one registry. For each service a manager has a subscription hub,
+which holds the streams of the students that connected to it, and its election tries to take the
+lease to lead. The leader of a service computes the assignments.
 
-Three threads: the hubs', which is never kept waiting by a computation; the leaders'; and the
-election's, which prolongs leases while leaders compute.
+A hub and a leader exchange data only through the registry, even within one process. So all state of
+a manager can be rebuilt from the registry and the students, and a manager may die at any time.
+
+One thread runs all hubs, one runs all leaders, and one renews the leases to lead. So assignments
+that take long to compute neither delay a hub nor let a lease expire.
 """
 
 from __future__ import annotations
@@ -38,14 +39,15 @@ from .subscription_hub import HubView, SubscriptionHub
 log = logging.getLogger(__name__)
 
 _EVENTS_AT_ONCE = 1000
-#: Seconds between two counts for the metrics.
+#: Seconds between two updates of the `HubView`s.
 _VIEW_S = 0.25
-#: The least time between two looks of the leaders: what comes together is computed together.
+#: Least seconds between two passes of the leaders: changes that arrive meanwhile are processed
+#: together.
 _SPACING_S = 0.005
 
-#: A service, and what its hub is to do.
+#: The name of a service, and what to call with its hub.
 _HubEvent = tuple[str, Callable[[SubscriptionHub], None]]
-#: Somebody has written what the hubs want to see at once.
+#: A leader has written assignments: the hubs read the registry at once.
 _LOOK: Final[_HubEvent] = ("", lambda hub: None)
 
 
@@ -55,9 +57,9 @@ class ServiceView:
 
     Attributes:
         name: of the service.
-        leader: address of the manager that leads it, as known here; empty: none.
-        leading: what this manager knows as its leader; None: it does not lead.
-        hub: what it knows of the streams that it holds; None: it holds none.
+        leader: address of the manager that leads the service, as known here; empty: none.
+        leading: view of this manager's leader; None: this manager does not lead the service.
+        hub: view of this manager's hub; None: it holds no streams of the service.
     """
 
     name: str
@@ -71,10 +73,10 @@ class ManagerView:
     """One manager.
 
     Attributes:
-        address: its own.
-        answering: whether the registry answers it and does its work.
+        address: address of this manager.
+        answering: whether the registry answers this manager and accepts its writes.
         services: by name.
-        refusal: why a registry that answers refuses to work; empty: it does not refuse.
+        refusal: why the registry answers but refuses writes; empty: it does not.
     """
 
     address: str
@@ -84,14 +86,15 @@ class ManagerView:
 
 
 class Manager:
-    """One service manager; its methods are safe to use from any thread, and do not block.
+    """One service manager. Its methods are thread-safe; only `stop` and `status` may block.
 
     Args:
-        registry: where everything is; stays the caller's to close.
-        config: its settings.
-        address: where students reach it: its name among managers.
-        prober: asked to probe teachers, when `config.admission`; None: all are admitted.
-        scaling_of: how a service is scaled; asked often, by one thread. None: as `config` says.
+        registry: registry of the mesh; the caller closes it.
+        config: settings.
+        address: where students reach this manager, which also identifies it.
+        prober: probes teachers if `config.admission` is set; None: all are admitted.
+        scaling_of: returns the autoscale settings of a service; called often, by the leaders'
+            thread only. None: those of `config`.
     """
 
     def __init__(
@@ -128,15 +131,15 @@ class Manager:
         return self._config.ttl_s / BEATS_PER_TTL
 
     def start(self) -> None:
-        """Begin; once only."""
+        """Start the threads; call it once."""
         self._election.start()
         for thread in self._threads:
             thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End its threads and give back what it leads.
+        """End the threads and release the leases to lead.
 
-        Leases of students stay: they move to another manager.
+        The leases of students remain valid while their students move to another manager.
         """
         self._stopping = True
         self._events.put(None)
@@ -149,24 +152,24 @@ class Manager:
     def subscribe(
         self, stream: AssignmentStream, report: pb.StudentReport, caller: StudentOwner
     ) -> None:
-        """A student opened a stream with this first report.
+        """Take a stream that a student opened with this first report.
 
-        The stream is closed by Forbidden when the caller may not report as this student, and by
-        LeaseSuperseded when a newer incarnation of it has come, here or at any other manager.
+        The stream ends with Forbidden if the caller may not report as this student, and with
+        LeaseSuperseded once a newer incarnation of the student uses this or another manager.
         """
         self._events.put((report.service, lambda hub: hub.subscribed(stream, report, caller)))
 
     def report(self, stream: AssignmentStream, report: pb.StudentReport) -> None:
-        """A student says how it is, on a stream that it opened before."""
+        """Take a further report on an open stream."""
         self._events.put((report.service, lambda hub: hub.reported(stream, report)))
 
     def end(self, stream: AssignmentStream, report: pb.StudentReport, *, clean: bool) -> None:
-        """A stream is over; `clean` when its student closed it, so that it needs no teacher."""
+        """Take the end of a stream; `clean`: the student closed it and needs no teachers."""
         student = report.student_id
         self._events.put((report.service, lambda hub: hub.ended(stream, student, clean=clean)))
 
     def view(self) -> ManagerView:
-        """What it knows, as of a moment ago; cheap."""
+        """Return what this manager knew a moment ago, without asking the registry."""
         leading = {name: leader.view for name, leader in list(self._leaders.items())}
         names = sorted({*leading, *self._hub_views})
         services = tuple(
@@ -182,7 +185,7 @@ class Manager:
         return ManagerView(self._address, election.answering, services, election.refusal)
 
     def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:
-        """The whole mesh: see `Overview.status`. It may block for a second.
+        """Return the status of the mesh, see `Overview.status`; it may block for a second.
 
         Raises:
             UnavailableError: the registry does not answer.
@@ -227,9 +230,13 @@ class Manager:
             self._election.leave(hub.service)
 
     def _take_events(self, until_s: float, survivor: _Survivor) -> bool:
-        """Handle what has come, waiting for the first until `until_s`; returns whether poked."""
+        """Handle the queued events; wait for a first one until `until_s`.
+
+        Returns:
+            Whether `_LOOK` was among them.
+        """
         poked = False
-        # All of it: a registry that hangs keeps us away for seconds, and no report may pile up.
+        # Handle all, however many queued up while a registry that hangs blocked this thread.
         for number in range(max(_EVENTS_AT_ONCE, self._events.qsize())):
             wait_s = max(0.0, until_s - time.monotonic()) if number == 0 else 0.0
             try:
@@ -275,7 +282,7 @@ class Manager:
                     if leader.look(time.monotonic()):
                         self._events.put(_LOOK)
             time.sleep(_SPACING_S)
-            # Who dies before the next look is due is noticed at that moment.
+            # Wake up early when the next lease expires, to notice that death at once.
             deaths = [leader.due_s for leader in self._leaders.values() if leader.due_s > began_s]
             due_s = min([began_s + self._interval_s(survivor), *deaths])
             self._leading.wait(max(0.0, due_s - time.monotonic()))
@@ -298,7 +305,7 @@ class Manager:
 
 
 class _Survivor:
-    """A thread that outlives a registry that is away, and a mistake of its own."""
+    """Logs errors of the registry, and exceptions from bugs, so that a thread survives them."""
 
     def __init__(self, name: str) -> None:
         self.answering = True
@@ -313,7 +320,7 @@ class _Survivor:
             self.answering = False
             log.debug("the thread of the %s goes on without the registry: %s", self._name, error)
         except Exception as error:
-            if repr(error) != self._mistake:  # the same one may come back 20 times a second
+            if repr(error) != self._mistake:  # the same one may recur 20 times a second
                 log.exception("the thread of the %s failed at one step and goes on", self._name)
             self._mistake = repr(error)
         else:

@@ -42,9 +42,9 @@ from .schema import (
     reservation_leases,
 )
 
-#: Attempts to submit while others change the queue.
+#: Most attempts to submit a job while others change the queue.
 _ATTEMPTS: Final = 16
-#: Field of the specs with the number of the last job.
+#: Field of the hash `specs`, not a job: the number of the job submitted last.
 _LAST: Final = "=number"
 
 
@@ -69,7 +69,7 @@ class QueueBoard:
         self._reservations = reservation_leases(queue)
 
     def time_ms(self) -> int:
-        """Return the board's clock, in milliseconds since 1970."""
+        """Return the store's clock, in milliseconds since 1970."""
         return self.store.time_ms()
 
     # --- operators
@@ -77,8 +77,8 @@ class QueueBoard:
     def submit(self, name: str, spec: Facts) -> int | None:
         """Add a job; returns its number, or None if a job of its name has not ended.
 
-        An ended job of the same name is replaced, with its log. Of the other ended jobs, the last
-        ones are kept.
+        An ended job of the same name is replaced, with its log. Of the other ended jobs, only the
+        `ENDED_KEPT` that were submitted last are kept.
         """
         text = dump_facts(spec)
         check_name("job", name)
@@ -144,7 +144,10 @@ class QueueBoard:
     # --- reservations
 
     def reserve(self, name: str, slots: int, ttl_s: float) -> int:
-        """Reserve slots for `ttl_s` seconds, or renew that; returns `Reservation.number`.
+        """Reserve slots for `ttl_s` seconds, or renew the reservation of this name.
+
+        Returns:
+            `Reservation.number`; 0 if the reservation has ended already.
 
         Raises:
             UsageError: `slots` is out of range.
@@ -175,10 +178,11 @@ class QueueBoard:
     # --- the runner
 
     def take(self, runner_id: str, facts: Facts, ttl_s: float) -> Leads | None:
-        """Take the lead of the queue for `ttl_s` seconds if it is free, or renew ours.
+        """Take the lead of the queue for `ttl_s` seconds if it is free, or renew our lead.
 
         Returns:
-            The fence of the runner's writes; None if another runner leads.
+            The condition of the runner's writes (`fence`): that it still leads. None if another
+            runner leads.
         """
         check_name("runner", runner_id)
         kept = dict.fromkeys(self._kept(), KEEP_S)
@@ -206,10 +210,13 @@ class QueueBoard:
         return self.store.commit([fence, FieldIs(self._specs, name, spec)], changes) == 0
 
     def log(self, fence: Leads, name: str, lines: Sequence[str]) -> bool:
-        """Append output to a job's log, which keeps the last pieces; returns False like `tell`.
+        """Append output as one piece to a job's log, which keeps the last `PIECES_KEPT` pieces.
 
-        It does not check the number of the job: late output of a job that was submitted again is
+        The number of the job is not checked: late output of a job that was submitted again is
         harmless and rare.
+
+        Returns:
+            Whether it was written: False if another runner leads, or there is no such job.
         """
         spec, _ = self._of_job(name)
         if not spec:
@@ -223,12 +230,12 @@ class QueueBoard:
     def lines(self, name: str, since: str = "", count: int = 100) -> list[TimelineEntry]:
         """Return the first `count` pieces of a job's log after id `since`, oldest first.
 
-        Each has `lines`, a list of texts, from one call of `log`.
+        Each piece is from one call of `log` and has `lines`, a list of texts.
         """
         return read_timeline(self.store, log_key(self._queue, name), since, count)
 
     def note(self, event: Mapping[str, Any]) -> str:
-        """Append to the queue's timeline, which keeps the last events; returns the event's id."""
+        """Append an event to the queue's timeline, which keeps the last ones; return its id."""
         return self.store.append(timeline_entry(self._events, event, EVENTS_KEPT, KEEP_S))
 
     def events(self, since: str = "", count: int = 100) -> list[TimelineEntry]:
