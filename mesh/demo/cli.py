@@ -18,8 +18,8 @@ from ...runtime.extras import install_command
 from ...runtime.supervise import end_with_parent
 from ..output_files import cache_folder
 
-#: Environment of Paddle in all processes: one thread, so that all compute the same labels, and no
-#: log of its build.
+#: Variables for Paddle in all processes: one thread, so that all compute bit-identical labels, and
+#: no messages below errors.
 PADDLE_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOG_minloglevel": "2"}
 PACKAGES = ("paddle", "psutil", "sklearn", "matplotlib")
 

@@ -13,7 +13,8 @@ from ...runtime.lifecycle import Stop
 
 log = logging.getLogger(__name__)
 
-#: TTL of a reservation, interval of its renewals, and interval of checks for its slots, in seconds.
+#: In seconds: TTL of a reservation, and the intervals of its renewals and of checks whether its
+#: slots are free.
 TTL_S: Final = 5.0
 _BEAT_S: Final = 1.0
 _POLL_S: Final = 0.1
@@ -39,7 +40,7 @@ def hold_slots(
 
     Raises:
         UsageError: the name is taken, no fleet runs, or the fleet has fewer slots.
-        EdlError: Redis does not answer at the start or at the end.
+        EdlError: Redis does not answer at the start. Later errors are logged.
     """
     _check(board, name, slots)
     began_s = beaten_s = time.monotonic()
