@@ -4,14 +4,14 @@
 lines of the paper. Where the paper leaves details open:
 
 * The volume is the bytes of batches that are labelled and not yet taken.
-* A pause stops only the pulling of *new* batches. Resends belong to the ledger and never pause, so
-  the head of the line always moves. An empty buffer always pulls: an `ut` below one batch, or
-  `lt` = 0, slows the stream down and never stops it.
+* A pause stops only the pulling of *new* batches. The ledger also sends batches again during a
+  pause, so the oldest batch always gets its labels. An empty buffer always pulls: an `ut` below one
+  batch, or `lt` = 0, slows the stream down and never stops it.
 * Batches in flight when a pause begins are still labelled. So the volume can exceed `ut`, by at
-  most one batch per window.
+  most the batches that fill the windows of all teachers (without any: by one batch).
 * Batches in flight do not count in the volume, and grow with the number of teachers. So
   `buffer_bytes` limits all batches of the buffer, labelled or not.
-* "volume == 0" means that the student waits and its next batch has no labels.
+* "volume == 0" in the paper means that the student waits and its next batch has no labels.
 
 The number of wanted teachers, the *want*, is n + adjust within the bounds. n = ceil(t_t / t_s)
 follows the measured times. The correction `adjust` grows when the student starves and shrinks when
@@ -45,11 +45,11 @@ class FlowConfig:
         cooldown_s: least seconds between two rises of the want: a new teacher needs time to help.
         starved_for_s: net seconds of starvation that ask for one more teacher.
         tolerated: share of the time that a student may starve without asking for more.
-        source_credit_s: most seconds of starvation that waiting for the source compensates.
+        source_credit_s: most seconds of starvation that earlier waits for the source offset.
         surplus_window_s: seconds over which a surplus is measured before a teacher is returned.
-        surplus_margin: idle teachers required beyond one for a return.
-        buffer_bytes: limit of labelled and unlabelled batches together, estimated by the largest
-            batch so far; one batch is always allowed. None: no limit.
+        surplus_margin: one is returned if on average at least 1 + this many idled.
+        buffer_bytes: limit of labelled and unlabelled batches together; an unlabelled one counts as
+            the largest batch so far. One batch is always allowed. None: no limit.
 
     Raises:
         ValueError: a bound is broken.
@@ -93,7 +93,7 @@ class FlowView(NamedTuple):
         volume_bytes: bytes of batches that are labelled and not taken.
         queued: batches that wait for a teacher.
         unlabelled: batches queued or in flight.
-        windows: batches that fill the windows of the usable teachers.
+        windows: number of batches that fill the windows of all usable teachers.
         free_windows: requests that could be sent now; 0 also without a teacher.
         idle: usable teachers with nothing in flight.
         teachers: number of present teachers.
@@ -106,7 +106,7 @@ class FlowView(NamedTuple):
         judges: further teachers wanted to settle a dispute.
         presumed: at least one of the two times comes from an earlier run.
         cut_off: as far as known, no teacher can be reached, or none accepts the reader.
-        queued_calls, unlabelled_calls: those of `queued` and `unlabelled` that belong to calls.
+        queued_calls, unlabelled_calls: those of them that a call outside the loop asked for.
     """
 
     volume_bytes: int
@@ -173,13 +173,13 @@ class FlowMemory(NamedTuple):
 
     needed: int = 0  # n; 0 while unknown
     presumed: bool = False  # n rests on times of an earlier run
-    off_ratio_since: float | None = None  # since when ceil(t_t / t_s) is on one side of n
+    off_ratio_since: float | None = None  # since when ceil(t_t / t_s) stays above n, or below it
     off_ratio_n: int = 0  # its value nearest to n since then
     adjust: int = 0  # want - n, before the bounds
     fell_to: int = 0  # the want after its latest fall; 0: it has risen since
-    held: int = 0  # lower limit of the want, because it came back from below
-    held_ratio: float = 0.0  # t_t / t_s at that time
-    off_held_since: float | None = None  # since when the ratio is clearly lower
+    held: int = 0  # lower limit: the want fell below this number and rose again; 0: none
+    held_ratio: float = 0.0  # t_t / t_s when `held` was set
+    off_held_since: float | None = None  # since when t_t / t_s is clearly below `held_ratio`
     changed_at: float = -inf  # latest change of the want
     reason: str = "nothing is measured yet"  # of the want, in words
     shortage_s: float = 0.0  # net seconds short of teachers; below 0: credit
@@ -219,9 +219,9 @@ class FlowDecision(NamedTuple):
 
 #: Fewest batches to keep queued: one to send next, one that is being pulled.
 MIN_READ_AHEAD = 2
-#: A ratio that exceeds n by this part of n is no noise.
+#: A ratio t_t / t_s that exceeds n by more than this part of n is not noise of measurements.
 RATIO_NOISE = 0.25
-#: A ratio that fell by this part is a different one.
+#: A ratio t_t / t_s that fell by this part since `held` was set releases it.
 OTHER_RATIO = 0.2
 
 
@@ -253,9 +253,9 @@ def decide(
     own = wanted(memory, config)
     if ratio is not None and own != before:
         memory = hold(memory, ratio, before, own)
-    # Replace a teacher that does not answer at once, not when its lease expires: the coordinator
-    # still counts it, so ask for one more. If no teacher can be reached, replace each at most once:
-    # the others may be unreachable too.
+    # Replace an unreachable teacher before its lease expires: the coordinator still counts it, so
+    # ask for one more. If no teacher can be reached, ask for at most one replacement for each
+    # wanted teacher: the replacements may be unreachable too.
     stand_ins = min(view.unreachable, own) if view.cut_off else view.unreachable
     decision = FlowDecision(
         pull=_pull(view, fits, config) if pulling else 0,
@@ -305,9 +305,9 @@ def _turn(view: FlowView, pulling: bool, config: FlowConfig) -> PullTransition:
 def _pull(view: FlowView, fits: int, config: FlowConfig) -> int:
     """Return the number of batches to pull: the read-ahead, within the limits.
 
-    Batches that are queued when the volume reaches `ut` will be labelled too. So at most one
-    unlabelled batch per window is allowed beyond those that the volume has room for: the volume
-    exceeds `ut` by at most one batch per window.
+    Batches that are queued when the volume reaches `ut` will be labelled too. So the unlabelled
+    batches are at most those that still fit below `ut`, and `windows` more (at least one): the
+    volume exceeds `ut` by at most these.
     """
     wanted_batches = max(MIN_READ_AHEAD, view.windows) - (view.queued - view.queued_calls)
     if view.batch_bytes:
@@ -351,7 +351,7 @@ def _observe(
         state=state,
         pulling=pulling,
         turn=memory.turn if pulling is memory.pulling else _turn(view, pulling, config),
-        # With a slow source the queue is empty or windows are open: teachers do not help.
+        # With a slow source the queue is empty or windows have room: more teachers do not help.
         short_of_teachers=starved
         and not view.cut_off
         and view.queued > 0
@@ -389,9 +389,9 @@ def follow_ratio(
     """Line 1 of Algorithm 1: update n when the measured times have changed.
 
     Measurements scatter, and a ratio near an integer must not make n flap. So n rises at once only
-    if the ratio clearly exceeds it, else after `cooldown_s` above it; it falls after a whole
-    surplus window below it. It moves only as far as all measurements in that time agree. An n from
-    an earlier run is no measurement: measured times replace it at once.
+    if the ratio clearly exceeds it, else once ceil(ratio) was above n for `cooldown_s`; it falls
+    once ceil(ratio) was below n for `surplus_window_s`. It moves to the value in that time that is
+    nearest to n. An n from an earlier run is no measurement: measured times replace it at once.
     """
     replaced = memory.presumed and not view.presumed
     if memory.presumed is not view.presumed:
@@ -405,7 +405,7 @@ def follow_ratio(
     if since is None or (nearest > needed) is not (n > needed):
         since, nearest = now, n
     nearest = min(nearest, n) if n > needed else max(nearest, n)
-    adjust = memory.adjust if needed else 0  # n replaces the correction for an unknown n
+    adjust = memory.adjust if needed else 0  # while n was unknown, adjust stood for it
     if replaced:
         adjust = _less_by(adjust, n - needed)
     elif needed and ratio <= needed * (1 + RATIO_NOISE):
@@ -423,7 +423,7 @@ def follow_ratio(
 
 
 def _less_by(adjust: int, moved: int) -> int:
-    """Return the correction after n moved a little: n now covers part of it."""
+    """Return the correction after n moved: n now covers that part of it."""
     if adjust > 0 < moved:
         return max(adjust - moved, 0)
     return min(adjust - moved, 0) if adjust < 0 > moved else adjust
@@ -444,7 +444,7 @@ def follow_need(view: FlowView, memory: FlowMemory, now: float, config: FlowConf
         return memory
     idle = memory.surplus_idle_s / window_s
     target = min(wanted(memory, config), view.teachers) - 1
-    # Go below the held number only if many more teachers idle than before.
+    # Go below the held number only if one more teacher idles than another return needs.
     held = min(memory.held, target) if idle >= 2 + config.surplus_margin else memory.held
     if idle >= 1 + config.surplus_margin and target >= max(config.teachers_min, held):
         reason = f"{idle:.1f} teachers of {view.teachers} idled for {window_s:.0f} s"
