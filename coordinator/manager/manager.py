@@ -43,7 +43,7 @@ _EVENTS_AT_ONCE = 1000
 _VIEW_S = 0.25
 #: Least seconds between two passes of the leaders: changes that arrive meanwhile are processed
 #: together.
-_SPACING_S = 0.005
+_LEAST_PAUSE_S = 0.005
 
 #: The name of a service, and what to call with its hub.
 _HubEvent = tuple[str, Callable[[SubscriptionHub], None]]
@@ -117,9 +117,9 @@ class Manager:
         self._hub_views: dict[str, HubView] = {}
         self._leaders: dict[str, Leader] = {}
         self._events: queue.SimpleQueue[_HubEvent | None] = queue.SimpleQueue()
-        self._leading = threading.Event()
+        self._leaders_wake = threading.Event()
         self._stopping = False
-        self._survivors = {name: _Survivor(name) for name in ("hubs", "leaders")}
+        self._guards = {name: _ErrorGuard(name) for name in ("hubs", "leaders")}
         self._threads = [
             threading.Thread(target=self._run_hubs, name="edl-hubs", daemon=True),
             threading.Thread(target=self._run_leaders, name="edl-leaders", daemon=True),
@@ -143,7 +143,7 @@ class Manager:
         """
         self._stopping = True
         self._events.put(None)
-        self._leading.set()
+        self._leaders_wake.set()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(timeout_s)
@@ -195,21 +195,21 @@ class Manager:
     # -- the hubs' thread
 
     def _run_hubs(self) -> None:
-        survivor, looked_s = self._survivors["hubs"], time.monotonic()
+        guard, looked_s = self._guards["hubs"], time.monotonic()
         viewed_s = looked_s
         while True:
-            due_s = looked_s + self._interval_s(survivor)
-            poked = self._take_events(due_s, survivor)
+            due_s = looked_s + self._interval_s(guard)
+            look_now = self._take_events(due_s, guard)
             if self._stopping:
                 return
             now = time.monotonic()
-            looking = poked or now >= due_s
+            looking = look_now or now >= due_s
             if looking:
                 looked_s = now
             for hub in list(self._hubs.values()):
                 if self._stopping:
                     return
-                with survivor.surviving():
+                with guard.catch_errors():
                     self._serve(hub, now, looking=looking)
             if now - viewed_s >= _VIEW_S:
                 viewed_s = now
@@ -220,22 +220,22 @@ class Manager:
         if not (settled or looking):
             return
         if settled:
-            self._leading.set()
+            self._leaders_wake.set()
         hub.look(now, self._election.registry_id)
         hub.tell()  # before the reports, of which there may be thousands
         if hub.write(now):
-            self._leading.set()
+            self._leaders_wake.set()
         if hub.is_idle(now):
             del self._hubs[hub.service]
             self._election.leave(hub.service)
 
-    def _take_events(self, until_s: float, survivor: _Survivor) -> bool:
+    def _take_events(self, until_s: float, guard: _ErrorGuard) -> bool:
         """Handle the queued events; wait for a first one until `until_s`.
 
         Returns:
             Whether `_LOOK` was among them.
         """
-        poked = False
+        look_now = False
         # Handle all, however many queued up while a registry that hangs blocked this thread.
         for number in range(max(_EVENTS_AT_ONCE, self._events.qsize())):
             wait_s = max(0.0, until_s - time.monotonic()) if number == 0 else 0.0
@@ -246,12 +246,12 @@ class Manager:
             if event is None:
                 break
             if event is _LOOK:
-                poked = True
+                look_now = True
                 continue
             service, handle = event
-            with survivor.surviving():
+            with guard.catch_errors():
                 handle(self._hub(service))
-        return poked
+        return look_now
 
     def _hub(self, service: str) -> SubscriptionHub:
         hub = self._hubs.get(service)
@@ -266,7 +266,7 @@ class Manager:
     # -- the leaders' thread
 
     def _run_leaders(self) -> None:
-        survivor = self._survivors["leaders"]
+        guard = self._guards["leaders"]
         while not self._stopping:
             began_s = time.monotonic()
             self._election.looked()
@@ -278,15 +278,15 @@ class Manager:
             for leader in list(self._leaders.values()):
                 if self._stopping:
                     return
-                with survivor.surviving():
+                with guard.catch_errors():
                     if leader.look(time.monotonic()):
                         self._events.put(_LOOK)
-            time.sleep(_SPACING_S)
+            time.sleep(_LEAST_PAUSE_S)
             # Wake up early when the next lease expires, to notice that death at once.
-            deaths = [leader.due_s for leader in self._leaders.values() if leader.due_s > began_s]
-            due_s = min([began_s + self._interval_s(survivor), *deaths])
-            self._leading.wait(max(0.0, due_s - time.monotonic()))
-            self._leading.clear()
+            expiries = [leader.due_s for leader in self._leaders.values() if leader.due_s > began_s]
+            due_s = min([began_s + self._interval_s(guard), *expiries])
+            self._leaders_wake.wait(max(0.0, due_s - time.monotonic()))
+            self._leaders_wake.clear()
 
     def _leader(self, service: str) -> Leader:
         return Leader(
@@ -296,32 +296,32 @@ class Manager:
             self._election,
             self._address,
             self._prober,
-            wake=self._leading.set,
+            wake=self._leaders_wake.set,
             scaling=lambda: self._scaling_of(service),
         )
 
-    def _interval_s(self, survivor: _Survivor) -> float:
-        return self._config.sweep_s if survivor.answering else self._config.outage_sweep_s
+    def _interval_s(self, guard: _ErrorGuard) -> float:
+        return self._config.sweep_s if guard.answering else self._config.outage_sweep_s
 
 
-class _Survivor:
+class _ErrorGuard:
     """Logs errors of the registry, and exceptions from bugs, so that a thread survives them."""
 
     def __init__(self, name: str) -> None:
         self.answering = True
         self._name = name
-        self._mistake = ""
+        self._last_error = ""
 
     @contextmanager
-    def surviving(self) -> Iterator[None]:
+    def catch_errors(self) -> Iterator[None]:
         try:
             yield
         except (UnavailableError, AccessError) as error:
             self.answering = False
             log.debug("the thread of the %s goes on without the registry: %s", self._name, error)
         except Exception as error:
-            if repr(error) != self._mistake:  # the same one may recur 20 times a second
+            if repr(error) != self._last_error:  # the same one may recur 20 times a second
                 log.exception("the thread of the %s failed at one step and goes on", self._name)
-            self._mistake = repr(error)
+            self._last_error = repr(error)
         else:
             self.answering = True

@@ -45,7 +45,7 @@ from .schema import (
 #: Most attempts to submit a job while others change the queue.
 _ATTEMPTS: Final = 16
 #: Field of the hash `specs`, not a job: the number of the job submitted last.
-_LAST: Final = "=number"
+_LAST_NUMBER: Final = "=number"
 
 
 class QueueBoard:
@@ -87,26 +87,26 @@ class QueueBoard:
             ended = [one for one in specs if _ended(progress.get(one, ""))]
             if name in specs and name not in ended:
                 return None
-            over = sorted(
+            others = sorted(
                 (one for one in ended if one != name), key=lambda one: _number(specs[one])
             )
-            gone = over[: max(0, len(over) - ENDED_KEPT)]
-            count = number(specs.get(_LAST, "")) + 1
+            dropped = others[: max(0, len(others) - ENDED_KEPT)]
+            job_number = number(specs.get(_LAST_NUMBER, "")) + 1
             unchanged = [
-                FieldIs(self._specs, _LAST, specs.get(_LAST, "")),
+                FieldIs(self._specs, _LAST_NUMBER, specs.get(_LAST_NUMBER, "")),
                 FieldIs(self._specs, name, specs.get(name, "")),
                 FieldIs(self._progress, name, progress.get(name, "")),
             ]
-            numbered = f"{count} {self.time_ms()} {text}"
-            forgotten: dict[str, str | int | None] = dict.fromkeys(gone)
+            numbered = f"{job_number} {self.time_ms()} {text}"
+            deletions: dict[str, str | int | None] = dict.fromkeys(dropped)
             changes: list[Change] = [
-                Put(self._specs, {**forgotten, name: numbered, _LAST: count}),
-                Put(self._wishes, {**forgotten, name: None}),
-                Put(self._progress, {**forgotten, name: None}),
-                Delete([log_key(self._queue, one) for one in (*gone, name)]),
+                Put(self._specs, {**deletions, name: numbered, _LAST_NUMBER: job_number}),
+                Put(self._wishes, {**deletions, name: None}),
+                Put(self._progress, {**deletions, name: None}),
+                Delete([log_key(self._queue, one) for one in (*dropped, name)]),
             ]
-            if self.store.commit(unchanged, [*changes, self._keep()]) == 0:
-                return count
+            if self.store.commit(unchanged, [*changes, self._expiry()]) == 0:
+                return job_number
         raise RegistryUnavailable(
             f"job {name} was not submitted: too many others change queue {self._queue}; try again"
         )
@@ -117,21 +117,23 @@ class QueueBoard:
         spec, progress = self._of_job(name)
         if not spec or _ended(progress):
             return False
-        goes = [FieldIs(self._specs, name, spec), FieldIs(self._progress, name, progress)]
-        changes: list[Change] = [Put(self._wishes, {name: text}), self._keep()]
-        return self.store.commit(goes, changes) == 0
+        unchanged = [FieldIs(self._specs, name, spec), FieldIs(self._progress, name, progress)]
+        changes: list[Change] = [Put(self._wishes, {name: text}), self._expiry()]
+        return self.store.commit(unchanged, changes) == 0
 
     def jobs(self) -> list[QueuedJob]:
         """Return all jobs, in the order of their submission."""
         specs, wishes, progress = self.store.read(self._specs, self._wishes, self._progress)
         jobs = []
         for name, spec in specs.items():
-            count, _, rest = spec.partition(" ")
+            job_number, _, rest = spec.partition(" ")
             at_ms, _, text = rest.partition(" ")
-            if is_name(name) and count.isdigit() and at_ms.isdigit():
+            if is_name(name) and job_number.isdigit() and at_ms.isdigit():
                 told = JobProgress.from_json(load_facts(progress.get(name, "").partition(" ")[2]))
                 asked = DesiredJobState.from_json(load_facts(wishes.get(name, "")))
-                jobs.append(QueuedJob(name, int(count), load_facts(text), int(at_ms), asked, told))
+                jobs.append(
+                    QueuedJob(name, int(job_number), load_facts(text), int(at_ms), asked, told)
+                )
         return sorted(jobs, key=lambda job: job.number)
 
     def runner(self) -> Runner | None:
@@ -185,7 +187,7 @@ class QueueBoard:
             runner leads.
         """
         check_name("runner", runner_id)
-        kept = dict.fromkeys(self._kept(), KEEP_S)
+        kept = dict.fromkeys(self._expiring_keys(), KEEP_S)
         led = self.store.lead(
             self._runner, runner_id, check_ttl(ttl_s), keep_s=kept, facts=dump_facts(facts)
         )
@@ -206,7 +208,7 @@ class QueueBoard:
         spec, _ = self._of_job(name)
         if _number(spec) != number:
             return False
-        changes: list[Change] = [Put(self._progress, {name: text}), self._keep()]
+        changes: list[Change] = [Put(self._progress, {name: text}), self._expiry()]
         return self.store.commit([fence, FieldIs(self._specs, name, spec)], changes) == 0
 
     def log(self, fence: Leads, name: str, lines: Sequence[str]) -> bool:
@@ -253,11 +255,11 @@ class QueueBoard:
         )
         return spec or "", progress or ""
 
-    def _kept(self) -> list[str]:
+    def _expiring_keys(self) -> list[str]:
         return [self._specs, self._wishes, self._progress, self._events]
 
-    def _keep(self) -> Keep:
-        return Keep(self._kept(), KEEP_S)
+    def _expiry(self) -> Keep:
+        return Keep(self._expiring_keys(), KEEP_S)
 
 
 def _ended(progress: str) -> bool:
