@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 #: In seconds: TTL of a reservation, and the intervals of its renewals and of checks whether its
 #: slots are free.
 TTL_S: Final = 5.0
-_BEAT_S: Final = 1.0
+_RENEWAL_S: Final = 1.0
 _POLL_S: Final = 0.1
 
 
@@ -43,20 +43,20 @@ def hold_slots(
         EdlError: Redis does not answer at the start. Later errors are logged.
     """
     _check(board, name, slots)
-    began_s = beaten_s = time.monotonic()
+    began_s = renewed_s = time.monotonic()
     board.reserve(name, slots, TTL_S)
     is_free = False
     try:
         while for_s is None or time.monotonic() - began_s < for_s:
-            if stop.wait(_BEAT_S / 2 if is_free else _POLL_S):
+            if stop.wait(_RENEWAL_S / 2 if is_free else _POLL_S):
                 break
             try:
-                if time.monotonic() - beaten_s > _BEAT_S:
+                if time.monotonic() - renewed_s > _RENEWAL_S:
                     board.reserve(name, slots, TTL_S)
-                    beaten_s = time.monotonic()
-                if not is_free and (where := _kept_slots(board, name, slots)):
+                    renewed_s = time.monotonic()
+                if not is_free and (text := _describe_free_slots(board, name, slots)):
                     is_free = True
-                    say(f"{where} free after {time.monotonic() - began_s:.1f} s")
+                    say(f"{text} free after {time.monotonic() - began_s:.1f} s")
             except EdlError as error:
                 log.warning("the reservation is not prolonged: %s", error)
     finally:
@@ -77,7 +77,7 @@ def _check(board: QueueBoard, name: str, slots: int) -> None:
         raise UsageError(f"the fleet has {there} slots, {slots} cannot be reserved")
 
 
-def _kept_slots(board: QueueBoard, name: str, slots: int) -> str:
+def _describe_free_slots(board: QueueBoard, name: str, slots: int) -> str:
     """Describe the slots once the fleet keeps all of them free; return "" until then."""
     runner = board.runner()
     if runner is None:
@@ -88,6 +88,6 @@ def _kept_slots(board: QueueBoard, name: str, slots: int) -> str:
     cores = runner.facts.get("cores", [])
     words = []
     for slot in kept:
-        own = ", ".join(map(str, cores[slot])) if slot < len(cores) else ""
-        words.append(f"slot {slot}" + (f" (cores {own})" if own else ""))
+        numbers = ", ".join(map(str, cores[slot])) if slot < len(cores) else ""
+        words.append(f"slot {slot}" + (f" (cores {numbers})" if numbers else ""))
     return ", ".join(words) + (" is" if len(words) == 1 else " are")
