@@ -239,9 +239,9 @@ def decide(
     Raises:
         ValueError: a measured time is not positive.
     """
-    before, fits = wanted(memory, config), _fit(view, config)
+    before, max_pull = wanted(memory, config), _batches_that_fit(view, config)
     pulling = _pulling(view, memory.pulling, config)
-    state = state_of(view, pulling and fits > 0)
+    state = state_of(view, pulling and max_pull > 0)
     memory = _observe(view, memory, state, pulling, before, now, config)
     ratio = None  # t_t / t_s; None while one of them is not measured
     if view.t_t_s is not None and view.t_s_s is not None:
@@ -258,7 +258,7 @@ def decide(
     # wanted teacher: the replacements may be unreachable too.
     stand_ins = min(view.unreachable, own) if view.cut_off else view.unreachable
     decision = FlowDecision(
-        pull=_pull(view, fits, config) if pulling else 0,
+        pull=_pull(view, max_pull, config) if pulling else 0,
         want=min(own + stand_ins + view.judges, config.teachers_max),
         needed=memory.needed,
         state=memory.state,
@@ -297,12 +297,12 @@ def _pulling(view: FlowView, pulling: bool, config: FlowConfig) -> bool:
     return pulling
 
 
-def _turn(view: FlowView, pulling: bool, config: FlowConfig) -> PullTransition:
+def _transition(view: FlowView, pulling: bool, config: FlowConfig) -> PullTransition:
     threshold = config.lower_bytes if pulling else config.upper_bytes
     return PullTransition(pulling, view.volume_bytes, threshold)
 
 
-def _pull(view: FlowView, fits: int, config: FlowConfig) -> int:
+def _pull(view: FlowView, max_pull: int, config: FlowConfig) -> int:
     """Return the number of batches to pull: the read-ahead, within the limits.
 
     Batches that are queued when the volume reaches `ut` will be labelled too. So the unlabelled
@@ -313,10 +313,10 @@ def _pull(view: FlowView, fits: int, config: FlowConfig) -> int:
     if view.batch_bytes:
         room = max(config.upper_bytes - view.volume_bytes, 0) // view.batch_bytes
         wanted_batches = min(wanted_batches, room + max(view.windows, 1) - view.ahead)
-    return max(min(wanted_batches, fits), 0)
+    return max(min(wanted_batches, max_pull), 0)
 
 
-def _fit(view: FlowView, config: FlowConfig) -> int:
+def _batches_that_fit(view: FlowView, config: FlowConfig) -> int:
     """Return how many more batches fit into `buffer_bytes`; one into an empty buffer."""
     if config.buffer_bytes is None:
         return max(MIN_READ_AHEAD, view.windows)
@@ -350,7 +350,7 @@ def _observe(
         now=now,
         state=state,
         pulling=pulling,
-        turn=memory.turn if pulling is memory.pulling else _turn(view, pulling, config),
+        turn=memory.turn if pulling is memory.pulling else _transition(view, pulling, config),
         # With a slow source the queue is empty or windows have room: more teachers do not help.
         short_of_teachers=starved
         and not view.cut_off
@@ -407,13 +407,13 @@ def follow_ratio(
     nearest = min(nearest, n) if n > needed else max(nearest, n)
     adjust = memory.adjust if needed else 0  # while n was unknown, adjust stood for it
     if replaced:
-        adjust = _less_by(adjust, n - needed)
+        adjust = _adjust_after_move(adjust, n - needed)
     elif needed and ratio <= needed * (1 + RATIO_NOISE):
         patience_s = config.cooldown_s if n > needed else config.surplus_window_s
         if now - since < patience_s:
             return memory._replace(off_ratio_since=since, off_ratio_n=nearest)
         n = nearest
-        adjust = _less_by(adjust, n - needed)
+        adjust = _adjust_after_move(adjust, n - needed)
     since = None if n == latest else now
     moved = memory._replace(needed=n, adjust=adjust, off_ratio_since=since, off_ratio_n=latest)
     reason = f"n = {n} = ceil({view.t_t_s:.3g} / {view.t_s_s:.3g} s per sample)"
@@ -422,7 +422,7 @@ def follow_ratio(
     return _changed(moved, now, reason)
 
 
-def _less_by(adjust: int, moved: int) -> int:
+def _adjust_after_move(adjust: int, moved: int) -> int:
     """Return the correction after n moved: n now covers that part of it."""
     if adjust > 0 < moved:
         return max(adjust - moved, 0)
