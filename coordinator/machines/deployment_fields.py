@@ -14,8 +14,9 @@ from typing import Final
 
 from ...runtime.errors import UsageError
 
-#: Protocols of fsspec that read from one location only. Chained ones (`zip://...::https://...`)
-#: unpack archives or store files elsewhere, and some run commands on other machines.
+#: The protocols of fsspec that only read, and from one location. The others are not allowed: a
+#: chain (`zip://...::https://...`) unpacks archives or stores files elsewhere, and some others run
+#: commands on other machines.
 PROTOCOLS: Final = (
     "file", "http", "https", "s3", "gs", "gcs", "az", "abfs", "abfss", "oss", "hdfs", "webhdfs",
     "bos", "hf",
@@ -71,8 +72,8 @@ _DECIMAL: Final = r"[0-9]{1,9}(\.[0-9]{1,9})?"
 #: NAME:DATATYPE:DIMS
 _TENSOR: Final = r"[A-Za-z0-9_.\-/]{1,128}:[A-Z0-9]{2,8}:-?[0-9]{1,9}(,-?[0-9]{1,9}){0,15}"
 
-#: Name of an option -> pattern of its values. That of a preprocessing has no
-#: colon, so that it can only name one of the package.
+#: Name of an option -> pattern of its values. A value of `preprocess` has no colon, so it can only
+#: be a built-in step, and not a function of the machine (`module:function`).
 ALLOWED: Final[dict[str, str]] = {
     "backend": r"auto|paddle|onnx|torch|paced",
     "batch-delay": _DECIMAL,
@@ -90,7 +91,7 @@ ALLOWED: Final[dict[str, str]] = {
 }
 #: Options that may be repeated.
 REPEATED: Final = frozenset({"input", "output", "preprocess"})
-#: Options whose flag has another name.
+#: Options that are a key of another flag: `rate=1600` is passed as `--backend=rate=1600`.
 _FLAGS: Final = {
     "batch-delay": "--batch=delay",
     "batch-max": "--batch=max",
