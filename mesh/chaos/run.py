@@ -45,10 +45,12 @@ def run_chaos(
     Args:
         settings: settings of the run.
         folder: folder for logs and for the files of students.
-        leftover_check: check for leftover processes and shared memory, made before the run.
+        leftover_check: finds the processes and shared memory that the run leaves behind; made
+            before the run, because it has to know what existed already.
         say: called with a line of text for each fault that begins.
         stop: ends the run early; the invariants are checked on the trace so far.
-        check: called while the mesh starts; an exception from it ends the run.
+        check: called repeatedly while the mesh starts; it ends the run by raising, for example
+            because the user has interrupted it.
 
     Raises:
         ProcessFailed: the mesh did not start.
@@ -89,7 +91,10 @@ class _ChaosRun:
         return time.monotonic() - self._created - self._startup_s
 
     def start(self, check: Callable[[], None]) -> None:
-        """Start all processes, and wait until all students train. Raises ProcessFailed."""
+        """Start the mesh, wait until all students train, then start the misconfigured teachers.
+
+        Raises ProcessFailed.
+        """
         self.mesh.start(check)
         self.training.start(check)
         self.mesh.start_students()

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def load_paddle() -> Any:
-    """Import Paddle without its log, and keep Python's handler of SIGTERM."""
-    paddle = import_paddle()  # resets the handler of SIGTERM, each time
+    """Import Paddle without its log, and restore Python's handler of SIGTERM."""
+    paddle = import_paddle()  # each time it removes the handler in the system, unknown to Python
     handler = signal.getsignal(signal.SIGTERM)
     if handler is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
@@ -86,7 +86,8 @@ def grey_scale() -> Layer:
 class Predictor:
     """Labels batches in this process, with the functions and settings of a served teacher.
 
-    Online training uses it; its labels are the reference for the labels of the mesh.
+    The demo's mode "online", in which teacher and student share one process, uses it. Its labels
+    are the reference for the labels of the mesh.
 
     Attributes:
         cpu_s: core-seconds of its calls so far.
@@ -96,7 +97,7 @@ class Predictor:
         self, path: Path, *, micro_batch: int, device: str = "cpu", threads: int = 1
     ) -> None:
         self._backend = open_backend(str(path), threads=threads, device=device)
-        load_paddle()  # the backend imported Paddle, which changed the signal handlers
+        load_paddle()  # opening the backend removed the handler of SIGTERM again
         self._micro_batch = micro_batch
         self._input = self._backend.spec.inputs[0].name
         self._output = self._backend.spec.outputs[0].name
