@@ -16,9 +16,10 @@ _EXIT_UNKNOWN: Final = 1
 
 
 class Background:
-    """A process that does not end with its parent: own session, output in a file, no life pipe.
+    """A process that does not end with its parent.
 
-    Children that it starts through this folder end with it.
+    It has its own session, writes its output to a file, and inherits no life pipe (see `life.py`).
+    The processes that it starts itself by `runtime.supervise` end with it, as usual.
 
     Args:
         command: the program; it must have a `log`.
@@ -55,6 +56,6 @@ class Background:
         return None
 
     def leave(self) -> None:
-        """Stop waiting for it; Python then does not warn that it still runs."""
+        """Let it run on when this process ends, without Python's warning that it still runs."""
         if self._popen.poll() is None:
-            self._popen.returncode = _EXIT_UNKNOWN  # else Popen warns when it is collected
+            self._popen.returncode = _EXIT_UNKNOWN  # else Popen warns when it is garbage-collected
