@@ -75,15 +75,18 @@ def open_backend(
         threads: CPU threads of one run.
         device: "cpu" or "gpu:N".
         precision: "fp32", or "bf16" if the backend supports it.
-        inputs: declared by the user, before preprocessing, for models that do not state them.
-        outputs: declared by the user, for models that do not state them.
+        inputs: tensors of a request (before preprocessing), declared by the user; for models that
+            do not state their inputs.
+        outputs: declared by the user, for models that do not state their outputs.
         preprocess: steps before the model, in order.
         rate: samples per second of the device that "paced" emulates.
-        on_progress: called with a line about the accuracy of a lower precision.
+        on_progress: called with one line that compares a lower precision with fp32; not called for
+            fp32.
 
     Raises:
         ModelError: there is no such model, it cannot be read, or a teacher cannot serve it.
-        UsageError: there is no such backend, or the rate does not fit the backend.
+        UsageError: there is no such backend, or `rate` is missing for "paced" or stated for
+            another backend.
     """
     paced.check_rate(backend, rate)
     settings = ModelSettings(device, threads, precision, tuple(inputs), tuple(outputs))
