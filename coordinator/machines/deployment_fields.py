@@ -21,8 +21,8 @@ PROTOCOLS: Final = (
     "file", "http", "https", "s3", "gs", "gcs", "az", "abfs", "abfss", "oss", "hdfs", "webhdfs",
     "bos", "hf",
 )  # fmt: skip
-_CONTENT: Final = re.compile(r"[0-9a-f]{64}")
-_LONGEST: Final = 2000
+_CONTENT_ID: Final = re.compile(r"[0-9a-f]{64}")
+_MAX_URL_LENGTH: Final = 2000
 
 
 def check_url(url: str) -> str:
@@ -31,15 +31,15 @@ def check_url(url: str) -> str:
     if not separator or scheme not in PROTOCOLS:
         raise UsageError(
             f"the URL of a model must be of {', '.join(PROTOCOLS)}, such as s3://bucket/model "
-            f"or file:///models/resnet, not {_shown(url)!r}"
+            f"or file:///models/resnet, not {_masked(url)!r}"
         )
-    if not rest.strip("/") or not url.isprintable() or " " in url or len(url) > _LONGEST:
-        raise UsageError(f"{_shown(url)!r} names no model: blanks are %20, and there is a path")
+    if not rest.strip("/") or not url.isprintable() or " " in url or len(url) > _MAX_URL_LENGTH:
+        raise UsageError(f"{_masked(url)!r} names no model: blanks are %20, and there is a path")
     if "::" in url:
-        raise UsageError(f"{_shown(url)!r} chains protocols: use the URL of the model itself")
+        raise UsageError(f"{_masked(url)!r} chains protocols: use the URL of the model itself")
     if scheme in ("http", "https", "webhdfs") and "@" in rest.partition("/")[0]:
         raise UsageError(
-            f"the URL {_shown(url)!r} contains a user or password, which everybody who reads the "
+            f"the URL {_masked(url)!r} contains a user or password, which everybody who reads the "
             "deployment could see: give it to the machines instead (docs/how-to/autoscaling.md)"
         )
     return url
@@ -47,7 +47,7 @@ def check_url(url: str) -> str:
 
 def is_content(content_id: str) -> bool:
     """Return whether a text is a content id as `edl teacher fingerprint` prints it."""
-    return _CONTENT.fullmatch(content_id) is not None
+    return _CONTENT_ID.fullmatch(content_id) is not None
 
 
 def check_content(content_id: str) -> str:
@@ -60,7 +60,7 @@ def check_content(content_id: str) -> str:
     return content_id
 
 
-def _shown(url: str) -> str:
+def _masked(url: str) -> str:
     """Return a URL for messages, without parts that may be a password."""
     scheme, separator, rest = url.partition("://")
     place, slash, path = rest.partition("/")
@@ -98,24 +98,24 @@ _FLAGS: Final = {
     "batch-preferred": "--batch=preferred",
     "rate": "--backend=rate",
 }
-_MOST: Final = 64
+_MAX_OPTIONS: Final = 64
 
 
 def check_options(options: Sequence[tuple[str, str]]) -> None:
     """Raise UsageError if an option is not in `ALLOWED` or its value is invalid."""
-    if len(options) > _MOST:
-        raise UsageError(f"a deployment has at most {_MOST} options, not {len(options)}")
+    if len(options) > _MAX_OPTIONS:
+        raise UsageError(f"a deployment has at most {_MAX_OPTIONS} options, not {len(options)}")
     seen: set[str] = set()
     for name, value in options:
-        form = ALLOWED.get(name)
-        if form is None:
+        pattern = ALLOWED.get(name)
+        if pattern is None:
             near = difflib.get_close_matches(name, ALLOWED, n=1)
             hint = f"; did you mean {near[0]}?" if near else "."
             raise UsageError(
                 f"a deployment cannot set {name[:80]!r}{hint} It may set {', '.join(ALLOWED)}: the "
                 "others are set by the machine's own agent"
             )
-        if not re.fullmatch(form, value):
+        if not re.fullmatch(pattern, value):
             raise UsageError(f"option {name} of a deployment cannot be {value[:80]!r}")
         if name in seen and name not in REPEATED:
             raise UsageError(f"option {name} of a deployment is given twice")
