@@ -124,12 +124,14 @@ def _open(model: str, kinds: Sequence[BackendKind], settings: ModelSettings) -> 
         found = find_model(model, kinds)
         found.kind.require_installed(model)
         assert found.kind.open_file is not None
-        return found.kind.open_file(found.file, _at_precision(found.kind, settings))
+        _check_precision(found.kind, settings.precision)
+        return found.kind.open_file(found.file, settings)
     made = call_factory(model)
     for kind in kinds:
         # Networks are callable too, so the frameworks come first.
         if kind.open_object is not None and kind.recognises(made.model):
-            return kind.open_object(made, _at_precision(kind, settings))
+            _check_precision(kind, settings.precision)
+            return kind.open_object(made, settings)
     wanted = " or ".join(kind.factory_types for kind in kinds if kind.factory_types)
     raise ModelError(
         f"{made.name} returned {type(made.model).__name__}: expected {wanted}, alone or with a "
@@ -139,13 +141,11 @@ def _open(model: str, kinds: Sequence[BackendKind], settings: ModelSettings) -> 
     )
 
 
-def _at_precision(kind: BackendKind, settings: ModelSettings) -> ModelSettings:
-    if settings.precision not in kind.precisions:
+def _check_precision(kind: BackendKind, precision: str) -> None:
+    if precision not in kind.precisions:
         raise ModelError(
-            f"backend {kind.name} runs at {' or '.join(kind.precisions)}, not at "
-            f"{settings.precision}"
+            f"backend {kind.name} runs at {' or '.join(kind.precisions)}, not at {precision}"
         )
-    return settings
 
 
 def content_of(model: str, preprocess: Sequence[str] = ()) -> str:
@@ -184,16 +184,16 @@ class OutputCheckedBackend:
         self._backend = backend
         self._by_option = by_option
         self.spec = backend.spec
-        queue = queue_of(backend)
-        self.submit = None if queue is None else partial(self._submit, queue)
+        submit = queue_of(backend)
+        self.submit = None if submit is None else partial(self._submit, submit)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run as `Backend.run`; raises BadAnswer if an output is missing or breaks its spec."""
         return self._checked(self._backend.run(inputs))
 
-    def _submit(self, queue: Submit, inputs: Mapping[str, Array]) -> Finish:
-        """As `run`, for a backend with a queue."""
-        finish = queue(inputs)
+    def _submit(self, submit: Submit, inputs: Mapping[str, Array]) -> Finish:
+        """As `run`, for a backend with `submit`."""
+        finish = submit(inputs)
 
         def checked() -> tuple[dict[str, Array], float]:
             outputs, device_s = finish()
