@@ -93,13 +93,13 @@ class RegistryUnavailable(UnavailableError):
     """Redis does not answer, or refuses to work.
 
     Remedy: Check that Redis runs, that the URL and its password are right, and that it has
-    memory; members register again by themselves. `edl doctor` checks it.
+    memory; `edl doctor` checks all of this. Members register again by themselves.
 
     Attributes:
         timed_out: no answer or no connection in time: the same call may succeed soon. A refused
             connection is no timeout.
         refusal: why Redis answers but refuses to work, such as "read_only" or "out_of_memory";
-            empty if it does not answer, or for another reason.
+            empty if it does not answer, or refuses for a reason that has no such name.
     """
 
     def __init__(self, message: str = "", timed_out: bool = False, refusal: str = "") -> None:
@@ -131,7 +131,7 @@ class StoreUnavailable(UnavailableError):
     """A label store cannot be read or written now: it is full, in use, or the disk fails.
 
     Remedy: Free disk space, or choose a larger `max_bytes`, or another disk. Training continues
-    without it.
+    without the store.
 
     Attributes:
         full: its budget or the disk is full.
@@ -273,7 +273,8 @@ class RateLimited(RetryableError):
 class DeviceOutOfMemory(RetryableError):
     """The device had too little memory for a run; a run of fewer rows may succeed.
 
-    Remedy: Lower `--micro-batch`; the teacher halves it by itself.
+    Remedy: Nothing for now: the teacher halves its micro-batch. Before its next start, lower
+    `--micro-batch`.
     """
 
 
