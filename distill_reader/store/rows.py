@@ -1,16 +1,16 @@
 """Rows of a label store: their keys, their encoding, and which forms of a label cover others.
 
 A key is 16 bytes: a hash of a sample's inputs and of the model content. The hash is xxh3 with 128
-bits. Among a billion different samples, two collide with a probability of 2e-21. It is not
+bits. Among a billion different samples, two collide with a probability below 2e-21. It is not
 cryptographic: collisions can be constructed, but only by someone who can write the training data.
-`edl bench store` measures its cost.
+`edl bench store` measures the cost of hashing.
 
-A store keeps the forms of a label from which others can be derived. Form A covers form B if B,
-derived from A, equals what the teacher would have sent, bit for bit:
+A store keeps no form of a label that another stored form covers. Form A covers form B if B, derived
+from A, equals what the teacher would have sent, bit for bit:
 
 - the model's own form covers every form if its numbers are floats;
-- float32 covers bfloat16, float16 and top-k at its own temperature; without a softmax, at every
-  temperature;
+- float32 covers float32, bfloat16, float16 and top-k of the same temperature. If it has none (no
+  softmax was applied), it covers those forms at every temperature;
 - any other form covers only itself: the top-5 of a rounded top-20 is not the teacher's top-5.
 """
 
@@ -44,8 +44,8 @@ def keys_of(
 
     Args:
         content: content of the model.
-        arrays: inputs [n, ...] by name. Names, dtypes and shapes of rows are always part of the
-            key, as labels may depend on the padding of a row.
+        arrays: inputs [n, ...] by name. With `ids` too, their names, dtypes and row shapes are part
+            of the key, because labels may depend on how a row was padded.
         start: first sample.
         stop: end of the range.
         ids: arrays [n, ...] that identify the samples instead of the bytes of `arrays`.
@@ -115,7 +115,7 @@ class StoredOutput:
         output: its name.
         form: form of its values; None: the model's own.
         classes: number of classes of the output, for top-k; None for other forms.
-        pieces: its arrays, in the order of `parts` of the form.
+        pieces: specs of its arrays, in the order of `LabelForm.parts`.
     """
 
     output: str
@@ -134,7 +134,7 @@ class StoredOutput:
 
 
 class Content(NamedTuple):
-    """The model content that made labels; `numerics_id` is empty unless bits must be equal."""
+    """Identifies the model that made labels; `numerics_id` is empty unless bits must be equal."""
 
     content_id: str
     numerics_id: str = ""
@@ -159,7 +159,7 @@ class Layout:
 
     Attributes:
         content: content of the model.
-        entries: the stored outputs, grouped by output.
+        entries: one for each stored form of each output; those of an output are adjacent.
         ids: the user's sample ids, which come first in a row.
         whole: a row has all outputs of the model, in the model's order.
     """
@@ -224,7 +224,7 @@ class LabelRow:
     Attributes:
         layout: layout of `data`.
         data: `layout.nbytes` bytes.
-        makers: the teachers that made the labels; not compared.
+        makers: the teachers that made the labels; `==` ignores them.
     """
 
     layout: Layout
@@ -233,7 +233,7 @@ class LabelRow:
 
 
 def pack(layout: Layout, arrays: Sequence[Array], maker: str = "") -> list[LabelRow]:
-    """Make n rows of arrays [n, ...], one array for each piece of the layout in its order."""
+    """Make n rows from arrays [n, ...], one array for each of `layout.pieces`, in that order."""
     makers = frozenset([maker] if maker else [])
     count = len(arrays[0])
     packed = np.empty((count, layout.nbytes), np.uint8)
@@ -279,7 +279,7 @@ def covers(entry: StoredOutput, form: LabelForm | None) -> bool:
 def derived(
     entry: StoredOutput, arrays: Sequence[Array], form: LabelForm | None
 ) -> dict[str, Array]:
-    """Derive a form; returns its arrays [n, ...] by their names on the wire.
+    """Derive `form` from a stored one; return its arrays [n, ...] by their names on the wire.
 
     Args:
         entry: covers `form`.
@@ -297,10 +297,11 @@ def derived(
 
 
 def merged(old: LabelRow, new: LabelRow) -> LabelRow:
-    """Merge two rows of one sample to one that covers both, without redundant forms.
+    """Merge two rows of one sample into one that covers both, without redundant forms.
 
     Of equal forms the old one is kept, so a stored label never changes.
     """
+    # Drop an entry that another covers; of two that cover each other, keep the first.
     entries = _entries(old) + _entries(new)
     kept = [
         (entry, data)
