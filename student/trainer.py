@@ -61,10 +61,10 @@ LossOfBatch = Callable[[Any, Any, Any], Any]
 
 
 def loss_of_batch(model: Any, loss: Any, batch: Sequence[Any]) -> Any:
-    """Return `loss(model(image), label[, soft_label])` of a batch, a tuple or list.
+    """Return `loss(model(image), label[, soft_label])` of a batch.
 
     Raises:
-        UsageError: the batch has another form.
+        UsageError: the batch is not a tuple or list (image, label[, soft_label]).
     """
     if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
         raise UsageError(
@@ -83,13 +83,13 @@ class Trainer:
         model: a `paddle.nn.Layer` or `torch.nn.Module`, which `fit` puts into training mode.
         loss: from (logits, label[, soft label]) to a scalar, such as `DistillLoss`.
         optimizer: of the same framework, over the parameters of the model. A callback of `on_step`
-            may advance its schedule.
+            may advance a schedule of its learning rate.
         loss_of_batch: computes the loss of a batch that is not (image, label[, soft_label]).
         on_step: called after each step, in this order.
         clock: returns seconds, only for `TrainResult`.
 
     Raises:
-        UsageError: the optimizer is none of the model's framework.
+        UsageError: the optimizer does not belong to the model's framework.
     """
 
     def __init__(
@@ -118,13 +118,14 @@ class Trainer:
     ) -> TrainResult:
         """Train for `epochs` passes over `loader` or for `steps` steps, whichever ends first.
 
-        With `steps` alone, the loader is iterated as often as needed. From an iterator, exactly the
-        trained batches are taken, and it stays open for the next `fit`. After an exception, also
-        Ctrl-C, the gradients are cleared, and the current iterator of a loader is closed.
+        With `steps` alone, the loader is iterated as often as needed. If `loader` is an iterator,
+        there is one pass; `fit` takes only the batches that it trains on and leaves the iterator
+        open for the next `fit`. After an exception, including Ctrl-C, the gradients are cleared,
+        and an iterator that `fit` made is closed.
 
         Raises:
-            UsageError: neither epochs nor steps are given, or a loader, not an iterator, yields
-                nothing.
+            UsageError: neither epochs nor steps are given, or a loader that is not an iterator
+                yields nothing.
         """
         if epochs is None and steps is None:
             raise UsageError("say for how long to train: epochs=..., steps=... or both")
@@ -191,7 +192,7 @@ def accuracy(model: Any, image: Any, label: Any, *, batch_size: int = 256) -> fl
 def _batches(
     loader: Iterable[Any], epochs: int | None, steps: int | None
 ) -> Generator[tuple[int, Any]]:
-    """Yield the number of the epoch and the batch, for at most `steps` batches."""
+    """Yield (number of the epoch, batch), at most `steps` times."""
     left = steps
     for epoch in itertools.count() if epochs is None else range(epochs):
         iterator = iter(loader)
@@ -223,7 +224,7 @@ def _closed_at_the_end(iterator: Iterator[Any]) -> Iterator[None]:
 
 
 def _rows(batch: Any) -> int:
-    """Return the rows of the first field of a batch."""
+    """Return the number of rows of a batch, as its first field has them."""
     first = batch
     while isinstance(first, (tuple, list, dict)) and first:
         fields = first.values() if isinstance(first, dict) else first
