@@ -18,7 +18,7 @@ from ..scheduler.batching import BatchRule
 from .backends import paced
 from .microbatch import parse_micro_batch
 
-#: Variables that set the number of threads of the libraries of frameworks.
+#: Environment variables for the number of threads of numerical libraries.
 _THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 #: More cores than any machine has.
 _MAX_CORES = 1 << 16
@@ -124,7 +124,7 @@ def parse_output(text: str) -> tuple[TensorSpec | None, tuple[str, OutputKind] |
     """Parse NAME:DATATYPE:DIMS, NAME=KIND ("probs=probabilities") or NAME:DATATYPE:DIMS=KIND.
 
     Returns:
-        The declared output, and its name with its kind; None for what is not given.
+        The declared output, and (name, kind) of the output; None for a part that is not given.
 
     Raises:
         UsageError: it is none of these.
@@ -149,7 +149,7 @@ class PredictorConfig:
         model: path of an exported model, or `module:function`.
         device: "cpu" or "gpu:N".
         threads: CPU threads of one run.
-        micro_batch: samples per run; larger requests are cut. Paddle is fastest on CPUs with 4 to
+        micro_batch: samples per run; larger requests are split. Paddle is fastest on CPUs with 4 to
             8. None: measured at the start.
         inputs: declared by the user, for models that do not state them.
         outputs: likewise.
@@ -158,8 +158,8 @@ class PredictorConfig:
         preprocess: steps before the model, in order.
         rate: samples per second of the device that backend "paced" emulates.
         cores: the CPUs that the process is bound to; empty for any.
-        self_test: run `self_test` before serving.
-        canary: file with known good answers; None for none.
+        self_test: check the model's answers (`self_test.py`) before serving.
+        canary: file with known good answers, with which the self-test compares; None for none.
         output_kinds: pairs (output, kind) that override the self-test's findings.
     """
 
@@ -194,7 +194,7 @@ class PredictorConfig:
 
     @property
     def device_label(self) -> str:
-        """The device in words; an emulated device is named as emulated."""
+        """The device, for people; says so if it is emulated."""
         if self.rate is not None:
             return paced.device_label(self.rate)
         return str(Device(self.device, self.cores))
@@ -203,7 +203,7 @@ class PredictorConfig:
     def environment(self) -> dict[str, str]:
         """Environment variables of a process that runs a model; libraries read them at import."""
         threads = dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
-        # Keep fp32 exact: on GPUs, libraries would round products to the ten bits of TF32.
+        # Keep fp32 exact: on GPUs, TF32 would round factors to a mantissa of ten bits.
         return {**threads, "GLOG_minloglevel": "2", "NVIDIA_TF32_OVERRIDE": "0"}
 
     def on(self, device: Device) -> Self:
@@ -222,7 +222,7 @@ class PredictorConfig:
         preprocess: Sequence[str] | None = None,
         **others: Any,
     ) -> Self:
-        """Create settings from options of a command; `others` are attributes. Raises UsageError."""
+        """Create settings from a command's options; `others` are attributes. Raises UsageError."""
         declared = [parse_output(text) for text in outputs or ()]
         return cls(
             model,
@@ -244,9 +244,9 @@ class ServerConfig:
         port: of the gRPC server; 0 takes a free one.
         slots: requests that wait for the model or run in it; one more is refused.
         max_message_bytes: largest request or answer.
-        max_calls: most open calls, including those without a request yet.
-        max_calls_per_peer: most open calls of one caller at one address.
-        request_bytes: most bytes of all requests that are being received or answered.
+        max_calls: limit of open calls, including those without a request yet.
+        max_calls_per_peer: limit of open calls for each pair of caller and address.
+        request_bytes: limit of the bytes of all requests that are being received or answered.
         receive_s: seconds within which a request must arrive, from the start of its call.
         security: certificates and accepted tokens; None for no authentication.
         allow_system_shm: callers on this host may register named shared memory.

@@ -50,7 +50,7 @@ def files_of(model: Path) -> list[Path]:
 
 
 def _location(weight: Buffer) -> list[str]:
-    """Return the name of the file of one weight; empty if the weight is in the model."""
+    """Return the name of the file that has one weight; none if the model's file has it."""
     entries = {
         bytes(_fields(entry, _ENTRY_KEY)[0]): bytes(_fields(entry, _ENTRY_VALUE)[0]).decode()
         for entry in _fields(weight, _TENSOR_EXTERNAL_DATA)
@@ -97,11 +97,11 @@ class OnnxSession:
         outputs = [_spec_of(node, model) for node in self._session.get_outputs()]
         self._outputs = [tensor.name for tensor in outputs]
         self._inputs = with_declared_shapes(own, settings.inputs)
-        if not all(
-            tensor.shape for tensor in outputs
-        ):  # it does not state the number of dimensions
+        # Without a shape, the model does not state the number of dimensions.
+        if not all(tensor.shape for tensor in outputs):
             outputs = list(outputs_by_trial(self.run, self._inputs, (), str(model)))
-        # On a GPU, a thread waits for the device. On a CPU, a run uses the cores itself.
+        # On a GPU, a thread waits for the device while the caller prepares the next run. On a CPU,
+        # the run itself needs the cores.
         self.submit: Submit | None = None
         if gpu is not None:
             self.submit = partial(self._submit, ThreadPoolExecutor(1, "onnxruntime"))
@@ -154,7 +154,7 @@ def _options(runtime: Any, threads: int) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = _ERRORS_ONLY
     options.use_deterministic_compute = True
-    # Threads that spin between two runs would take cores from the sockets.
+    # Threads that spin between two runs would take cores from the threads that serve requests.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 
@@ -168,9 +168,9 @@ def _providers(runtime: Any, device: str, gpu: int | None) -> list[Any]:
             "pip uninstall onnxruntime, then pip install onnxruntime-gpu"
         )
     if hasattr(runtime, "preload_dlls"):
-        runtime.preload_dlls()  # CUDA may come as packages, which the loader does not search
-    # The defaults are inexact: float32 products with the ten bits of TF32, and convolution
-    # algorithms chosen by a race at each start.
+        runtime.preload_dlls()  # the dynamic loader does not find CUDA in Python packages
+    # The defaults change bits: TF32 rounds factors to a mantissa of ten bits, and each start
+    # chooses convolution algorithms by timing them.
     exact = {"device_id": gpu, "use_tf32": 0, "cudnn_conv_algo_search": "HEURISTIC"}
     return [("CUDAExecutionProvider", exact), "CPUExecutionProvider"]
 
