@@ -1,7 +1,7 @@
 """Describes a Paddle model: `python describe.py PROGRAM` prints one line of JSON.
 
-It runs in the serving environment without our package, because that environment's Paddle will read
-the model.
+It runs in the environment of Paddle Serving, because the Paddle there must be able to read the
+model. That environment does not have the package `edl`, so this module imports nothing of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-#: numpy's names of dtypes by those of older versions of Paddle; newer ones use numpy's.
+#: Dtype names of older versions of Paddle, with numpy's, which newer versions use.
 NAMES = {
     "FP16": "float16",
     "FP32": "float32",
@@ -36,7 +36,7 @@ def describe(program: Path) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import paddle
-    whole = paddle.base.core.ProgramDesc(program.read_bytes())  # owns the objects below
+    whole = paddle.base.core.ProgramDesc(program.read_bytes())  # must outlive the objects below
     block = whole.block(0)
     operations = [block.op(index) for index in range(block.op_size())]
     feeds = [op.output("Out")[0] for op in operations if op.type() == "feed"]
