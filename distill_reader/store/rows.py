@@ -62,28 +62,28 @@ def keys_of(
     head = [
         _VERSION,
         content,
-        [[name, *_kind(array)] for name, array in named],
-        [_kind(array) for array in ids],
+        [[name, *_row_type(array)] for name, array in named],
+        [_row_type(array) for array in ids],
         bool(ids),
     ]
-    begun = xxhash.xxh3_128(json.dumps(head).encode())
-    counted = [_rows(array, start, stop) for array in (ids or [array for _, array in named])]
+    prefix_hasher = xxhash.xxh3_128(json.dumps(head).encode())
+    hashed = [_row_bytes(array, start, stop) for array in (ids or [array for _, array in named])]
     keys = []
     for row in range(stop - start):
-        hasher = begun.copy()
-        for rows in counted:
+        hasher = prefix_hasher.copy()
+        for rows in hashed:
             hasher.update(rows[row])
         keys.append(hasher.digest())
     return keys
 
 
-def _kind(array: Array) -> list[object]:
+def _row_type(array: Array) -> list[object]:
     """Return the datatype and shape of the array's rows; for texts, also the bytes per element."""
     kind: list[object] = [datatype_of(array.dtype), array.shape[1:]]
     return [*kind, array.dtype.itemsize] if array.dtype.kind == "S" else kind
 
 
-def _rows(array: Array, start: int, stop: int) -> Array:
+def _row_bytes(array: Array, start: int, stop: int) -> Array:
     """Return the bytes of these rows, uint8 [n, bytes of a row]; no copy if contiguous."""
     width = array.dtype.itemsize * math.prod(array.shape[1:])
     dtype = array.dtype if array.dtype.kind == "S" else dtype_of(datatype_of(array.dtype))
@@ -305,13 +305,13 @@ def merged(old: LabelRow, new: LabelRow) -> LabelRow:
     entries = _entries(old) + _entries(new)
     kept = [
         (entry, data)
-        for place, (entry, data) in enumerate(entries)
+        for index, (entry, data) in enumerate(entries)
         if not any(
             other.output == entry.output
             and covers(other, entry.form)
-            and (other_place < place or not covers(entry, other.form))
-            for other_place, (other, _) in enumerate(entries)
-            if other_place != place
+            and (other_index < index or not covers(entry, other.form))
+            for other_index, (other, _) in enumerate(entries)
+            if other_index != index
         )
     ]
     if [entry for entry, _ in kept] == list(old.layout.entries) and (
