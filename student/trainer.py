@@ -138,7 +138,7 @@ class Trainer:
             with contextlib.closing(_batches(loader, epochs, steps)) as batches:
                 for epoch, batch in batches:
                     loss = self._step(batch)
-                    taken, samples = taken + 1, samples + _rows(batch)
+                    taken, samples = taken + 1, samples + _row_count(batch)
                     pending.append(loss)
                     if len(pending) == LOSSES_PENDING:
                         losses.extend(float(one) for one in pending)
@@ -196,8 +196,8 @@ def _batches(
     left = steps
     for epoch in itertools.count() if epochs is None else range(epochs):
         iterator = iter(loader)
-        ours = iterator is not loader
-        with _closed_at_the_end(iterator) if ours else contextlib.nullcontext():
+        made_here = iterator is not loader
+        with _closing(iterator) if made_here else contextlib.nullcontext():
             empty = True
             while left is None or left > 0:
                 try:
@@ -207,14 +207,14 @@ def _batches(
                 empty = False
                 left = None if left is None else left - 1
                 yield epoch, batch
-        if left == 0 or not ours:
+        if left == 0 or not made_here:
             return
         if empty:
             raise UsageError("the loader yields no batches")
 
 
 @contextlib.contextmanager
-def _closed_at_the_end(iterator: Iterator[Any]) -> Iterator[None]:
+def _closing(iterator: Iterator[Any]) -> Iterator[None]:
     try:
         yield
     finally:
@@ -223,7 +223,7 @@ def _closed_at_the_end(iterator: Iterator[Any]) -> Iterator[None]:
             close()
 
 
-def _rows(batch: Any) -> int:
+def _row_count(batch: Any) -> int:
     """Return the number of rows of a batch, as its first field has them."""
     first = batch
     while isinstance(first, (tuple, list, dict)) and first:
