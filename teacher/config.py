@@ -43,9 +43,9 @@ class Device:
         kind, colon, numbers = text.strip().partition(":")
         try:
             if kind == "cpu":
-                return cls("cpu", _cores(numbers) if colon else ())
+                return cls("cpu", _parse_cores(numbers) if colon else ())
             if kind == "gpu":
-                return cls(f"gpu:{_number(numbers) if colon else 0}")
+                return cls(f"gpu:{_parse_number(numbers) if colon else 0}")
         except ValueError:
             pass
         raise UsageError(
@@ -86,18 +86,18 @@ def check_cores(devices: Sequence[Device]) -> None:
         )
 
 
-def _cores(text: str) -> tuple[int, ...]:
+def _parse_cores(text: str) -> tuple[int, ...]:
     cores: list[int] = []
     for part in text.split("+"):
         first, dash, last = part.partition("-")
-        span = range(_number(first), _number(last if dash else first) + 1)
+        span = range(_parse_number(first), _parse_number(last if dash else first) + 1)
         if not span or len(span) > _MAX_CORES:
             raise ValueError(part)
         cores.extend(span)
     return tuple(cores)
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise ValueError(text)
     return int(text)

@@ -38,18 +38,18 @@ def files_of(model: Path) -> list[Path]:
             name
             for graph in _fields(model.read_bytes(), _MODEL_GRAPH)
             for weight in _fields(graph, _GRAPH_INITIALIZER)
-            for name in _location(weight)
+            for name in _external_files(weight)
         )
     except (OSError, WireError, UnicodeDecodeError) as error:
         raise ModelError(f"cannot read {model}: {error}") from None
-    beside = [model.parent / name for name in names]
-    for file in beside:
+    weight_files = [model.parent / name for name in names]
+    for file in weight_files:
         if not file.is_file():
             raise ModelError(f"{model} has its weights in {file}, which does not exist")
-    return [model, *beside]
+    return [model, *weight_files]
 
 
-def _location(weight: Buffer) -> list[str]:
+def _external_files(weight: Buffer) -> list[str]:
     """Return the name of the file that has one weight; none if the model's file has it."""
     entries = {
         bytes(_fields(entry, _ENTRY_KEY)[0]): bytes(_fields(entry, _ENTRY_VALUE)[0]).decode()
@@ -63,7 +63,7 @@ def _fields(message: Buffer, number: int) -> list[memoryview]:
 
 
 #: Types whose names differ between onnxruntime and numpy.
-_NAMES = {"float": "float32", "double": "float64"}
+_DTYPE_NAMES = {"float": "float32", "double": "float64"}
 #: Words in onnxruntime's errors about models that need a newer version.
 _NEEDS_NEWER = ("IR version", "opset", "No Op registered")
 _ERRORS_ONLY = 3
@@ -93,10 +93,10 @@ class OnnxSession:
         except Exception as error:  # its classes come from C++ and have no common base
             raise ModelError(_load_error(runtime, model, error)) from error
         _check_provider(self._session, settings.device, gpu)
-        own = [_spec_of(node, model) for node in self._session.get_inputs()]
+        model_inputs = [_spec_of(node, model) for node in self._session.get_inputs()]
         outputs = [_spec_of(node, model) for node in self._session.get_outputs()]
         self._outputs = [tensor.name for tensor in outputs]
-        self._inputs = with_declared_shapes(own, settings.inputs)
+        self._inputs = with_declared_shapes(model_inputs, settings.inputs)
         # Without a shape, the model does not state the number of dimensions.
         if not all(tensor.shape for tensor in outputs):
             outputs = list(outputs_by_trial(self.run, self._inputs, (), str(model)))
@@ -118,8 +118,8 @@ class OnnxSession:
             ),
         )
 
-    def _submit(self, runs: ThreadPoolExecutor, inputs: Mapping[str, Array]) -> Finish:
-        return runs.submit(lambda: at_once(self.run)(inputs)()).result
+    def _submit(self, pool: ThreadPoolExecutor, inputs: Mapping[str, Array]) -> Finish:
+        return pool.submit(lambda: at_once(self.run)(inputs)()).result
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         given = {
@@ -187,7 +187,7 @@ def _check_provider(session: Any, device: str, gpu: int | None) -> None:
 def _spec_of(node: Any, model: Path) -> TensorSpec:
     kind = node.type.removeprefix("tensor(").removesuffix(")")
     try:
-        datatype = datatype_of(np.dtype(_NAMES.get(kind, kind)))
+        datatype = datatype_of(np.dtype(_DTYPE_NAMES.get(kind, kind)))
         if datatype == "BYTES" or not node.type.startswith("tensor("):
             raise WireError
     except (TypeError, WireError):

@@ -36,8 +36,8 @@ def describe(program: Path) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import paddle
-    whole = paddle.base.core.ProgramDesc(program.read_bytes())  # must outlive the objects below
-    block = whole.block(0)
+    desc = paddle.base.core.ProgramDesc(program.read_bytes())  # must outlive the objects below
+    block = desc.block(0)
     operations = [block.op(index) for index in range(block.op_size())]
     feeds = [op.output("Out")[0] for op in operations if op.type() == "feed"]
     fetches = [op.input("X")[0] for op in operations if op.type() == "fetch"]
