@@ -170,10 +170,14 @@ class Engine:
             member.call(batch)
 
     def _drop_call(self, number: int) -> None:
-        """Stop labelling the batch of a call, which nobody waits for any more."""
+        """Stop labelling the batch of a call, which nobody waits for any more.
+
+        It is released at once: if its labels were revoked before, teachers would label it again.
+        """
         if number in self._batches:
             for member in self.members:
                 member.drop_call(number)
+            self._call_delivery.execute(self._call_delivery.delivery.release())
 
     def _on_held(self, message: Message) -> None:
         """Add a batch that a former engine has offered to the trainer."""
@@ -248,7 +252,6 @@ class Engine:
         self._channel.send(
             "call_failed", number=number, error=type(error).__name__, text=str(error)
         )
-        self._drop_call(number)
 
     def _on_given_up(self) -> None:
         self._reporter.give_up(self._stream_epoch)

@@ -48,7 +48,8 @@ class Delivery:
         ordered: batches are delivered in the order of the source; else when they are complete.
         policy: what to do while a service has no teacher.
         ensemble: how labels of several services are mixed; None: there is one service.
-        at_once: batches are of calls, and released as soon as they are offered.
+        at_once: batches are of calls: the trainer takes what it is offered, so a batch is offered
+            only when it is released.
 
     Attributes:
         unlabelled_by_service: number of batches without labels of a service, by service.
@@ -78,8 +79,8 @@ class Delivery:
         self._without: dict[int, set[str]] = {}  # services that a batch goes without
         self._poison: dict[int, tuple[str, ...]] = {}  # reasons, by poison batch
         self._restored: set[int] = set()  # batches that an earlier engine has offered
-        #: Offered and not released, in order; None: poison, or restored.
-        self._offered: dict[int, do.OfferBatch | None] = {}
+        #: Complete and not released, in order; None: restored.
+        self._complete: dict[int, do.OfferBatch | do.OfferPoison | None] = {}
         self._released: set[int] = set()  # and not taken
         self._batch_s = RecentMean(STEP_WINDOW)  # a pause raises it for a while
 
@@ -93,7 +94,7 @@ class Delivery:
         """Add a batch that an earlier engine has offered; numbers grow. The ledgers know it."""
         self._restored.add(batch)
         if not released:
-            self._offered[batch] = None
+            self._complete[batch] = None
             return []
         self._released.add(batch)
         return [do.ForwardEvent(service, Released(batch)) for service in self._services]
@@ -114,7 +115,7 @@ class Delivery:
     def reset(self) -> None:
         """Forget every batch, because the student left the epoch."""
         self._no_teacher.loop_waits = False
-        for kept in (self._lacking, self._without, self._poison, self._offered):
+        for kept in (self._lacking, self._without, self._poison, self._complete):
             kept.clear()
         self._restored.clear()
         self._released.clear()
@@ -161,9 +162,10 @@ class Delivery:
         service.
         """
         out: list[do.StreamInstruction] = []
-        if batch in self._offered:
-            out.append(do.Withdraw(batch))
-            del self._offered[batch]
+        if batch in self._complete:
+            if not self._at_once:
+                out.append(do.Withdraw(batch))
+            del self._complete[batch]
             self._lacking[batch] = set()
             self._lacking = dict(sorted(self._lacking.items()))
         elif batch not in self._lacking:
@@ -179,7 +181,7 @@ class Delivery:
         return out
 
     def _offer(self, batch: int) -> list[do.StreamInstruction]:
-        """Offer a complete batch; in order, once the batches before it are complete."""
+        """Record a complete batch and offer it; in order, once those before it are complete."""
         complete: list[int] = []
         if self._ordered:
             for number, lacking in self._lacking.items():
@@ -188,22 +190,24 @@ class Delivery:
                 complete.append(number)
         else:
             complete.append(batch)
-        last = next(reversed(self._offered), -1)
+        last = next(reversed(self._complete), -1)
         out: list[do.StreamInstruction] = []
         for number in complete:
             del self._lacking[number]
+            offer: do.OfferBatch | do.OfferPoison
             if (reasons := self._poison.get(number)) is not None:
-                self._offered[number] = None
-                out.append(do.OfferPoison(number, reasons))
+                offer = do.OfferPoison(number, reasons)
             else:
                 mixed = self._whole
                 if without := self._without.get(number):
                     gone = dict.fromkeys(without, -inf)  # missing for long enough
                     mixed = mixture(self._ensemble, set(self._services) - without, gone, 0.0)
-                offer = self._offered[number] = do.OfferBatch(number, mixed)
+                offer = do.OfferBatch(number, mixed)
+            self._complete[number] = offer
+            if not self._at_once:
                 out.append(offer)
         if self._ordered and complete and complete[0] < last:  # it had been withdrawn
-            self._offered = dict(sorted(self._offered.items()))
+            self._complete = dict(sorted(self._complete.items()))
         return out
 
     # ---------------------------------------------------------------------------- what follows
@@ -218,15 +222,15 @@ class Delivery:
 
     def release(self) -> list[do.StreamInstruction]:
         """Release the next batches, unless the loop has more than half of its quota."""
-        if not self._offered:
+        if not self._complete:
             return []
-        ahead = len(self._offered) if self._at_once else look_ahead(self._batch_s.value)
+        ahead = len(self._complete) if self._at_once else look_ahead(self._batch_s.value)
         if 2 * len(self._released) > ahead:
             return []
         batches: list[int] = []
         room = ahead - len(self._released)
         barrier = next(iter(self._lacking), inf) if self._ordered else inf
-        for number in self._offered:
+        for number in self._complete:
             if len(batches) == room or number > barrier:
                 break
             batches.append(number)
@@ -234,9 +238,11 @@ class Delivery:
             return []
         out: list[do.StreamInstruction] = []
         for number in batches:
-            offer = self._offered.pop(number)
+            offer = self._complete.pop(number)
             self._released.add(number)
-            if self._without.pop(number, None) and offer is not None:
+            if self._at_once and offer is not None:
+                out.append(offer)
+            if self._without.pop(number, None) and isinstance(offer, do.OfferBatch):
                 self.partial += offer.mixture is not None
                 self.unlabelled += offer.mixture is None
             for service in self._services:

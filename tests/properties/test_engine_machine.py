@@ -197,3 +197,33 @@ class EngineMachine(EngineWorld):
 
 TestEngineMachine = EngineMachine.TestCase
 TestEngineMachine.settings = settings(max_examples=settings().max_examples, stateful_step_count=40)
+
+
+def world_with_a_call() -> EngineMachine:
+    world = EngineMachine()
+    world.it_starts(
+        ordered=True, rows=None, services=("s",), policy="wait", missing="wait", prompt=False
+    )
+    world.labels_are_called_for(count=1, rows=2)
+    return world
+
+
+def test_teachers_do_not_label_a_cancelled_call_again_when_the_model_changes() -> None:
+    world = world_with_a_call()
+    world.a_call_is_cancelled(0)
+    (member,) = world.engine.members
+    world.the_model_is_exchanged(0, now=True)
+    assert member.core.calls == 0
+    assert not member.ledger.queued
+    world.teardown()
+
+
+def test_a_call_does_not_get_labels_that_are_revoked_in_the_same_turn() -> None:
+    world = world_with_a_call()
+    (_, name), *_ = world.busy  # a call is sent to several teachers
+    world.requests_are_answered(count=1, which=0)
+    world.one_is_not_believed(0, name.removeprefix("s."))
+    world.decide()
+    world.the_trainer_hears()
+    assert world.calls == [0], "it has the labels of a teacher that lies"
+    world.teardown()
