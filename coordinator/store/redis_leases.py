@@ -265,17 +265,22 @@ class RedisLeases:
 
     def _changed(self, leases: LeaseSet, changed: Sequence[tuple[str, float]]) -> Changes:
         names, left = split_changes(name for name, _ in changed)
-        members, lost = [], []
+        members: list[Member] = []
+        gone: list[str] = []
         if names:
             now_ms, deadlines = self._deadlines(leases, names)
             for name, deadline, facts in zip(
                 names, deadlines, self._facts(leases, names), strict=True
             ):
                 if deadline is None:
-                    lost.append(name)
+                    gone.append(name)
                 # The facts were deleted. The next full heartbeat restores them, within two TTLs.
                 elif facts:
                     members.append(Member(name, facts, (deadline - now_ms) / 1000))
+        # A member that left after the changes were read has none under its own name any more.
+        noted = self._client.zmscore(leases.changes, gone) if gone else []
+        lost = [name for name, at in zip(gone, noted, strict=True) if at is not None]
+        left += [name for name, at in zip(gone, noted, strict=True) if at is None]
         cursor = int(max(at for _, at in changed))
         return Changes(cursor, tuple(members), tuple(left), tuple(lost))
 

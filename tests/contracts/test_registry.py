@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from edl.coordinator import Registry
@@ -111,6 +113,30 @@ def test_changes_tell_joining_leaving_and_dying_apart(registries: Registries) ->
     for cursor in (start.cursor, 0):
         assert registry.changes("teachers", "s", cursor).left == ()
     assert registry.leave("teachers", "s", "a")  # whoever holds it
+
+
+def test_a_member_that_leaves_while_changes_are_read_is_not_lost(registries: Registries) -> None:
+    """Reading takes several round trips; each member here leaves as soon as it has registered."""
+    count, left, lost = 300, set[str](), set[str]()
+
+    def come_and_go() -> None:
+        for number in range(count):
+            enter(registries.another, f"t{number}")
+            registries.another.leave("teachers", "s", f"t{number}", 1)
+
+    enter(registries.one, "stays")
+    cursor = registries.one.changes("teachers", "s").cursor
+    with ThreadPoolExecutor(1) as pool:
+        goes = pool.submit(come_and_go)
+        while len(left | lost) < count:
+            is_over = goes.done()
+            changes = registries.one.changes("teachers", "s", cursor)
+            cursor = changes.cursor
+            left |= {*changes.left}
+            lost |= {*changes.lost}
+            assert not is_over or len(left | lost) == count
+        goes.result()
+    assert lost == set()
 
 
 def test_changes_read_facts_again_only_when_managers_are_concerned(registries: Registries) -> None:
