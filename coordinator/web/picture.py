@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ...proto import coordinator_pb2 as pb
+from ..manager.overview import state_of
 
 Row = dict[str, Any]
 Document = dict[str, dict[str, Row]]
@@ -24,7 +25,6 @@ TABLES: Final = ("mesh", "services", "teachers", "students")
 #: Seconds for which a teacher that has left or was lost stays in the picture.
 GHOST_S: Final = 10.0
 _GONE: Final = {"lost": "lost", "left": "left"}
-_ADMITTED: Final = "admitted"
 
 
 class Picture:
@@ -111,12 +111,9 @@ def difference(before: Document, after: Document) -> Document:
     return changes
 
 
-def _state(teacher: pb.Teacher, served: bool) -> str:
-    if teacher.admission not in ("", _ADMITTED):
-        return "refused"
-    if teacher.state not in ("", "serving"):
-        return teacher.state
-    return "serving" if served else "idle"
+def _state(teacher: pb.Teacher, has_student: bool) -> str:
+    state = state_of(teacher.admission, teacher.state)
+    return "idle" if state == "serving" and not has_student else state
 
 
 def _teacher(service: str, teacher: pb.Teacher, now_ms: int) -> Row:

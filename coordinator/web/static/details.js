@@ -4,7 +4,7 @@ import { bytes, clock, count, duration, element, number, perSample, words, write
 
 const LEGEND = [
   ["Teachers", "tile swatch", {
-    serving: "serves a student", idle: "alive, and nobody wants it", draining: "finishes what it has and leaves",
+    serving: "serves a student", idle: "alive, and nobody wants it", waiting: "registered, and not probed yet", draining: "finishes what it has and leaves",
     lost: "its lease ended without a word", refused: "not admitted: its details say why", left: "left by itself",
   }],
   ["Students", "student swatch round", {
@@ -56,7 +56,7 @@ export class Details {
       why && element("p", { class: "why" }, why),
       dl,
       links.length && element("div", { class: "peers" }, ...links),
-      node.kind === "teacher" && ["serving", "idle"].includes(row.state) && this.#drainRow(node, row),
+      node.kind === "teacher" && ["serving", "idle", "waiting"].includes(row.state) && this.#drainRow(node, row),
     ].filter(Boolean);
   }
 

@@ -2,7 +2,7 @@
 
 import { count, duration, element, mark, number, plot, sparkline, words, write } from "./draw.js";
 
-const ORDER = ["serving", "idle", "draining", "refused", "lost", "left"];
+const ORDER = ["serving", "idle", "waiting", "draining", "refused", "lost", "left"];
 
 export class Services {
   #cards = new Map();

@@ -159,7 +159,7 @@ def test_markup_in_names_is_text(browser: Browser, serve: Serve, script: Scripte
     name = "<img src=x onerror=alert(1)>"
     script.teachers[S][name] = pb.Teacher(teacher_id=name, host="<b>h</b>", state="serving")
     browser.open(serve())
-    browser.until(lambda: browser.state_of(f"{S} {name}") == "idle")
+    browser.until(lambda: browser.state_of(f"{S} {name}") == "waiting")
     assert browser.all("#stage img") == []
     assert name in browser.one("#hosts").text
 

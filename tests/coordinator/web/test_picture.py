@@ -23,7 +23,7 @@ def mesh(*teachers: pb.Teacher, assigned: tuple[str, ...] = ()) -> pb.MeshStatus
 
 
 def teacher(name: str, **fields: Any) -> pb.Teacher:
-    known = {"teacher_id": name, "address": "node:1", "state": "serving"}
+    known = {"teacher_id": name, "address": "node:1", "state": "serving", "admission": "admitted"}
     return pb.Teacher(**{**known, **fields})
 
 
@@ -36,7 +36,7 @@ def event(kind: str, subject: str) -> pb.Event:
     [
         ({}, ("t",), "serving"),
         ({}, (), "idle"),
-        ({"admission": "admitted"}, ("t",), "serving"),
+        ({"admission": ""}, (), "waiting"),
         ({"admission": "another content"}, ("t",), "refused"),
         ({"state": "draining"}, ("t",), "draining"),
     ],
