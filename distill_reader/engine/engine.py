@@ -75,10 +75,11 @@ class Engine:
         )
         self._delivery = batch_delivery.delivery
         self._call_delivery = BatchDelivery(
-            config, channel, labels, self.members, self._on_call_failed, self._on_calls_answered
+            config, channel, labels, self.members, self._on_call_failed, self._on_calls_ended
         )
         self._reporter = TrainerReporter(config, channel, self.members, batch_delivery)
         self._labels = labels
+        self._without_labels: set[int] = set()  # calls that failed, or that nobody waits for
         self._pulled = 0  # batches of the source, over all epochs
         self._allowed = 0
         self._stream_epoch = 0
@@ -175,6 +176,7 @@ class Engine:
         It is released at once: if its labels were revoked before, teachers would label it again.
         """
         if number in self._batches:
+            self._without_labels.add(number)
             for member in self.members:
                 member.drop_call(number)
             self._call_delivery.execute(self._call_delivery.delivery.release())
@@ -216,6 +218,7 @@ class Engine:
         self._delivery.reset()
         self._call_delivery.delivery.reset()  # the trainer repeats the calls that it waits for
         self._batches.clear()
+        self._without_labels.clear()
         self._reporter.reset_failure()
         for member in self.members:
             member.reset(message["data_epoch"], now)
@@ -234,19 +237,25 @@ class Engine:
                     self._timeline.batches.labelled(number)
             case do.LabelsRevoked(number) if self._timeline is not None:
                 self._timeline.batches.unlabelled(number)
-        batch = self._batches.get(said.batch)
-        delivery = self._call_delivery if batch and batch.is_call else self._batch_delivery
+        batch, delivery = self._batches.get(said.batch), self._batch_delivery
+        if batch is not None and batch.is_call:
+            delivery = self._call_delivery
+            if isinstance(said, do.Poison):
+                self._without_labels.add(batch.number)
         delivery.execute(delivery.delivery.handle(member.config.service, said))
 
     def _on_released(self, numbers: Sequence[int]) -> None:
         self._channel.send("release", numbers=numbers)
 
-    def _on_calls_answered(self, numbers: Sequence[int]) -> None:
+    def _on_calls_ended(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            batch = self._batches.pop(number)
+            samples = self._batches.pop(number).samples
+            if number in self._without_labels:
+                self._without_labels.discard(number)
+                samples = 0
             self._call_delivery.delivery.taken(number, None)
             for member in self.members:
-                member.call_answered(number, batch.samples)
+                member.end_call(number, samples)
 
     def _on_call_failed(self, number: int, error: errors.EdlError) -> None:
         self._channel.send(

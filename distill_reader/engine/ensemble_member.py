@@ -252,10 +252,10 @@ class EnsembleMember:
         else:
             self.handle(ev.DeliverUnlabelled(number))
 
-    def call_answered(self, number: int, samples: int) -> None:
-        """Record that the trainer has what came of a call."""
+    def end_call(self, number: int, samples: int) -> None:
+        """Record that a call has labels of `samples`; 0: that it ended without labels."""
         self._forget(number)
-        self.handle(ev.CallAnswered(number, samples))
+        self.handle(ev.CallEnded(number, samples))
 
     def _forget(self, number: int) -> None:
         if self.label_cache is not None:

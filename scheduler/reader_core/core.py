@@ -175,9 +175,10 @@ class ReaderCore:
                 self.calls += 1
                 self.pacing.batch(rows)
                 self.stats.called(samples, now)
-            case events.CallAnswered(batch, samples):
+            case events.CallEnded(batch, samples):
                 self.calls -= 1
-                self.stats.taken(samples, now)
+                if samples:
+                    self.stats.taken(samples, now)
                 self._apply(ev.BatchConsumed(batch))
             case events.LoopWaiting(waits):
                 self.waiting_since = now if waits else None

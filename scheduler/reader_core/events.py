@@ -178,8 +178,8 @@ class Called(NamedTuple):
     rows: int
 
 
-class CallAnswered(NamedTuple):
-    """A call has its labels, or an error in their place; its batch was released."""
+class CallEnded(NamedTuple):
+    """A call has labels of `samples`, or ended without any (0 samples); its batch was released."""
 
     batch: int
     samples: int
@@ -347,7 +347,7 @@ class Tick(NamedTuple):
 Event = (
     Pulled
     | Called
-    | CallAnswered
+    | CallEnded
     | Queued
     | LoopWaiting
     | BatchTaken

@@ -14,13 +14,14 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from edl.distill_reader import Callback, EnsemblePolicy, LabelStore
+from edl.distill_reader import Callback, EnsemblePolicy, LabelStore, TeacherPool
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
-from edl.runtime.errors import AddressInUse, UsageError
+from edl.runtime.errors import AddressInUse, LabelTimeout, PoisonBatch, RequestRefused, UsageError
 from edl.tests.distill_reader.readers import ROWS, Batches, answer_nan, check_epoch, fail, reader_of
 from edl.tests.distill_reader.traces import checked_events, events_of, lives, slices, track_names
 from edl.tests.scripted_teacher import ScriptedTeacher, label
@@ -180,6 +181,37 @@ def scrape(address: str) -> Scraped:
 def value_of(address: str, name: str, *labels: str, service: str = "s") -> float:
     """The value of a metric; -1 where it is not served."""
     return scrape(address).get(name, {}).get((service, *labels), -1.0)
+
+
+def test_only_calls_with_labels_count_as_samples(teacher: ScriptedTeacher, address: str) -> None:
+    """Not those that are late, cancelled, or refused."""
+    labels = threading.Event()
+
+    def answer(request: InferRequest) -> dict[str, Array]:
+        if request.inputs["x"][0, 0] == 7:
+            raise RequestRefused("not this one")
+        if request.inputs["x"][0, 0] == 8:
+            labels.wait(60)
+        return label(request)
+
+    def call(value: int) -> Array:
+        return np.full((ROWS, 3), value, np.float32)
+
+    teacher.behaviour = answer
+    options: dict[str, Any] = {"metrics_listen": address, "canaries": None}
+    with reader_of((), teacher, **options) as reader, TeacherPool.of(reader) as pool:
+        pool.label(call(1))
+        with pytest.raises(PoisonBatch):
+            pool.label(call(7))
+        cancelled = pool.submit(call(8))
+        with pytest.raises(LabelTimeout):
+            pool.label(call(8), 0.2)
+        assert cancelled.cancel()
+        labels.set()
+        pool.label(call(2))
+        wait_until(lambda: value_of(address, "samples_delivered_total") >= 2 * ROWS)
+        time.sleep(0.5)  # more than the interval of updates
+        assert value_of(address, "samples_delivered_total") == 2 * ROWS
 
 
 def test_metrics_of_two_epochs(teacher: ScriptedTeacher, address: str, tmp_path: Path) -> None:

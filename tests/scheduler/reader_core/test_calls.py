@@ -57,7 +57,7 @@ class Callers(World):
         for one in said:
             if isinstance(one, do.BatchLabelled):
                 self.tell(ev.Released(one.batch))
-                self.tell(ev.CallAnswered(one.batch, ROWS))
+                self.tell(ev.CallEnded(one.batch, ROWS))
                 self.waiting.remove(one.batch)
 
     def run(self, seconds: float, arrivals: Iterator[int]) -> None:
@@ -146,6 +146,18 @@ def test_calls_take_no_room_from_the_loop() -> None:
     callers.tell(ev.AnswerCame("t0", first.link, first.send.request, ROWS, 8, 0.1, ROWS))
     assert callers.core.ledger.volume_bytes == 0
     callers.core.ledger.validate()
+
+
+def test_calls_without_labels_are_no_samples_taken() -> None:
+    callers = Callers()
+    callers.call()
+    callers.tell(ev.DeliverUnlabelled(0))
+    callers.tell(ev.Released(0))
+    callers.tell(ev.CallEnded(0, 0))
+    core = callers.core
+    assert (core.calls, core.stats.batches_taken, core.stats.samples_taken) == (0, 0, 0)
+    assert core.stats.samples_per_s(callers.now) == 0
+    core.ledger.validate()
 
 
 def test_a_rate_is_forgotten_when_the_calls_end() -> None:
