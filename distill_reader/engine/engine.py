@@ -288,7 +288,8 @@ class Engine:
             self._channel.send("allow", limit=limit)
         if instructions := self._delivery.look(now):
             self._batch_delivery.execute(instructions)
-        if self.members[0].core.calls and (instructions := self._call_delivery.delivery.look(now)):
+        # Also without calls: it must know since when a service has had no teacher.
+        if instructions := self._call_delivery.delivery.look(now):
             self._call_delivery.execute(instructions)
         if self._epoch_asked_for != self._stream_epoch and any(
             member.moves_at_epoch for member in self.members

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -9,7 +10,7 @@ import pytest
 
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.teacher_requests import TeacherReady
-from edl.distill_reader.options import Mixing
+from edl.distill_reader.options import EnsemblePolicy, Mixing
 from edl.runtime.errors import RequestRefused, RetryableError
 from edl.scheduler.ledger import events as ev
 from edl.tests.distill_reader.engine.bench import ROWS, Bench
@@ -93,3 +94,30 @@ def test_a_batch_without_labels_of_a_service_comes_back_when_its_model_changes(t
     two.say("taken", number=1, samples=ROWS, step_s=0.0)
     two.take(0)
     assert two.arena.used_bytes == 0
+
+
+def test_a_service_that_had_a_teacher_between_two_calls_is_waited_for() -> None:
+    """No call waited while the teacher was there."""
+    weights = (("a", 1.0), ("b", 3.0))
+    policy = EnsemblePolicy("tolerate", missing_after_s=5.0)
+    mixing = Mixing(weights, (("a", ("h:1",)), ("b", ("h:2",))), policy)
+    config = ReaderConfig("a+b", teachers=("h:1", "h:2"), mixing=mixing)
+    with closing(Bench(config)) as two:
+        now = time.monotonic()
+        two.assign("a", service="a")
+        two.batch(0, "call")
+        answer(two, "a")
+        for seconds in (0.0, 5.0, 5.1):
+            two.look(now + seconds)
+        assert [*two.labelled()] == [0], "`b` has been missing for long enough"
+        two.assign("b", service="b")
+        two.look(now + 10.0)
+        two.assign(lost=["b"], service="b")
+        two.batch(1, "call")
+        answer(two, "a")
+        two.look(now + 11.0)
+        two.look(now + 15.9)
+        assert two.labelled() == {}
+        two.look(now + 16.0)
+        two.look(now + 16.1)
+        assert [*two.labelled()] == [1]
