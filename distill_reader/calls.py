@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from ..proto.arena import Array, Record
@@ -86,7 +87,9 @@ class Calls:
         self._dropped = dropped
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        self._earlier = threading.Condition(self._lock)  # wakes the watcher before `_watched_until`
+        #: Cancelled calls for the watcher; None wakes it before `_watched_until`. A finalizer may
+        #: cancel a future with any lock held: `SimpleQueue.put` is made for that.
+        self._to_watcher: SimpleQueue[PendingCall | None] = SimpleQueue()
         self._watched_until = inf
         self._waiting: dict[int, PendingCall] = {}  # by number, in order
         self._count = self._nbytes = 0  # reserved, waiting calls included
@@ -154,7 +157,7 @@ class Calls:
                 )
                 self._watcher.start()
             if call.deadline < self._watched_until:
-                self._earlier.notify()
+                self._to_watcher.put(None)
         call.future.add_done_callback(partial(self._on_done, weakref.ref(call)))
 
     def renumber(self, next_number: Callable[[], int]) -> list[PendingCall]:
@@ -211,7 +214,7 @@ class Calls:
             self._fatal = self._fatal or error
             calls = [*self._waiting.values()]
             self._room.notify_all()
-            self._earlier.notify()
+            self._to_watcher.put(None)
         for call in calls:
             self._settle(call, copy_error(error))
         watcher = self._watcher
@@ -236,29 +239,38 @@ class Calls:
         self._room.notify_all()
 
     def _on_done(self, ref: weakref.ref[PendingCall], future: Future[Labels]) -> None:
-        """Forget a call that the user has cancelled."""
-        if not future.cancelled() or (call := ref()) is None:
-            return
-        with self._lock:
-            waited = self._take_out(call)
-        if waited:
-            future.set_running_or_notify_cancel()
-            self._dropped(call.number)
+        """Have the watcher forget a call that the user has cancelled."""
+        if future.cancelled() and (call := ref()) is not None:
+            self._to_watcher.put(call)
 
     def _watch(self) -> None:
-        """Fail calls at their deadlines."""
+        """Fail calls at their deadlines, and forget cancelled ones."""
         while True:
             with self._lock:
                 now = time.monotonic()
                 late = [call for call in self._waiting.values() if call.deadline <= now]
-                if not late:
-                    if self._fatal is not None:
-                        return
-                    first = min((call.deadline for call in self._waiting.values()), default=inf)
-                    self._watched_until = first
-                    self._earlier.wait(None if first == inf else min(first - now, _LONGEST_WAIT_S))
+                if self._fatal is not None and not late:
+                    return
+                deadlines = (call.deadline for call in self._waiting.values())
+                self._watched_until = min(deadlines, default=inf)
+            if not late:
+                self._wait_for_cancelled(min(self._watched_until - now, _LONGEST_WAIT_S))
             while late:
                 self._fail_late(late.pop(0))
+
+    def _wait_for_cancelled(self, timeout_s: float) -> None:
+        """Wait for a message to the watcher; if that is a cancelled call, forget it."""
+        try:
+            call = self._to_watcher.get(timeout=timeout_s)
+        except Empty:
+            return
+        if call is None:
+            return
+        with self._lock:
+            waited = self._take_out(call)
+        if waited:
+            call.future.set_running_or_notify_cancel()
+            self._dropped(call.number)
 
     def _fail_late(self, call: PendingCall) -> None:
         if self._settle(call, self._late(call.timeout_s)):

@@ -259,11 +259,34 @@ def test_a_cancelled_call_is_not_labelled(start_teacher: StartTeacher) -> None:
         wait_until(lambda: gate.asked == 1)
         assert all(future.cancel() for future in others)
         assert all(future.done() for future in others)
+        waiting = pool._reader._pipeline.engine.calls._waiting  # noqa: SLF001  # no user needs it
+        wait_until(lambda: len(waiting) == 1)
         gate.open.set()
         check(0, first.result(LONG_S))
         check(9, pool.label(x_of(9)))
         # One may be sent in the turn in which the engine reads both the answer and the cancels.
         assert gate.asked <= 3
+
+
+def test_a_finalizer_may_cancel_with_any_lock_held(start_teacher: StartTeacher) -> None:
+    """Python runs it in any thread, during any call."""
+    gate, cancelled = Gate(), threading.Event()
+    with pool_of(start_teacher(gate)) as pool:
+        future = pool.submit(x_of(0))
+        engine = pool._reader._pipeline.engine  # noqa: SLF001  # no user needs it
+
+        def finalize() -> None:
+            with engine.calls._lock, engine._send_lock:  # noqa: SLF001
+                future.cancel()
+            cancelled.set()
+
+        threading.Thread(target=finalize, daemon=True).start()
+        try:
+            assert cancelled.wait(10.0)
+            wait_until(lambda: not engine.calls._waiting)  # noqa: SLF001
+        finally:
+            gate.open.set()
+        check(1, pool.label(x_of(1)))
 
 
 def test_a_batch_that_teachers_refuse_is_an_error_of_its_call(teacher: ScriptedTeacher) -> None:
