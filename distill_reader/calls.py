@@ -68,7 +68,8 @@ class Calls:
     Args:
         max_bytes: limit of the bytes of all batches that wait; a single batch may exceed it.
         waiting_for: describes what the engine waits for; empty: unknown.
-        dropped: called, with its number, if nobody waits for a batch any more; must not block.
+        dropped: called if nobody waits for a batch any more, with its number and why: "late" or
+            "cancelled"; must not block.
 
     Attributes:
         answered: number of calls that got labels.
@@ -79,7 +80,7 @@ class Calls:
         self,
         max_bytes: int,
         waiting_for: Callable[[], str],
-        dropped: Callable[[int], None],
+        dropped: Callable[[int, str], None],
     ) -> None:
         self.answered = self.failed = 0
         self._max_bytes = max_bytes
@@ -270,11 +271,11 @@ class Calls:
             waited = self._take_out(call)
         if waited:
             call.future.set_running_or_notify_cancel()
-            self._dropped(call.number)
+            self._dropped(call.number, "cancelled")
 
     def _fail_late(self, call: PendingCall) -> None:
         if self._settle(call, self._late(call.timeout_s)):
-            self._dropped(call.number)
+            self._dropped(call.number, "late")
 
     def _late(self, timeout_s: float) -> LabelTimeout:
         why = self._waiting_for() or "the engine has not reported a reason"

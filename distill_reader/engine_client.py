@@ -284,7 +284,8 @@ class EngineClient:
         return {"kind": "batch", "source_s": pulled.source_s, "at": time.monotonic(), **about}
 
     def _call_message(self, call: PendingCall) -> Message:
-        return {"kind": "call", **self._location(call.number, call.record, call.parts)}
+        about = self._location(call.number, call.record, call.parts)
+        return {"kind": "call", "at": time.monotonic(), **about}
 
     def _location(self, number: int, record: Record, parts: BatchParts) -> Message:
         """Describe a batch: its size, and where its fields are."""
@@ -304,9 +305,9 @@ class EngineClient:
         calls = self.calls.renumber(self._stream.next_number)
         return [self._call_message(call) for call in calls]
 
-    def _cancel(self, number: int) -> None:
+    def _cancel(self, number: int, why: str) -> None:
         """Tell the engine that nobody waits for the labels of a call any more."""
-        self._send({"kind": "cancel", "number": number})
+        self._send({"kind": "cancel", "number": number, "why": why})
 
     def _handover(self, pulled: RingBatch, snapshot: StreamSnapshot) -> Message:
         """Make the message to a new engine about a batch of the stream, labelled or not."""

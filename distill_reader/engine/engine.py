@@ -79,7 +79,7 @@ class Engine:
         )
         self._reporter = TrainerReporter(config, channel, self.members, batch_delivery)
         self._labels = labels
-        self._without_labels: set[int] = set()  # calls that failed, or that nobody waits for
+        self._without_labels: dict[int, str] = {}  # how calls end that get no labels
         self._pulled = 0  # batches of the source, over all epochs
         self._allowed = 0
         self._stream_epoch = 0
@@ -136,7 +136,7 @@ class Engine:
             case "call":
                 self._on_call(message)
             case "cancel":
-                self._drop_call(message["number"])
+                self._drop_call(message["number"], message["why"])
             case "held":
                 self._on_held(message)
             case "waiting":
@@ -170,13 +170,13 @@ class Engine:
         for member in self.members:
             member.call(batch)
 
-    def _drop_call(self, number: int) -> None:
+    def _drop_call(self, number: int, outcome: str) -> None:
         """Stop labelling the batch of a call, which nobody waits for any more.
 
         It is released at once: if its labels were revoked before, teachers would label it again.
         """
         if number in self._batches:
-            self._without_labels.add(number)
+            self._without_labels[number] = outcome
             for member in self.members:
                 member.drop_call(number)
             self._call_delivery.execute(self._call_delivery.delivery.release())
@@ -241,7 +241,9 @@ class Engine:
         if batch is not None and batch.is_call:
             delivery = self._call_delivery
             if isinstance(said, do.Poison):
-                self._without_labels.add(batch.number)
+                self._without_labels[batch.number] = "failed"
+            elif isinstance(said, do.LabelsRevoked):
+                self._without_labels.pop(batch.number, None)
         delivery.execute(delivery.delivery.handle(member.config.service, said))
 
     def _on_released(self, numbers: Sequence[int]) -> None:
@@ -250,17 +252,19 @@ class Engine:
     def _on_calls_ended(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             samples = self._batches.pop(number).samples
-            if number in self._without_labels:
-                self._without_labels.discard(number)
-                samples = 0
+            outcome = self._without_labels.pop(number, "answered")
+            self._reporter.calls[outcome] += 1
+            if self._timeline is not None:
+                self._timeline.batches.ended(number, time.monotonic(), outcome)
             self._call_delivery.delivery.taken(number, None)
             for member in self.members:
-                member.end_call(number, samples)
+                member.end_call(number, samples if outcome == "answered" else 0)
 
     def _on_call_failed(self, number: int, error: errors.EdlError) -> None:
         self._channel.send(
             "call_failed", number=number, error=type(error).__name__, text=str(error)
         )
+        self._drop_call(number, "failed")
 
     def _on_given_up(self) -> None:
         self._reporter.give_up(self._stream_epoch)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from ...proto.security.certificates import export_expiry
@@ -58,6 +59,7 @@ class TeacherTimes:
             del self._rates[teacher], self._quantiles[teacher]
 
 
+Kind = Literal["counter", "gauge"]
 #: Values of the labels other than `service` and `student`, and the value of the metric.
 Sample = tuple[tuple[str, ...], float]
 
@@ -97,7 +99,7 @@ class MetricFamily:
         labels: names of the labels other than `service` and `student`.
     """
 
-    kind: Literal["counter", "gauge"]
+    kind: Kind
     name: str
     what: str
     samples: Callable[[MemberSnapshot], Iterable[Sample]]
@@ -170,12 +172,12 @@ def _turnarounds(seen: MemberSnapshot) -> Iterator[Sample]:
 _STREAM: Final = (
     _counter(
         "batches_delivered",
-        "Batches that the training loop has taken.",
+        "Batches that the training loop has taken, and answered calls.",
         lambda m: m.core.stats.batches_taken,
     ),
     _counter(
         "samples_delivered",
-        "Samples of the delivered batches.",
+        "Samples of the delivered batches and of answered calls.",
         lambda m: m.core.stats.samples_taken,
     ),
     MetricFamily(
@@ -361,7 +363,12 @@ LABELS: Final = ("service", "student")
 #: Buckets in seconds: requests take from some milliseconds to minutes.
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
+#: How calls of `TeacherPool` end.
+OUTCOMES: Final = ("answered", "failed", "late", "cancelled")
+
 #: Help texts of metrics of the whole reader, with the label service="a+b".
+_CALLS: Final = "Calls of `TeacherPool` by outcome: answered, failed, late, cancelled."
+_CALLS_WAITING: Final = "Calls of `TeacherPool` that wait for labels."
 _PARTLY: Final = "Batches that lack labels of one service of the ensemble."
 _UNLABELLED: Final = "Batches without any soft label, because there was no teacher."
 
@@ -409,15 +416,20 @@ class Exporter:
         times.answered(teacher, done.job.samples, done.seconds, time.monotonic())
 
     def show(
-        self, members: Sequence[EnsembleMember], batch_delivery: BatchDelivery, now: float
+        self,
+        members: Sequence[EnsembleMember],
+        batch_delivery: BatchDelivery,
+        calls: Mapping[str, int],
+        now: float,
     ) -> None:
         """Compute the metrics that scrapes return from now on; in the engine's thread."""
-        config, mixture = self._config, batch_delivery.mixture
+        config, mixture, delivery = self._config, batch_delivery.mixture, batch_delivery.delivery
+        whole = partial(_metric_of_reader, config)
         seen = []
         for member in members:
             self._times[member].keep(member.ledger.teachers)
             service = member.config.service
-            without_labels = batch_delivery.delivery.unlabelled_by_service[service]
+            without_labels = delivery.unlabelled_by_service[service]
             weight = None if mixture is None else mixture.shares.get(service, 0.0)
             bounds = config.upper_bytes, config.lower_bytes
             seen.append(
@@ -425,8 +437,12 @@ class Exporter:
             )
         self._shown = [
             *(_metric(family, seen) for family in FAMILIES),
-            self._total("partly_labelled_batches", _PARTLY, batch_delivery.delivery.partial),
-            self._total("unlabelled_batches", _UNLABELLED, batch_delivery.delivery.unlabelled),
+            whole("counter", "partly_labelled_batches", _PARTLY, [((), delivery.partial)]),
+            whole("counter", "unlabelled_batches", _UNLABELLED, [((), delivery.unlabelled)]),
+            whole(
+                "counter", "calls", _CALLS, [((one,), calls[one]) for one in OUTCOMES], "outcome"
+            ),
+            whole("gauge", "calls_waiting", _CALLS_WAITING, [((), members[0].core.calls)]),
         ]
 
     def collect(self) -> list[Metric]:
@@ -436,22 +452,32 @@ class Exporter:
     def close(self) -> None:
         self._server.close()
 
-    def _total(self, name: str, what: str, value: float) -> Metric:
-        from prometheus_client.core import CounterMetricFamily
-
-        counter = CounterMetricFamily(f"edl_reader_{name}", what, labels=LABELS)
-        counter.add_metric(_of(self._config), value)
-        return counter
-
 
 def _metric(family: MetricFamily, members: Sequence[MemberSnapshot]) -> Metric:
+    samples = ((seen.member.config, family.samples(seen)) for seen in members)
+    return _made(family.kind, family.name, family.what, family.labels, samples)
+
+
+def _metric_of_reader(
+    config: ReaderConfig, kind: Kind, name: str, what: str, samples: Iterable[Sample], *labels: str
+) -> Metric:
+    return _made(kind, name, what, labels, [(config, samples)])
+
+
+def _made(
+    kind: Kind,
+    name: str,
+    what: str,
+    names: Sequence[str],
+    samples: Iterable[tuple[ReaderConfig, Iterable[Sample]]],
+) -> Metric:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-    metric = kind(f"edl_reader_{family.name}", family.what, labels=(*LABELS, *family.labels))
-    for seen in members:
-        for labels, value in family.samples(seen):
-            metric.add_metric((*_of(seen.member.config), *labels), float(value))
+    make = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+    metric = make(f"edl_reader_{name}", what, labels=(*LABELS, *names))
+    for config, each in samples:
+        for labels, value in each:
+            metric.add_metric((*_of(config), *labels), float(value))
     return metric
 
 

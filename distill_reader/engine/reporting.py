@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -149,6 +150,7 @@ class TrainerReporter:
     """Reports the reader to the trainer and the coordinator. For the engine's thread.
 
     Attributes:
+        calls: number of calls that have ended, by outcome.
         exporter: exporter of metrics; None: not configured.
     """
 
@@ -164,6 +166,7 @@ class TrainerReporter:
         self._members = members
         self._batch_delivery = batch_delivery
         self._reporters = [CoordinatorReporter(member) for member in members]
+        self.calls = Counter[str]()
         self.exporter: Exporter | None = None
         self._failed = False
         self._stats_at = self._checked_at = 0.0
@@ -236,7 +239,7 @@ class TrainerReporter:
             self._stats_at = now
             self._report_to_trainer(now)
             if self.exporter is not None:
-                self.exporter.show(self._members, self._batch_delivery, now)
+                self.exporter.show(self._members, self._batch_delivery, self.calls, now)
 
     def report_before_batch(self) -> None:
         """Send stats if resends or kinds of labels have changed: they must precede a batch."""

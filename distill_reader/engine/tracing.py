@@ -21,8 +21,14 @@ from .teacher_requests import LinkFailure, Outcome, RequestDone, TeacherRequest
 if TYPE_CHECKING:
     from .ensemble_member import EnsembleMember
 
-SOURCE, BUFFER, TEACHERS, STUDENT = 1, 2, 3, 4
-_GROUPS: Final = {SOURCE: "source", BUFFER: "buffer", TEACHERS: "teachers", STUDENT: "student"}
+SOURCE, BUFFER, TEACHERS, STUDENT, CALLS = 1, 2, 3, 4, 5
+_GROUPS: Final = {
+    SOURCE: "source",
+    BUFFER: "buffer",
+    TEACHERS: "teachers",
+    STUDENT: "student",
+    CALLS: "calls",
+}
 #: These differ from the groups' numbers: viewers show a track with its group's number as a main
 #: thread.
 PULLS, PAUSES, WANTS, HEDGES, LOOP, STATE = 11, 12, 31, 32, 41, 42
@@ -71,11 +77,12 @@ class TraceWriter:
         self._add(name, "i", TEACHERS, self.tracks.first(teacher), at, s="t", args=args)
 
     def batch(self, name: str, number: int, begin: float, end: float, args: Args = NONE) -> None:
-        """Write an async slice of the buffer; write nested slices after the outer one."""
-        known = {"cat": "batch", "id": number}
+        """Write an async slice of the buffer, or a "call"; write nested slices after the outer."""
+        group, category = (CALLS, "call") if name == "call" else (BUFFER, "batch")
+        known = {"cat": category, "id": number}
         self._file.add(
-            _event(name, "b", BUFFER, 0, begin, **known, args=args),
-            _event(name, "e", BUFFER, 0, max(begin, end), **known),
+            _event(name, "b", group, 0, begin, **known, args=args),
+            _event(name, "e", group, 0, max(begin, end), **known),
         )
 
     def count(self, name: str, value: float, at: float) -> None:
@@ -150,13 +157,14 @@ def _dur(begin: float, end: float) -> float:
 
 @dataclass(slots=True)
 class _TracedBatch:
-    pulled_at: float
+    since: float
     samples: int
+    is_call: bool
     labelled_at: float | None = None
 
 
 class BatchTracer:
-    """Traces each batch when it is taken or left, so that one file has all of its events.
+    """Traces each batch and call when it ends, so that one file has all of its events.
 
     Its slice "batch" contains the slice "ready", which begins when the batch has its labels. The
     slice of a batch that was pulled before this engine started begins when the engine received it.
@@ -167,8 +175,8 @@ class BatchTracer:
         self._batches: dict[int, _TracedBatch] = {}
         self._now = 0.0
 
-    def pulled(self, number: int, at: float, samples: int) -> None:
-        self._batches[number] = _TracedBatch(at, samples)
+    def add(self, number: int, at: float, samples: int, *, is_call: bool = False) -> None:
+        self._batches[number] = _TracedBatch(at, samples, is_call)
 
     def labelled(self, number: int) -> None:
         """Record that a batch has all its labels."""
@@ -180,25 +188,26 @@ class BatchTracer:
         if (batch := self._batches.get(number)) is not None:
             batch.labelled_at = None
 
-    def taken(self, number: int, at: float) -> None:
-        """Write a batch that the training loop took."""
+    def ended(self, number: int, at: float, outcome: str) -> None:
+        """Write a batch that the training loop took, or a call that has ended."""
         if (batch := self._batches.pop(number, None)) is not None:
-            self._draw(number, batch, at, "delivered")
+            self._draw(number, batch, at, outcome)
 
     def tick(self, now: float) -> None:
         """Set the end time of batches that are left."""
         self._now = now
 
-    def leave(self) -> None:
-        """Write all batches, because the epoch was left or the stream ends."""
+    def leave(self, calls: str = "left") -> None:
+        """Write all batches as "left", because the epoch or the stream ends, and calls as given."""
         for number, batch in self._batches.items():
-            self._draw(number, batch, max(self._now, batch.pulled_at), "left")
+            outcome = calls if batch.is_call else "left"
+            self._draw(number, batch, max(self._now, batch.since), outcome)
         self._batches.clear()
 
     def _draw(self, number: int, batch: _TracedBatch, end: float, outcome: str) -> None:
         args = {"number": number, "samples": batch.samples, "outcome": outcome}
-        self._writer.batch("batch", number, batch.pulled_at, end, args)
-        if batch.labelled_at is not None:
+        self._writer.batch("call" if batch.is_call else "batch", number, batch.since, end, args)
+        if batch.labelled_at is not None and not batch.is_call:
             self._writer.batch("ready", number, min(batch.labelled_at, end), end)
 
 
@@ -340,11 +349,13 @@ class Timeline:
             case "reset":
                 self._traces_pulls = True
                 self._loop_since = self._waits_since = None
-                self.batches.leave()
+                self.batches.leave("repeated")
             case "resumed":
                 self._traces_pulls = True
             case "batch":
                 self._on_pulled(message)
+            case "call":
+                self.batches.add(message["number"], message["at"], message["samples"], is_call=True)
             case "waiting":
                 self._waits_since = message["at"]
             case "taken":
@@ -352,7 +363,7 @@ class Timeline:
 
     def _on_pulled(self, message: Message) -> None:
         number, at, samples = message["number"], message["at"], message["samples"]
-        self.batches.pulled(number, at, samples)
+        self.batches.add(number, at, samples)
         if self._traces_pulls:
             begin, nbytes = at - message["source_s"], message["nbytes"]
             args = {"samples": samples, "bytes": nbytes}
@@ -366,7 +377,7 @@ class Timeline:
         if self._waits_since is not None:
             self._writer.slice(LOOP, f"wait for {number}", self._waits_since, at)
         self._loop_since, self._waits_since = at, None
-        self.batches.taken(number, at)
+        self.batches.ended(number, at, "delivered")
 
     # --- the teachers
 

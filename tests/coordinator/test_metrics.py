@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -115,7 +116,7 @@ def of_reader() -> str:
         member.ledger.teachers = ["t"]
         member.ledger.in_flight_at.return_value = [1]
         exporter.answered(member, "t", MagicMock(seconds=0.1, job=MagicMock(samples=4)))
-        exporter.show([member], MagicMock(partial=0, unlabelled=0), 0.0)
+        exporter.show([member], MagicMock(partial=0, unlabelled=0), Counter(), 0.0)
         with urllib.request.urlopen(f"http://{exporter.address}/metrics", timeout=5) as answer:
             return str(answer.read().decode())
     finally:

@@ -183,8 +183,8 @@ def value_of(address: str, name: str, *labels: str, service: str = "s") -> float
     return scrape(address).get(name, {}).get((service, *labels), -1.0)
 
 
-def test_only_calls_with_labels_count_as_samples(teacher: ScriptedTeacher, address: str) -> None:
-    """Not those that are late, cancelled, or refused."""
+def test_calls_are_counted_and_drawn(teacher: ScriptedTeacher, address: str, path: Path) -> None:
+    """Those that are late, cancelled, or refused are no samples."""
     labels = threading.Event()
 
     def answer(request: InferRequest) -> dict[str, Array]:
@@ -198,7 +198,7 @@ def test_only_calls_with_labels_count_as_samples(teacher: ScriptedTeacher, addre
         return np.full((ROWS, 3), value, np.float32)
 
     teacher.behaviour = answer
-    options: dict[str, Any] = {"metrics_listen": address, "canaries": None}
+    options: dict[str, Any] = {"metrics_listen": address, "canaries": None, "trace": path}
     with reader_of((), teacher, **options) as reader, TeacherPool.of(reader) as pool:
         pool.label(call(1))
         with pytest.raises(PoisonBatch):
@@ -206,12 +206,25 @@ def test_only_calls_with_labels_count_as_samples(teacher: ScriptedTeacher, addre
         cancelled = pool.submit(call(8))
         with pytest.raises(LabelTimeout):
             pool.label(call(8), 0.2)
+        assert value_of(address, "calls_waiting") >= 1
         assert cancelled.cancel()
         labels.set()
         pool.label(call(2))
-        wait_until(lambda: value_of(address, "samples_delivered_total") >= 2 * ROWS)
-        time.sleep(0.5)  # more than the interval of updates
-        assert value_of(address, "samples_delivered_total") == 2 * ROWS
+        wait_until(lambda: sum(scrape(address)["calls_total"].values()) == 5)
+        seen = scrape(address)
+        pool.submit(call(3))
+        assert list(reader) == []
+    outcomes = {"answered": 2, "failed": 1, "late": 1, "cancelled": 1}
+    assert seen["calls_total"] == {("s", outcome): n for outcome, n in outcomes.items()}
+    assert seen["calls_waiting"] == {("s",): 0}
+    assert seen["samples_delivered_total"] == {("s",): 2 * ROWS}
+    drawn = Counter(
+        e["args"]["outcome"]
+        for e in checked_events(path)
+        if e.get("cat") == "call" and e["ph"] == "b"
+    )
+    assert Counter(outcomes) <= drawn
+    assert drawn.total() >= 6
 
 
 def test_metrics_of_two_epochs(teacher: ScriptedTeacher, address: str, tmp_path: Path) -> None:
@@ -388,7 +401,7 @@ def test_the_next_engine_continues_the_trace(teacher: ScriptedTeacher, path: Pat
     pulls = slices(events, "source: pulls")
     names = [pull["name"] for pull in pulls]
     assert len(names) == len(set(names)), "none is drawn twice"
-    assert sum(event["name"] == "process_name" for event in events) == 2 * 4
+    assert sum(event["name"] == "process_name" for event in events) == 2 * 5
     assert {*range(50, 100)} <= lives(events).keys(), "those of the second engine"
     pauses = slices(events, "source: pauses")
     assert all("above ut = 1000" in pause["args"]["reason"] for pause in pauses)

@@ -49,7 +49,7 @@ class EngineMachine(EngineWorld):
     def a_call_is_cancelled(self, which: int) -> None:
         number = self.calls.pop(which % len(self.calls))
         self.ring.free(self.records.pop(number)[1].offset)
-        self.say("cancel", number=number)
+        self.say("cancel", number=number, why="cancelled")
 
     @rule(now=st.booleans(), answers=st.integers(0, 4))
     def the_engine_dies(self, now: bool, answers: int) -> None:
