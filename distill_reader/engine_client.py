@@ -366,6 +366,7 @@ class EngineClient:
                 self._stream.allow(message["limit"])
             case "labelled":
                 labels = read_labels(message, self._engine.leases)
+                self._keep_specs(labels)
                 if not self.calls.answer(message["number"], labels.arrays):
                     self._stream.set_outcome(message["number"], labels)
             case "withdraw":
@@ -403,6 +404,12 @@ class EngineClient:
                     self._stream.fail(error, message["epoch"])
             case kind:
                 raise errors.WireError(f"the engine sent a message of unknown kind {kind!r}")
+
+    def _keep_specs(self, labels: BatchLabels) -> None:
+        """Keep dtypes and shapes of labels, for calls without rows."""
+        arrays = labels.arrays.items()
+        specs = {name: (one.dtype, one.shape[1:]) for name, one in arrays if one is not None}
+        self.calls.label_specs = specs or self.calls.label_specs
 
     def _warn_of_store(self, stats: Message) -> None:
         """Log in this process when the label store fails, and when it works again."""

@@ -29,7 +29,7 @@ from .ring import Ring
 from .saved_state import StreamProgress
 from .sources.source import ResumableSource
 from .stats import Callback, Callbacks, ReaderStats
-from .structure import take_apart
+from .structure import check_rows, take_apart
 from .trace_file import begin as begin_trace
 
 log = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ class Pipeline:
         """Have a batch labelled outside the training loop; may wait for room.
 
         Args:
-            batch: as a source would yield it.
+            batch: as a source would yield it; without rows, once shapes of labels are known.
             timeout_s: seconds until the future gets a `LabelTimeout`.
 
         Raises:
@@ -215,6 +215,9 @@ class Pipeline:
         self._check_usable()
         deadline = time.monotonic() + timeout_s
         parts = take_apart(batch)
+        if not parts.samples and self.engine.calls.label_specs:
+            return self.engine.calls.answer_without_rows(parts)
+        check_rows(parts)
         calls, nbytes = self.engine.calls, sum(array.nbytes for array in parts.arrays)
         future, call = Future[Labels](), None
         calls.reserve(nbytes, timeout_s)

@@ -95,7 +95,8 @@ class TeacherPool:
 
         Args:
             batch: as a source of `DistilReader` would yield it: a tuple, list or dict of numpy
-                arrays or tensors, or a single array.
+                arrays or tensors, or a single array. One without rows needs no teacher, but is a
+                BatchError before the pool has labelled anything.
             timeout_s: seconds that the call may take; None: the pool's.
 
         Returns:

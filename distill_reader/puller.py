@@ -14,7 +14,7 @@ from .engine_client import EngineClient
 from .ring import Ring
 from .saved_state import StreamPosition
 from .sources.source import Mark, ResumableSource, SourceIterator
-from .structure import take_apart
+from .structure import check_rows, take_apart
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +115,7 @@ class Puller:
                 return reading.end()
             source_s = time.monotonic() - asked_at
             parts = take_apart(batch)
+            check_rows(parts)
             position = StreamPosition(ordinal, reading.mark(parts.arrays))
             if self._stream.is_already_delivered(epoch, position):
                 continue

@@ -111,6 +111,18 @@ def row_count(inputs: Iterable[Input]) -> int:
     return next((value.shape[0] for value in inputs if value.ndim), 1)
 
 
+def check_rows(parts: BatchParts) -> None:
+    """Raise BatchError for a batch without rows, which no teacher can label."""
+    if not parts.samples:
+        raise BatchError("a batch needs at least one row, this one has none: leave it out")
+    fields = [parts.arrays[index] for _, index in parts.fields]
+    if fields and not any(field.ndim for field in fields):
+        raise BatchError(
+            "a batch needs a field with rows, but the fields of this one are scalars: give an"
+            " array of one sample a first dimension, as in x[None]"
+        )
+
+
 def put_together(skeleton: Any, arrays: Sequence[Array], labels: Mapping[str, Array | None]) -> Any:
     """Rebuild a batch with its labels.
 

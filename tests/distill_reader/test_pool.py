@@ -23,7 +23,7 @@ from edl.distill_reader import LabelStore, Limits, TeacherPool
 from edl.distill_reader import calls as pool_calls
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
-from edl.runtime.errors import LabelTimeout, PoisonBatch, RequestRefused, UsageError
+from edl.runtime.errors import BatchError, LabelTimeout, PoisonBatch, RequestRefused, UsageError
 from edl.tests.distill_reader.conftest import StartTeacher
 from edl.tests.distill_reader.readers import (
     NOBODY,
@@ -33,7 +33,7 @@ from edl.tests.distill_reader.readers import (
     kept_port,
     reader_of,
 )
-from edl.tests.scripted_teacher import ScriptedTeacher, label, logits_of
+from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher, label, logits_of
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 LONG_S = DEADLINE_S
@@ -311,6 +311,23 @@ def test_a_batch_that_does_not_fit_is_an_error_of_its_call(teacher: ScriptedTeac
             check(2, pool.label({"pixels": x_of(2)}))
         with pytest.raises(UsageError, match="a batch needs at least one numpy array"):
             pool.label("words")
+
+
+def test_a_batch_without_rows_needs_no_teacher(teacher: ScriptedTeacher) -> None:
+    teacher.behaviour = fail
+    with pool_of(teacher) as pool:
+        with pytest.raises(BatchError, match="at least one row"):
+            pool.label(x_of(0, 0))
+        with pytest.raises(BatchError, match="fields of this one are scalars"):
+            pool.label(np.array(3.0))
+        teacher.behaviour = label
+        check(1, pool.label(x_of(1)))
+        asked = teacher.requests
+        labels = pool.label({"x": x_of(0, 0)}, SHORT_S)
+        assert labels["logits"].shape == (0, CLASSES)
+        assert labels["logits"].dtype == np.float32
+        assert teacher.requests == asked
+        assert (pool.stats.calls, pool.stats.calls_failed) == (2, 0)
 
 
 def test_settings_that_fit_no_model_end_all_calls(teacher: ScriptedTeacher) -> None:

@@ -18,7 +18,13 @@ from edl.distill_reader import Callback, DistilReader, pipeline
 from edl.distill_reader.options import Limits, Timeouts
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
-from edl.runtime.errors import NoTeacherAvailable, PoisonBatch, RequestRefused, UsageError
+from edl.runtime.errors import (
+    BatchError,
+    NoTeacherAvailable,
+    PoisonBatch,
+    RequestRefused,
+    UsageError,
+)
 from edl.tests.distill_reader.readers import (
     NOBODY,
     ROWS,
@@ -165,6 +171,23 @@ def test_batches_are_cut_and_joined_and_come_back_as_they_were(
 
 
 # --- errors
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"), [(np.zeros((0, 3), np.float32), "none"), (np.array(1.0), "scalars")]
+)
+def test_a_batch_without_rows_is_an_error_behind_those_before_it(
+    teacher: ScriptedTeacher, wrong: Any, words: str
+) -> None:
+    """No teacher is asked for it, and none is ejected."""
+    source = [*Batches(3), (wrong,)]
+    with reader_of(source, teacher) as reader:
+        iterator = iter(reader)
+        for _ in range(3):
+            next(iterator)
+        with pytest.raises(BatchError, match=words):
+            next(iterator)
+        assert reader.stats.ejections == 0
 
 
 def test_what_the_source_raises_is_raised_itself_behind_its_batches(
