@@ -226,11 +226,15 @@ class Recorder:
         self._inferred = self._inferred_ms = 0  # samples answered, and the time of the last
         self.registry = r = CollectorRegistry()
         counter, histogram = partial(Counter, registry=r), partial(Histogram, registry=r)
-        requests = counter("edl_teacher_requests", "Batches received, by outcome.", ["outcome"])
+        requests = counter(
+            "edl_teacher_requests",
+            "Requests by outcome: answered, refused, failed, bad_answer, abandoned.",
+            ["outcome"],
+        )
         self._outcomes = {outcome: requests.labels(outcome) for outcome in _OUTCOMES}
-        self._samples = counter("edl_teacher_samples", "Samples that were labelled.")
-        self._received = counter("edl_teacher_received_bytes", "Bytes of received requests.")
-        self._sent = counter("edl_teacher_sent_bytes", "Bytes of sent answers.")
+        self._samples = counter("edl_teacher_samples", "Labelled samples.")
+        self._received = counter("edl_teacher_received_bytes", "Bytes of requests.")
+        self._sent = counter("edl_teacher_sent_bytes", "Bytes of answers.")
         self._device_s = histogram(
             "edl_teacher_device_seconds", "Time in the model for one request.", buckets=_BUCKETS
         )
@@ -239,21 +243,22 @@ class Recorder:
             buckets=_BUCKETS,
         )  # fmt: skip
         self._queue_s = histogram(
-            "edl_teacher_queue_seconds", "Time that a request waited for its turn at a device.",
+            "edl_teacher_queue_seconds",
+            "Time from the arrival of a request until a device takes it.",
             buckets=_BUCKETS,
-        )  # fmt: skip
+        )
         self._batch_samples = histogram(
-            "edl_teacher_batch_samples", "Samples sent to a device in one job.", buckets=_SIZES
+            "edl_teacher_batch_samples", "Samples handed to a device at once.", buckets=_SIZES
         )
-        self._refused = counter(
-            "edl_teacher_refused", "Refused calls of all methods, by reason.", ["reason"]
-        )
+        self._refused = counter("edl_teacher_refused", "Refused calls of any method.", ["reason"])
         self._expired = counter(
-            "edl_teacher_expired", "Requests not computed: deadline over or caller gone."
+            "edl_teacher_expired",
+            "Requests that were not computed, because their deadline had passed or their "
+            "caller had gone.",
         )
         self._output_errors = counter(
             "edl_teacher_output_errors",
-            "Answers refused because this output was not finite or broke its spec.", ["output"],
+            "Answers that were refused because this output is not a valid label.", ["output"],
         )  # fmt: skip
         for reason in REASONS:
             self._refused.labels(reason)

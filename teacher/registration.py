@@ -65,29 +65,29 @@ class TeacherView:
 
     def families(self) -> Iterator[Metric]:
         """Yield the metrics of this state; unknown values are left out."""
-        who = InfoMetricFamily("edl_teacher", "Identity of this teacher.")
+        who = InfoMetricFamily("edl_teacher", "1; the labels say which teacher this is.")
         names = ("service", "teacher_id", "version", "incarnation", "content_id", "numerics_id")
         who.add_metric((), {name: str(getattr(self, name)) for name in names})
         yield who
         yield CounterMetricFamily(
-            "edl_teacher_predictor_restarts", "Starts of the model after a crash.", self.restarts
+            "edl_teacher_predictor_restarts", "Restarts of the model after a crash.", self.restarts
         )
         yield CounterMetricFamily(
             "edl_teacher_micro_batch_reductions",
-            "Times that a device ran out of memory, which halved its micro-batch.",
+            "Times that a device ran out of memory and halved its micro-batch.",
             self.micro_batch_reductions,
         )
         gauges: tuple[tuple[str, str, float | None], ...] = (
-            ("slots", "Requests that wait for the model or run in it at once.", self.slots),
-            ("lanes", "Devices that requests run on side by side.", self.lanes),
+            ("slots", "Requests that may wait for the model or run in it at a time.", self.slots),
+            ("lanes", "Devices that serve side by side.", self.lanes),
             ("micro_batch_samples", "Samples of one run of the model.", self.micro_batch),
-            ("in_flight_requests", "Requests that are not answered yet.", self.in_flight),
-            ("sample_device_seconds", "t_t: device time of one sample, the median.", self.t_t_s),
-            ("model_loaded", "1: the model takes requests.", self.loaded),
+            ("in_flight_requests", "Requests without an answer yet.", self.in_flight),
+            ("sample_device_seconds", "t_t: device time of one sample, median.", self.t_t_s),
+            ("model_loaded", "1 while the model accepts requests.", self.loaded),
             ("draining", "1 while the teacher drains.", self.draining),
             (
                 "heartbeat_answering",
-                "1: the registry answered the last heartbeat.",
+                "1: Redis answered the last heartbeat.",
                 self.registry_answers,
             ),
         )

@@ -20,18 +20,19 @@ class OperatorMetrics:
     def __init__(self, leads: Callable[[], bool] = lambda: False) -> None:
         self.registry = CollectorRegistry()
         leading = Gauge(
-            "edl_operator_leading", "1 at the operator that acts, else 0", registry=self.registry
+            "edl_operator_leading", "1 at the operator that acts.", registry=self.registry
         )
         leading.set_function(lambda: float(leads()))
         self._turns = Counter(
             "edl_operator_turns",
-            "Reconcile rounds by part and result (done, failed)",
+            "Reconciliations by result: done, failed.",
             ["part", "result"],
             registry=self.registry,
         )
         self._seconds = Histogram(
             "edl_operator_turn_seconds",
-            "Duration of a reconcile round in seconds",
+            "Seconds of one reconciliation of TeacherServices (`teachers`) or DistillJobs "
+            "(`jobs`).",
             ["part"],
             registry=self.registry,
             buckets=(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0),

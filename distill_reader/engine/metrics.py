@@ -218,7 +218,7 @@ _STREAM: Final = (
     ),
     _gauge(
         "label_bytes",
-        "Bytes of labels that wait for those of an earlier batch.",
+        "Bytes of received labels of batches that are incomplete or wait for an earlier batch.",
         lambda m: m.labels.nbytes,
     ),
     _gauge(
@@ -238,7 +238,8 @@ _BATCHES: Final = (
     ),
     _counter(
         "poison_batches",
-        "Batches that were refused by three teachers (or all, if fewer) which label others.",
+        "Batches refused by three teachers that label other batches, or by all such "
+        "teachers if there are fewer.",
         lambda m: m.poisoned,
     ),
     _counter(
@@ -287,7 +288,11 @@ _TEACHERS: Final = (
         lambda m: len(m.core.teachers.lateness.stragglers),
     ),
     _gauge("requests_in_flight", "Requests in flight.", lambda m: m.ledger.in_flight),
-    _counter("resends", "Requests beyond the first for their rows.", lambda m: m.ledger.resends),
+    _counter(
+        "resends",
+        "Requests with rows that had been sent before; hedges and canaries do not count.",
+        lambda m: m.ledger.resends,
+    ),
     _counter(
         "hedges",
         "Requests that were also sent to a second teacher because the first was late.",
@@ -369,7 +374,7 @@ OUTCOMES: Final = ("answered", "failed", "late", "cancelled")
 #: Help texts of metrics of the whole reader, with the label service="a+b".
 _CALLS: Final = "Calls of `TeacherPool` by outcome: answered, failed, late, cancelled."
 _CALLS_WAITING: Final = "Calls of `TeacherPool` that wait for labels."
-_PARTLY: Final = "Batches that lack labels of one service of the ensemble."
+_PARTLY: Final = "Batches with labels of only some services of the ensemble."
 _UNLABELLED: Final = "Batches without any soft label, because there was no teacher."
 
 

@@ -213,7 +213,8 @@ class _ExpiryCollector:
 
         gauge = GaugeMetricFamily(
             "edl_certificate_expiry_timestamp_seconds",
-            "When the certificate in the file ends, in seconds since 1970.",
+            "Unix time at which the certificate in the file expires: its own (`own`) or the"
+            " authority's (`ca`).",
             labels=["certificate"],
         )
         for what, path in self.paths.items():

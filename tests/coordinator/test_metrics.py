@@ -124,8 +124,8 @@ def of_reader() -> str:
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """All that the processes of a mesh tell: name of a sample -> its labels."""
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """All that the processes of a mesh tell, as Prometheus gets it."""
     coordinator = CoordinatorMetrics()
     coordinator.watch(lambda: VIEW)
     teacher = Recorder()
@@ -136,10 +136,15 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     export_expiry(teacher.registry, ServerSecurity(authority.issue("teacher")))
     operator = OperatorMetrics()
     operator.reconciled("jobs", well=True, seconds=0.1)
-    told = (coordinator, teacher, operator)
-    texts = [generate_latest(one.registry).decode() for one in told]
+    processes = (coordinator, teacher, operator)
+    return [*(generate_latest(one.registry).decode() for one in processes), of_reader()]
+
+
+@pytest.fixture(scope="module")
+def known(told: list[str]) -> dict[str, set[str]]:
+    """The name of each sample -> its labels."""
     found: dict[str, set[str]] = {}
-    for sample in (sample for text in [*texts, of_reader()] for sample in samples(text)):
+    for sample in (sample for text in told for sample in samples(text)):
         found.setdefault(sample.name, set()).update(sample.labels)
     return found
 
@@ -181,7 +186,15 @@ def test_the_dashboard_is_whole_and_every_alert_is_explained() -> None:
 
 def test_the_table_of_metrics_is_whole(known: dict[str, set[str]]) -> None:
     rows = re.findall(r"^\| `(edl_[a-z_]+)` \| \w+ \| ([a-z_, -]+) \|", METRICS_PAGE, re.MULTILINE)
-    told = {name: set() if labels == "-" else set(labels.split(", ")) for name, labels in rows}
+    listed = {name: set() if labels == "-" else set(labels.split(", ")) for name, labels in rows}
     parts = re.compile(r"_(bucket|count|sum)$")
-    assert told == {parts.sub("", name): labels - {"le"} for name, labels in known.items()}
-    assert len(told) == len(rows)
+    assert listed == {parts.sub("", name): labels - {"le"} for name, labels in known.items()}
+    assert len(listed) == len(rows)
+
+
+@pytest.mark.parametrize("process", ["teacher", "reader", "operator", "certificate"])
+def test_the_table_of_metrics_has_their_help(told: list[str], process: str) -> None:
+    help_of = re.compile(rf"^# HELP (edl_{process}_(?!.*_created )[a-z_]+) (.*)$", re.MULTILINE)
+    meanings = {name: text for all_told in told for name, text in help_of.findall(all_told)}
+    row = rf"^\| `(edl_{process}_[a-z_]+)` \| \w+ \| [a-z_, -]+ \| (.*) \|$"
+    assert dict(re.findall(row, METRICS_PAGE, re.MULTILINE)) == meanings
