@@ -293,7 +293,7 @@ def main() -> None:
 
 
 def teacher() -> None:
-    """Run the `edl-teacher` command line; the console script calls it."""
+    """Run the `edl-teacher` command line; the console script and `python -m edl.teacher` do."""
     exit_on_interrupt("edl-teacher")
     from .runtime.lifecycle import run_cli
 

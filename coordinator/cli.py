@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from ..proto.security import options as credentials
-from ..runtime.lifecycle import open_all_descriptors, run_cli, stop_on_signals
+from ..runtime.lifecycle import open_all_descriptors, stop_on_signals
 from ..runtime.logs import configure_logging
 from ..runtime.supervise import end_with_parent
 from . import options
@@ -121,12 +121,3 @@ def be_prompt() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
-
-
-def main() -> None:
-    """Run the command line; `python -m edl.coordinator.cli` calls it."""
-    run_cli(app)
-
-
-if __name__ == "__main__":
-    main()

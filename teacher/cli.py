@@ -17,7 +17,7 @@ from ..coordinator.options import DEFAULT_LISTEN
 from ..proto.security import options as credentials
 from ..runtime import supervise
 from ..runtime.errors import UsageError
-from ..runtime.lifecycle import open_all_descriptors, run_cli, stop_on_signals
+from ..runtime.lifecycle import open_all_descriptors, stop_on_signals
 from ..runtime.logs import configure_logging, tell
 from ..runtime.structured_option import Given, Key, StructuredOption
 from . import options
@@ -370,8 +370,3 @@ def _check_reach(
         check_exposure(split_listen(http)[0], security, insecure, "the teacher's HTTP")
     if not is_loopback(host) and (security is None or not security.authenticates):
         tell(f"warning: {host} accepts requests from every machine that can reach it")
-
-
-def main() -> None:
-    """Run the command line; `python -m edl.teacher` calls it."""
-    run_cli(app, name="edl-teacher")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,16 @@ from edl.tests.cli_output import output_of
 def signals_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """`edl` would end this process, a test worker, at the next SIGINT."""
     monkeypatch.setattr(cli, "exit_on_interrupt", lambda name: None)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"), [("edl.teacher", ()), ("edl", ("teacher",)), ("edl", ("coordinator",))]
+)
+def test_a_module_names_the_new_spelling_too(module: str, words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-P", "-m", module, *words, "serve", "--port", "3"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert "it is --listen HOST:PORT now" in ended.stderr
 
 
 def test_the_overview_shows_what_the_commands_say_of_themselves() -> None:

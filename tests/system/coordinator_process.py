@@ -31,8 +31,8 @@ class Coordinator:
 
 def serve(*args: object) -> Process:
     """Start it for teachers that are mere leases, on free ports unless `args` say otherwise."""
-    program = "edl.coordinator.cli"
-    return start(python_command("coordinator", program, "serve", *LEASES_ONLY, *args))
+    words = ("coordinator", "serve", *LEASES_ONLY, *args)
+    return start(python_command("coordinator", "edl", *words))
 
 
 def ready(process: Process) -> Coordinator:
