@@ -27,6 +27,12 @@ def plan(settings: TrainSettings) -> Iterator[str]:
         UsageError: the settings do not fit the job.
     """
     spec = load_job(settings.spec)
+    distill = spec.distill()
+    where = settings.coordinator or ", ".join(settings.teachers)
+    if distill is not None and distill.needs_labels and not where:
+        raise UsageError(
+            "the job distils: give --redis redis://HOST:6379, or --teachers HOST:PORT,..."
+        )
     has = [name for name in (*NEEDED, *OPTIONAL) if spec.has(name)]
     yield f"job: {settings.job}, {settings.spec} with {', '.join(has)}"
     assembly = assemble(spec, settings.steps)
@@ -38,15 +44,10 @@ def plan(settings: TrainSettings) -> Iterator[str]:
     )
     yield from _data(settings, spec)
     yield f"a step here, without teachers: {rehearse(assembly, settings.total_batch).line()}"
-    if assembly.distill is None:
+    if distill is None:
         yield "soft labels: none, the job has no distill()"
     else:
-        where = settings.coordinator or ", ".join(settings.teachers)
-        if assembly.needs_teachers and not where:
-            raise UsageError(
-                "the job distils: give --redis redis://HOST:6379, or --teachers HOST:PORT,..."
-            )
-        yield f"soft labels: of service {assembly.distill.service} at {where or 'nobody'}"
+        yield f"soft labels: of service {distill.service} at {where or 'nobody'}"
     yield from _world(settings)
 
 

@@ -465,3 +465,17 @@ def test_the_plan_names_the_rows_of_a_rank_at_both_limits(tmp_path: Path) -> Non
     ):
         assert part in told
     assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_without_teachers_fails_before_the_model_is_made(tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(
+        "from edl.student import Distill\n"
+        'FRAMEWORK = "paddle"\n'
+        "def model(): raise AssertionError\n"
+        "loss = optimizer = feed = lambda *given: None\n"
+        'def distill(): return Distill("s")\n'
+    )
+    lines = plan(rank_settings(spec=str(job), epochs=1))
+    with pytest.raises(UsageError, match="the job distils: give --redis"):
+        next(lines)
