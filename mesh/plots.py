@@ -17,7 +17,9 @@ GREEN: Final = "#2e8b57"
 GREY: Final = "#8c8c8c"
 ORANGE: Final = "#d98c3f"
 RED: Final = "#c0392b"
-_FORMATS: Final = ("png", "svg", "pdf")
+_FORMATS: Final = (".png", ".svg", ".pdf")
+#: For the help of options.
+FORMATS: Final = f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}"
 
 
 def check_plot(path: Path) -> None:
@@ -32,8 +34,7 @@ def check_plot(path: Path) -> None:
     except ImportError as error:
         raise UsageError(f"--plot needs matplotlib: {install_command('plot')}") from error
     if _format(path) not in _FORMATS:
-        endings = ", ".join(f".{one}" for one in _FORMATS)
-        raise UsageError(f"--plot {path}: the name must end in one of {endings}")
+        raise UsageError(f"--plot {path}: the name must end in {FORMATS}")
     check_writable(path)
 
 
@@ -44,8 +45,8 @@ def save_plot(figure: Figure, path: Path) -> None:
         UsageError: the file cannot be written.
     """
     with replacing(path) as part:
-        figure.savefig(part, format=_format(path), dpi=120)
+        figure.savefig(part, format=_format(path)[1:], dpi=120)
 
 
 def _format(path: Path) -> str:
-    return path.suffix.removeprefix(".").lower()
+    return path.suffix.lower()

@@ -9,6 +9,7 @@ import typer
 
 from ...scheduler.planner import MeshPlan
 from ...scheduler.verdicts import Aim
+from ..plots import FORMATS
 
 if TYPE_CHECKING:
     from ...scheduler.cluster import Cluster, Distillation
@@ -42,7 +43,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Plot = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Plot throughput and cost over --what-if or teachers: .png, .svg."
+        metavar="FILE", help=f"Plot throughput and cost over --what-if or teachers: {FORMATS}."
     ),
 ]
 

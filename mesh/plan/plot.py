@@ -19,7 +19,7 @@ COLOURS: dict[Method, str] = {
 
 
 def draw(plan: MeshPlan, key: str, points: Sequence[SweepPoint], path: Path) -> None:
-    """Write the plot to `path`, in the format of its suffix (png, svg, pdf).
+    """Write the plot to `path`, in the format of its suffix.
 
     Raises:
         UsageError: the file cannot be written.

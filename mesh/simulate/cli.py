@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..plots import FORMATS
+
 if TYPE_CHECKING:
     from .report import SimulationReport
 
@@ -21,7 +23,7 @@ Seed = Annotated[
 ]
 Plot = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Plot throughput, teachers, buffers: .png, .svg, .pdf."),
+    typer.Option(metavar="FILE", help=f"Plot throughput, teachers and buffers: {FORMATS}."),
 ]
 Trace = Annotated[
     Path | None,

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.system
         (PLAN, (), "plan.svg"),
         (SIMULATE, (), "run.png"),
         (SIMULATE, (), "run.svg"),
+        (SIMULATE, (), "run.pdf"),
     ],
 )
 def test_a_plot_has_the_format_of_its_name(
@@ -32,4 +33,5 @@ def test_a_plot_has_the_format_of_its_name(
     (tmp_path / "out").mkdir()
     output_of(app, *files, *options, "--plot", tmp_path / "out" / name)
     (drawn,) = (tmp_path / "out").iterdir()
-    assert (b"<svg" if name.endswith("svg") else b"\x89PNG") in drawn.read_bytes()[:1000]
+    begins = {"svg": b"<svg", "png": b"\x89PNG", "pdf": b"%PDF"}
+    assert begins[name[-3:]] in drawn.read_bytes()[:1000]

@@ -70,7 +70,7 @@ def test_a_plot_that_cannot_be_drawn_is_refused_before_any_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edl.scheduler.planner.plan", lambda *_: pytest.fail("it was planned"))
-    assert "must end in one of .png" in refused(*FILES, "--plot", tmp_path / "p.bmp")
+    assert "must end in .png, .svg or .pdf" in refused(*FILES, "--plot", tmp_path / "p.bmp")
     for option in ("--plot", "--scenario"):
         assert "there is no folder" in refused(*FILES, option, tmp_path / "no" / "p.png")
     monkeypatch.setitem(sys.modules, "matplotlib", None)

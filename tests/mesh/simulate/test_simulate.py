@@ -86,7 +86,7 @@ def test_the_timeline_has_steps_requests_counters_and_events(small: Path, tmp_pa
 
 def test_what_cannot_be_simulated_or_written_is_refused(small: Path, tmp_path: Path) -> None:
     assert "no such file" in refused(small.with_name("other.yaml"))
-    assert "must end in one of .png" in refused(small, "--plot", tmp_path / "run.bmp")
+    assert "must end in .png, .svg or .pdf" in refused(small, "--plot", tmp_path / "run.bmp")
     for option, name in (("--plot", "run.png"), ("--trace", "run.json")):
         assert "there is no folder" in refused(small, option, tmp_path / "no" / name)
     assert "it is a folder" in refused(small, "--trace", tmp_path)
