@@ -107,9 +107,9 @@ class DistilReader:
         teachers_max: never ask for more teachers.
         priority: if teachers are scarce, jobs of higher priority get all they want before others
             get more than their `teachers_min`. The same for all ranks of a job.
-        timeouts: timeouts of requests, and of waiting for teachers; see `Timeouts`.
         no_teacher: what to do without teachers: "wait", deliver batches with None for each soft
             label ("hard_only", counted in `stats.unlabelled`), or "fail".
+        timeouts: timeouts of requests, and of waiting for teachers; see `Timeouts`.
         canaries: how often, and with which tolerance, labels of two teachers are compared to find a
             teacher with wrong labels; None: never.
         store: keeps soft labels on disk, as in `LabelStore("labels.edl", 20 << 30)`: stored samples
