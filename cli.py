@@ -184,7 +184,8 @@ _MOVED_OF: Final[dict[str, dict[str, str]]] = {
         "--seconds": "leave it out: it ends after 60 s",
     },
     "profile": {
-        "--seconds": "it is --steps N,seconds=SECONDS now",
+        "--steps": "it is --measure steps=N now",
+        "--seconds": "it is --measure seconds=SECONDS now",
         "--student-device": "it is --student-on KIND,device=cpu:CORES now",
         "--teacher-device": "it is --teacher-on KIND,device=DEVICE now",
         "--rate": "it is --backend paced,rate=N now",

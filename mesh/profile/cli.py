@@ -56,17 +56,17 @@ Batch = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class StepsKeys:
-    """Keys of `--steps`."""
+class MeasureKeys:
+    """Keys of `--measure`."""
 
-    count: Annotated[int, Key("steps of the student that are timed.", at_least=5)] = 30
+    steps: Annotated[int, Key("steps of the student that are timed.", at_least=5)] = 30
     seconds: Annotated[
         float, Key("after so many, no further step of a model begins.", at_least=0)
     ] = 60.0
 
 
-STEPS: Final = StructuredOption("--steps", StepsKeys, first="count")
-Steps = Annotated[list[Given] | None, STEPS.option("How long to measure.")]
+MEASURE: Final = StructuredOption("--measure", MeasureKeys, first="steps")
+Measure = Annotated[list[Given] | None, MEASURE.option("How long to measure.")]
 
 
 def profile(
@@ -77,7 +77,7 @@ def profile(
     student_on: StudentOn = None,
     teacher_on: TeacherOn = None,
     batch: Batch = None,
-    steps: Steps = None,
+    measure: Measure = None,
     backend: Backend = None,
 ) -> None:
     """Time a job's step and its teacher on this machine, for 'edl plan'.
@@ -94,12 +94,12 @@ def profile(
     if job is not None and step is not None:
         raise UsageError("--step is for a training without a job file: omit --job")
     check_writable(out)
-    by, length = BACKEND.read(backend), STEPS.read(steps)
+    by, length = BACKEND.read(backend), MEASURE.read(measure)
     student, teacher = STUDENT_ON.read(student_on), TEACHER_ON.read(teacher_on)
     timed = step or (None if job is None else str(job))
     timings = None
     if timed is not None:
-        timings = _student(timed, batch, length.count, length.seconds, student.device)
+        timings = _student(timed, batch, length.steps, length.seconds, student.device)
     rows = batch if timings is None else timings.rows
     bench = None if model is None else _teacher(model, rows, length.seconds, teacher.device, by)
     found = _profile(timings, bench, rows, (student.kind, teacher.kind))

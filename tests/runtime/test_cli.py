@@ -81,6 +81,7 @@ def test_a_shell_completes(
         ("teacher serve --rate 5", "it is --backend paced,rate=N now"),
         ("teacher serve --max-calls 5", "it is --limit calls=N now"),
         ("teacher fingerprint m --samples f", "it is --canary FILE,samples=FILE.npz now"),
+        ("profile --steps 5", "it is --measure steps=N now"),
         ("coordinator serve --max-teachers 5", "it is --autoscale max=N now"),
         ("coordinator acl --fleet-password-file x", "it is --password-file fleet=FILE now"),
         ("doctor --tls-ca x", "'edl context add NAME --tls ca=FILE ...', or EDL_TLS_CA"),

@@ -74,7 +74,7 @@ def test_a_real_step_and_an_emulated_teacher(tmp_path: Path) -> None:
     job, out = tmp_path / "job.py", tmp_path / "profile.yaml"
     more = "label_form='topk:3', teacher_temperature=2.0, temperature=2.0"
     job.write_text(JOB.format(loss="topk", more=more))
-    student = ("--job", job, "--out", out, "--steps", "6,seconds=0.5")
+    student = ("--job", job, "--out", out, "--measure", "6,seconds=0.5")
     teacher = ("--model", "edl.benchmarks.teachers.models:cheap", "--backend", "paced,rate=1000")
     pace = ("--teacher-on", "p4")
     output_of(command_line("profile"), "profile", *student, *teacher, *pace)
@@ -114,7 +114,7 @@ def test_any_training_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "profile.yaml"
     output_of(
-        command_line("profile"), "profile", "--step", "mine:training", "--out", out, "--steps", 6
+        command_line("profile"), "profile", "--step", "mine:training", "--out", out, "--measure", 6
     )
     found = read(out, Profile)
     assert (found.batch, found.samples, found.sample_bytes) == (8, 24, 64 + 8)
