@@ -137,6 +137,8 @@ class Engine:
                 self._on_call(message)
             case "cancel":
                 self._drop_call(message["number"], message["why"])
+                # At once: if its labels were revoked before, teachers would label it again.
+                self._call_delivery.execute(self._call_delivery.delivery.release())
             case "held":
                 self._on_held(message)
             case "waiting":
@@ -171,15 +173,11 @@ class Engine:
             member.call(batch)
 
     def _drop_call(self, number: int, outcome: str) -> None:
-        """Stop labelling the batch of a call, which nobody waits for any more.
-
-        It is released at once: if its labels were revoked before, teachers would label it again.
-        """
+        """Stop labelling the batch of a call, which nobody waits for any more."""
         if number in self._batches:
             self._without_labels[number] = outcome
             for member in self.members:
                 member.drop_call(number)
-            self._call_delivery.execute(self._call_delivery.delivery.release())
 
     def _on_held(self, message: Message) -> None:
         """Add a batch that a former engine has offered to the trainer."""
