@@ -17,7 +17,8 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT
 def exit_on_interrupt(name: str) -> None:
     """Let Ctrl-C end this process at once, without clean-up, until `restore_interrupt`.
 
-    Without effect if SIGINT is ignored or has another handler than Python's default.
+    The same if SIGINT was ignored, as in what a script starts by `&`: servers would heed it anyway,
+    see `stop_on_signals`. Without effect if it has another handler than Python's default.
 
     Args:
         name: start of the printed line.
@@ -29,7 +30,7 @@ def exit_on_interrupt(name: str) -> None:
         finally:
             os._exit(EXIT_INTERRUPTED)
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_IGN):
         signal.signal(signal.SIGINT, end)
         _ours.append(end)
 

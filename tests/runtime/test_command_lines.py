@@ -109,9 +109,11 @@ def test_without_a_command_the_help_is_shown() -> None:
 
 
 @pytest.mark.parametrize("amid", ["edl.runtime.lifecycle", "typer", "edl.teacher", "any"])
-@pytest.mark.parametrize("name", ["edl", "edl-teacher"])
+@pytest.mark.parametrize(
+    ("name", "before"), [("edl", "default_int_handler"), ("edl-teacher", "SIG_IGN")]
+)
 def test_ctrl_c_while_a_command_is_still_imported_is_no_traceback(
-    name: str, amid: str, rng: random.Random
+    name: str, before: str, amid: str, rng: random.Random
 ) -> None:
     """Amid the import of that module, or of one of the first hundreds."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -125,6 +127,7 @@ def test_ctrl_c_while_a_command_is_still_imported_is_no_traceback(
                 self.count += 1
                 if name == {amid!r} or self.count == {number}:
                     os.kill(os.getpid(), signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.{before})
         from {module} import {function}
         sys.argv[1:] = {["teacher"] if name == "edl" else []}
         sys.meta_path.insert(0, Interrupts())

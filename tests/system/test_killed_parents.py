@@ -1,106 +1,262 @@
-"""`kill -9` of a program that has started others, at any moment: nothing of it stays."""
+"""Programs that start others: killed at any moment they leave nothing, and Ctrl-C ends them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import random
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Self
 
 import psutil
 import pytest
 
 from edl.benchmarks.paced.teachers import CHEAP, paced
+from edl.coordinator import Subscription
+from edl.coordinator.calling.client import deploy
 from edl.mesh.local import LocalMesh
+from edl.proto import coordinator_pb2 as pb
+from edl.runtime.interrupts import EXIT_INTERRUPTED
+from edl.teacher.backends.selection import content_of
 from edl.tests.runtime.programs import runs
 from edl.tests.system.coordinator_process import edl_output
 from edl.tests.system.teacher_process import unique
 from edl.tests.system.test_students import JOB_FILE
+from edl.tests.teacher import same_network
 from edl.tests.waiting import wait_until
 
 NIGHTLY = os.environ.get("EDL_TEST_TIER") == "nightly"
-#: Moments at which each program is killed.
+#: Random moments at which each program is killed.
 MOMENTS = 50 if NIGHTLY else 2
-#: Orphans have 12 s to end; this machine may be busy.
-GONE_S = 60.0
-#: Most programs have started all their processes by then.
-LATEST_S = 12.0
+#: A program has started all its processes by then; orphans end within 12 s on an idle machine.
+START_S = GONE_S = 90.0
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-MESH = "services: {spirals: {model: 'spirals_teacher:network', teachers: 2}}\n"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "mesh.yaml"
 JOB = "kind: job\nname: killed\ncommand: sleep 1000\nmax_nodes: 2\n"
+IGNORE_SIGINT = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+
+Words = tuple[object, ...]
 
 
-def children() -> set[int]:
-    """The processes below this one; it is the parent of orphans."""
+def descendants() -> set[int]:
+    """All processes below this one, which is the parent of orphans."""
     return {one.pid for one in psutil.Process().children(recursive=True) if runs(one.pid)}
 
 
 def describe(pid: int) -> str:
     try:
-        return " ".join(psutil.Process(pid).cmdline())
+        return f"{pid}: {' '.join(psutil.Process(pid).cmdline())}"
     except psutil.NoSuchProcess:
-        return f"process {pid}, which has ended"
+        return f"{pid}, which has ended"
 
 
-def of_up(_: LocalMesh, folder: Path) -> tuple[object, ...]:
-    file = folder / "mesh.yaml"
-    file.write_text(f"folder: {EXAMPLES}\n{MESH}")
-    return "up", file, "--keep"
+class Program:
+    """One run of `edl ...` as the foreground job of a terminal; use as a context manager.
+
+    Args:
+        words: its arguments.
+        log: file for its output.
+        prefix: words of a program that executes it.
+    """
+
+    def __init__(self, words: Words, log: Path, prefix: tuple[str, ...] = ()) -> None:
+        self._before, self._log = descendants(), log
+        argv = (*prefix, sys.executable, "-P", "-u", "-m", "edl", *map(str, words))
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:  # the test has failed
+            print(*self.output, sep="\n")
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def processes(self) -> set[int]:
+        return descendants() - self._before
+
+    @property
+    def output(self) -> list[str]:
+        return self._log.read_text().splitlines()
+
+    def run_until(self, condition: Callable[[], object]) -> None:
+        """Wait until `condition` holds, while the program runs."""
+
+        def holds() -> bool:
+            self.run_for(0.02)
+            assert self._process.poll() is None, self.output
+            return bool(condition())
+
+        wait_until(holds, START_S)
+
+    def run_until_started(self, count: int) -> None:
+        """Wait until it has so many processes."""
+        self.run_until(lambda: len(self.processes) >= count)
+
+    def run_for(self, seconds: float) -> None:
+        """Wait for `seconds`, or until it has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def kill(self) -> None:
+        """Kill it alone; all that it has started has to end by itself."""
+        self._process.kill()
+        self._process.wait()
+        self._expect_gone()
+
+    def press_ctrl_c(self) -> tuple[int, str]:
+        """Signal its process group; return its exit code in a shell, and its last line of output.
+
+        Python ends by the signal if it came during an `exec`, such as that of a dataclass.
+        """
+        os.killpg(self._process.pid, signal.SIGINT)
+        code = self._process.wait(GONE_S)
+        self._expect_gone()
+        return 128 - code if code < 0 else code, self.output[-1]
+
+    def _expect_gone(self) -> None:
+        def gone() -> bool:
+            time.sleep(0.02)
+            return (
+                not self.processes and not self.processes
+            )  # one may be forked amid the first look
+
+        try:
+            wait_until(gone, GONE_S)
+        except AssertionError:
+            print(*self.output, sep="\n")
+            left = [describe(pid) for pid in self.processes]
+            raise AssertionError(f"it left {left}") from None
 
 
-def of_local_agent(mesh: LocalMesh, _: Path) -> tuple[object, ...]:
-    service = ("--service", "killed", "--model", CHEAP, "--teachers", "min=1,max=2")
-    options = " ".join(map(str, paced(0.01)))
-    return "agent", "--local", *service, "--redis", mesh.url, "--teacher-options", options
+class Programs:
+    """The programs: each method returns the words of one, and the number of its processes."""
+
+    def __init__(self, mesh: LocalMesh, folder: Path, stack: ExitStack) -> None:
+        self._url, self._folder, self._stack = mesh.url, folder, stack
+
+    def up(self) -> tuple[Words, int]:
+        """A coordinator with its Redis, two teachers with predictors, a student with its engine."""
+        file = self._folder / "mesh.yaml"
+        file.write_text(f"folder: {EXAMPLE.parent}\n{EXAMPLE.read_text()}")
+        return ("up", file, "--keep"), 1 + 3 + 4 + 3
+
+    def local_agent(self) -> tuple[Words, int]:
+        """Two teachers with their predictors, which a student wants."""
+        service = unique("killed")
+        student = Subscription(self._url, service, "student")
+        student.start(lambda _: None)
+        self._stack.callback(student.stop)
+        student.report(pb.StudentReport(incarnation=1, want=2, needed=2, min=2))
+        words = ("--service", service, "--model", CHEAP, "--teachers", "min=2,max=2")
+        options = " ".join(map(str, paced(0.01)))
+        more = ("--redis", self._url, "--grace", 2, "--teacher-options", options)
+        return ("agent", "--local", *words, *more), 1 + 4
+
+    def machine_agent(self) -> tuple[Words, int]:
+        """A teacher of a deployed service with its predictor."""
+        service, model = unique("killed"), self._folder / "model"
+        model.mkdir()
+        same_network.write_onnx(model)
+        request = {"service": service, "model_url": f"file://{model}", "min": 1, "max": 1}
+        deploy(self._url, pb.DeployRequest(**request, content_id=content_of(str(model))))
+        withdraw = pb.DeployRequest(service=service, withdraw=True)
+        self._stack.callback(deploy, self._url, withdraw)
+        words = ("--machine", service, "--devices", "cpu", "--cache", self._folder / "cache")
+        return ("agent", *words, "--redis", self._url, "--grace", 2), 1 + 2
+
+    def jobs(self) -> tuple[Words, int]:
+        """Two nodes, each under a guard."""
+        file = self._folder / "job.yaml"
+        file.write_text(JOB)
+        edl_output("apply", "-f", file, url=self._url)
+        words = ("--slots", 2, "--folder", self._folder / "jobs", "--redis", self._url)
+        return ("agent", "jobs", *words), 1 + 4
+
+    def node(self) -> tuple[Words, int]:
+        checkpoint = self._folder / "checkpoints"
+        words = (JOB_FILE, "--checkpoint", checkpoint, "--steps", 10**6)
+        return ("student", "train", *words), 1 + 1
+
+    def demo(self) -> tuple[Words, int]:
+        """A coordinator with its Redis, two teachers with predictors, and the reader's engine."""
+        words = ("demo", "--quick", "--picture", self._folder / "demo.png")
+        with Program(words, self._folder / "first.log") as first:  # trains and caches the teacher
+            first.run_until(lambda: any("accuracy on test digits" in line for line in first.output))
+            first.kill()
+        return words, 1 + 3 + 4 + 1
 
 
-def of_jobs(mesh: LocalMesh, folder: Path) -> tuple[object, ...]:
-    file = folder / "job.yaml"
-    file.write_text(JOB)
-    edl_output("apply", "-f", file, url=mesh.url)
-    return "agent", "jobs", "--slots", 2, "--folder", folder / "jobs", "--redis", mesh.url
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the teacher of the demo, once it has been trained."""
+    return tmp_path_factory.mktemp("cache")
 
 
-def of_node(_: LocalMesh, folder: Path) -> tuple[object, ...]:
-    return "student", "train", JOB_FILE, "--checkpoint", folder / "checkpoints", "--steps", 10**6
-
-
-def of_demo(_: LocalMesh, folder: Path) -> tuple[object, ...]:
-    return "demo", "--quick", "--picture", folder / "demo.png"
-
-
-PROGRAMS = [of_up, of_local_agent, of_jobs, of_node, of_demo]
-
-
-@pytest.mark.timeout(MOMENTS * 100)
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_nothing_outlives_a_killed_program(
-    program: Callable[[LocalMesh, Path], tuple[object, ...]],
+@pytest.fixture
+def programs(
     shared_mesh: LocalMesh,
     tmp_path: Path,
-    rng: random.Random,
+    cache: Path,
+    stack: ExitStack,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+) -> Programs:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.setenv("EDL_QUEUE", unique("killed"))
-    words = program(shared_mesh, tmp_path)
-    before = children()
-    for _ in range(MOMENTS):
-        moment_s = rng.uniform(0.0, LATEST_S)
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "edl", *map(str, words)],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(moment_s)
-        process.kill()  # it alone
-        process.wait()
-        try:
-            wait_until(lambda: not children() - before, GONE_S)
-        except AssertionError:
-            left = [describe(pid) for pid in children() - before]
-            raise AssertionError(f"killed after {moment_s:.2f} s, it left {left}") from None
+    return Programs(shared_mesh, tmp_path, stack)
+
+
+every_program = pytest.mark.parametrize(
+    "name", ["up", "local_agent", "machine_agent", "jobs", "node", "demo"]
+)
+
+
+@pytest.mark.timeout(2 * START_S + MOMENTS * (START_S + GONE_S))
+@every_program
+def test_nothing_outlives_a_killed_program(
+    name: str, programs: Programs, tmp_path: Path, rng: random.Random
+) -> None:
+    """At random moments of its start and of as long afterwards, and when all its processes run."""
+    words, count = getattr(programs, name)()
+    took_s = []
+    for number in range(MOMENTS + 2):
+        began_s = time.monotonic()
+        with Program(words, tmp_path / f"{number}.log") as program:
+            if 0 < number <= MOMENTS:
+                program.run_for(moment_s := rng.uniform(0.0, 2 * took_s[0]))
+                print(f"{name} {number}: {moment_s:.2f} s, {len(program.processes)} processes")
+            else:
+                program.run_until_started(count)
+                took_s.append(time.monotonic() - began_s)
+                print(f"{name} {number}: {took_s[-1]:.2f} s, all processes")
+            program.kill()
+
+
+@pytest.mark.timeout(8 * START_S)
+@every_program
+def test_ctrl_c_ends_a_program_also_if_it_was_started_with_sigint_ignored(
+    name: str, programs: Programs, tmp_path: Path, rng: random.Random
+) -> None:
+    """When all its processes run, and at a moment of its start."""
+    words, count = getattr(programs, name)()
+    for prefix in ((), IGNORE_SIGINT):
+        began_s = time.monotonic()
+        with Program(words, tmp_path / "ready.log", prefix) as program:
+            program.run_until_started(count)
+            took_s = time.monotonic() - began_s
+            assert program.press_ctrl_c() == (EXIT_INTERRUPTED, "edl: interrupted")
+        with Program(words, tmp_path / "starting.log", prefix) as program:
+            program.run_for(moment_s := rng.uniform(0.3, took_s))
+            print(f"{name} {prefix}: {moment_s:.2f} s of {took_s:.2f} s")
+            assert program.press_ctrl_c() == (EXIT_INTERRUPTED, "edl: interrupted")
