@@ -39,11 +39,9 @@ def run_in_background(
         UsageError: the mesh is up already, or its directory cannot be written.
         ProcessFailed: the process cannot be started.
     """
-    with directory.held() as acquired:
-        if not acquired:
-            raise UsageError(already_up(file, directory.read()))
-        log = directory.open_background_log()
-    with log:
+    if (record := directory.read()) is not None and record.keeper.runs:
+        raise UsageError(already_up(file, record))
+    with directory.open_background_log() as log:
         words = ("up", str(file), *options)
         background = Background(
             python_command("edl up", "edl", *words, log=directory.background_log)

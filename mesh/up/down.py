@@ -1,4 +1,4 @@
-"""`edl down`: stops a mesh, and removes its state directory."""
+"""`edl down`: stops a mesh, and removes what is kept of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .state_directory import MeshRecord, StateDirectory, recorded_meshes, relati
 ORPHANS_S: Final = 12.0
 #: Seconds within which a killed process must be gone.
 _KILL_S: Final = 5.0
-#: Seconds within which an `edl up` that holds the lock must write its record.
+#: Seconds within which a process that holds the lock must write its record, or release the lock.
 _WRITES_S: Final = 5.0
 _POLL_S: Final = 0.02
 
@@ -52,22 +52,27 @@ def stop_mesh(
             return most_s
         return min(most_s, max(0.0, began_s + within_s - time.monotonic()))
 
-    with directory.held() as acquired:
-        state = directory.read()
-        # If the keeper runs although we hold the lock, a user has removed the lock file.
-        if acquired and (state is None or not state.keeper.runs):
-            left = [] if state is None else state.processes
-            stop_orphans(left, say, left_s(orphans_s))
-            _clear(directory, keep_logs)
-            return bool(left)
-    state = _keeper_of(directory)
-    if state is not None:
-        _end_keeper(state, state.grace_s if within_s is None else within_s, say)
-        stop_orphans((directory.read() or state).processes, say, left_s(orphans_s))
-    with directory.held() as acquired:
-        if acquired:  # otherwise the mesh was started again
-            _clear(directory, keep_logs)
-    return True
+    ended = False
+    while True:
+        with directory.lock() as pid_file:
+            record = directory.read()
+            if pid_file is not None:
+                left = [] if record is None else record.processes
+                stop_orphans(left, say, left_s(orphans_s))
+                if not keep_logs:
+                    directory.delete()
+                return ended or bool(left)
+        if ended:  # the mesh was started again
+            return True
+        if record is not None and record.keeper.runs:
+            _end_keeper(record, record.grace_s if within_s is None else within_s, say)
+            ended = True
+        elif time.monotonic() > began_s + _WRITES_S:
+            raise ProcessFailed(
+                f"another process holds the lock of {directory.pid_file}: try again"
+            )
+        else:
+            time.sleep(_POLL_S)
 
 
 def stop_orphans(
@@ -90,26 +95,6 @@ def stop_orphans(
         raise ProcessFailed(f"still running after SIGKILL: processes {pids}")
 
 
-def _keeper_of(directory: StateDirectory) -> MeshRecord | None:
-    """Wait for the record of a running mesh; None: the mesh has ended meanwhile.
-
-    Raises:
-        ProcessFailed: the process that holds the lock writes no record.
-    """
-    deadline = time.monotonic() + _WRITES_S
-    while (state := directory.read()) is None or not state.keeper.runs:
-        with directory.held() as acquired:
-            if acquired:
-                return None
-        if time.monotonic() > deadline:
-            raise ProcessFailed(
-                f"another process holds the lock of {directory.folder} but has not written its"
-                " record: try again"
-            )
-        time.sleep(_POLL_S)
-    return state
-
-
 def _end_keeper(state: MeshRecord, within_s: float, say: Callable[[str], None]) -> None:
     keeper = state.keeper
     if within_s > 0:
@@ -122,13 +107,6 @@ def _end_keeper(state: MeshRecord, within_s: float, say: Callable[[str], None]) 
     keeper.send(signal.SIGKILL)
     if wait_gone([keeper], _KILL_S):
         raise ProcessFailed(f"still running after SIGKILL: process {keeper.pid}")
-
-
-def _clear(directory: StateDirectory, keep_logs: bool) -> None:
-    if keep_logs:
-        directory.delete_record()
-    else:
-        directory.delete()
 
 
 def selected_meshes(

@@ -1,12 +1,10 @@
-"""`edl up` in the foreground: locks the state directory, runs the mesh, and writes its record."""
+"""`edl up` in the foreground: locks the pid file, runs the mesh, and writes its record."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +19,13 @@ from .down import stop_orphans
 from .mesh_state import ROLES, ProcessState
 from .plan import LaunchPlan
 from .runner import MeshRunner, MeshView
-from .state_directory import MeshRecord, ProcessRecord, StateDirectory, relative_path
+from .state_directory import (
+    LockedPidFile,
+    MeshRecord,
+    ProcessRecord,
+    StateDirectory,
+    relative_path,
+)
 
 #: Seconds added to the grace periods of all roles.
 _MARGIN_S: Final = 5.0
@@ -83,46 +87,31 @@ def run_mesh(mesh: MeshRun, display: LineDisplay, stop: Stop) -> int:
         ProcessFailed: the coordinator or a teacher has failed.
     """
     directory = mesh.directory
-    with lock(directory, mesh.file, display):
+    with directory.lock() as pid_file:
+        before = directory.read()
+        if pid_file is None:
+            raise UsageError(already_up(mesh.file, before))
+        record = mesh.record(None)
+        if before is not None:  # its 'edl up' was killed
+            record = replace(record, entries=before.entries)
+        pid_file.write(record)
+        stop_orphans(record.processes, display.say)
         _prepare(mesh)
         if directory.checkpoints.exists():
             display.say(
                 f"trainings without --checkpoint resume from {directory.checkpoints};"
                 f" 'edl down {relative_path(mesh.file)}' deletes it"
             )
-        directory.write(mesh.record(None))
-        try:
-            changed = _Recorder(mesh, display).write
-            runner = MeshRunner(mesh.plan, mesh.logs, display, changed, keep=mesh.keep)
-            view = runner.run(stop)
-        finally:
-            directory.delete_record()
+        changed = _Recorder(mesh, pid_file, display).write
+        view = MeshRunner(mesh.plan, mesh.logs, display, changed, keep=mesh.keep).run(stop)
     return _exit_code(view, display)
-
-
-@contextmanager
-def lock(directory: StateDirectory, file: Path, display: LineDisplay) -> Iterator[None]:
-    """Hold the lock of a mesh while the body runs; first end processes of a killed `edl up`.
-
-    Raises:
-        UsageError: the mesh is up.
-    """
-    with directory.held() as acquired:
-        if not acquired:
-            raise UsageError(already_up(file, directory.read()))
-        if (before := directory.read()) is not None:
-            if before.keeper.runs:  # a user has removed the lock file
-                raise UsageError(already_up(file, before))
-            stop_orphans(before.processes, display.say)
-            directory.delete_record()
-        yield
 
 
 def already_up(file: Path, state: MeshRecord | None) -> str:
     """Return the error message about a mesh that is up already."""
     name = relative_path(file)
-    if state is None:
-        return f"{name} is about to start already: 'edl down {name}' ends it"
+    if state is None or not state.keeper.runs:
+        return f"another 'edl up' or 'edl down' of {name} is at work: try again"
     facts = [f"pid {state.keeper.pid}"]
     if state.entries:
         runs = sum(one.phase in ("running", "done") for one in state.entries)
@@ -137,17 +126,18 @@ class _Recorder:
 
     Args:
         mesh: the mesh.
+        pid_file: its pid file.
         display: shows the first of consecutive failures.
     """
 
-    def __init__(self, mesh: MeshRun, display: LineDisplay) -> None:
-        self._mesh, self._display = mesh, display
+    def __init__(self, mesh: MeshRun, pid_file: LockedPidFile, display: LineDisplay) -> None:
+        self._mesh, self._pid_file, self._display = mesh, pid_file, display
         self._failed = False
 
     def write(self, view: MeshView) -> bool:
         """Write the record; return whether it was written."""
         try:
-            self._mesh.directory.write(self._mesh.record(view))
+            self._pid_file.write(self._mesh.record(view))
             self._failed = False
         except UsageError as error:
             if not self._failed:

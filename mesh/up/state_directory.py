@@ -1,8 +1,8 @@
-"""State directory of the mesh of one file: lock, record, logs and checkpoints.
+"""What is kept of the mesh of one file: pid file, logs and checkpoints.
 
-Its name consists of the file's name and a hash of its path, so `edl down FILE` finds it. The
-process that runs the mesh holds the lock; the system releases the lock when that process ends in
-any way. A record is only valid while its processes run.
+Names consist of the file's name and a hash of its path, so `edl down FILE` finds them. The process
+that runs the mesh holds a lock on the pid file, which contains its record; the system releases the
+lock when that process ends in any way. A record is only valid while its processes run.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self
+from typing import IO, Any, BinaryIO, Final, Self
 
 from ...runtime.errors import UsageError
 from ...runtime.supervise import Identity
@@ -99,7 +100,7 @@ class StateDirectory:
     """The state directory of one mesh.
 
     Attributes:
-        folder: folder with the record, logs, and checkpoints of trainings that name no folder.
+        folder: folder with logs, and checkpoints of trainings that name no folder.
     """
 
     folder: Path
@@ -133,32 +134,16 @@ class StateDirectory:
         return self.folder / "up.log"
 
     @property
-    def _state(self) -> Path:
-        return self.folder / "state.json"
-
-    @property
-    def _lock(self) -> Path:
-        return self.folder.with_name(f"{self.folder.name}.lock")
+    def pid_file(self) -> Path:
+        """Path of the pid file; it is beside the folder, which `edl down` deletes."""
+        return self.folder.with_name(f"{self.folder.name}.pid")
 
     def read(self) -> MeshRecord | None:
         """Return the record; None: there is no valid one."""
         try:
-            return MeshRecord.from_json(self._state.read_text())
+            return MeshRecord.from_json(self.pid_file.read_text())
         except (OSError, UnicodeDecodeError):
             return None
-
-    def write(self, state: MeshRecord) -> None:
-        """Write the record atomically.
-
-        Raises:
-            UsageError: the directory cannot be written.
-        """
-        part = self._state.with_suffix(".part")
-        with _writing(self.folder):
-            self.folder.mkdir(0o700, parents=True, exist_ok=True)
-            part.touch(0o600)  # the URL may contain a password
-            part.write_text(state.to_json())
-            part.replace(self._state)
 
     def open_background_log(self) -> BinaryIO:
         """Truncate the log of an `edl up` in the background, and open it for reading.
@@ -170,52 +155,89 @@ class StateDirectory:
             self.folder.mkdir(0o700, parents=True, exist_ok=True)
             return self.background_log.open("w+b", buffering=0)
 
-    def delete_record(self) -> None:
-        """Delete the record of a mesh that has ended."""
-        with contextlib.suppress(OSError):  # a stale record does no harm: its processes have ended
-            self._state.unlink()
-
     def delete(self) -> None:
-        """Remove the directory of a mesh that has ended; the caller holds the lock."""
+        """Remove the folder of a mesh that has ended; the caller holds the lock."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @contextmanager
-    def held(self) -> Iterator[bool]:
-        """Hold the lock while the body runs; yield False if another process holds it.
+    def lock(self) -> Iterator[LockedPidFile | None]:
+        """Hold the lock while the body runs; yield None if another process holds it.
+
+        Afterwards the pid file is removed, unless processes in it still run.
 
         Raises:
-            UsageError: the lock file cannot be written.
+            UsageError: the pid file cannot be written.
         """
-        with _writing(self._lock.parent):
-            self._lock.parent.mkdir(0o700, parents=True, exist_ok=True)
-            fd = self._acquire()
-        if fd is None:
-            yield False
+        path = self.pid_file
+        with _writing(path.parent):
+            path.parent.mkdir(0o700, parents=True, exist_ok=True)
+            file = _locked(path)
+        if file is None:
+            yield None
             return
+        pid_file = LockedPidFile(path, file)
         try:
-            yield True
+            yield pid_file
         finally:
-            self._lock.unlink(missing_ok=True)  # before the lock is released
-            os.close(fd)
+            record = self.read()
+            pid_file.close(remove=record is None or not record.processes)
 
-    def _acquire(self) -> int | None:
-        """Return a descriptor that holds the lock; None: another process holds it."""
-        while True:
-            fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(fd)
-                return None
-            if self._is_current(fd):
-                return fd
-            os.close(fd)  # the former holder has removed the file
 
-    def _is_current(self, fd: int) -> bool:
+class LockedPidFile:
+    """The pid file of a mesh while this process holds its lock. Not thread-safe."""
+
+    def __init__(self, path: Path, file: IO[str]) -> None:
+        self._path, self._file = path, file
+
+    def write(self, record: MeshRecord) -> None:
+        """Replace the pid file by one that is locked, too, and contains `record`.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        with _writing(self._path.parent), ExitStack() as undo:
+            part = self._path.with_suffix(".part")
+            file = undo.enter_context(_open(part, "w"))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.write(record.to_json())
+            file.flush()
+            part.replace(self._path)
+            undo.pop_all()
+            self._file.close()
+            self._file = file
+
+    def close(self, remove: bool) -> None:
+        """Release the lock; if `remove`, remove the file first."""
+        if remove and _is_at(self._path, self._file):
+            with contextlib.suppress(OSError):  # a stale record does no harm
+                self._path.unlink()
+        self._file.close()
+
+
+def _locked(path: Path) -> IO[str] | None:
+    """Return the file with its lock held; None: another process holds it."""
+    while True:
+        file = _open(path, "a")
         try:
-            return os.path.samestat(os.fstat(fd), os.stat(self._lock))
-        except FileNotFoundError:
-            return False
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        if _is_at(path, file):
+            return file
+        file.close()  # the former holder has replaced or removed it
+
+
+def _open(path: Path, mode: str) -> IO[str]:
+    """Open a file that only this user can read: the URL may contain a password."""
+    return open(path, mode, opener=partial(os.open, mode=0o600))
+
+
+def _is_at(path: Path, file: IO[str]) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except OSError:
+        return False
 
 
 @contextmanager
@@ -231,7 +253,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def recorded_meshes(base: Path) -> list[tuple[StateDirectory, MeshRecord]]:
     """Return all meshes of this user that have a record."""
-    found = [StateDirectory(path.parent) for path in sorted(base.glob("*/state.json"))]
+    found = [StateDirectory(path.with_suffix("")) for path in sorted(base.glob("*.pid"))]
     return [(place, state) for place in found if (state := place.read()) is not None]
 
 

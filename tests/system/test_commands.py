@@ -311,7 +311,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def state_in(cache: Path) -> dict[str, Any]:
     """What `edl up` has written down; empty: nothing."""
-    found = list(cache.glob("edl-dist/up/*/state.json"))
+    found = list(cache.glob("edl-dist/up/*.pid"))
     return json.loads(found[0].read_text()) if found else {}
 
 

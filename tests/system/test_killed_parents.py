@@ -169,8 +169,9 @@ class Programs:
         service, model = unique("killed"), self._folder / "model"
         model.mkdir()
         same_network.write_onnx(model)
-        request = {"service": service, "model_url": f"file://{model}", "min": 1, "max": 1}
-        deploy(self._url, pb.DeployRequest(**request, content_id=content_of(str(model))))
+        url, content = f"file://{model}", content_of(str(model))
+        request = pb.DeployRequest(service=service, model_url=url, content_id=content, min=1, max=1)
+        deploy(self._url, request)
         withdraw = pb.DeployRequest(service=service, withdraw=True)
         self._stack.callback(deploy, self._url, withdraw)
         words = ("--machine", service, "--devices", "cpu", "--cache", self._folder / "cache")
@@ -229,7 +230,7 @@ def test_nothing_outlives_a_killed_program(
 ) -> None:
     """At random moments of its start and of as long afterwards, and when all its processes run."""
     words, count = getattr(programs, name)()
-    took_s = []
+    took_s: list[float] = []
     for number in range(MOMENTS + 2):
         began_s = time.monotonic()
         with Program(words, tmp_path / f"{number}.log") as program:

@@ -28,6 +28,11 @@ def place_of(tmp_path: Path, name: str = "mesh.yaml") -> StateDirectory:
     return place
 
 
+def put(place: StateDirectory, state: MeshRecord) -> None:
+    """Write a record as a killed `edl up` leaves it, or one that still holds the lock."""
+    place.pid_file.write_text(state.to_json())
+
+
 def test_a_file_has_one_place_however_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,22 +49,51 @@ def test_a_file_has_one_place_however_it_is_named(
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     place = place_of(tmp_path)
     state = state_of(tmp_path, STRANGER, ProcessRecord("a", "teacher", "running", STRANGER, "h:1"))
-    place.write(state)
-    assert place.read() == state
-    assert (place.folder / "state.json").stat().st_mode & 0o077 == 0, "it may hold a password"
-    assert recorded_meshes(tmp_path / "base") == [(place, state)]
-    assert "redis://***@127.0.0.1:1" in already_up(Path("mesh.yaml"), state_of(tmp_path))
-    place.delete_record()
-    assert place.read() is None
+    with place.lock() as pid_file:
+        assert pid_file is not None
+        for _ in range(2):
+            pid_file.write(state)
+            assert place.read() == state
+            assert place.pid_file.stat().st_mode & 0o077 == 0, "it may hold a password"
+            assert recorded_meshes(tmp_path / "base") == [(place, state)]
+            with place.lock() as other:
+                assert other is None, "it is locked whenever it is written"
+    assert list((tmp_path / "base").iterdir()) == [place.folder]
+    here = identity_of(os.getpid())
+    assert here is not None
+    told = already_up(Path("mesh.yaml"), state_of(tmp_path, here))
+    assert all(part in told for part in (f"pid {here.pid}", "redis://***@127.0.0.1:1"))
+    assert "try again" in already_up(Path("mesh.yaml"), None)
     for text in ("", "[]", "{}", '{"version": 1}', '{"version": 99}', "\xff"):
-        (place.folder / "state.json").write_text(text)
+        place.pid_file.write_text(text)
         assert place.read() is None, "it has another form"
+
+
+def test_a_record_stays_while_its_processes_run(tmp_path: Path) -> None:
+    place, here = place_of(tmp_path), identity_of(os.getpid())
+    state = state_of(tmp_path, STRANGER, ProcessRecord("a", "teacher", "running", here))
+    put(place, state)
+    with place.lock():
+        pass
+    assert place.read() == state
+    put(place, state_of(tmp_path))
+    with place.lock():
+        pass
+    assert not place.pid_file.exists()
+
+
+def test_a_file_that_was_replaced_is_not_removed(tmp_path: Path) -> None:
+    place = place_of(tmp_path)
+    with place.lock():
+        place.pid_file.unlink()
+        put(place, state_of(tmp_path))
+    assert place.read() is not None
 
 
 def test_where_nothing_can_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "base").touch()
     place = StateDirectory.of(tmp_path / "mesh.yaml", tmp_path / "base")
-    with pytest.raises(UsageError, match=r"cannot write in .*base.* XDG_CACHE_HOME"), place.held():
+    with pytest.raises(UsageError, match=r"cannot write in .*base.* XDG_CACHE_HOME"), place.lock():
         pass
 
 
@@ -69,15 +103,15 @@ def test_the_only_mesh_is_meant_without_its_name(tmp_path: Path) -> None:
         selected_meshes(None, False, base)
     assert selected_meshes(None, True, base) == []
     one, two = place_of(tmp_path, "one.yaml"), place_of(tmp_path, "two.yaml")
-    one.write(state_of(tmp_path / "one.yaml"))
+    put(one, state_of(tmp_path / "one.yaml"))
     assert selected_meshes(None, False, base) == [(one, str(tmp_path / "one.yaml"))]
-    two.write(state_of(tmp_path / "two.yaml"))
+    put(two, state_of(tmp_path / "two.yaml"))
     with pytest.raises(UsageError, match=r"several .* name one of .*one.yaml, .*two.yaml, or use"):
         selected_meshes(None, False, base)
     assert [place for place, _ in selected_meshes(None, True, base)] == [one, two]
     here = identity_of(os.getpid())
     assert here is not None
-    two.write(state_of(tmp_path / "two.yaml", here))
+    put(two, state_of(tmp_path / "two.yaml", here))
     assert [place for place, _ in selected_meshes(None, False, base)] == [two], (
         "the other one was killed"
     )
@@ -91,11 +125,11 @@ def test_a_file_that_is_none_is_no_mesh_unless_one_was_started_from_it(tmp_path:
     assert here is not None
     with pytest.raises(UsageError, match=r"there is no file .*typo\.yaml; up: no mesh"):
         selected_meshes(typo, False, base)
-    place_of(tmp_path, "one.yaml").write(state_of(tmp_path / "one.yaml", here))
+    put(place_of(tmp_path, "one.yaml"), state_of(tmp_path / "one.yaml", here))
     with pytest.raises(UsageError, match=r"typo\.yaml; up: .*one\.yaml$"):
         selected_meshes(typo, False, base)
     place = place_of(tmp_path, "typo.yaml")
-    place.write(state_of(typo))
+    put(place, state_of(typo))
     assert selected_meshes(typo, False, base) == [(place, str(typo))]
     place.delete()
     typo.touch()

@@ -28,7 +28,7 @@ from edl.mesh.up.state_directory import MeshRecord, ProcessRecord, StateDirector
 from edl.runtime.errors import ProcessFailed, UsageError
 from edl.runtime.lifecycle import Stop
 from edl.runtime.supervise import Identity, Process, identity_of, start
-from edl.tests.mesh.up.test_state_directory import STRANGER, place_of, state_of
+from edl.tests.mesh.up.test_state_directory import STRANGER, place_of, put, state_of
 from edl.tests.runtime.programs import DOCILE, STUBBORN, WAIT_S, python
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -237,7 +237,7 @@ def test_processes_that_a_killed_keeper_left_end_first(tmp_path: Path, child: Pr
     keeping = keeping_of(tmp_path, coordinator(), student(LEARNS))
     keeping.directory.folder.mkdir(parents=True)
     entry = ProcessRecord("u", "student", "running", identity(child))
-    keeping.directory.write(MeshRecord("mesh.yaml", Identity(1 << 30, "gone"), entries=(entry,)))
+    put(keeping.directory, MeshRecord("mesh.yaml", Identity(1 << 30, "gone"), entries=(entry,)))
     said: list[str] = []
 
     def say(line: str) -> None:
@@ -258,29 +258,48 @@ def test_a_full_disk_ends_no_mesh(tmp_path: Path) -> None:
     def say(line: str) -> None:
         said.append(line)
         if line == "u runs":
-            keeping.directory.folder.rename(tmp_path / "away")
-            keeping.directory.folder.write_text("no folder any more")
+            base = keeping.directory.folder.parent
+            base.rename(tmp_path / "away")
+            base.write_text("no folder any more")
 
     assert kept(replace(keeping, logs=tmp_path / "logs"), say) == 0
     assert sum("record cannot be written: cannot write in " in line for line in said) == 1
 
 
-def test_a_mesh_is_kept_once(tmp_path: Path, child: Process) -> None:
+def keeper_of(place: StateDirectory, code: str, *args: object) -> Process:
+    """A program that holds the lock of a mesh, as `edl up` does."""
+    place.folder.mkdir(parents=True, exist_ok=True)
+    code = dedent(HOLDS).replace("PATH", repr(str(place.pid_file))) + dedent(code)
+    process = start(python(code, *args))
+    process.expect("ready", WAIT_S)
+    return process
+
+
+HOLDS = """
+    import fcntl
+    file = open(PATH, "a")
+    fcntl.flock(file, fcntl.LOCK_EX)
+"""
+
+
+def test_a_mesh_is_kept_once(tmp_path: Path) -> None:
     keeping = keeping_of(tmp_path, coordinator())
-    with keeping.directory.held(), pytest.raises(UsageError, match="already"):
+    with keeping.directory.lock(), pytest.raises(UsageError, match="is at work: try again"):
         kept(keeping)
-    keeping.directory.write(MeshRecord("mesh.yaml", identity(child)))  # alive, but without a lock
-    with pytest.raises(UsageError, match=f"is up already .pid {child.pid}"):
+    keeper = keeper_of(keeping.directory, DOCILE)
+    put(keeping.directory, MeshRecord("mesh.yaml", identity(keeper)))
+    with pytest.raises(UsageError, match=f"is up already .pid {keeper.pid}"):
         kept(keeping)
     assert stop_mesh(keeping.directory, WAIT_S, lambda line: None)
-    assert child.wait(WAIT_S) is not None
+    assert keeper.wait(WAIT_S) is not None
     assert not keeping.directory.folder.exists()
+    assert not keeping.directory.pid_file.exists()
 
 
 def test_a_stranger_that_has_the_number_is_left_alone(tmp_path: Path, child: Process) -> None:
     stranger = Identity(child.pid, f"{identity(child).started}0")
     place = place_of(tmp_path)
-    place.write(state_of(tmp_path, stranger, ProcessRecord("a", "teacher", "running", stranger)))
+    put(place, state_of(tmp_path, stranger, ProcessRecord("a", "teacher", "running", stranger)))
     assert not stop_mesh(place, None, print)
     assert (child.alive, place.folder.exists()) == (True, False)
 
@@ -289,7 +308,7 @@ def test_what_a_killed_keeper_has_left_is_ended(tmp_path: Path) -> None:
     place = place_of(tmp_path)
     left = start(python("import time; print('ready'); time.sleep(600)"))
     left.expect("ready", WAIT_S)
-    place.write(state_of(tmp_path, STRANGER, ProcessRecord("a", "x", "running", identity(left))))
+    put(place, state_of(tmp_path, STRANGER, ProcessRecord("a", "x", "running", identity(left))))
     (place.folder / "logs").mkdir()
     assert stop_mesh(place, None, print, keep_logs=True, orphans_s=0.0)
     assert left.wait(WAIT_S) == -9
@@ -299,15 +318,17 @@ def test_what_a_killed_keeper_has_left_is_ended(tmp_path: Path) -> None:
     assert not place.folder.exists()
 
 
-def test_an_urgent_end_waits_for_nothing(tmp_path: Path, child: Process) -> None:
-    stubborn = [start(python(STUBBORN, 60)) for _ in range(2)]
-    for process in stubborn:
-        process.expect("ready", WAIT_S)
-    keeper, left = map(identity, stubborn)
+def test_an_urgent_end_waits_for_nothing(tmp_path: Path) -> None:
     place = place_of(tmp_path)
-    place.write(state_of(tmp_path, keeper, ProcessRecord("a", "x", "running", left)))
+    keeper, left = keeper_of(place, STUBBORN, 60), start(python(STUBBORN, 60))
+    left.expect("ready", WAIT_S)
+    entry = ProcessRecord("a", "x", "running", identity(left))
+    put(place, state_of(tmp_path, identity(keeper), entry))
     assert stop_mesh(place, 0.0, print, orphans_s=1e6)
-    assert [process.wait(WAIT_S) for process in stubborn] == [-9, -9]
-    place.write(MeshRecord("mesh.yaml", identity(child), "leaving"))
+    assert [process.wait(WAIT_S) for process in (keeper, left)] == [-9, -9]
+    leaving = keeper_of(place, DOCILE)
+    put(place, MeshRecord("mesh.yaml", identity(leaving), "leaving"))
     assert stop_mesh(place, 0.01, print)
-    assert child.wait(WAIT_S) == -9, "it was waited for, and then killed: TERM would have ended it"
+    assert leaving.wait(WAIT_S) == -9, (
+        "it was waited for, and then killed: TERM would have ended it"
+    )
