@@ -14,6 +14,10 @@ from types import FrameType
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
+_name = ""
+_came = False
+
+
 def exit_on_interrupt(name: str) -> None:
     """Let Ctrl-C end this process at once, without clean-up, until `restore_interrupt`.
 
@@ -23,22 +27,34 @@ def exit_on_interrupt(name: str) -> None:
     Args:
         name: start of the printed line.
     """
-
-    def end(_: int, __: FrameType | None) -> None:
-        try:
-            os.write(2, f"{name}: interrupted\n".encode())
-        finally:
-            os._exit(EXIT_INTERRUPTED)
-
+    global _name
     if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_IGN):
-        signal.signal(signal.SIGINT, end)
-        _ours.append(end)
+        _name = name
+        signal.signal(signal.SIGINT, _exit)
 
 
 def restore_interrupt() -> None:
     """Let Ctrl-C raise KeyboardInterrupt again; without effect if `exit_on_interrupt` had none."""
-    if signal.getsignal(signal.SIGINT) in _ours:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGINT) is _exit:
+        signal.signal(signal.SIGINT, _raise)
 
 
-_ours: list[object] = []
+def interrupt_came() -> bool:
+    """Return whether Ctrl-C has raised KeyboardInterrupt since `restore_interrupt`.
+
+    An import in a command may lose it, or raise another error in its place, as that of numpy does.
+    """
+    return _came
+
+
+def _exit(_: int, __: FrameType | None) -> None:
+    try:
+        os.write(2, f"{_name}: interrupted\n".encode())
+    finally:
+        os._exit(EXIT_INTERRUPTED)
+
+
+def _raise(_: int, __: FrameType | None) -> None:
+    global _came
+    _came = True
+    raise KeyboardInterrupt

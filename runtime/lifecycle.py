@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from .errors import EdlError
 from .extras import EXTRA_BY_PACKAGE, install_command
-from .interrupts import EXIT_INTERRUPTED, restore_interrupt
+from .interrupts import EXIT_INTERRUPTED, interrupt_came, restore_interrupt
 from .standard_streams import escape_control_characters, write_whole_lines
 
 if TYPE_CHECKING:
@@ -134,6 +134,8 @@ def stop_on_signals(
         stop.request(number)
 
     former = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    if interrupt_came():
+        handle(signal.SIGINT, None)
     try:
         yield stop
     finally:
@@ -267,7 +269,7 @@ def _describe(error: BaseException) -> tuple[int, str]:
     kind = type(error).__name__
     if isinstance(error, EdlError):
         return error.exit_code, str(error)
-    if isinstance(error, KeyboardInterrupt) or kind == "Abort":
+    if isinstance(error, KeyboardInterrupt) or kind == "Abort" or interrupt_came():
         return EXIT_INTERRUPTED, "interrupted"
     # Errors of Typer, found by their attributes: not all versions of Typer depend on click.
     message = getattr(error, "format_message", None)

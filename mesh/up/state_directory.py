@@ -188,6 +188,7 @@ class LockedPidFile:
 
     def __init__(self, path: Path, file: IO[str]) -> None:
         self._path, self._file = path, file
+        self._part = path.with_suffix(".part")
 
     def write(self, record: MeshRecord) -> None:
         """Replace the pid file by one that is locked, too, and contains `record`.
@@ -196,12 +197,11 @@ class LockedPidFile:
             UsageError: it cannot be written.
         """
         with _writing(self._path.parent), ExitStack() as undo:
-            part = self._path.with_suffix(".part")
-            file = undo.enter_context(_open(part, "w"))
+            file = undo.enter_context(_open(self._part, "w"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.write(record.to_json())
             file.flush()
-            part.replace(self._path)
+            self._part.replace(self._path)
             undo.pop_all()
             self._file.close()
             self._file = file
@@ -210,6 +210,7 @@ class LockedPidFile:
         """Release the lock; if `remove`, remove the file first."""
         if remove and _is_at(self._path, self._file):
             with contextlib.suppress(OSError):  # a stale record does no harm
+                self._part.unlink(missing_ok=True)  # a process was killed while it wrote
                 self._path.unlink()
         self._file.close()
 

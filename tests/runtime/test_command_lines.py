@@ -138,6 +138,32 @@ def test_ctrl_c_while_a_command_is_still_imported_is_no_traceback(
     assert process.tail() == [f"{name}: interrupted"]
 
 
+@pytest.mark.parametrize("how", ["lost", "replaced"])
+def test_ctrl_c_counts_also_if_an_import_in_a_command_swallows_it(how: str) -> None:
+    code = """
+        import os, signal, typer
+        from edl.runtime.interrupts import exit_on_interrupt
+        exit_on_interrupt("edl")
+        from edl.runtime.lifecycle import run_cli, stop_on_signals
+        app = typer.Typer(add_completion=False)
+
+        @app.command()
+        def serve(how: str) -> None:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                if how == "replaced":
+                    raise ImportError("numpy._core.umath failed to import") from None
+            with stop_on_signals() as stop:
+                stop.wait()
+
+        run_cli(app)
+    """
+    process = start(python(code, how))
+    assert process.wait(WAIT_S) == 130
+    assert process.tail() == ["edl: interrupted"]
+
+
 def test_a_reader_that_has_enough_is_no_error() -> None:
     script = '"$@" | head -n 1; echo ${PIPESTATUS[0]}'
     argv = ("bash", "-c", script, "x", *python(CLI, "flood").argv)

@@ -152,13 +152,18 @@ class Programs:
         file.write_text(f"folder: {EXAMPLE.parent}\n{EXAMPLE.read_text()}")
         return ("up", file, "--keep"), 1 + 3 + 4 + 3
 
-    def local_agent(self) -> tuple[Words, int]:
-        """Two teachers with their predictors, which a student wants."""
+    def _service(self) -> str:
+        """A service with a student: without one it has no teachers after some minutes."""
         service = unique("killed")
         student = Subscription(self._url, service, "student")
         student.start(lambda _: None)
         self._stack.callback(student.stop)
         student.report(pb.StudentReport(incarnation=1, want=2, needed=2, min=2))
+        return service
+
+    def local_agent(self) -> tuple[Words, int]:
+        """Two teachers with their predictors."""
+        service = self._service()
         words = ("--service", service, "--model", CHEAP, "--teachers", "min=2,max=2")
         options = " ".join(map(str, paced(0.01)))
         more = ("--redis", self._url, "--grace", 2, "--teacher-options", options)
@@ -166,7 +171,7 @@ class Programs:
 
     def machine_agent(self) -> tuple[Words, int]:
         """A teacher of a deployed service with its predictor."""
-        service, model = unique("killed"), self._folder / "model"
+        service, model = self._service(), self._folder / "model"
         model.mkdir()
         same_network.write_onnx(model)
         url, content = f"file://{model}", content_of(str(model))
