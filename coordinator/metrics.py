@@ -30,13 +30,16 @@ _PREFIX: Final = "edl_coordinator"
 _V = TypeVar("_V", LeaderView, HubView)
 
 _OF_LEADER: Final[Mapping[str, tuple[str, Callable[[LeaderView], float]]]] = {
-    "term": ("First part of the epoch of the service's assignments.", lambda v: v.term),
-    "assignment_counter": ("Second part of that epoch.", lambda v: v.counter),
-    "recovering": ("1 while assignments may only grow, after a new term.", lambda v: v.recovering),
+    "term": ("Term in the version (term, counter) of the assignments.", lambda v: v.term),
+    "assignment_counter": (
+        "Counter in the version (term, counter) of the assignments.",
+        lambda v: v.counter,
+    ),
+    "recovering": ("1 during recovery, while assignments may only grow.", lambda v: v.recovering),
     "idle_teachers": ("Live teachers that are assigned to no student.", lambda v: v.idle),
     "students": ("Students with a lease.", lambda v: v.students),
-    "leader_look_seconds": (
-        "Seconds of the latest read of the registry, with solving.",
+    "leader_update_seconds": (
+        "Seconds of the latest read of the registry and computation of assignments.",
         lambda v: v.look_s,
     ),
     "solve_seconds": ("Seconds of the latest computation of assignments.", lambda v: v.solve_s),
@@ -48,23 +51,26 @@ _OF_LEADER_TOTAL: Final[Mapping[str, tuple[str, Callable[[LeaderView], float]]]]
 }
 _OF_HUB: Final[Mapping[str, tuple[str, Callable[[HubView], float]]]] = {
     "streams": ("Subscriptions that this manager holds.", lambda v: v.streams),
-    "wanted_teachers": ("Teachers that its students want.", lambda v: v.wanted),
-    "assigned_teachers": ("Teachers that are assigned to its students.", lambda v: v.assigned),
-    "samples_per_second": ("Samples per second of its students.", lambda v: v.samples_per_second),
+    "wanted_teachers": ("Teachers that students want.", lambda v: v.wanted),
+    "assigned_teachers": ("Teachers that are assigned to students.", lambda v: v.assigned),
+    "samples_per_second": (
+        "Samples per second, summed over students.",
+        lambda v: v.samples_per_second,
+    ),
     "starved_seconds": (
-        "Seconds that its students waited for labels, summed.",
+        "Seconds that students waited for labels, summed.",
         lambda v: v.starved_s,
     ),
     "blocked_seconds": (
-        "Seconds that a full buffer paused its students, summed.",
+        "Seconds for which full buffers paused pulling, summed over students.",
         lambda v: v.blocked_s,
     ),
     "source_wait_seconds": (
-        "Seconds that its students waited for their source, summed.",
+        "Seconds that students waited for their source, summed.",
         lambda v: v.source_wait_s,
     ),
-    "desk_look_seconds": (
-        "Seconds of the latest read of the table of assignments.",
+    "table_read_seconds": (
+        "Seconds of this manager's latest read of the assignment table.",
         lambda v: v.look_s,
     ),
 }
@@ -108,7 +114,12 @@ class _Views(Collector):
         view = self._view()
         answering = f"{_PREFIX}_registry_answering"
         answers = view.answering or view.refusal != ""
-        yield GaugeMetricFamily(answering, "1 while Redis answers.", value=answers)
+        yield GaugeMetricFamily(
+            answering,
+            "1 while Redis answers, even if it refuses writes; 0 if it does not answer, or rejects "
+            "the user or password.",
+            value=answers,
+        )
         yield _refusals(view.refusal)
         yield from _roles(view.services)
         leading = [(s.name, s.leading) for s in view.services if s.leading is not None]
@@ -133,7 +144,7 @@ class _Views(Collector):
 def _refusals(refusal: str) -> Metric:
     gauge = GaugeMetricFamily(
         f"{_PREFIX}_registry_refusing",
-        "1 for the reason why Redis answers but refuses to work.",
+        "1 for the reason why Redis answers but refuses to work, else 0.",
         labels=["reason"],
     )
     for reason in REFUSALS:
@@ -169,7 +180,10 @@ def _families(
 
 def _desired(views: Iterable[tuple[str, LeaderView]]) -> Metric:
     """Return the desired numbers; no series while undecided, as a 0 would end all teachers."""
-    text = "Teachers that the service should have, for an autoscaler."
+    text = (
+        "Teachers that the service should have, for autoscalers; no series until the number is "
+        "decided."
+    )
     gauge = GaugeMetricFamily(f"{_PREFIX}_desired_teachers", text, labels=["service"])
     for service, view in views:
         if view.desired is not None:

@@ -24,13 +24,13 @@ class OperatorMetrics:
         )
         leading.set_function(lambda: float(leads()))
         self._turns = Counter(
-            "edl_operator_turns",
+            "edl_operator_reconciliations",
             "Reconciliations by result: done, failed.",
             ["part", "result"],
             registry=self.registry,
         )
         self._seconds = Histogram(
-            "edl_operator_turn_seconds",
+            "edl_operator_reconciliation_seconds",
             "Seconds of one reconciliation of TeacherServices (`teachers`) or DistillJobs "
             "(`jobs`).",
             ["part"],

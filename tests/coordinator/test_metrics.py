@@ -65,13 +65,13 @@ def test_a_view_is_exported_whole_and_refusals_are_counted_by_reason() -> None:
         "registry_answering": 1, "leading,resnet": 1, "leading,bert": 0, "leader_known,resnet": 1,
         "leader_known,bert": 1, "term,resnet": 1_700_000_000_000, "assignment_counter,resnet": 12,
         "recovering,resnet": 1, "idle_teachers,resnet": 1, "desired_teachers,resnet": 4,
-        "students,resnet": 2, "leader_look_seconds,resnet": 0.004, "solve_seconds,resnet": 0.001,
+        "students,resnet": 2, "leader_update_seconds,resnet": 0.004, "solve_seconds,resnet": 0.001,
         "rows_written_total,resnet": 20, "recoveries_total,resnet": 2,
         "admission_refusals_total,resnet": 1, "teachers,resnet,serving": 3,
         "teachers,resnet,refused": 1, "streams,resnet": 2, "wanted_teachers,resnet": 4,
         "assigned_teachers,resnet": 3, "samples_per_second,resnet": 120.5,
         "starved_seconds,resnet": 1.5, "blocked_seconds,resnet": 2.5,
-        "source_wait_seconds,resnet": 3.5, "desk_look_seconds,resnet": 0.002,
+        "source_wait_seconds,resnet": 3.5, "table_read_seconds,resnet": 0.002,
         "assignments_pushed_total,resnet": 7, "subscribed_students,resnet,steady": 1,
         "subscribed_students,resnet,starved": 1,
     }  # fmt: skip
@@ -192,7 +192,7 @@ def test_the_table_of_metrics_is_whole(known: dict[str, set[str]]) -> None:
     assert len(listed) == len(rows)
 
 
-@pytest.mark.parametrize("process", ["teacher", "reader", "operator", "certificate"])
+@pytest.mark.parametrize("process", ["coordinator", "teacher", "reader", "operator", "certificate"])
 def test_the_table_of_metrics_has_their_help(told: list[str], process: str) -> None:
     help_of = re.compile(rf"^# HELP (edl_{process}_(?!.*_created )[a-z_]+) (.*)$", re.MULTILINE)
     meanings = {name: text for all_told in told for name, text in help_of.findall(all_told)}

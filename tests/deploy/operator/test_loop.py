@@ -71,8 +71,8 @@ def test_a_failing_part_does_not_stop_the_others() -> None:
     assert world.loop.round(2.0) == INTERVAL_S, "a lead that was lost is no failure"
     assert world.ill.reconcile.call_count == world.well.reconcile.call_count == 3
     sample = world.metrics.registry.get_sample_value
-    assert sample("edl_operator_turns_total", {"part": "ill", "result": "failed"}) == 2
-    assert sample("edl_operator_turns_total", {"part": "well", "result": "done"}) == 3
+    assert sample("edl_operator_reconciliations_total", {"part": "ill", "result": "failed"}) == 2
+    assert sample("edl_operator_reconciliations_total", {"part": "well", "result": "done"}) == 3
     assert sample("edl_operator_leading") == 1
 
 
