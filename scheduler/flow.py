@@ -128,11 +128,6 @@ class FlowView(NamedTuple):
     queued_calls: int = 0
     unlabelled_calls: int = 0
 
-    @property
-    def ahead(self) -> int:
-        """Batches of the loop that are queued or in flight."""
-        return self.unlabelled - self.unlabelled_calls
-
 
 @dataclass(frozen=True, slots=True)
 class PullTransition:
@@ -240,9 +235,13 @@ def decide(
         ValueError: a measured time is not positive.
     """
     before, max_pull = wanted(memory, config), _batches_that_fit(view, config)
-    pulling = _pulling(view, memory.pulling, config)
+    pulling = memory.pulling
+    if view.volume_bytes > config.upper_bytes:  # lines 4 to 6
+        pulling = False
+    elif view.volume_bytes < config.lower_bytes or view.volume_bytes == 0:  # lines 10 to 12
+        pulling = True
     state = state_of(view, pulling and max_pull > 0)
-    memory = _observe(view, memory, state, pulling, before, now, config)
+    memory = observed = _observe(view, memory, state, pulling, before, now, config)
     ratio = None  # t_t / t_s; None while one of them is not measured
     if view.t_t_s is not None and view.t_s_s is not None:
         ratio = time_ratio(view.t_t_s, view.t_s_s)
@@ -250,7 +249,7 @@ def decide(
             memory = release(memory, ratio, now, config)
         memory = follow_ratio(view, memory, ratio, now, config)
     memory = follow_need(view, memory, now, config)
-    own = wanted(memory, config)
+    own = before if memory is observed else wanted(memory, config)
     if ratio is not None and own != before:
         memory = hold(memory, ratio, before, own)
     # Replace an unreachable teacher before its lease expires: the coordinator still counts it, so
@@ -288,15 +287,6 @@ def state_of(view: FlowView, pulling: bool) -> FlowState:
     return "steady" if pulling else "blocked"
 
 
-def _pulling(view: FlowView, pulling: bool, config: FlowConfig) -> bool:
-    """Lines 4 to 6 and 10 to 12: pause above `ut`, resume below `lt`, else keep the state."""
-    if view.volume_bytes > config.upper_bytes:
-        return False
-    if view.volume_bytes < config.lower_bytes or view.volume_bytes == 0:
-        return True
-    return pulling
-
-
 def _transition(view: FlowView, pulling: bool, config: FlowConfig) -> PullTransition:
     threshold = config.lower_bytes if pulling else config.upper_bytes
     return PullTransition(pulling, view.volume_bytes, threshold)
@@ -312,7 +302,8 @@ def _pull(view: FlowView, max_pull: int, config: FlowConfig) -> int:
     wanted_batches = max(MIN_READ_AHEAD, view.windows) - (view.queued - view.queued_calls)
     if view.batch_bytes:
         room = max(config.upper_bytes - view.volume_bytes, 0) // view.batch_bytes
-        wanted_batches = min(wanted_batches, room + max(view.windows, 1) - view.ahead)
+        ahead = view.unlabelled - view.unlabelled_calls
+        wanted_batches = min(wanted_batches, room + max(view.windows, 1) - ahead)
     return max(min(wanted_batches, max_pull), 0)
 
 
@@ -320,10 +311,11 @@ def _batches_that_fit(view: FlowView, config: FlowConfig) -> int:
     """Return how many more batches fit into `buffer_bytes`; one into an empty buffer."""
     if config.buffer_bytes is None:
         return max(MIN_READ_AHEAD, view.windows)
-    empty = not view.volume_bytes and not view.ahead
+    ahead = view.unlabelled - view.unlabelled_calls
+    empty = not view.volume_bytes and not ahead
     if not view.batch_bytes:  # the first batch tells the size
         return int(empty)
-    held = view.volume_bytes + view.ahead * view.batch_bytes
+    held = view.volume_bytes + ahead * view.batch_bytes
     return max((config.buffer_bytes - held) // view.batch_bytes, int(empty))
 
 
@@ -343,6 +335,13 @@ def _observe(
     starved = state == "starved"
     if starved and (view.free_windows == 0 or not pulling):
         surplus_since, surplus_idle_s = now, 0.0
+    shortage_s = memory.shortage_s  # net
+    if memory.short_of_teachers:
+        shortage_s += span_s
+    elif memory.state == "source_wait":  # the teachers keep up with the source: credit
+        shortage_s = max(min(shortage_s, 0.0) - span_s, -config.source_credit_s)
+    elif shortage_s > 0:
+        shortage_s = max(shortage_s - config.tolerated * span_s, 0.0)
     return memory._replace(
         starved_s=memory.starved_s + span_s * (memory.state == "starved"),
         blocked_s=memory.blocked_s + span_s * (not memory.pulling),
@@ -359,21 +358,10 @@ def _observe(
         and view.teachers >= want,  # else a requested one is still to come
         # Teachers beyond the want are leaving: do not count them as idle.
         idle=view.idle - max(view.teachers - want, 0),
-        shortage_s=_shortage_s(memory, span_s, config),
+        shortage_s=shortage_s,
         surplus_since=surplus_since,
         surplus_idle_s=surplus_idle_s,
     )
-
-
-def _shortage_s(memory: FlowMemory, span_s: float, config: FlowConfig) -> float:
-    """Return the net shortage after another `span_s` in the recorded state."""
-    if memory.short_of_teachers:
-        return memory.shortage_s + span_s
-    if memory.state == "source_wait":  # the teachers keep up with the source: credit
-        return max(min(memory.shortage_s, 0.0) - span_s, -config.source_credit_s)
-    if memory.shortage_s > 0:
-        return max(memory.shortage_s - config.tolerated * span_s, 0.0)
-    return memory.shortage_s
 
 
 def wanted(memory: FlowMemory, config: FlowConfig) -> int:

@@ -24,6 +24,9 @@ class LowQuantile:
         size: number of measurements (>= 1).
         q: 0 is the minimum, 1 the maximum.
 
+    Attributes:
+        value: the quantile; None before the first measurement.
+
     Raises:
         ValueError: `size` or `q` is out of range.
     """
@@ -34,22 +37,18 @@ class LowQuantile:
         self._q = q
         self._latest: deque[float] = deque(maxlen=size)
         self._sorted: list[float] = []
+        self.value: float | None = None
 
-    def add(self, measurement: float) -> None:
-        """Add a measurement. Raises ValueError for NaN and infinities."""
+    def add(self, measurement: float) -> float:
+        """Add a measurement; return the quantile. Raises ValueError for NaN and infinities."""
         if not isfinite(measurement):
             raise ValueError(f"not a measurement: {measurement}")
         if len(self._latest) == self._latest.maxlen:
             del self._sorted[bisect_left(self._sorted, self._latest[0])]
         self._latest.append(measurement)
         insort(self._sorted, measurement)
-
-    @property
-    def value(self) -> float | None:
-        """The quantile; None before the first measurement."""
-        if not self._sorted:
-            return None
-        return self._sorted[int(self._q * (len(self._sorted) - 1))]
+        self.value = self._sorted[int(self._q * (len(self._sorted) - 1))]
+        return self.value
 
     def __len__(self) -> int:
         """Number of measurements."""
@@ -197,7 +196,8 @@ def time_ratio(t_t: float, t_s: float) -> float:
     Raises:
         ValueError: as for `teachers_needed`.
     """
-    _require_seconds((t_t, t_s))
+    if not (0 < t_t < inf and 0 < t_s < inf):
+        raise ValueError(f"t_t and t_s are seconds per sample, above 0; not {t_t} and {t_s}")
     ratio = t_t / t_s
     if not 0 < ratio < inf:
         raise ValueError(f"t_t / t_s = {t_t} / {t_s} is out of the range of a float")
@@ -218,12 +218,7 @@ def pooled_t_t(seconds: Sequence[float]) -> float:
     """
     if not seconds:
         raise ValueError("pooled_t_t needs at least one teacher")
-    _require_seconds(seconds)
     fastest = min(seconds)  # as the unit, so that no reciprocal overflows
+    if not (fastest > 0 and all(map(isfinite, seconds))):
+        raise ValueError(f"t_t is seconds per sample, above 0; not one of {seconds}")
     return fastest * (len(seconds) / sum([fastest / value for value in seconds]))
-
-
-def _require_seconds(times: Sequence[float]) -> None:
-    for value in times:
-        if not 0 < value < inf:
-            raise ValueError(f"t_t and t_s are seconds per sample, above 0; not {value}")

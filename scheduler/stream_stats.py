@@ -41,7 +41,14 @@ PULLS = 64
 
 
 class StreamStats:
-    """Times and counts of one engine. `now` is the engine's own monotonic time."""
+    """Times and counts of one engine. `now` is the engine's own monotonic time.
+
+    Attributes:
+        t_t_s: seconds per sample of the average teacher, for computing n; None until measured.
+            Speeds add up: teachers at 1x, 1x and 4x label as much as three at 2x. So it is the
+            harmonic mean of their times; n is a number of such teachers.
+        steps, answers: numbers of all measurements so far; steps: and of calls.
+    """
 
     def __init__(self) -> None:
         self._steps = MeanWithoutPause(STEP_WINDOW)
@@ -49,15 +56,14 @@ class StreamStats:
         self._begins = False  # the next pull is the first one of a later epoch
         self._answers: dict[str, RecentMedian] = {}
         self._medians: dict[str, float] = {}  # of teachers with enough answers
-        self._t_t_s: float | None = None
-        self._is_t_t_known = True  # `_t_t_s` is up to date
+        self.t_t_s: float | None = None
         self._rate = RecentRate(RATE_WINDOW_S)
         self._called = RecentRate(RATE_WINDOW_S)
         self._first_call_at: float | None = None
         self._called_per_s = 0.0  # samples of calls; 0 until a whole window is measured
         self._served: dict[str, int] = {}
         self._loop_steps = 0
-        self.steps = self.answers = 0  # all measurements so far; steps: and calls
+        self.steps = self.answers = 0
         self.batches_taken = 0
         self.samples_taken = 0
 
@@ -104,10 +110,10 @@ class StreamStats:
         if samples and device_s > 0:
             if (known := self._answers.get(teacher)) is None:
                 known = self._answers[teacher] = RecentMedian(RECENT_ANSWERS)
-            known.add(device_s / samples)
-            if (median := known.value) is not None and len(known) >= FEWEST_ANSWERS:
+            median = known.add(device_s / samples)
+            if len(known) >= FEWEST_ANSWERS:
                 self._medians[teacher] = median
-            self._is_t_t_known = False
+                self.t_t_s = pooled_t_t([*self._medians.values()])
             self.answers += 1
 
     def labelled(self, teacher: str) -> None:
@@ -126,7 +132,7 @@ class StreamStats:
     def forget_teacher(self, teacher: str) -> None:
         self._answers.pop(teacher, None)
         self._medians.pop(teacher, None)
-        self._is_t_t_known = False
+        self.t_t_s = pooled_t_t([*self._medians.values()]) if self._medians else None
         self._served.pop(teacher, None)
 
     @property
@@ -148,18 +154,6 @@ class StreamStats:
         if t_s_s is None or not (source_s := self._pulls.value):
             return t_s_s
         return max(t_s_s, 1.0 / (self._called_per_s + 1.0 / source_s))
-
-    @property
-    def t_t_s(self) -> float | None:
-        """Seconds per sample of the average teacher, for computing n.
-
-        Speeds add up: teachers at 1x, 1x and 4x label as much as three at 2x. So it is the harmonic
-        mean of their times; n is a number of such teachers.
-        """
-        if not self._is_t_t_known:
-            self._t_t_s = pooled_t_t([*self._medians.values()]) if self._medians else None
-            self._is_t_t_known = True
-        return self._t_t_s
 
     def samples_per_s(self, now: float) -> float:
         """Return the samples per second that the training loop took lately."""

@@ -285,6 +285,9 @@ class Engine:
         for member in self.members:
             member.tick(now)
             limits.append(self._pulled + member.core.decision.pull)
+            if member.moves_at_epoch and self._epoch_asked_for != self._stream_epoch:
+                self._epoch_asked_for = self._stream_epoch
+                self._channel.send("epoch_due")
         if (limit := min(limits)) > self._allowed:
             self._allowed = limit
             self._channel.send("allow", limit=limit)
@@ -293,11 +296,6 @@ class Engine:
         # Also without calls: it must know since when a service has had no teacher.
         if instructions := self._call_delivery.delivery.look(now):
             self._call_delivery.execute(instructions)
-        if self._epoch_asked_for != self._stream_epoch and any(
-            member.moves_at_epoch for member in self.members
-        ):
-            self._epoch_asked_for = self._stream_epoch
-            self._channel.send("epoch_due")
         self._reporter.report_if_due(now)
         if self._timeline is not None:
             self._timeline.tick(self.members, now)

@@ -47,8 +47,8 @@ from .teacher_requests import (
 
 log = logging.getLogger(__name__)
 
-#: Minimum interval between checks of what is seldom due: deadlines, profiles, reports.
-CHECK_EVERY_S: Final = 0.01
+#: Minimum interval between checks of what is seldom due: deadlines of requests, profiles.
+CHECK_EVERY_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,8 @@ class EnsembleMember:
         relabelled: number of times that the labels of a batch were revoked.
         links: open links to teachers, by number.
         poisoned: number of batches that teachers refused for good.
-        reports: number of immediate reports to the coordinator that the core has asked for.
+        report_due: the core has asked for a report to the coordinator at once.
+        reported_at: time of the latest report.
     """
 
     def __init__(
@@ -110,7 +111,9 @@ class EnsembleMember:
         self.config = config
         self.core = core = ReaderCore(core_config(config), random)
         self.ledger = core.ledger
-        self._profile_recorder = ProfileRecorder(config, inbox, core.measured, self._remembered)
+        self._profile_recorder = ProfileRecorder(
+            config, inbox, lambda: core.measured(self.content_id), self._remembered
+        )
         self.roster = open_roster(
             config,
             on_assigned=partial(inbox.post, self.handle),
@@ -128,7 +131,8 @@ class EnsembleMember:
                 listener.on_failed,
                 self._on_unfit,
             )
-        self.relabelled = self.poisoned = self.reports = 0
+        self.relabelled = self.poisoned = 0
+        self.report_due, self.reported_at = False, 0.0
         self._batches = batches
         self._inbox = inbox
         self._ring = ring if config.shared_memory else None
@@ -151,7 +155,7 @@ class EnsembleMember:
 
     def close(self) -> None:
         """Release the teachers, save the profile, and flush the label store."""
-        self._profile_recorder.close(self.content_id)
+        self._profile_recorder.close()
         self.roster.stop()
         for link in self.links.values():
             link.close()
@@ -170,7 +174,9 @@ class EnsembleMember:
     @property
     def moves_at_epoch(self) -> bool:
         """Whether the coordinator waits for the next epoch, to move this to another content."""
-        return self._coordinator_connected and self.core.contents.moves_at_epoch
+        switch = self.core.contents.switch
+        is_announced = switch.held_since is None and bool(switch.advice.next_content_id)
+        return is_announced and self._coordinator_connected
 
     @property
     def output_kinds(self) -> dict[str, str]:
@@ -282,7 +288,7 @@ class EnsembleMember:
         if now - self._checked_at >= CHECK_EVERY_S:
             self._checked_at = now
             self._coordinator_connected = self.roster.is_connected()
-            self._profile_recorder.save_if_due(self.content_id, now)
+            self._profile_recorder.save_if_due(now)
             for link in self.links.values():
                 link.check_deadlines(now)
         in_store, calls_in_store, store_content = 0, 0, ""
@@ -423,7 +429,7 @@ class EnsembleMember:
             case do.Discard():
                 self.labels.discarded_responses += 1
             case do.ReportNow():
-                self.reports += 1
+                self.report_due = True
             case do.LogMessage():
                 log_message(instruction)
             case do.OpenConnection(number, peer):

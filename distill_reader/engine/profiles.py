@@ -95,7 +95,7 @@ class ProfileRecorder:
     Args:
         config: settings of the member; without a folder of profiles, nothing is loaded or saved.
         inbox: inbox of the engine's thread.
-        measured: returns the current measurements, given the content of the teachers' model.
+        measured: returns the current measurements.
         remembered: receives the loaded profile; None: there was none.
     """
 
@@ -103,7 +103,7 @@ class ProfileRecorder:
         self,
         config: ReaderConfig,
         inbox: Inbox,
-        measured: Callable[[str], Measured],
+        measured: Callable[[], Measured],
         remembered: Callable[[StreamProfile | None], None],
     ) -> None:
         self._file: ProfileFile | None = None
@@ -124,22 +124,21 @@ class ProfileRecorder:
             self._thread = threading.Thread(target=work, name="edl-profile", daemon=True)
             self._thread.start()
 
-    def save_if_due(self, content_id: str, now: float) -> None:
+    def save_if_due(self, now: float) -> None:
         """Save the profile if that is due, every `SAVE_EVERY_S` at most."""
         if now < self._check_at:
             return
         self._check_at = now + SAVE_EVERY_S
-        measured = self._measured(content_id)
-        new = stream_stats.to_save(self._saved, measured, time.time())
+        new = stream_stats.to_save(self._saved, self._measured(), time.time())
         if new is not None:
             self._saved = new
             self._to_write.put(new)
 
-    def close(self, content_id: str) -> None:
+    def close(self) -> None:
         """Save the final profile; waits for a second at most."""
         if self._thread is not None:
             if self._check_at < inf:
-                self.save_if_due(content_id, self._check_at)
+                self.save_if_due(self._check_at)
             self._to_write.put(None)
             self._thread.join(_END_S)
 

@@ -15,7 +15,7 @@ from ...runtime import errors
 from ...scheduler.flow import FlowState
 from ..config import ReaderConfig
 from .batch_delivery import BatchDelivery
-from .ensemble_member import CHECK_EVERY_S, EnsembleMember
+from .ensemble_member import EnsembleMember
 from .metrics import Exporter, open_exporter
 
 
@@ -67,28 +67,8 @@ def story(member: EnsembleMember, batch: int, now: float) -> list[str]:
     return lines
 
 
-REPORT_EVERY_S = 1.0
-
-
-class CoordinatorReporter:
-    """Reports one member to the coordinator: periodically, and at once if the core says so.
-
-    For the engine's thread.
-    """
-
-    def __init__(self, member: EnsembleMember) -> None:
-        self._member = member
-        self._reported_at = 0.0
-        self._reports = 0  # immediate reports that were made
-
-    def report_if_due(self, now: float) -> bool:
-        """Report if that is due; returns whether the core has asked for a report."""
-        member = self._member
-        is_asked, self._reports = member.reports != self._reports, member.reports
-        if is_asked or now - self._reported_at >= REPORT_EVERY_S:
-            self._reported_at = now
-            member.roster.report(student_report(member, now))
-        return is_asked
+#: Interval of reports to the coordinator, and shortest interval of those that the core asks for.
+REPORT_EVERY_S, URGENT_EVERY_S = 1.0, 0.01
 
 
 def student_report(member: EnsembleMember, now: float) -> pb.StudentReport:
@@ -165,11 +145,10 @@ class TrainerReporter:
         self._channel = channel
         self._members = members
         self._batch_delivery = batch_delivery
-        self._reporters = [CoordinatorReporter(member) for member in members]
         self.calls = Counter[str]()
         self.exporter: Exporter | None = None
         self._failed = False
-        self._stats_at = self._checked_at = 0.0
+        self._stats_at = 0.0
         self._request = self._answered = 0  # number of the trainer's latest request for stats
         #: Resends and kinds of labels of each member, as sent.
         self._sent_before_batch: list[tuple[int, object]] = []
@@ -224,18 +203,20 @@ class TrainerReporter:
         self._request = number
 
     def report_if_due(self, now: float) -> None:
-        """Send the reports that are due."""
+        """Send the reports that are due: periodically, and at once if a core asks for it."""
+        is_asked = self._request != self._answered
         for member in self._members:
             service, state = member.config.service, member.core.contents.handoff_state
             if self._handoff_states[service] is not state:
                 self._handoff_states[service] = state
                 self._channel.send("handoff", service=service, state=state.to_json())
-        changed: list[bool] = []
-        if now - self._checked_at >= CHECK_EVERY_S:
-            self._checked_at = now
-            changed = [reporter.report_if_due(now) for reporter in self._reporters]
-        is_asked = self._request != self._answered
-        if is_asked or any(changed) or now - self._stats_at >= STATS_EVERY_S:
+            if now - member.reported_at >= (
+                URGENT_EVERY_S if member.report_due else REPORT_EVERY_S
+            ):
+                is_asked |= member.report_due
+                member.report_due, member.reported_at = False, now
+                member.roster.report(student_report(member, now))
+        if is_asked or now - self._stats_at >= STATS_EVERY_S:
             self._stats_at = now
             self._report_to_trainer(now)
             if self.exporter is not None:

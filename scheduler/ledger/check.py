@@ -91,6 +91,8 @@ def _in_teachers(tables: Tables) -> Iterator[str]:
     for teacher in tables.teachers.values():
         if teacher.revoked and not teacher.in_flight:
             yield f"teacher {teacher.name} is revoked and done, and still listed"
+        if teacher.usable is (teacher.revoked or teacher.resting or teacher.on_trial):
+            yield f"teacher {teacher.name} is usable: {teacher.usable}, which its state contradicts"
     free = {teacher.name for teacher in tables.teachers.values() if teacher.free}
     if set(tables.open) != free:
         yield f"teachers {free} are free, listed are {set(tables.open)}"

@@ -151,14 +151,10 @@ class LedgerTeacher:
     revoked: bool = False
     resting: bool = False  # failed, and not resumed yet
     has_labelled: bool = False  # so its refusals count against batches
+    usable: bool = True  # may get requests other than copies that name it; see `Tables.refresh`
     refused: int = 0  # requests, since it joined
     in_flight: dict[int, LedgerRequest] = field(default_factory=dict)  # in the order of sending
     rows_in_flight: int = 0
-
-    @property
-    def usable(self) -> bool:
-        """Whether the teacher may get requests other than copies that name it."""
-        return not (self.revoked or self.resting or self.on_trial)
 
     @property
     def idle(self) -> bool:
@@ -438,8 +434,8 @@ class Tables:
 
     def refresh(self, teacher: LedgerTeacher) -> None:
         """Update the tables after any change to the teacher; remove it if it is finished."""
-        shut = teacher.revoked or teacher.resting or teacher.on_trial
-        if not shut and len(teacher.in_flight) < teacher.window:
+        teacher.usable = not (teacher.revoked or teacher.resting or teacher.on_trial)
+        if teacher.usable and len(teacher.in_flight) < teacher.window:
             self.open[teacher.name] = teacher
             return
         self.open.pop(teacher.name, None)

@@ -87,9 +87,10 @@ class LedgerView:
     def has_next(self, *, ordered: bool) -> bool:
         """Whether the next batch of the student is labelled or released: the first one, or any."""
         if ordered:
-            batches = self._tables.batches.values()
-            first = next((batch for batch in batches if not batch.is_call), None)
-            return first is not None and first.stage is not UNLABELLED
+            for batch in self._tables.batches.values():
+                if not batch.is_call:
+                    return batch.stage is not UNLABELLED
+            return False
         return self.labelled > 0
 
     @property

@@ -98,7 +98,7 @@ class ReaderCore:
         decision: latest decision of flow control.
         memory: state of flow control between decisions.
         starves: the student starves, as reported to the coordinator.
-        is_cut_off: as reported; see `TeacherStates.is_cut_off`.
+        is_cut_off: as reported; see `TeacherStates.cut_off`.
         waiting_since: since when the training loop waits for a batch; None: it does not.
         calls: number of calls that wait for their labels.
         source_ended: the source has nothing more for this epoch.
@@ -159,7 +159,9 @@ class ReaderCore:
         self.stimulus += 1
         match event:
             case events.Tick():
-                self._look(event, now)
+                if now - self._looked_at >= LOOK_EVERY_S:
+                    self._look(event, now)
+                self._decide(event, now)
             case events.AnswerCame():
                 self._on_answer(event, now)
             case events.Queued() | events.Released():
@@ -238,11 +240,6 @@ class ReaderCore:
         return is_waiting and not self.ledger.has_next(ordered=self.config.ordered)
 
     @property
-    def callers_wait(self) -> bool:
-        """Whether calls wait for a teacher to have room: another teacher would help them."""
-        return self.calls > 0 and self.ledger.queued > 0
-
-    @property
     def unavailable(self) -> frozenset[str]:
         """Assigned teachers that give no labels."""
         return self._links.unavailable
@@ -311,7 +308,6 @@ class ReaderCore:
             )
             teachers.failed(failed, now)
             return
-        teachers.heard(name)
         self.stats.answer(name, answer.device_s, answer.samples)
         in_flight = len(self.ledger.in_flight_at(name))
         said = len(self._out)
@@ -353,26 +349,18 @@ class ReaderCore:
     # --- time
 
     def _look(self, look: events.Tick, now: float) -> None:
-        """One iteration of Algorithm 1, and checks that depend on time."""
-        if now - self._looked_at >= LOOK_EVERY_S:
-            self._looked_at = now
-            if self.stats.look(now):
-                self._load = None
-            usable = self.ledger.usable
-            self._follow(self.contents.look(now, look.coordinator_answers, usable), now)
-            self.teachers.look(self.lacks_labels or self.calls > 0, now)
-        content_id, unavailable = self.contents.switch.reported, self._links.unavailable
-        self.is_cut_off = self.teachers.is_cut_off
-        self._decide(look, content_id, len(unavailable), now)
-        self._starvation = self._starvation.after(self.memory.starved_s, now)
-        self.starves = starves = self._starvation.starves
-        epoch = self.contents.switch.data_epoch
-        news = (self.decision.want, unavailable, self.is_cut_off, epoch, content_id)
-        if news != self._reported[:-1] or (starves and not self._reported[-1]):
-            self._emit(ReportNow())
-        self._reported = (*news, starves)
+        """Check what depends on time."""
+        self._looked_at = now
+        if self.stats.look(now):
+            self._load = None
+        usable = self.ledger.usable
+        self._follow(self.contents.look(now, look.coordinator_answers, usable), now)
+        self.teachers.look(self.lacks_labels or self.calls > 0, now)
 
-    def _decide(self, look: events.Tick, content_id: str, unreachable: int, now: float) -> None:
+    def _decide(self, look: events.Tick, now: float) -> None:
+        """One iteration of Algorithm 1; ask for a report if what it would say has changed."""
+        content_id, unavailable = self.contents.switch.reported, self._links.unavailable
+        self.is_cut_off, may_be_cut_off = self.teachers.cut_off(now)
         if (load := self._load) is None:  # most decisions follow from time alone
             load = self._load = self.ledger.load
             measured = self.measured(content_id or look.store_content)
@@ -386,15 +374,16 @@ class ReaderCore:
             load.free_windows,
             load.idle,
             load.teachers,
-            self.lacks_labels or self.callers_wait,
+            # Calls that wait for room: another teacher would help them.
+            self.lacks_labels or (self.calls > 0 and self.ledger.queued > 0),
             self.source_ended,
             self._times.t_t_s,
             self._pace_s,
-            unreachable,
+            len(unavailable),
             load.batch_bytes,
             self.teachers.comparisons.panel.judges,
             self._times.presumed,
-            self.teachers.may_be_cut_off(now),
+            may_be_cut_off,
             load.queued_calls + look.calls_in_store,
             load.unlabelled_calls + look.calls_in_store,
         )
@@ -403,6 +392,12 @@ class ReaderCore:
         if (want := self.decision.want) != before:
             words = f"want {want} teachers of {self.config.service}: {self.decision.reason}"
             self._log("info", words, "")
+        self._starvation = self._starvation.after(self.memory.starved_s, now)
+        self.starves = starves = self._starvation.starves
+        news = (want, unavailable, self.is_cut_off, self.contents.switch.data_epoch, content_id)
+        if news != self._reported[:-1] or (starves and not self._reported[-1]):
+            self._emit(ReportNow())
+        self._reported = (*news, starves)
 
     # --- output
 

@@ -111,14 +111,13 @@ class TeacherStates:
         """Since when no teacher can be reached; None: one can."""
         return self._reach.silent_since if self._reach.is_cut_off else None
 
-    @property
-    def is_cut_off(self) -> bool:
-        """Whether more teachers would not help: none can be reached, or none admits the reader."""
-        return self.links.is_shut_out or self._reach.is_cut_off
+    def cut_off(self, now: float) -> tuple[bool, bool]:
+        """Return whether more teachers would not help, and whether that may turn out to be so.
 
-    def may_be_cut_off(self, now: float) -> bool:
-        """Whether `is_cut_off` is true, or may turn out to be."""
-        return self.links.is_shut_out or self._reach.may_be_cut_off(now)
+        They do not if no teacher can be reached, or none admits the reader.
+        """
+        shut_out, reach = self.links.is_shut_out, self._reach
+        return shut_out or reach.is_cut_off, shut_out or reach.may_be_cut_off(now)
 
     def _look_for_paths(self, owed: bool, now: float) -> None:
         reach, due = reachability.look(self._reach, self.links.wanted.values(), owed, now)
@@ -251,7 +250,9 @@ class TeacherStates:
     def answered(
         self, answer: AnswerCame, in_flight: int, spans: tuple[ev.Span, ...], now: float
     ) -> None:
-        """Handle an answer of a teacher with `in_flight` requests; `spans`: its labels in use."""
+        """Handle labels of a teacher with `in_flight` requests; `spans`: those that are used."""
+        self._heard(answer.teacher)
+        self.links.has_labelled(answer.teacher)
         self.breakers.answered(answer.teacher, now)
         for event in self._pacing.answered(answer, in_flight, now):
             self._apply(event)
@@ -260,11 +261,6 @@ class TeacherStates:
             self._judge(verdicts, now)
         if answer.draining:
             self.revoked(answer.teacher, now)
-
-    def heard(self, name: str) -> None:
-        """Record that a teacher has sent labels that passed the checks."""
-        self._heard(name)
-        self.links.has_labelled(name)
 
     def failed(self, event: RequestFailed, now: float) -> None:
         name, request, failure, reason = event.teacher, event.request, event.failure, event.reason

@@ -16,7 +16,7 @@ from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.profiles import MOST_BYTES, ProfileFile, ProfileRecorder
 from edl.scheduler.reader_core import ReaderCore
 from edl.scheduler.reader_core.events import ProfileLoaded, Pulled, Tick
-from edl.scheduler.stream_stats import SETTLED_STEPS, StreamProfile
+from edl.scheduler.stream_stats import SETTLED_STEPS, Measured, StreamProfile
 
 PROFILE = StreamProfile(0.05, 0.01, "c", 1e9)
 
@@ -86,7 +86,7 @@ class Run:
         self.inbox = Inbox()
         config = ReaderConfig("s", coordinator="memory://m", job="j", profiles=str(folder))
         self.core = ReaderCore(core_config(config), random)
-        self.memory = ProfileRecorder(config, self.inbox, self.core.measured, self.remembered)
+        self.memory = ProfileRecorder(config, self.inbox, self.measured, self.remembered)
         self.memory.start()
         if folder:  # let what was read arrive
             for event in self.inbox.next(60.0) or ():
@@ -94,6 +94,9 @@ class Run:
 
     def remembered(self, profile: StreamProfile | None) -> None:
         self.core.handle(ProfileLoaded(profile, time.time()), 0.0)
+
+    def measured(self) -> Measured:
+        return self.core.measured("c")
 
     def want(self) -> int:
         self.core.handle(Tick(), 0.0)
@@ -110,25 +113,25 @@ def test_the_second_run_asks_for_n_at_once(tmp_path: Path) -> None:
     first = Run(tmp_path)
     assert first.want() == 1
     first.measure(0.05, SETTLED_STEPS)
-    first.memory.close("c")
+    first.memory.close()
     second = Run(tmp_path)
     assert second.want() == 5
     second.measure(0.02, SETTLED_STEPS)
     assert second.want() == 2, "what is measured counts, once it stands on enough"
-    second.memory.close("c")
+    second.memory.close()
 
 
 def test_without_a_usable_folder_nothing_is_remembered(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("{}")
     run = Run("")
-    run.memory.save_if_due("c", 1.0)
-    run.memory.close("c")
+    run.memory.save_if_due(1.0)
+    run.memory.close()
     config = ReaderConfig("s", coordinator="memory://m", job="j", profiles=str(tmp_path / "file"))
-    memory = ProfileRecorder(config, run.inbox, run.core.measured, run.remembered)
+    memory = ProfileRecorder(config, run.inbox, run.measured, run.remembered)
     memory.start()
     run.measure(0.05, SETTLED_STEPS)
-    memory.save_if_due("c", 1.0)
-    memory.close("c")
+    memory.save_if_due(1.0)
+    memory.close()
     assert run.want() == 5
 
 

@@ -117,6 +117,9 @@ class TestInvariants:
             tables.refresh(tables.teachers["free"])
         with broken("batch 3 was refused by all teachers") as tables:
             tables.teachers["busy"].revoked = True
+            tables.refresh(tables.teachers["busy"])
+        with broken("teacher busy is usable: True") as tables:
+            tables.teachers["busy"].revoked = True
         with broken("request 7 waits to be hedged while ['refuser'] could take it") as tables:
             tables.hedges.append((tables.teachers["busy"].in_flight[7], None))
 
