@@ -239,7 +239,7 @@ class BatchStream:
             if self.epoch != epoch:
                 return None
             self._pulled += 1
-            number = self.next_number()
+            number = next(self._numbers)
             pulled = RingBatch(number, record, tuple(arrays), parts, position, source_s)
             self._waiting[number] = pulled
             return pulled

@@ -427,7 +427,8 @@ class EngineClient:
         hangs, a thread of its own waits to send them.
         """
         engine = self._engine
-        self._unsent.extend([(engine, message) for message in messages])
+        for message in messages:
+            self._unsent.append((engine, message))
         if engine.channel.has_room:
             self._send_unsent()
         else:

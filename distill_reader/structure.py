@@ -108,7 +108,10 @@ def _flat(arrays: int) -> tuple[tuple[Leaf, ...], tuple[tuple[FieldKey, int], ..
 
 def row_count(inputs: Iterable[Input]) -> int:
     """Return the rows of the first input that has dimensions; 1 if none has."""
-    return next((value.shape[0] for value in inputs if value.ndim), 1)
+    for value in inputs:
+        if value.ndim:
+            return value.shape[0]
+    return 1
 
 
 def check_rows(parts: BatchParts) -> None:

@@ -76,7 +76,12 @@ class Channel:
 
     def send(self, kind: str, **fields: Any) -> bool:
         """Send one message; returns False if the other process is gone."""
-        return self.send_all(({"kind": kind, **fields},))
+        with self._lock:
+            message = {"kind": kind, **fields}
+            if self._held is None:
+                return self._send([message])
+            self._held.append(message)
+            return True
 
     def send_all(self, messages: Iterable[Message]) -> bool:
         """Send messages, each with its "kind", by one system call; return what `send` returns."""

@@ -170,7 +170,7 @@ class SharedBuffer(Arena):
         record = super().allocate([each for layout in layouts for each in (_MARGIN, layout)])
         self._records[record.offset] = record
         for ref in record.arrays:
-            self._set_generation(ref.offset, self._next)
+            _GENERATION.pack_into(self._map, ref.offset - GENERATION_BYTES, self._next)
             self._next += 1
         return record
 
@@ -178,7 +178,7 @@ class SharedBuffer(Arena):
         """Free as `Arena.free`, and clear the generations so that readers notice."""
         if (record := self._records.pop(offset, None)) is not None:
             for ref in record.arrays:
-                self._set_generation(ref.offset, _VOID)
+                _GENERATION.pack_into(self._map, ref.offset - GENERATION_BYTES, _VOID)
         super().free(offset)
 
     def generation(self, offset: int) -> int:
@@ -196,12 +196,12 @@ class SharedBuffer(Arena):
 
     def are_current(self, generations: Iterable[tuple[int, int]]) -> bool:
         """Return whether the arrays at these offsets have these generations. Thread-safe."""
-        return all(self.generation(offset) == number for offset, number in generations)
+        current = True
+        for offset, number in generations:
+            current &= self.generation(offset) == number
+        return current
 
     def _new_record(self, key: Layouts) -> Record:
         """Allocate as `Arena._new_record`, and leave the margins out of the record."""
         whole = super()._new_record(key)
         return Record(whole.offset, whole.nbytes, whole.arrays[1::2])
-
-    def _set_generation(self, offset: int, generation: int) -> None:
-        _GENERATION.pack_into(self._map, offset - GENERATION_BYTES, generation)

@@ -131,7 +131,10 @@ class PredictorPool:
     @property
     def ready(self) -> bool:
         """Whether any predictor accepts requests now."""
-        return any(predictor.ready for predictor in self.predictors)
+        is_ready = False
+        for predictor in self.predictors:
+            is_ready |= predictor.ready
+        return is_ready
 
     def require_loaded(self) -> PredictorReady:
         """Return the loaded model; raise RetryableError until every predictor has loaded it."""

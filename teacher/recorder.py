@@ -119,6 +119,7 @@ class RequestTiming:
     Attributes:
         call: the call that carries it.
         samples: number of samples; 0 until it is labelled.
+        device_seconds: time in the model, as the predictor measured it.
         input_ns: time to read the inputs.
         queue_ns: time in the queue.
         infer_ns: time in the model.
@@ -128,6 +129,7 @@ class RequestTiming:
 
     call: CallRecord
     samples: int = 0
+    device_seconds: float = 0.0
     input_ns: int = 0
     queue_ns: int = 0
     infer_ns: int = 0
@@ -165,7 +167,7 @@ class RequestTiming:
         self.samples = samples
         self.infer_ns = min(round(device_seconds * 1e9), waited_ns)
         self.queue_ns = waited_ns - self.infer_ns
-        self.call.recorder.labelled(samples, device_seconds)
+        self.device_seconds = device_seconds
 
 
 class _TimeTotals:
@@ -300,14 +302,6 @@ class Recorder:
         with self._changed:
             self.in_flight += 1
 
-    def labelled(self, samples: int, device_seconds: float) -> None:
-        """Count a labelled batch."""
-        with self._changed:
-            self.answered += 1
-            self._rate.add(samples, self.clock_ns() / 1e9)
-        self._samples.inc(samples)
-        self._device_s.observe(device_seconds)
-
     def request_finished(self, one: RequestTiming, error: BaseException | None) -> None:
         """Record the end of a request for labels; `error` is None if it was answered."""
         self._outcomes["answered" if error is None else _outcome_of(error)].inc()
@@ -317,9 +311,15 @@ class Recorder:
             self._sent.inc(one.call.sent_bytes)
         if isinstance(error, BadAnswer) and error.output:
             self._output_errors.labels(error.output).inc()
+        if one.samples:
+            self._samples.inc(one.samples)
+            self._device_s.observe(one.device_seconds)
         with self._changed:
             self.in_flight -= 1
             self._last_ns = self.clock_ns()
+            if one.samples:
+                self.answered += 1
+                self._rate.add(one.samples, self._last_ns / 1e9)
             if self._watched:
                 self._changed.notify_all()
             if error is not None:

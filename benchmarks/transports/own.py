@@ -58,7 +58,7 @@ def asking(client: OipGrpcClient, batch: Array, arena: SharedBuffer | None) -> A
 def _wait(connection: TransportConnection, poll: select.poll) -> None:
     while True:
         connection.send()
-        wanted = select.POLLIN | (select.POLLOUT if connection.waits_to_send else 0)
+        wanted = select.POLLIN | (select.POLLOUT if connection.unsent else 0)
         poll.register(connection.fileno(), wanted)
         poll.poll()
         for heard in connection.receive():

@@ -131,13 +131,8 @@ def device_seconds(reported: object, elapsed_s: float, in_flight: int = 1) -> fl
 def check_inputs_finite(inputs: Mapping[str, Input]) -> None:
     """Raise RequestRefused if inputs have values that are not finite."""
     for name, value in inputs.items():
-        if not all(map(is_finite, pieces_of(value))):
+        if any(map(not_finite, pieces_of(value))):
             raise RequestRefused(f"input {name!r} holds values that are not finite")
-
-
-def is_finite(array: Array) -> bool:
-    """Whether no element is NaN or infinite."""
-    return not not_finite(array)
 
 
 def _check_instance(parameters: Mapping[str, Any], expected: ExpectedResponse) -> None:
@@ -160,7 +155,7 @@ def _check_label(name: str, label: Array, samples: int) -> None:
     rows = label.shape[0] if label.ndim else 0
     if rows != samples:
         raise BadAnswer(f"output {name!r} has shape {label.shape}, for a batch of {samples}")
-    if not is_finite(label):
+    if not_finite(label):
         raise BadAnswer(f"output {name!r} holds values that are not finite")
 
 

@@ -252,7 +252,11 @@ class InputSlicer:
         found: dict[str, Input] = {}
         locations: dict[str, BufferLocation] = {}
         stamps = []
-        for name, key in self._fed_with(batch, inputs).items():
+        fields = (inputs, *batch.fields)
+        if (fed := self._fed.get(fields)) is None:  # the same for all batches with these fields
+            fed = model_inputs({key: key for key in batch.fields}, inputs, self._feeds)
+            self._fed[fields] = fed
+        for name, key in fed.items():
             ref = batch.fields[key]
             array = ring.get(ref)
             offset = ref.offset
@@ -267,14 +271,6 @@ class InputSlicer:
         if len(locations) < len(found):
             locations = {}
         return SlicedInputs(found, locations, tuple(stamps))
-
-    def _fed_with(self, batch: BatchMetadata, inputs: tuple[str, ...]) -> Mapping[str, FieldKey]:
-        """Return the field for each input; the same for all batches with the same fields."""
-        kind = (inputs, *batch.fields)
-        if (fed := self._fed.get(kind)) is None:
-            fields = {key: key for key in batch.fields}
-            fed = self._fed[kind] = model_inputs(fields, inputs, self._feeds)
-        return fed
 
 
 def own_copies(inputs: Mapping[str, Input]) -> dict[str, Input]:

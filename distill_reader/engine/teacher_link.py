@@ -153,7 +153,7 @@ class ConnectionPool:
         if connection is None:
             return False
         request = template.request(job)
-        is_waiting = connection.waits_to_send
+        is_waiting = bool(connection.unsent)
         if not connection.put(job.request, request, timeout_s, job.locations):
             return False
         if not is_waiting:
@@ -219,7 +219,7 @@ class ConnectionPool:
             if connection in self._connections:
                 self._drop(connection)
             return
-        if connection.waits_to_send:
+        if connection.unsent:
             self._inbox.watch_room(connection, partial(self._flush, connection, True))
         elif was_full:
             self._inbox.watch_room(connection, None)

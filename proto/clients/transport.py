@@ -168,6 +168,7 @@ class TransportConnection:
     Attributes:
         in_memory: batches are read in place as far as possible.
         leaving: the teacher takes no more requests over this connection.
+        unsent: what the socket has not taken yet: data, and calls for when it has taken all before.
     """
 
     def __init__(self, connection: socket.socket, model: str, arena: SharedBuffer | None) -> None:
@@ -181,7 +182,7 @@ class TransportConnection:
         self._fixed: tuple[Any, ...] = ()  # what the latest OPEN frame fixed
         self._shared_memory_works = False
         self._sent: dict[int, _PendingRequest] = {}
-        self._unsent: deque[memoryview | Callable[[], None]] = deque()
+        self.unsent: deque[memoryview | Callable[[], None]] = deque()
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._start = self._end = 0
         self._header: FrameHeader | None = None  # of the frame whose payload is being received
@@ -198,11 +199,6 @@ class TransportConnection:
     def has_room(self) -> bool:
         """Whether another request may be added."""
         return not self.leaving and len(self._sent) < frames.REQUESTS_PER_CONNECTION
-
-    @property
-    def waits_to_send(self) -> bool:
-        """Whether the socket has not taken everything yet."""
-        return bool(self._unsent)
 
     def put(
         self,
@@ -241,37 +237,37 @@ class TransportConnection:
             )
             first = header.pack() + head
             if layout.fixed != self._fixed:
-                self._unsent.append(memoryview(self._opening(layout.fixed)))
+                self.unsent.append(memoryview(self._opening(layout.fixed)))
                 self._fixed = layout.fixed
         except (WireError, struct.error):  # no frame can carry it
             return False
-        self._unsent.append(memoryview(first))
-        self._unsent += [one for one in data if len(one)]
+        self.unsent.append(memoryview(first))
+        self.unsent += [one for one in data if len(one)]
         if not locations:
-            self._unsent.append(partial(_all_sent, sent))
+            self.unsent.append(partial(_all_sent, sent))
         self._sent[number] = sent
         return True
 
     def send(self) -> None:
         """Send what is queued, as far as the socket takes it; raises OSError after the end."""
-        while self._unsent:
-            if not isinstance(first := self._unsent[0], memoryview):
+        while self.unsent:
+            if not isinstance(first := self.unsent[0], memoryview):
                 first()
-                self._unsent.popleft()
+                self.unsent.popleft()
                 continue
             try:
                 count = self._send_some()
             except _WOULD_WAIT:
                 return
             while count:
-                first = self._unsent[0]
+                first = self.unsent[0]
                 assert isinstance(first, memoryview)
                 taken = min(count, len(first))
                 count -= taken
                 if taken == len(first):
-                    self._unsent.popleft()
+                    self.unsent.popleft()
                 else:
-                    self._unsent[0] = first[taken:]
+                    self.unsent[0] = first[taken:]
 
     def receive(self) -> list[RequestOutcome]:
         """Receive what has arrived for requests.
@@ -308,7 +304,7 @@ class TransportConnection:
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
-        self._unsent.clear()
+        self.unsent.clear()
         self._socket.close()
 
     @property
@@ -353,11 +349,11 @@ class TransportConnection:
 
     def _send_some(self) -> int:
         if self._encrypted:
-            first = self._unsent[0]
+            first = self.unsent[0]
             assert isinstance(first, memoryview)
             return self._socket.send(first[:_RECEIVE_BYTES])
         pieces = []
-        for one in self._unsent:
+        for one in self.unsent:
             if not isinstance(one, memoryview):
                 break
             pieces.append(one)

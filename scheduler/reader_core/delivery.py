@@ -218,7 +218,8 @@ class Delivery:
         Args:
             now: seconds of a clock that does not go back.
         """
-        return self._no_teacher.look(self._lacking, self._without, now) + self.release()
+        out = self._no_teacher.look(self._lacking, self._without, now)
+        return out + self.release() if self._complete else out
 
     def release(self) -> list[do.StreamInstruction]:
         """Release the next batches, unless the loop has more than half of its quota."""

@@ -93,7 +93,8 @@ def test_the_fact_of_output_kinds() -> None:
 
 
 def test_facts_follow_the_traffic(teacher: Teacher) -> None:
-    teacher.recorder.labelled(10, 0.12345)
+    with timing(teacher.recorder) as one:
+        one.labels_ready(10, 0.12345)
     teacher.t_t_s, teacher.lanes = 0.012345, 2
     with timing(teacher.recorder):
         teacher.heartbeat.update()

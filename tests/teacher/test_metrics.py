@@ -159,7 +159,8 @@ def test_answers_make_a_rate(now: SimpleNamespace) -> None:
     recorder = Recorder(lambda: now.ns)
     assert recorder.samples_per_second == 0.0
     for _ in range(10):
-        recorder.labelled(samples=8, device_seconds=0.16)
+        with timing(recorder) as one:
+            one.labels_ready(samples=8, device_seconds=0.16)
         now.ns += 4 * 10**8
     assert recorder.answered == 10
     assert recorder.samples_per_second == pytest.approx(20, rel=0.2)

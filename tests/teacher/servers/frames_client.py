@@ -93,7 +93,7 @@ class FramesClient:
             poll = select.poll()
             while not self._closed:
                 connection.send()
-                wanted = select.POLLIN | (select.POLLOUT if connection.waits_to_send else 0)
+                wanted = select.POLLIN | (select.POLLOUT if connection.unsent else 0)
                 poll.register(connection.fileno(), wanted)
                 poll.poll(_SLICE_MS)
                 if heard := connection.receive():

@@ -486,7 +486,7 @@ def test_a_result_of_a_request_that_is_not_all_sent_is_a_lie(pair: Pair) -> None
     connection, theirs = pair
     connection.put(1, LabelRequest({"x": np.zeros((1 << 20, 4), np.float32)}), 9.0, {})
     connection.send()
-    assert connection.waits_to_send
+    assert connection.unsent
     theirs.sendall(result_frame())
     with pytest.raises(WireError, match="not sent completely"):
         connection.receive()
@@ -515,7 +515,7 @@ def test_what_no_frame_carries_goes_another_way(pair: Pair) -> None:
     for inputs in refused:
         assert not connection.put(1, LabelRequest(inputs), 9.0, {})
     assert connection.unanswered() == []
-    assert not connection.waits_to_send
+    assert not connection.unsent
 
 
 def test_what_an_open_frame_fixes_holds_for_the_requests_behind_it(bench: Bench) -> None:
