@@ -268,6 +268,13 @@ class TensorSpec:
             fits = fits and want in (FREE, have)
         return fits
 
+    def admits_array(self, array: Array) -> bool:
+        """Return whether an array fits this spec in datatype and shape."""
+        try:
+            return datatype_of(array.dtype) == self.datatype and self.admits(array.shape)
+        except WireError:  # no datatype describes its dtype
+            return False
+
     def __str__(self) -> str:
         return f"{self.name}:{self.datatype}:{','.join(map(str, self.shape))}"
 

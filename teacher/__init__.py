@@ -6,10 +6,9 @@ its command line.
 """
 
 from ..proto.datatypes import TensorSpec
-from .backends import Backend, ModelSpec
+from .backends import Backend, ModelSpec, run_in_micro_batches
 from .backends.selection import open_backend
 from .config import PredictorConfig, ServerConfig, TeacherConfig
-from .microbatch import run_in_micro_batches
 
 __all__ = [
     "Backend",

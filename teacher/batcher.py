@@ -244,7 +244,7 @@ class Batcher:
             job.lane.samples -= job.samples
             if is_merged_crash:
                 self._unmerged_until_s = self._clock() + UNMERGED_S
-            jobs = self._dispatch()
+            jobs = self._dispatch() if self._queue else []
         if jobs:
             self._submit_jobs(jobs)
         if error is None:

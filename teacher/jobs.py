@@ -50,8 +50,7 @@ from ..runtime.errors import (
 )
 from ..scheduler.rates import pooled_t_t
 from .backends import ModelSpec, Submit
-from .request import RequestedOutput, encode_outputs
-from .self_test import check_finite
+from .request import RequestedOutput, check_finite, encode_outputs
 
 #: The smallest t_t, in seconds per sample: 0 would mean an infinite rate.
 LEAST_S: Final = 1e-9

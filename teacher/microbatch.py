@@ -1,17 +1,15 @@
-"""Runs batches in micro-batches, and measures which size is the fastest."""
+"""Sizes of micro-batches and of merged batches: parsed, and measured for a model."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from statistics import median
 
-import numpy as np
-
 from ..proto.arena import Array
-from ..runtime.errors import BadAnswer, ModelError, RetryableError, TeacherError, UsageError
+from ..runtime.errors import ModelError, RetryableError, TeacherError, UsageError
 from ..scheduler.batching import RUNS, BatchRule, choose, next_size, per_sample_s
-from .backends import Backend, Finish, Run, Submit, at_once, submit_to
+from .backends import Backend, submit_in_micro_batches, submit_to
 from .backends.tensor_specs import example_batch
 
 #: Value of `--micro-batch` that requests a measurement.
@@ -60,80 +58,6 @@ def _size(text: str, expected: str) -> int:
     if not (digits.isascii() and digits.isdigit() and len(digits) < 10 and int(digits)):
         raise UsageError(f"{expected}, not {digits!r}")
     return int(digits)
-
-
-def run_in_micro_batches(
-    run: Run, inputs: Mapping[str, Array], micro_batch: int
-) -> dict[str, Array]:
-    """Label one batch.
-
-    Args:
-        run: the model, as `Backend.run`.
-        inputs: arrays of equal length along axis 0, at least 1.
-        micro_batch: samples per run; the last run takes the rest.
-
-    Returns:
-        Every output, with as many rows as the inputs.
-
-    Raises:
-        BadAnswer: an output has another number of rows, or its shape differs between runs.
-    """
-    outputs, _ = submit_in_micro_batches(at_once(run), inputs, micro_batch)()
-    return outputs
-
-
-def submit_in_micro_batches(
-    submit: Submit, inputs: Mapping[str, Array], micro_batch: int
-) -> Finish:
-    """Start to label one batch; arguments and errors as of `run_in_micro_batches`.
-
-    Returns:
-        A function that waits for the labels and returns them with the seconds of all runs.
-    """
-    rows = len(next(iter(inputs.values())))
-    runs: list[tuple[int, Finish]] = []
-    for start in range(0, rows, micro_batch):
-        size, part = min(micro_batch, rows - start), inputs
-        if size < rows:
-            part = {name: array[start : start + size] for name, array in inputs.items()}
-        runs.append((size, submit(part)))
-
-    def finish() -> tuple[dict[str, Array], float]:
-        parts, device_s = list[tuple[int, dict[str, Array]]](), 0.0
-        for size, run in runs:
-            outputs, run_s = run()
-            parts.append((size, outputs))
-            device_s += run_s
-        return _joined_runs(parts), device_s
-
-    return finish
-
-
-def _joined_runs(parts: Sequence[tuple[int, dict[str, Array]]]) -> dict[str, Array]:
-    """Join the outputs of several runs; `parts` has the samples and the outputs of each."""
-    for rows, outputs in parts:
-        for name, array in outputs.items():
-            if array.ndim == 0 or len(array) != rows:
-                raise BadAnswer(
-                    f"output {name!r} has shape {list(array.shape)} for {rows} samples: "
-                    "its first dimension must be the batch",
-                    name,
-                )
-    first = parts[0][1]
-    if len(parts) == 1:
-        return first
-    return {name: _concatenated(name, [one[name] for _, one in parts]) for name in first}
-
-
-def _concatenated(name: str, arrays: Sequence[Array]) -> Array:
-    shapes = sorted({array.shape[1:] for array in arrays})
-    if len(shapes) > 1:
-        raise BadAnswer(
-            f"output {name!r} has samples of shape {list(shapes[0])} and of {list(shapes[-1])} in "
-            "one batch: let the model give all of them one shape",
-            name,
-        )
-    return np.concatenate(arrays)
 
 
 #: Runs that do not count, because they choose kernels and fill caches.

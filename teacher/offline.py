@@ -32,10 +32,9 @@ from ..proto.tensors import InferRequest
 from ..runtime import supervise
 from ..runtime.errors import EdlError, ModelError, ProcessFailed, TeacherError, UsageError
 from . import jobs
-from .backends import Backend, submit_to
+from .backends import Backend, run_in_micro_batches, submit_to
 from .backends.tensor_specs import example_batch, probe_batch
 from .config import PredictorConfig
-from .microbatch import run_in_micro_batches
 from .predictor import LoadedModel, load, open_model, prepare_process, send_progress
 from .request import check_inputs, check_request
 from .self_test import Canary, load_samples, replacing, self_test

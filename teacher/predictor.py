@@ -32,13 +32,13 @@ from ..runtime.errors import (
 )
 from ..runtime.logs import configure_logging
 from . import jobs
-from .backends import Backend, ModelSpec, queue_of, submit_to
+from .backends import Backend, ModelSpec, queue_of, submit_in_micro_batches, submit_to
 from .backends.paced import PacedBackend
 from .backends.selection import open_backend
 from .backends.tensor_specs import example_batch
 from .config import PredictorConfig
 from .jobs import JobRequest, PredictorReady, Result, outputs_from_text, submit_parts
-from .microbatch import fastest_micro_batch, submit_in_micro_batches, warm_up
+from .microbatch import fastest_micro_batch, warm_up
 from .self_test import Canary, self_test
 
 

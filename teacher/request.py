@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..proto.arena import Arena, Array, ArrayRef, Layouts
-from ..proto.datatypes import Parameter, TensorSpec, datatype_of
+from ..proto.datatypes import Parameter, TensorSpec, datatype_of, not_finite
 from ..proto.forms import LabelForm, check_form, encode
 from ..proto.tensors import InferRequest
 from ..runtime.errors import (
+    BadAnswer,
     EdlError,
     Forbidden,
     RateLimited,
@@ -105,6 +106,15 @@ class RequestedOutput:
             return {}
         named = self.form.parameters(spec.shape[-1])
         return dict.fromkeys(self.form.parts(self.name), named)
+
+
+def check_finite(outputs: Mapping[str, Array]) -> None:
+    """Raise BadAnswer if an output of floats holds NaN or infinity."""
+    for name, array in outputs.items():
+        if bad := not_finite(array):
+            raise BadAnswer(
+                f"output {name!r} holds {bad} values of {array.size} that are NaN or infinite", name
+            )
 
 
 def encode_outputs(

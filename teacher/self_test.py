@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from ..proto.arena import Array
-from ..proto.datatypes import datatype_of, dtype_of, not_finite
+from ..proto.datatypes import datatype_of, dtype_of
 from ..proto.forms import OutputKind, kind_of
 from ..runtime.errors import (
     BadAnswer,
@@ -30,19 +30,9 @@ from ..runtime.errors import (
     TeacherError,
     UsageError,
 )
-from .backends import Backend
+from .backends import Backend, run_in_micro_batches
 from .backends.tensor_specs import probe_batch
-from .microbatch import run_in_micro_batches
-
-
-def check_finite(outputs: Mapping[str, Array]) -> None:
-    """Raise BadAnswer if an output of floats holds NaN or infinity."""
-    for name, array in outputs.items():
-        if bad := not_finite(array):
-            raise BadAnswer(
-                f"output {name!r} holds {bad} values of {array.size} that are NaN or infinite", name
-            )
-
+from .request import check_finite
 
 #: Batches of noise and their samples. A very slow model gets fewer batches, at least 2.
 PROBES: Final = 4

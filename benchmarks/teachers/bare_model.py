@@ -14,9 +14,9 @@ from pathlib import Path
 
 from ...proto.channel import Channel
 from ...runtime.supervise import end_with_parent
+from ...teacher.backends import run_in_micro_batches
 from ...teacher.backends.selection import open_backend
 from ...teacher.backends.tensor_specs import example_batch
-from ...teacher.microbatch import run_in_micro_batches
 from ..children import ANY_CORE
 from .bare_loop import time_runs
 from .models import export_resnet

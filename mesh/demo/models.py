@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ...teacher.backends import run_in_micro_batches
 from ...teacher.backends.paddle import import_paddle
 from ...teacher.backends.selection import open_backend
-from ...teacher.microbatch import run_in_micro_batches
 from .digits import CLASSES, Images
 
 if TYPE_CHECKING:

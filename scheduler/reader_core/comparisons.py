@@ -130,7 +130,9 @@ class Comparisons:
         if self._rule is None:
             return False, []
         if (case := self._cases.get(send.request)) is None:
-            return False, self._copies(send.request, send.teacher) if send.attempt == 1 else []
+            if send.attempt > 1 or len(self.panel.members) < 2:
+                return False, []
+            return False, self._copies(send.request, send.teacher)
         case.asked.add(send.teacher)
         if is_copy := send.teacher in case.planned:
             case.planned.discard(send.teacher)

@@ -1,16 +1,19 @@
-"""The protocol of a backend, which runs a loaded model, and the `ModelSpec` that describes it."""
+"""The protocol of a backend, its `ModelSpec`, and its runs in micro-batches."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
+import numpy as np
+
 from ...proto.arena import Array
 from ...proto.datatypes import FREE, TensorSpec
+from ...runtime.errors import BadAnswer
 
 #: Prefix of the word of `numerics` that states the micro-batch.
 _MICRO_BATCH = "micro-batch="
@@ -127,3 +130,71 @@ def at_once(
         return lambda: (outputs, device_s)
 
     return submit
+
+
+def run_in_micro_batches(
+    run: Run, inputs: Mapping[str, Array], micro_batch: int
+) -> dict[str, Array]:
+    """Label one batch.
+
+    Args:
+        run: the model, as `Backend.run`.
+        inputs: arrays of equal length along axis 0, at least 1.
+        micro_batch: samples per run; the last run takes the rest.
+
+    Returns:
+        Every output, with as many rows as the inputs.
+
+    Raises:
+        BadAnswer: an output has another number of rows, or its shape differs between runs.
+    """
+    outputs, _ = submit_in_micro_batches(at_once(run), inputs, micro_batch)()
+    return outputs
+
+
+def submit_in_micro_batches(
+    submit: Submit, inputs: Mapping[str, Array], micro_batch: int
+) -> Finish:
+    """Start to label one batch; arguments and errors as of `run_in_micro_batches`.
+
+    Returns:
+        A function that waits for the labels and returns them with the seconds of all runs.
+    """
+    rows = len(next(iter(inputs.values())))
+    runs: list[tuple[int, Finish]] = []
+    for start in range(0, rows, micro_batch):
+        size, part = min(micro_batch, rows - start), inputs
+        if size < rows:
+            part = {name: array[start : start + size] for name, array in inputs.items()}
+        runs.append((size, submit(part)))
+
+    def finish() -> tuple[dict[str, Array], float]:
+        parts, device_s = list[dict[str, Array]](), 0.0
+        for size, run in runs:
+            outputs, run_s = run()
+            for name, array in outputs.items():
+                if array.ndim == 0 or len(array) != size:
+                    raise BadAnswer(
+                        f"output {name!r} has shape {list(array.shape)} for {size} samples: "
+                        "its first dimension must be the batch",
+                        name,
+                    )
+            parts.append(outputs)
+            device_s += run_s
+        if len(parts) == 1:
+            return parts[0], device_s
+        joined = {name: _concatenated(name, [one[name] for one in parts]) for name in parts[0]}
+        return joined, device_s
+
+    return finish
+
+
+def _concatenated(name: str, arrays: Sequence[Array]) -> Array:
+    shapes = sorted({array.shape[1:] for array in arrays})
+    if len(shapes) > 1:
+        raise BadAnswer(
+            f"output {name!r} has samples of shape {list(shapes[0])} and of {list(shapes[-1])} in "
+            "one batch: let the model give all of them one shape",
+            name,
+        )
+    return np.concatenate(arrays)

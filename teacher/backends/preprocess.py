@@ -25,7 +25,6 @@ from .framework import translate_errors
 from .model_source import call_factory, hash_of_function, is_factory
 from .tensor_specs import (
     ArrayFunction,
-    matches_spec,
     outputs_by_trial,
     parse_declared,
     with_declared_shapes,
@@ -246,7 +245,7 @@ def check_step_output(name: str, made: object, wanted: Sequence[TensorSpec]) -> 
         array = made.get(tensor.name)
         if not isinstance(array, np.ndarray):
             raise RequestRefused(f"{name} gave {sorted(made)}; the model takes {tensor}")
-        if not matches_spec(array, tensor):
+        if not tensor.admits_array(array):
             raise RequestRefused(
                 f"{name} gave {tensor.name!r} as {array.dtype} {list(array.shape)}; "
                 f"the model takes {tensor}"

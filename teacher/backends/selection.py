@@ -26,7 +26,6 @@ from .preprocess import (
     outputs_of_steps,
     preprocessed,
 )
-from .tensor_specs import matches_spec
 
 #: Every backend, in the order in which they are tried. To add one, add a module here and its KIND
 #: to this line.
@@ -213,7 +212,7 @@ class OutputCheckedBackend:
                 )
                 given = ", ".join(map(repr, outputs)) or "none"
                 raise BadAnswer(f"{declared} does not give it: it gives {given}", name)
-            if not matches_spec(array, tensor):
+            if not tensor.admits_array(array):
                 raise BadAnswer(
                     f"output {name!r} is {array.dtype} {list(array.shape)}, "
                     f"but the model declares {tensor.datatype} {list(tensor.shape)}",

@@ -215,11 +215,3 @@ def outputs_by_name(outputs: Any) -> dict[str, Any]:
     if not isinstance(outputs, list | tuple):
         outputs = [outputs]
     return {f"output_{index}": tensor for index, tensor in enumerate(outputs)}
-
-
-def matches_spec(array: Array, tensor: TensorSpec) -> bool:
-    """Whether `array` fits `tensor`."""
-    try:
-        return datatype_of(array.dtype) == tensor.datatype and tensor.admits(array.shape)
-    except WireError:  # no datatype describes its dtype
-        return False

@@ -24,7 +24,8 @@ from ...runtime.errors import (
     WrongInstance,
 )
 from ..backends.tensor_specs import probe_batch
-from ..self_test import Canary, check_finite, uninformative_outputs
+from ..request import check_finite
+from ..self_test import Canary, uninformative_outputs
 from .config import RegisterConfig
 
 #: Batches of noise that test a server without a canary.

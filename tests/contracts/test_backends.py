@@ -15,12 +15,12 @@ from edl.proto.arena import Array
 from edl.proto.dataclass_json import from_plain, to_plain
 from edl.proto.datatypes import TensorSpec
 from edl.runtime.errors import ModelError, TeacherError
-from edl.teacher.backends import Backend, ModelSpec
+from edl.teacher.backends import Backend, ModelSpec, run_in_micro_batches
 from edl.teacher.backends.framework import instruction_set
 from edl.teacher.backends.selection import KINDS, content_of, open_backend
 from edl.teacher.config import PredictorConfig
 from edl.teacher.jobs import RequestLabels
-from edl.teacher.microbatch import run_in_micro_batches, warm_up
+from edl.teacher.microbatch import warm_up
 from edl.teacher.pool import PredictorPool
 from edl.teacher.request import BatchRequest, RequestedOutput
 from edl.tests.teacher import same_network

@@ -12,8 +12,8 @@ import pytest
 from edl.proto.arena import Array
 from edl.proto.datatypes import TensorSpec
 from edl.runtime.errors import BadAnswer, ModelError, RequestRefused, RetryableError
+from edl.teacher.backends import run_in_micro_batches
 from edl.teacher.backends.selection import open_backend
-from edl.teacher.microbatch import run_in_micro_batches
 
 HERE = "edl.tests.teacher.test_backends_callable"
 X = TensorSpec("x", "FP32", (-1, 4))

@@ -11,9 +11,9 @@ import pytest
 from edl.proto.datatypes import TensorSpec
 from edl.runtime.errors import ModelError, RequestRefused, RetryableError
 from edl.runtime.supervise import start
+from edl.teacher.backends import run_in_micro_batches
 from edl.teacher.backends.paddle import import_paddle, translate_errors
 from edl.teacher.backends.selection import open_backend
-from edl.teacher.microbatch import run_in_micro_batches
 from edl.tests.runtime.programs import python
 from edl.tests.teacher import same_network
 from edl.tests.waiting import DEADLINE_S

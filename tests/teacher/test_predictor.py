@@ -27,7 +27,7 @@ from edl.runtime.errors import (
     RetryableError,
 )
 from edl.teacher import jobs
-from edl.teacher.backends import at_once
+from edl.teacher.backends import at_once, run_in_micro_batches
 from edl.teacher.backends.tensor_specs import example_batch
 from edl.teacher.jobs import (
     JobRequest,
@@ -37,10 +37,8 @@ from edl.teacher.jobs import (
     outputs_to_text,
     submit_parts,
 )
-from edl.teacher.microbatch import run_in_micro_batches
 from edl.teacher.predictor import LoadedModel, PredictorLoop
-from edl.teacher.request import RequestedOutput, encode_outputs
-from edl.teacher.self_test import check_finite
+from edl.teacher.request import RequestedOutput, check_finite, encode_outputs
 from edl.tests.teacher.fakes import SPEC, FakeBackend, FakeQueue, array, double_and_sum
 from edl.tests.waiting import wait_until
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from ....proto.arena import Array
 from ....student import DistillLoss
+from ....teacher.backends import run_in_micro_batches
 from ....teacher.backends.paddle import import_paddle
 from ....teacher.backends.selection import open_backend
-from ....teacher.microbatch import run_in_micro_batches
 from ...teachers.models import export_resnet
 from .models import ALPHA, BETA, CLASSES, LEARNING_RATE, MICRO_BATCH, TEMPERATURE
 
