@@ -297,18 +297,21 @@ class BatchStream:
             self._limit = max(self._limit, limit)
             self._room.notify_all()
 
-    def set_outcome(self, number: int, outcome: BatchLabels | EdlError) -> None:
+    def set_outcome(self, number: int, outcome: BatchLabels | EdlError) -> bool:
         """Set the outcome of batch `number`; no effect if it has one, or its epoch was left.
 
         The batch and its labels are combined in the caller's thread.
+
+        Returns:
+            False if the stream has no such batch: it is of a call, or of an epoch that was left.
         """
         if (pulled := self._waiting.get(number)) is None:
-            return
+            return False
         made = LabelledBatch.of(pulled, outcome) if isinstance(outcome, BatchLabels) else outcome
         with self._lock:
-            if number in self._outcomes or self._waiting.get(number) is not pulled:
-                return
-            self._outcomes[number] = made
+            if number not in self._outcomes and self._waiting.get(number) is pulled:
+                self._outcomes[number] = made
+        return True
 
     def withdraw(self, number: int) -> None:
         """Forget the outcome of a batch that is not released; it will get another one."""

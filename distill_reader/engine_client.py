@@ -367,16 +367,16 @@ class EngineClient:
             case "labelled":
                 labels = read_labels(message, self._engine.leases)
                 self._keep_specs(labels)
-                if not self.calls.answer(message["number"], labels.arrays):
-                    self._stream.set_outcome(message["number"], labels)
+                if not self._stream.set_outcome(message["number"], labels):
+                    self.calls.answer(message["number"], labels.arrays)
             case "withdraw":
                 self._stream.withdraw(message["number"])
             case "release":
                 self._stream.release(message["numbers"])
             case "poison":
                 poison = errors.PoisonBatch(message["text"])
-                if not self.calls.answer(message["number"], poison):
-                    self._stream.set_outcome(message["number"], poison)
+                if not self._stream.set_outcome(message["number"], poison):
+                    self.calls.answer(message["number"], poison)
             case "call_failed":
                 error = getattr(errors, message["error"])(message["text"])
                 self.calls.answer(message["number"], error)

@@ -268,7 +268,8 @@ class ReaderCore:
         if event.step_s is not None:
             self.stats.step(event.step_s, event.samples)
         self.stats.taken(event.samples, now)
-        self.contents.labelled()
+        if not self.contents.kinds.is_firm:
+            self.contents.labelled()
         self._apply(ev.BatchConsumed(event.batch))
 
     def _on_epoch(self, data_epoch: int, now: float) -> None:
@@ -316,7 +317,8 @@ class ReaderCore:
         spans = accepted.spans if isinstance(accepted, ev.Accept) else ()
         if spans:
             self.stats.labelled(name)
-            self.contents.labelled()
+            if not self.contents.kinds.is_firm:
+                self.contents.labelled()
         teachers.answered(answer, in_flight, spans, now)
         teachers.close_if_leaving(name, now)
 
@@ -366,6 +368,7 @@ class ReaderCore:
             measured = self.measured(content_id or look.store_content)
             self._times = stream_stats.times(self._profile, measured, now + self._wall_ahead_s)
             self._pace_s = self.stats.pace_s(self._times.t_s_s)
+        panel = self.teachers.comparisons.panel
         view = FlowView(
             load.volume_bytes,
             load.queued + look.in_store,
@@ -381,7 +384,7 @@ class ReaderCore:
             self._pace_s,
             len(unavailable),
             load.batch_bytes,
-            self.teachers.comparisons.panel.judges,
+            panel.judges if panel.disputed else 0,
             self._times.presumed,
             may_be_cut_off,
             load.queued_calls + look.calls_in_store,

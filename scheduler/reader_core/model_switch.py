@@ -331,9 +331,8 @@ class ModelSwitch:
 
     def labelled(self) -> None:
         """Record that the stream has labels."""
-        if not self.kinds.is_firm:
-            self.kinds.is_firm = True
-            self._leave()
+        self.kinds.is_firm = True
+        self._leave()
 
     def published(self, teacher: str, kinds: Iterable[PublishedKind]) -> str:
         """Record what a teacher publishes; see `LabelKinds.hear`."""

@@ -122,6 +122,7 @@ class _Teacher:
     window: Window
     sizes: SizeConfig
     size: RequestSize | None
+    most_rows: int | None  # of a request
     sent: dict[int, tuple[float, int | None]] = field(default_factory=dict)
     answered_at: float = -inf
 
@@ -154,12 +155,13 @@ class RequestPacing:
         known = self._teachers.get(name)
         if known is None or known.sizes.most_rows != most_rows:
             sizes = SizeConfig(most_rows)
-            size = None
-            if self._rows == "auto":
+            size, rows = None, self._rows
+            if rows == "auto":
                 size = RequestSize.start(sizes, self._usual_rows, now)
+                rows = size.rows
             window = Window.start(self._windows, now)
-            known = self._teachers[name] = _Teacher(window, sizes, size)
-        return ev.TeacherJoined(name, self.window(name), self._most_rows(known))
+            known = self._teachers[name] = _Teacher(window, sizes, size, rows)
+        return ev.TeacherJoined(name, known.window.size, known.most_rows)
 
     def window(self, name: str) -> int:
         """Return the number of requests that a teacher may have in flight."""
@@ -168,7 +170,7 @@ class RequestPacing:
 
     def sent(self, name: str, request: int, now: float) -> None:
         if (known := self._teachers.get(name)) is not None:
-            known.sent[request] = (now, self._most_rows(known))
+            known.sent[request] = (now, known.most_rows)
 
     def ended(self, name: str, request: int) -> None:
         """Record a request that ended without an answer."""
@@ -214,16 +216,12 @@ class RequestPacing:
         if (window := known.window.size) != before:
             yield ev.WindowChanged(name, window)
         if known.size is not None and asked is not None:
-            size_before = self._most_rows(known)
+            size_before = known.most_rows
             known.size = known.size.answered(asked, rows, device_s, now)
-            if (most_rows := self._most_rows(known)) != size_before:
+            known.most_rows = most_rows = known.size.rows
+            if most_rows != size_before:
                 yield ev.RequestSizeChanged(name, most_rows)
 
     def forget(self, name: str) -> None:
         self.times.forget(name)
         self._teachers.pop(name, None)
-
-    def _most_rows(self, teacher: _Teacher) -> int | None:
-        if teacher.size is not None:
-            return teacher.size.rows
-        return None if self._rows == "auto" else self._rows
