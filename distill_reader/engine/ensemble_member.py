@@ -225,17 +225,8 @@ class EnsembleMember:
         if batch.number in self.ledger.withheld:
             self.handle(ev.StoreSearched(batch.number, missing, row_nbytes))
             return
-        self.handle(
-            ev.Queued(
-                batch.number,
-                batch.nbytes,
-                batch.rows,
-                missing,
-                row_nbytes,
-                batch.kind,
-                batch.is_call,
-            )
-        )
+        number, nbytes, rows, kind = batch.number, batch.nbytes, batch.rows, batch.kind
+        self.handle(ev.Queued(number, nbytes, rows, missing, row_nbytes, kind, batch.is_call))
 
     def hold(self, batch: BatchMetadata, labels_nbytes: int, makers: Sequence[str]) -> None:
         """Add a batch that a former engine has offered to the trainer, labelled by `makers`."""
@@ -297,7 +288,8 @@ class EnsembleMember:
             in_store, store_content = len(self.label_cache), self.label_cache.content_id
             calls_in_store = self.label_cache.calls
         tick = ev.Tick(in_store, store_content, self._coordinator_connected, calls_in_store)
-        self.handle(tick, now)
+        if instructions := self.core.handle(tick, now):
+            self._execute(instructions)
 
     # --- the teachers
 

@@ -292,7 +292,7 @@ class TransportConnection:
                 if outcomes:
                     break
                 raise ConnectionResetError("the teacher has closed the connection")
-            while (one := self._step()) is not None:
+            while (self._header or self._start < self._end) and (one := self._step()) is not None:
                 outcomes += one
             if not self._encrypted and not self._header and self._start == self._end:
                 break  # usually nothing is left; if something is, the socket is still readable
