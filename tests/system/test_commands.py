@@ -310,9 +310,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def state_in(cache: Path) -> dict[str, Any]:
-    """What `edl up` has written down; empty: nothing."""
-    found = list(cache.glob("edl-dist/up/*.pid"))
-    return json.loads(found[0].read_text()) if found else {}
+    """What `edl up` has written down; empty: nothing, or the pid file is only locked so far."""
+    texts = [path.read_text() for path in cache.glob("edl-dist/up/*.pid")]
+    return json.loads(texts[0]) if any(texts) else {}
 
 
 def files_in(cache: Path) -> list[str]:
