@@ -8,11 +8,13 @@ each process is a node with one rank, on the GPU of its local rank.
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from ..coordinator.store.redis_url import parse
@@ -150,19 +152,26 @@ def own_address(coordinator: str | None) -> str:
 def free_endpoints(host: str, count: int) -> tuple[str, ...]:
     """Return `count` different host:port that are free now.
 
+    The ports are below those of outgoing connections, which might take one before ranks listen.
+
     Raises:
         UsageError: `host` is not an address of this machine.
     """
     bare = host.strip("[]")
     try:
         with contextlib.ExitStack() as held:
-            ports = []
-            for _ in range(count):
-                family, kind, protocol, _, address = socket.getaddrinfo(
-                    bare, 0, type=socket.SOCK_STREAM
-                )[0]
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                bare, 0, type=socket.SOCK_STREAM
+            )[0]
+            ports: list[int] = []
+            while len(ports) < count:
                 probe = held.enter_context(socket.socket(family, kind, protocol))
-                probe.bind(address)
+                try:
+                    probe.bind((address[0], secrets.choice(_rank_ports()), *address[2:]))
+                except OSError as error:
+                    if error.errno != errno.EADDRINUSE:
+                        raise
+                    continue
                 ports.append(probe.getsockname()[1])
     except OSError as error:
         raise UsageError(
@@ -171,3 +180,11 @@ def free_endpoints(host: str, count: int) -> tuple[str, ...]:
         ) from error
     shown = f"[{bare}]" if ":" in bare else bare
     return tuple(f"{shown}:{port}" for port in ports)
+
+
+def _rank_ports() -> range:
+    """Return ports that the system does not give to outgoing connections; 0 if there are none."""
+    lowest, first_outgoing = 10_000, 32_768
+    with contextlib.suppress(OSError):
+        first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return range(lowest, first_outgoing) or range(1)

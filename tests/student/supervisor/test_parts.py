@@ -472,3 +472,11 @@ def test_the_address_is_the_one_on_the_way_to_the_coordinator() -> None:
         assert own_address(url) == LOOPBACK
     with pytest.raises(UsageError, match="--advertise"):
         free_endpoints("203.0.113.7", 1)
+
+
+def test_ports_of_ranks_are_none_that_a_connection_may_take() -> None:
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    endpoints = free_endpoints("127.0.0.1", 50)
+    ports = {int(endpoint.rpartition(":")[2]) for endpoint in endpoints}
+    assert len(ports) == 50
+    assert not ports & {*range(low, high + 1)}
