@@ -52,7 +52,7 @@ def stop_mesh(
             return most_s
         return min(most_s, max(0.0, began_s + within_s - time.monotonic()))
 
-    ended = False
+    ended, waits_until = False, began_s + _WRITES_S
     while True:
         with directory.lock() as pid_file:
             record = directory.read()
@@ -62,16 +62,16 @@ def stop_mesh(
                 if not keep_logs:
                     directory.delete()
                 return ended or bool(left)
-        if ended:  # the mesh was started again
-            return True
         if record is not None and record.keeper.runs:
+            if ended:  # the mesh was started again
+                return True
             _end_keeper(record, record.grace_s if within_s is None else within_s, say)
-            ended = True
-        elif time.monotonic() > began_s + _WRITES_S:
+            ended, waits_until = True, time.monotonic() + _WRITES_S
+        elif time.monotonic() > waits_until:
             raise ProcessFailed(
                 f"another process holds the lock of {directory.pid_file}: try again"
             )
-        else:
+        else:  # a killed process holds its lock until its last thread has ended
             time.sleep(_POLL_S)
 
 

@@ -318,6 +318,17 @@ def test_what_a_killed_keeper_has_left_is_ended(tmp_path: Path) -> None:
     assert not place.folder.exists()
 
 
+def test_a_lock_that_outlives_its_holder_is_waited_for(tmp_path: Path) -> None:
+    """Here a child has the file, too; a process with threads keeps it until the last one ends."""
+    place = place_of(tmp_path)
+    sleeper = 'import subprocess; subprocess.Popen(["sleep", "1"], pass_fds=[file.fileno()])'
+    keeper = keeper_of(place, f"{sleeper}\n{dedent(DOCILE)}")
+    put(place, state_of(tmp_path, identity(keeper)))
+    assert stop_mesh(place, WAIT_S, print)
+    assert keeper.wait(WAIT_S) is not None
+    assert not place.folder.exists()
+
+
 def test_an_urgent_end_waits_for_nothing(tmp_path: Path) -> None:
     place = place_of(tmp_path)
     keeper, left = keeper_of(place, STUBBORN, 60), start(python(STUBBORN, 60))
