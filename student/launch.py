@@ -164,10 +164,11 @@ def free_endpoints(host: str, count: int) -> tuple[str, ...]:
                 bare, 0, type=socket.SOCK_STREAM
             )[0]
             ports: list[int] = []
+            choices = _rank_ports()
             while len(ports) < count:
                 probe = held.enter_context(socket.socket(family, kind, protocol))
                 try:
-                    probe.bind((address[0], secrets.choice(_rank_ports()), *address[2:]))
+                    probe.bind((address[0], secrets.choice(choices), *address[2:]))
                 except OSError as error:
                     if error.errno != errno.EADDRINUSE:
                         raise

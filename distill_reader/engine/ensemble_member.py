@@ -174,9 +174,7 @@ class EnsembleMember:
     @property
     def moves_at_epoch(self) -> bool:
         """Whether the coordinator waits for the next epoch, to move this to another content."""
-        switch = self.core.contents.switch
-        is_announced = switch.held_since is None and bool(switch.advice.next_content_id)
-        return is_announced and self._coordinator_connected
+        return self._coordinator_connected and self.core.contents.moves_at_epoch
 
     @property
     def output_kinds(self) -> dict[str, str]:

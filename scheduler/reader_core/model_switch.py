@@ -287,6 +287,11 @@ class ModelSwitch:
         self._latest = self._followed = Assigned(())
         self._away_since: float | None = None
 
+    @property
+    def moves_at_epoch(self) -> bool:
+        """Whether the stream moves to an announced content when its next epoch begins."""
+        return self.switch.held_since is None and bool(self.switch.advice.next_content_id)
+
     def assigned(self, assigned: Assigned, now: float) -> tuple[Assigned, bool]:
         """Apply a new assignment; return the teachers to use, and whether to label again first."""
         self._latest = assigned

@@ -130,10 +130,8 @@ class Program:
 
     def _expect_gone(self) -> None:
         def gone() -> bool:
-            time.sleep(0.02)
-            return (
-                not self.processes and not self.processes
-            )  # one may be forked amid the first look
+            # Twice, as one may be forked amid the first look.
+            return not any(self.processes for _ in range(2))
 
         try:
             wait_until(gone, GONE_S)
