@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from ..coordinator.embedded import start_embedded
+from ..coordinator.job_queue import DesiredJobState, QueueBoard, QueuedJob, open_queue
 from ..coordinator.jobs import JobBoard, open_board
-from ..coordinator.queue import DesiredJobState, QueueBoard, QueuedJob, open_queue
 from ..mesh.cores import available_cores, children_on
 from ..mesh.jobs.job_run import progress_of
 from ..mesh.jobs.slots import divide_cores
@@ -267,7 +267,7 @@ def _service(setup: BenchmarkSetup, requests: int) -> ServiceTimes:
             log.info("with its slot back: p99 %.1f ms", quantile(kept, 0.99))
         finally:
             reserve.stop()
-        setup.queue.wish("c", DesiredJobState(stop=True))
+        setup.queue.set_desired_state("c", DesiredJobState(stop=True))
         _wait("the job ends", lambda: _job(setup, "c").progress.ended)
     return ServiceTimes(alone, beside, kept, yielded_s)
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from ..coordinator.queue.schema import is_name
+from ..coordinator.job_queue import is_name
 from ..runtime.errors import UsageError
 from ..scheduler.students.fingerprint import FIELDS
 from ..scheduler.students.saving import DEFAULT_KEEP, OVERHEAD

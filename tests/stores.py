@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from edl.coordinator.job_queue import QueueBoard, queue_key
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.jobs.schema import job_key
-from edl.coordinator.queue import QueueBoard
-from edl.coordinator.queue.schema import queue_key
 from edl.coordinator.registry import Kind, Registry
 from edl.coordinator.registry.schema import are_volatile, concerns_managers, service_keys
 from edl.coordinator.store import Store

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ...coordinator.embedded import start_embedded
-from ...coordinator.queue import DesiredJobState, QueueBoard, open_queue
+from ...coordinator.job_queue import DesiredJobState, QueueBoard, open_queue
 from ...mesh.jobs.spec import QueuedJobSpec
 from ...runtime.errors import ProcessFailed
 from ..report import BenchmarkReport, Goal
@@ -105,7 +105,7 @@ def replay(mode: Mode, jobs: int, every_s: float, after_s: float) -> PassResult:
         for job in found:
             if job.progress.ended:
                 raise ProcessFailed(f"{job.name} {job.progress.state}: {job.progress.reason}")
-            queue.wish(job.name, DesiredJobState(stop=True))
+            queue.set_desired_state(job.name, DesiredJobState(stop=True))
         return PassResult(
             sum(job.pending_s(now_ms) for job in found) / jobs,
             taken_s / (looked_s - began_s) / SLOTS,

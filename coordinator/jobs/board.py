@@ -289,7 +289,7 @@ class JobBoard:
         ]
         return sorted(reports, key=lambda report: report.rank)
 
-    def note(self, job: str, event: Facts) -> str:
+    def add_event(self, job: str, event: Facts) -> str:
         """Append to the job's timeline, which keeps the last events; returns the event's id."""
         entry = timeline_entry(job_key(job, "events"), event, EVENTS_KEPT, KEEP_S)
         return self.store.append(entry)

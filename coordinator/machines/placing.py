@@ -210,7 +210,7 @@ class Placer:
 
     def _note(self, events: Mapping[str, Sequence[LogEntry]]) -> None:
         for service, entries in events.items():
-            self._registry.note(service, entries)
+            self._registry.add_events(service, entries)
             for entry in entries:
                 log.info("%s %s %s: %s", service, entry.kind, entry.subject, entry.text)
 

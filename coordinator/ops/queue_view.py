@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..queue import JobProgress, QueueBoard, Runner
+from ..job_queue import JobProgress, QueueBoard, Runner
 
 #: Shown if there is no fleet.
 NOBODY: Final = "no agent runs jobs now: start one with 'edl agent jobs --slots N'"

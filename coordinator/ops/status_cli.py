@@ -121,7 +121,7 @@ def _jobs(url: str) -> Sequence[JobState]:
 
 def _queue(url: str, queue: str) -> QueueState | None:
     from ...runtime.errors import AccessError
-    from ..queue import open_queue
+    from ..job_queue import open_queue
     from .queue_view import read_queue
 
     with closing(open_queue(url, queue)) as board:

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Mapping
 from typing import Final
 
+from ..job_queue import ANY_QUEUE
 from ..jobs.schema import ANY_JOB, JOBS
 from ..machines.schema import MACHINES, ORDERS
-from ..queue.schema import ANY_QUEUE
 from ..store.redis_store import WRITE_CHECK
 from .schema import MANAGERS, SERVICES, check_service, lease_set
 

@@ -362,7 +362,7 @@ class Registry:
         found = self.store.log(service_keys(service).events, after, last=last)
         return [log_entry(one) for one in found]
 
-    def note(self, service: str, entries: Sequence[LogEntry]) -> None:
+    def add_events(self, service: str, entries: Sequence[LogEntry]) -> None:
         """Append to the log without a leadership."""
         if entries:
             appends = [self._append(service, entry) for entry in entries]

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Final
 
-from ...coordinator.queue.schema import is_name
+from ...coordinator.job_queue import is_name
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

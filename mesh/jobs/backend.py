@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ...coordinator.contexts import MeshContext
-from ...coordinator.queue import JobProgress, QueuedJob
+from ...coordinator.job_queue import JobProgress, QueuedJob
 from ...coordinator.store.facts import TimelineEntry
 from ...runtime.errors import UnavailableError, UsageError
 from .spec import QueuedJobSpec

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from ...coordinator.job_queue import JobProgress, QueuedJob
 from ...coordinator.jobs import JobBoard
-from ...coordinator.queue import JobProgress, QueuedJob
 from ...runtime.errors import EdlError
 from ...runtime.supervise import describe_exit
 from ...scheduler.elastic_values import ElasticJob, Target
@@ -121,7 +121,7 @@ class JobRun:
     @property
     def stopping(self) -> bool:
         """Whether all nodes should end, and no more be started."""
-        return self.replaced or self.job.wish.stop or self.endings.broken
+        return self.replaced or self.job.desired.stop or self.endings.broken
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -130,7 +130,7 @@ class JobRun:
             self.endings,
             self.spec.min_nodes,
             self.spec.max_nodes,
-            asked=self.job.wish.nodes,
+            asked=self.job.desired.nodes,
             nodes=len(self.nodes.staying),
         )
 
@@ -192,7 +192,7 @@ class JobRun:
             self._first_ms = now_ms
         state = state_of(
             self.endings,
-            stop=self.job.wish.stop,
+            stop=self.job.desired.stop,
             target=self.target,
             least=least,
             nodes=staying,
@@ -223,7 +223,7 @@ class JobRun:
                 )
                 return f"{again}{self._why_failed}"[:_REASON_CHARS]
         if self.stopping:
-            why = "it was asked to stop" if self.job.wish.stop else self._why_failed
+            why = "it was asked to stop" if self.job.desired.stop else self._why_failed
             return f"its nodes are leaving: {why}"[:_REASON_CHARS]
         if not self.endings.grows:
             return "a node has finished; waiting for the others"

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from ...coordinator.job_queue import Reservation
 from ...coordinator.jobs import JobBoard
-from ...coordinator.queue import Reservation
 from ...runtime.errors import ProcessFailed
 from ...runtime.supervise import stop_all
 from ...scheduler.elastic import decide

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
-from ...coordinator.ops.queue_view import NOBODY, is_lost
-from ...coordinator.queue import (
+from ...coordinator.job_queue import (
+    EVENTS_KEPT,
+    PIECES_KEPT,
     DesiredJobState,
     JobProgress,
     QueueBoard,
     QueuedJob,
     open_queue,
 )
-from ...coordinator.queue.schema import EVENTS_KEPT, PIECES_KEPT
+from ...coordinator.ops.queue_view import NOBODY, is_lost
 from ...coordinator.store.facts import TimelineEntry
 from ...runtime.errors import UsageError
 from .backend import Listing, not_ended
@@ -87,10 +88,12 @@ class QueueBackend:
         return next((one for one in self._board.jobs() if one.name == name), None)
 
     def scale(self, job: QueuedJob, nodes: int | None) -> bool:
-        return self._board.wish(job.name, replace(job.wish, nodes=nodes))
+        return self._board.set_desired_state(job.name, replace(job.desired, nodes=nodes))
 
     def stop(self, job: QueuedJob) -> bool:
-        return self._board.wish(job.name, DesiredJobState(job.wish.nodes, stop=True))
+        return self._board.set_desired_state(
+            job.name, DesiredJobState(job.desired.nodes, stop=True)
+        )
 
     def stop_note(self) -> str:
         return "" if self._board.runner() is not None else ", once a runner is up; none is now"
@@ -106,7 +109,7 @@ class QueueBackend:
         while True:
             # Check for the end before reading, so that no lines are missed.
             is_last = not follow or self.ended(job) is not None
-            while pieces := self._board.lines(job.name, since, PIECES_KEPT):
+            while pieces := self._board.read_log(job.name, since, PIECES_KEPT):
                 since = pieces[-1].entry_id
                 for piece in pieces:
                     yield from map(str, piece.body.get("lines", ()))

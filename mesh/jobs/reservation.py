@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ...coordinator.queue import QueueBoard
+from ...coordinator.job_queue import QueueBoard
 from ...runtime.errors import EdlError, UsageError
 from ...runtime.lifecycle import Stop
 

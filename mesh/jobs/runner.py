@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ...coordinator.job_queue import QueueBoard, QueuedJob, Reservation
 from ...coordinator.jobs import JobBoard
-from ...coordinator.queue import QueueBoard, QueuedJob, Reservation
 from ...coordinator.store.facts import Facts
 from ...coordinator.store.records import Leads
 from ...runtime.errors import EdlError, LeaseSuperseded, UsageError
@@ -115,7 +115,7 @@ class JobRunner:
         return True
 
     def _take_queue(self, facts: Facts) -> Leads | None:
-        return self._queue.take(self._config.runner_id, facts, self._config.ttl_s)
+        return self._queue.lead(self._config.runner_id, facts, self._config.ttl_s)
 
     def _sync(self, now_s: float) -> None:
         """Send a heartbeat and read the queue, unless Redis does not answer."""
@@ -187,7 +187,7 @@ class JobRunner:
         for run in lost:
             log.warning("the queue has lost job %s: it is submitted again", run.name)
             self._queue.submit(run.name, run.job.spec)
-            self._queue.wish(run.name, run.job.wish)
+            self._queue.set_desired_state(run.name, run.job.desired)
             run.reported = None
 
     def _add(self, job: QueuedJob) -> None:
@@ -225,10 +225,10 @@ class JobRunner:
             return
         progress = run.progress(now_ms)
         if (with_lines or progress.ended) and (lines := run.nodes.take_lines(_LINES)):
-            self._queue.log(self._fence, run.name, lines)
+            self._queue.append_log(self._fence, run.name, lines)
         if progress == run.reported:
             return
-        if not self._queue.tell(self._fence, run.name, run.job.number, progress):
+        if not self._queue.write_progress(self._fence, run.name, run.job.number, progress):
             return  # another runner leads, or Redis has lost the job: the next sync handles both
         if run.reported is None or run.reported.state != progress.state:
             self._log(run, f"{progress.state}: {progress.reason}")
@@ -242,7 +242,7 @@ class JobRunner:
 
     def _note(self, kind: str, **more: Any) -> None:
         try:
-            self._queue.note({"kind": kind, **more})
+            self._queue.add_event({"kind": kind, **more})
         except EdlError as error:
             log.debug("not noted in the timeline, %s: %s", error, more)
 

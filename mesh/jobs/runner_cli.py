@@ -88,8 +88,8 @@ def jobs(
     """
     from contextlib import closing
 
+    from ...coordinator.job_queue import open_queue
     from ...coordinator.jobs import open_board
-    from ...coordinator.queue import open_queue
     from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
     from ...runtime.logs import configure_logging
     from ..cores import available_cores

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...coordinator.queue import Reservation
+from ...coordinator.job_queue import Reservation
 from ...runtime.errors import UsageError
 from ...scheduler.elastic_values import ElasticConfig
 

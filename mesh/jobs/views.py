@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...coordinator.job_queue import QueuedJob, Reservation, Runner
 from ...coordinator.ops.queue_view import NOBODY
-from ...coordinator.queue import QueuedJob, Reservation, Runner
 from ...coordinator.store.facts import TimelineEntry
 from .spec import QueuedJobSpec
 
@@ -37,7 +37,7 @@ def table(listing: Listing) -> Table:
     for job in listing.jobs:
         progress, (state, reason) = job.progress, _state(job, listing)
         color = _COLORS.get(state, "default")
-        asked = "" if job.wish.nodes is None else f" (asked {job.wish.nodes})"
+        asked = "" if job.desired.nodes is None else f" (asked {job.desired.nodes})"
         found.add_row(
             job.name,
             f"[{color}]{state}",
@@ -89,8 +89,8 @@ def to_json(listing: Listing) -> dict[str, Any]:
                 "name": job.name,
                 "number": job.number,
                 "spec": dict(job.spec),
-                "asked_nodes": job.wish.nodes,
-                "asked_to_stop": job.wish.stop,
+                "asked_nodes": job.desired.nodes,
+                "asked_to_stop": job.desired.stop,
                 "submitted_ms": job.submitted_ms,
                 "pending_s": round(job.pending_s(listing.now_ms), 3),
                 **job.progress.to_json(),

@@ -250,7 +250,7 @@ def reserve(
     """
     from contextlib import closing
 
-    from ...coordinator.queue import open_queue
+    from ...coordinator.job_queue import open_queue
     from ...runtime.lifecycle import stop_on_signals
     from ..jobs.reservation import hold_slots
 

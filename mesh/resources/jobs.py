@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from ...coordinator.queue import QueuedJob
+from ...coordinator.job_queue import QueuedJob
 from ...coordinator.store.facts import TimelineEntry
 from ...runtime.errors import UsageError
 from ..jobs import views

@@ -236,7 +236,7 @@ class RendezvousSession:
         with self._lock:
             events, self._events = self._events, []
         for event in events:
-            self._board.note(self._job, event)
+            self._board.add_event(self._job, event)
 
     def _send_reports(self) -> None:
         with self._lock:
@@ -450,7 +450,7 @@ class RendezvousLeader:
             self._say(orders)
 
     def _note(self, kind: str, generation: int, **more: Any) -> None:
-        self._board.note(self._job, {"kind": kind, "generation": generation, **more})
+        self._board.add_event(self._job, {"kind": kind, "generation": generation, **more})
 
 
 def _as_written(generation: Generation) -> World:

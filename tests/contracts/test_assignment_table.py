@@ -226,8 +226,8 @@ def test_what_happens_to_machines_stands_in_the_log_of_the_service(registries: R
         LogEntry("placed", "m", "why"), LogEntry("failed", "m", "é"),
         LogEntry("released", "m", "", ("a",), ("b",)),
     ]  # fmt: skip
-    registries.one.note("resnet", entries[:2])
-    registries.another.note("resnet", entries[2:])
+    registries.one.add_events("resnet", entries[:2])
+    registries.another.add_events("resnet", entries[2:])
     noted = [replace(one, id="", time_ms=0) for one in registries.another.events("resnet")]
     assert noted == entries
     assert registries.one.events("another") == []

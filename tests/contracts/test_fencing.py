@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from edl.coordinator.job_queue import JobProgress, QueueBoard
 from edl.coordinator.jobs import JobBoard, open_board
 from edl.coordinator.machines import Deployment, MachineBoard, MachineOrder
 from edl.coordinator.machines.board import fence_of
-from edl.coordinator.queue import JobProgress, QueueBoard
 from edl.coordinator.registry import LogEntry, Plan, Registry, Row
 from edl.coordinator.store import Store
 from edl.coordinator.store.records import (
@@ -66,7 +66,7 @@ def lead_placement(store: Store, holder: str, ttl_s: float) -> Leads | None:
 
 
 def lead_queue(store: Store, holder: str, ttl_s: float) -> Leads | None:
-    return QueueBoard(store).take(holder, {}, ttl_s)
+    return QueueBoard(store).lead(holder, {}, ttl_s)
 
 
 def withdraw(store: Store) -> None:
@@ -100,12 +100,14 @@ WRITES = {
     ),
     "progress": LeaderWrite(
         lead_queue,
-        lambda store, fence: QueueBoard(store).tell(fence, "a", 1, JobProgress("running")),
+        lambda store, fence: QueueBoard(store).write_progress(
+            fence, "a", 1, JobProgress("running")
+        ),
         lambda store: QueueBoard(store).submit("a", {}),
     ),
     "output": LeaderWrite(
         lead_queue,
-        lambda store, fence: QueueBoard(store).log(fence, "a", ["a line"]),
+        lambda store, fence: QueueBoard(store).append_log(fence, "a", ["a line"]),
         lambda store: QueueBoard(store).submit("a", {}),
     ),
 }

@@ -14,7 +14,7 @@ from redis import Redis
 
 from edl.cli import command_line
 from edl.coordinator.contexts import ContextFile, Contexts, MeshContext
-from edl.coordinator.queue import JobProgress, QueueBoard
+from edl.coordinator.job_queue import JobProgress, QueueBoard
 from edl.coordinator.store.redis_store import RedisStore
 from edl.mesh.jobs.backend import JobLocation
 from edl.mesh.kubernetes import resources
@@ -33,7 +33,7 @@ class Fleet:
     def __init__(self, url: str) -> None:
         self.options = ("--redis", url)
         self.board = QueueBoard(RedisStore(url, timeout_s=DEADLINE_S))
-        fence = self.board.take("r", {"host": "here", "slots": 4}, 60.0)
+        fence = self.board.lead("r", {"host": "here", "slots": 4}, 60.0)
         assert fence is not None
         self.fence = fence
 
@@ -42,13 +42,13 @@ class Fleet:
 
     def becomes(self, name: str, progress: JobProgress) -> None:
         job = next(one for one in self.board.jobs() if one.name == name)
-        assert self.board.tell(self.fence, name, job.number, progress)
+        assert self.board.write_progress(self.fence, name, job.number, progress)
 
     def prints(self, name: str, node: int, *lines: str) -> None:
-        assert self.board.log(self.fence, name, [f"node {node} | {line}" for line in lines])
+        assert self.board.append_log(self.fence, name, [f"node {node} | {line}" for line in lines])
 
     def happens(self, name: str, what: str) -> None:
-        self.board.note({"kind": "job", "job": name, "what": what})
+        self.board.add_event({"kind": "job", "job": name, "what": what})
 
 
 class OnCluster:

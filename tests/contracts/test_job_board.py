@@ -162,7 +162,7 @@ def test_reports_are_those_of_the_current_ranks(boards: Boards) -> None:
 
 def test_events_are_read_after_an_id(boards: Boards) -> None:
     assert boards.one.events(JOB) == []
-    ids = [boards.one.note(JOB, {"number": number}) for number in range(5)]
+    ids = [boards.one.add_event(JOB, {"number": number}) for number in range(5)]
     assert [event.body["number"] for event in boards.another.events(JOB)] == [0, 1, 2, 3, 4]
     assert [event.entry_id for event in boards.another.events(JOB, count=2)] == ids[:2]
     assert [event.body["number"] for event in boards.another.events(JOB, ids[1], 2)] == [2, 3]
@@ -174,7 +174,7 @@ def test_events_are_read_after_an_id(boards: Boards) -> None:
 @pytest.mark.system  # thousands of calls
 def test_latest_events_are_kept(boards: Boards) -> None:
     for number in range(EVENTS_KEPT + 5):
-        boards.one.note(JOB, {"number": number})
+        boards.one.add_event(JOB, {"number": number})
     kept = boards.one.events(JOB, count=2 * EVENTS_KEPT)
     assert [event.body["number"] for event in kept] == list(range(5, EVENTS_KEPT + 5))
 
@@ -235,7 +235,7 @@ def test_what_is_no_json_is_refused(boards: Boards) -> None:
     with pytest.raises(UsageError, match="JSON"):
         boards.one.join(JOB, "a", {"what": object()}, 1.0)
     with pytest.raises(UsageError, match="more than 1 MiB"):
-        boards.one.note(JOB, {"text": "x" * (2 << 20)})
+        boards.one.add_event(JOB, {"text": "x" * (2 << 20)})
     for ttl_s in (0.0, -1.0, float("nan"), 1e9):
         with pytest.raises(UsageError, match="time to live"):
             boards.one.join(JOB, "a", {}, ttl_s)
@@ -248,7 +248,7 @@ def test_every_key_expires_and_lies_in_one_slot(redis: Redis, private_valkey_url
         board.lease(JOB, 1, 0, 0)
         board.lease(JOB, 1, 0, 1)
         board.report(JOB, 1, 0, {})
-        board.note(JOB, {})
+        board.add_event(JOB, {})
         assert board.finish(JOB, of_job(board, JOB, "a"), 1, {})
         names: Any = redis.keys("*")
         assert len(names) == 10  # all of keys.py

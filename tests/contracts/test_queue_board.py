@@ -7,8 +7,16 @@ from contextlib import closing
 import pytest
 from redis import Redis
 
-from edl.coordinator.queue import DesiredJobState, JobProgress, QueueBoard, open_queue
-from edl.coordinator.queue.schema import ENDED_KEPT, EVENTS_KEPT, KEEP_S, PIECES_KEPT
+from edl.coordinator.job_queue import (
+    ENDED_KEPT,
+    EVENTS_KEPT,
+    KEEP_S,
+    PIECES_KEPT,
+    DesiredJobState,
+    JobProgress,
+    QueueBoard,
+    open_queue,
+)
 from edl.coordinator.store.redis_store import RedisStore
 from edl.runtime.errors import RegistryUnavailable, UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds
@@ -33,7 +41,7 @@ def test_jobs_stand_in_the_order_of_their_submission(queues: Queues) -> None:
     jobs = queues.another.jobs()
     assert [job.name for job in jobs] == [job.spec["n"] for job in jobs] == ["b", "a", "c"]
     assert [job.number for job in jobs] == numbers
-    assert all((job.progress.state, job.wish) == ("creating", DesiredJobState()) for job in jobs)
+    assert all((job.progress.state, job.desired) == ("creating", DesiredJobState()) for job in jobs)
     assert 0 <= queues.one.time_ms() - jobs[0].submitted_ms < 5000
 
 
@@ -41,77 +49,81 @@ def test_a_name_and_its_wishes_are_kept_until_its_job_has_ended(queues: Queues) 
     number = queues.one.submit("a", {"n": 1})
     assert number
     assert queues.another.submit("a", {"n": 2}) is None
-    assert queues.one.take("r", {}, LONG_S)
-    assert queues.one.log(of_queue(queues.one, "r"), "a", ["one"])
+    assert queues.one.lead("r", {}, LONG_S)
+    assert queues.one.append_log(of_queue(queues.one, "r"), "a", ["one"])
     for wish in (DesiredJobState(nodes=3), DesiredJobState(nodes=3, stop=True)):
-        assert queues.another.wish("a", wish)
-        assert queues.one.jobs()[0].wish == wish
-    assert not queues.one.wish("another", DesiredJobState(stop=True))
-    assert queues.one.tell(
+        assert queues.another.set_desired_state("a", wish)
+        assert queues.one.jobs()[0].desired == wish
+    assert not queues.one.set_desired_state("another", DesiredJobState(stop=True))
+    assert queues.one.write_progress(
         of_queue(queues.one, "r"), "a", number, JobProgress("failed", reason="it broke")
     )
-    assert not queues.one.wish("a", DesiredJobState(stop=True)), (
+    assert not queues.one.set_desired_state("a", DesiredJobState(stop=True)), (
         "one that has ended is asked nothing"
     )
     again = queues.another.submit("a", {"n": 3})
     assert again == number + 1
     (job,) = queues.one.jobs()
-    assert (job.spec, job.wish, job.progress) == ({"n": 3}, DesiredJobState(), JobProgress())
-    assert queues.one.lines("a") == []
+    assert (job.spec, job.desired, job.progress) == ({"n": 3}, DesiredJobState(), JobProgress())
+    assert queues.one.read_log("a") == []
 
 
 def test_one_runner_has_the_queue_until_its_time_is_over_or_it_resigns(queues: Queues) -> None:
     assert queues.one.runner() is None
-    assert queues.one.take("r1", {"slots": 2}, LONG_S)
-    assert queues.one.take("r1", {"slots": 3}, LONG_S)
-    assert not queues.another.take("r2", {}, LONG_S)
+    assert queues.one.lead("r1", {"slots": 2}, LONG_S)
+    assert queues.one.lead("r1", {"slots": 3}, LONG_S)
+    assert not queues.another.lead("r2", {}, LONG_S)
     runner = queues.another.runner()
     assert runner is not None
     assert (runner.runner_id, runner.facts) == ("r1", {"slots": 3})
     assert 0 < runner.expires_in_s <= LONG_S
     queues.another.resign("r2")
-    assert not queues.another.take("r2", {}, LONG_S)
-    assert queues.one.take("r1", {}, SHORT_S)
+    assert not queues.another.lead("r2", {}, LONG_S)
+    assert queues.one.lead("r1", {}, SHORT_S)
     queues.pass_s(SHORT_S + 0.01)
     assert queues.one.runner() is None
-    assert queues.another.take("r2", {}, LONG_S)
-    assert not queues.one.take("r1", {}, LONG_S)
+    assert queues.another.lead("r2", {}, LONG_S)
+    assert not queues.one.lead("r1", {}, LONG_S)
     queues.another.resign("r2")
-    assert queues.one.take("r1", {}, LONG_S)
+    assert queues.one.lead("r1", {}, LONG_S)
 
 
 def test_only_the_runner_says_how_a_job_does_and_only_of_the_one_it_means(queues: Queues) -> None:
     number = queues.one.submit("a", {}) or 0
     progress = JobProgress("running", 2, 1, "one is starting", 17, failures=1, slots=(0, 3))
-    assert not queues.one.tell(of_queue(queues.one, "r"), "a", number, progress), (
+    assert not queues.one.write_progress(of_queue(queues.one, "r"), "a", number, progress), (
         "nobody has the queue"
     )
-    assert not queues.one.log(of_queue(queues.one, "r"), "a", ["no"])
-    assert queues.one.take("r", {}, LONG_S)
-    assert queues.one.tell(of_queue(queues.one, "r"), "a", number, progress)
+    assert not queues.one.append_log(of_queue(queues.one, "r"), "a", ["no"])
+    assert queues.one.lead("r", {}, LONG_S)
+    assert queues.one.write_progress(of_queue(queues.one, "r"), "a", number, progress)
     assert queues.another.jobs()[0].progress == progress
-    assert not queues.one.tell(of_queue(queues.one, "r"), "a", number + 1, JobProgress())
-    assert not queues.one.tell(of_queue(queues.one, "r"), "b", number, JobProgress())
-    assert not queues.another.tell(of_queue(queues.another, "q"), "a", number, JobProgress())
-    assert not queues.another.log(of_queue(queues.another, "q"), "a", ["no"])
-    assert not queues.one.log(of_queue(queues.one, "r"), "b", ["no"])
-    assert queues.one.take("r", {}, SHORT_S)
+    assert not queues.one.write_progress(of_queue(queues.one, "r"), "a", number + 1, JobProgress())
+    assert not queues.one.write_progress(of_queue(queues.one, "r"), "b", number, JobProgress())
+    assert not queues.another.write_progress(
+        of_queue(queues.another, "q"), "a", number, JobProgress()
+    )
+    assert not queues.another.append_log(of_queue(queues.another, "q"), "a", ["no"])
+    assert not queues.one.append_log(of_queue(queues.one, "r"), "b", ["no"])
+    assert queues.one.lead("r", {}, SHORT_S)
     queues.pass_s(SHORT_S + 0.01)
-    assert not queues.one.tell(of_queue(queues.one, "r"), "a", number, JobProgress())
+    assert not queues.one.write_progress(of_queue(queues.one, "r"), "a", number, JobProgress())
     assert queues.another.jobs()[0].progress == progress
 
 
 def test_of_ended_jobs_the_last_are_kept(queues: Queues) -> None:
-    queues.one.take("r", {}, 600.0)
+    queues.one.lead("r", {}, 600.0)
     queues.one.submit("goes-on", {})
     for n in range(ENDED_KEPT + 3):
         number = queues.one.submit(f"j{n}", {}) or 0
-        assert queues.one.tell(of_queue(queues.one, "r"), f"j{n}", number, JobProgress("succeeded"))
-    assert queues.one.log(of_queue(queues.one, "r"), "j3", ["still there"])
+        assert queues.one.write_progress(
+            of_queue(queues.one, "r"), f"j{n}", number, JobProgress("succeeded")
+        )
+    assert queues.one.append_log(of_queue(queues.one, "r"), "j3", ["still there"])
     queues.one.submit("last", {})
     names = [job.name for job in queues.one.jobs()]
     assert (names[:2], names[-1], len(names)) == (["goes-on", "j3"], "last", ENDED_KEPT + 2)
-    assert len(queues.one.lines("j3")) == 1
+    assert len(queues.one.read_log("j3")) == 1
 
 
 def test_a_reservation_lives_as_long_as_it_is_prolonged(queues: Queues) -> None:
@@ -139,32 +151,32 @@ def test_a_reservation_lives_as_long_as_it_is_prolonged(queues: Queues) -> None:
 
 def test_logs_and_events_are_read_after_an_id(queues: Queues) -> None:
     queues.one.submit("a", {})
-    queues.one.take("r", {}, 600.0)
+    queues.one.lead("r", {}, 600.0)
     for n in range(5):
-        assert queues.one.log(of_queue(queues.one, "r"), "a", [f"line {n}", "é"])
-        queues.one.note({"kind": "k", "n": n})
-    pieces = queues.another.lines("a", count=2)
+        assert queues.one.append_log(of_queue(queues.one, "r"), "a", [f"line {n}", "é"])
+        queues.one.add_event({"kind": "k", "n": n})
+    pieces = queues.another.read_log("a", count=2)
     assert [piece.body["lines"][0] for piece in pieces] == ["line 0", "line 1"]
-    rest = queues.another.lines("a", pieces[-1].entry_id)
+    rest = queues.another.read_log("a", pieces[-1].entry_id)
     assert [piece.body["lines"][0] for piece in rest] == ["line 2", "line 3", "line 4"]
     events = queues.another.events(count=4)
     assert [event.body["n"] for event in events] == [0, 1, 2, 3]
     assert [event.body["n"] for event in queues.one.events(events[-1].entry_id)] == [4]
-    assert queues.one.lines("nobody") == []
+    assert queues.one.read_log("nobody") == []
     with pytest.raises(UsageError, match="id of an event"):
-        queues.one.lines("a", "yesterday")
+        queues.one.read_log("a", "yesterday")
 
 
 @pytest.mark.system  # thousands of calls
 def test_what_is_kept_is_bounded(queues: Queues) -> None:
     queues.one.submit("a", {})
-    queues.one.take("r", {}, 600.0)
+    queues.one.lead("r", {}, 600.0)
     for n in range(PIECES_KEPT + 5):
-        queues.one.log(of_queue(queues.one, "r"), "a", [str(n)])
+        queues.one.append_log(of_queue(queues.one, "r"), "a", [str(n)])
     assert EVENTS_KEPT == PIECES_KEPT
     for n in range(EVENTS_KEPT + 5):
-        queues.one.note({"n": n})
-    pieces = queues.one.lines("a", count=2 * PIECES_KEPT)
+        queues.one.add_event({"n": n})
+    pieces = queues.one.read_log("a", count=2 * PIECES_KEPT)
     assert [pieces[0].body["lines"], len(pieces)] == [["5"], PIECES_KEPT]
     events = queues.one.events(count=2 * EVENTS_KEPT)
     assert [events[0].body["n"], len(events)] == [5, EVENTS_KEPT]
@@ -174,11 +186,11 @@ def test_what_is_kept_is_bounded(queues: Queues) -> None:
 def test_a_name_that_cannot_stand_in_a_key_is_refused(queues: Queues, name: str) -> None:
     for call in (
         lambda: queues.one.submit(name, {}),
-        lambda: queues.one.wish(name, DesiredJobState()),
+        lambda: queues.one.set_desired_state(name, DesiredJobState()),
         lambda: queues.one.reserve(name, 1, 1.0),
         lambda: queues.one.unreserve(name),
-        lambda: queues.one.take(name, {}, 1.0),
-        lambda: queues.one.lines(name),
+        lambda: queues.one.lead(name, {}, 1.0),
+        lambda: queues.one.read_log(name),
     ):
         with pytest.raises(UsageError, match="begin with a letter or digit"):
             call()
@@ -199,12 +211,12 @@ def test_what_strangers_wrote_is_passed_over(redis: Redis, private_valkey_url: s
 def test_each_key_of_a_queue_has_an_expiry(redis: Redis, private_valkey_url: str) -> None:
     with closing(in_redis(private_valkey_url, "other")) as queue:
         number = queue.submit("a", {}) or 0
-        assert queue.take("r", {}, LONG_S)
-        assert queue.wish("a", DesiredJobState(nodes=1))
+        assert queue.lead("r", {}, LONG_S)
+        assert queue.set_desired_state("a", DesiredJobState(nodes=1))
         fence = of_queue(queue, "r", "other")
-        assert queue.tell(fence, "a", number, JobProgress("running"))
-        assert queue.log(fence, "a", ["x"])
-        queue.note({})
+        assert queue.write_progress(fence, "a", number, JobProgress("running"))
+        assert queue.append_log(fence, "a", ["x"])
+        queue.add_event({})
         queue.reserve("web", 1, 1.0)
         found = set(redis.keys("*"))
         names = (
@@ -216,7 +228,7 @@ def test_each_key_of_a_queue_has_an_expiry(redis: Redis, private_valkey_url: str
 
 
 def test_a_queue_is_opened_by_its_url() -> None:
-    away = open_queue("redis://127.0.0.1:1", timeout_s=0.2)
+    away = open_queue("redis://127.0.0.1:1")
     with pytest.raises(RegistryUnavailable, match="does not answer"):
         away.jobs()
     away.close()

@@ -21,7 +21,8 @@ from edl.benchmarks.paced import FOR_EVER, Repeated, batch
 from edl.benchmarks.paced import ROWS as PACED_ROWS
 from edl.benchmarks.paced.teachers import CHEAP, paced
 from edl.coordinator import connect
-from edl.coordinator.queue import QueueBoard, QueuedJob, open_queue
+from edl.coordinator.job_queue import QueueBoard, QueuedJob
+from edl.coordinator.store import open_store
 from edl.distill_reader import DistilReader
 from edl.runtime.errors import UsageError
 from edl.runtime.interrupts import EXIT_INTERRUPTED
@@ -69,7 +70,7 @@ class World:
         wait_until(there, within_s)
 
     def printed(self, name: str) -> list[str]:
-        return [line for piece in self.board.lines(name) for line in piece.body["lines"]]
+        return [line for piece in self.board.read_log(name) for line in piece.body["lines"]]
 
     @contextmanager
     def reserved(self, slots: int) -> Iterator[re.Match[str]]:
@@ -96,7 +97,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     """A queue in a Redis of its own; all runners end with the test."""
     with redis_server() as (_, port):
         url = f"redis://127.0.0.1:{port}"
-        world = World(url, open_queue(url, timeout_s=DEADLINE_S), tmp_path)
+        world = World(url, QueueBoard(open_store(url, DEADLINE_S)), tmp_path)
         try:
             yield world
         finally:

@@ -21,12 +21,11 @@ from redis.exceptions import NoPermissionError
 
 from edl.coordinator import Heartbeat
 from edl.coordinator.calling.discovery import live_managers
+from edl.coordinator.job_queue import DesiredJobState, JobProgress, QueueBoard, queue_key
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.machines import Deployment, MachineBoard, MachineOrder, Report
 from edl.coordinator.machines.board import fence_of
 from edl.coordinator.machines.schema import MACHINES
-from edl.coordinator.queue import DesiredJobState, JobProgress, QueueBoard
-from edl.coordinator.queue.schema import queue_key
 from edl.coordinator.registry import LogEntry, Plan, Registry, Row, acl, connect
 from edl.coordinator.registry.schema import SERVICES, service_keys
 from edl.coordinator.store.records import Leads, MemberBeat
@@ -129,7 +128,7 @@ def test_a_node_of_a_training_keeps_its_board_and_finds_managers(users: Users) -
     assert board.lease("j", 1, 0, 0) == (0, 2)
     assert board.done("j", 1, 0, 0, 0, 2)
     assert board.report("j", 1, 0, {})
-    board.note("j", {})
+    board.add_event("j", {})
     for reader in (board, JobBoard(RedisStore(users.url("edl-manager")))):
         assert reader.jobs() == ["j"]
         assert len(reader.nodes("j")) == len(reader.reports("j")) == len(reader.events("j")) == 1
@@ -148,13 +147,13 @@ def test_a_fleet_keeps_queues_and_the_boards_of_trainings(users: Users) -> None:
     )
     for number in (1, 2):
         assert queue.submit("a", {}) == number
-        assert queue.take("r", {}, 30.0)
-        assert queue.wish("a", DesiredJobState(nodes=1))
-        assert queue.log(of_queue(queue, "r"), "a", ["x"])
-        assert queue.tell(of_queue(queue, "r"), "a", number, JobProgress("failed"))
-    queue.note({})
+        assert queue.lead("r", {}, 30.0)
+        assert queue.set_desired_state("a", DesiredJobState(nodes=1))
+        assert queue.append_log(of_queue(queue, "r"), "a", ["x"])
+        assert queue.write_progress(of_queue(queue, "r"), "a", number, JobProgress("failed"))
+    queue.add_event({})
     queue.reserve("web", 1, 30.0)
-    assert len(queue.jobs()) == len(queue.lines("a")) == len(queue.events()) == 1
+    assert len(queue.jobs()) == len(queue.read_log("a")) == len(queue.events()) == 1
     assert len(queue.reservations()) == 1
     assert queue.runner() is not None
     queue.unreserve("web")
@@ -194,14 +193,14 @@ def test_an_agent_keeps_its_machine_reads_its_order_and_serves_any_service(users
         lambda: agent.lead("evil", 30.0),
         lambda: agent.order(fence, {"m": None}),
         lambda: agent.forget(fence, "s"),
-        lambda: users.agent.note("s", [LogEntry("a", "b", "c")]),
+        lambda: users.agent.add_events("s", [LogEntry("a", "b", "c")]),
         lambda: users.agent.events("s"),
     ]  # fmt: skip
     for deed in forbidden:
         with pytest.raises(Forbidden):
             deed()
     agent.leave("m", 1)
-    users.manager.note("s", [LogEntry("a", "b", "c")])
+    users.manager.add_events("s", [LogEntry("a", "b", "c")])
     assert manager.deploy(deployment.withdrawal, *manager.deployments())
     assert manager.forget(fence, "s")
     manager.resign("x#1")

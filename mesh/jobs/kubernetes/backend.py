@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ....coordinator.queue import JobProgress, QueuedJob
+from ....coordinator.job_queue import JobProgress, QueuedJob
 from ....coordinator.store.facts import TimelineEntry
 from ....runtime.errors import (
     KubernetesUnavailable,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ....coordinator.queue import DesiredJobState, JobProgress, QueuedJob
+from ....coordinator.job_queue import DesiredJobState, JobProgress, QueuedJob
 from ....coordinator.store.facts import TimelineEntry
 from ....runtime.errors import UsageError
 from ...kubernetes.resources import Object, seconds_of

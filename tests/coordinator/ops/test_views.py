@@ -8,10 +8,10 @@ from typing import Any, get_args
 import pytest
 
 from edl.cli import command_line
+from edl.coordinator.job_queue import JobProgress, QueueBoard
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.ops import jobs_view, queue_view, service_view, text_output
 from edl.coordinator.ops.status_view import render, to_json, volume_bar
-from edl.coordinator.queue import JobProgress, QueueBoard
 from edl.coordinator.registry.schema import LogEntry
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
@@ -61,7 +61,7 @@ def test_what_others_wrote_steers_no_terminal_and_a_pipe_has_a_hundred_columns(
     mesh.services[0].teachers[0].teacher_id = mesh.services[0].leader = evil
     with served() as manager:
         manager.manager.mesh = mesh
-        manager.registry.note("digits", [LogEntry("lost", evil, evil)])
+        manager.registry.add_events("digits", [LogEntry("lost", evil, evil)])
         for words in ("events", "status --service digits", "describe service digits"):
             command, *more = words.split()
             told = run(command_line(command), command, *more, "--redis", manager.url).output
@@ -200,11 +200,13 @@ def test_a_service_has_a_line_and_its_details(fields: dict[str, Any], shown: str
 
 def queue_of(*states: ElasticJobState) -> QueueBoard:
     board = QueueBoard(MemoryStore())
-    assert board.take("r", {"host": "h1", "slots": 4, "taken": [0, 2]}, 60.0)
+    assert board.lead("r", {"host": "h1", "slots": 4, "taken": [0, 2]}, 60.0)
     for number, state in enumerate(states):
         submitted = board.submit(f"j{number}", {})
         assert submitted
-        assert board.tell(of_queue(board, "r"), f"j{number}", submitted, JobProgress(state))
+        assert board.write_progress(
+            of_queue(board, "r"), f"j{number}", submitted, JobProgress(state)
+        )
     return board
 
 
@@ -238,8 +240,8 @@ def trainings() -> JobBoard:
     board.publish("digits", of_job(board, "digits", "a"), 1, {})
     for number, ranks, why in ((1, 2, "reason 1"), (2, 3, "ValueError: [x] is no [/y]")):
         told = {"generation": number, "ranks": ranks, "nodes": ["a", "b"], "restored": 9 * number}
-        board.note("digits", {"kind": "generation", "why": why, **told})
-        board.note("digits", {"kind": "stepping", "generation": number, "after_s": 5.5})
+        board.add_event("digits", {"kind": "generation", "why": why, **told})
+        board.add_event("digits", {"kind": "stepping", "generation": number, "after_s": 5.5})
     for rank, row_s in enumerate((0.001, 0.004, 0.001)):
         facts = {"node": "a", "step": 40 + rank, "steps": 90, "row_s": [row_s] * 5, "step_s": 0.01}
         board.report("digits", 1, rank, facts)

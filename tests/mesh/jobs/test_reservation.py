@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import pytest
 
-from edl.coordinator.queue import QueueBoard
+from edl.coordinator.job_queue import QueueBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.mesh.jobs.reservation import hold_slots
 from edl.runtime.errors import RegistryUnavailable
@@ -18,7 +18,7 @@ def away(*_: object) -> NoReturn:
 
 
 def reserve(queue: QueueBoard, stop: Stop) -> list[str]:
-    assert queue.take("r-1", {"slots": 2}, 60.0)
+    assert queue.lead("r-1", {"slots": 2}, 60.0)
     said: list[str] = []
     hold_slots(queue, "web", 1, None, stop, said.append)
     return said

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from edl.coordinator.job_queue import DesiredJobState, JobProgress, QueueBoard, QueuedJob, queue_key
 from edl.coordinator.jobs import JobBoard
-from edl.coordinator.queue import DesiredJobState, JobProgress, QueueBoard, QueuedJob
-from edl.coordinator.queue.schema import queue_key
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.coordinator.store.records import Leads, Put
 from edl.mesh.jobs.queue_backend import QueueBackend
@@ -78,19 +77,19 @@ def test_jobs_that_the_queue_has_lost_are_submitted_again_and_go_on(tmp_path: Pa
     queue = QueueBoard(MemoryStore())
     waiting = ("z", "y", "x", "w")
     submit(queue, tmp_path, "a", WORKS, max_nodes=2)
-    queue.wish("a", DesiredJobState(nodes=1))
+    queue.set_desired_state("a", DesiredJobState(nodes=1))
     for name in waiting:
         submit(queue, tmp_path, name, WORKS, min_nodes=3, max_nodes=3)
     with running(queue, tmp_path):
         reaches(queue, "a", "running")
-        wait_until(lambda: bool(queue.lines("a")))
+        wait_until(lambda: bool(queue.read_log("a")))
         wait_until(lambda: "3" in job(queue, "w").progress.reason)
         lose(queue)
         wait_until(lambda: any(one.progress.state == "running" for one in queue.jobs()))
         assert job(queue, "a").spec["command"] == WORKS
-        assert job(queue, "a").wish == DesiredJobState(nodes=1)
+        assert job(queue, "a").desired == DesiredJobState(nodes=1)
         assert [one.name for one in queue.jobs()] == ["a", *waiting]
-        queue.wish("a", DesiredJobState(stop=True))
+        queue.set_desired_state("a", DesiredJobState(stop=True))
         reaches(queue, "a", "stopped")
     assert outputs(tmp_path) == ["up\n"], "the node that ran went on"
 
@@ -104,11 +103,11 @@ def test_a_newer_job_of_the_name_begins_when_the_nodes_have_left_and_an_older_on
     submit(queue, tmp_path, "a", WORKS)
     with running(queue, tmp_path):
         reaches(queue, "a", "running")
-        wait_until(lambda: bool(queue.lines("a")))
+        wait_until(lambda: bool(queue.read_log("a")))
         put_another(queue, tmp_path, 1 if newer else -3_600_000)
         if not newer:
             reaches(queue, "a", "running")
-            queue.wish("a", DesiredJobState(stop=True))
+            queue.set_desired_state("a", DesiredJobState(stop=True))
         reaches(queue, "a", "succeeded" if newer else "stopped")
     assert outputs(tmp_path) == ["up\n", *(["another\n"] if newer else [])]
 
@@ -124,7 +123,7 @@ def test_nodes_that_crash_together_use_one_retry(
         wait_until(lambda: job(queue, "a").progress.failures and not job(queue, "a").progress.slots)
         told = job(queue, "a").progress
         assert (told.ended, told.failures) == (False, 1), told
-        queue.wish("a", DesiredJobState(stop=True))
+        queue.set_desired_state("a", DesiredJobState(stop=True))
         reaches(queue, "a", "stopped")
 
 
@@ -142,7 +141,14 @@ def test_jobs_go_on_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.Monk
             raise RegistryUnavailable("Redis does not answer")
 
         with monkeypatch.context() as patch:
-            for name in ("jobs", "reservations", "take", "tell", "log", "note"):
+            for name in (
+                "jobs",
+                "reservations",
+                "lead",
+                "write_progress",
+                "append_log",
+                "add_event",
+            ):
                 patch.setattr(queue, name, away)
             for _ in range(3):
                 assert asked.acquire(timeout=DEADLINE_S)
@@ -162,7 +168,7 @@ def test_a_runner_whose_queue_another_one_has_ends_with_its_nodes(tmp_path: Path
     def taken() -> bool:
         nonlocal now_s
         now_s += 100.0  # its lease is over
-        return queue.take("r-2", {}, 86_400.0) is not None
+        return queue.lead("r-2", {}, 86_400.0) is not None
 
     submit(queue, tmp_path, "a", WORKS)
     with running(queue, tmp_path) as (_, ended):
@@ -187,11 +193,11 @@ def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
     slow = "trap 'echo leaves; while ! test -e go; do sleep 0.02; done; exit' TERM"
     submit(queue, tmp_path, "a", f'sh -c "{slow}; echo up; while :; do sleep 0.02; done"')
     with running(queue, tmp_path, ttl_s=0.5) as (stop, ended):
-        wait_until(lambda: bool(queue.lines("a")))
+        wait_until(lambda: bool(queue.read_log("a")))
         stop.request()
         log = next((tmp_path / "fleet").glob("a-*/node-1.log"))
         wait_until(lambda: "leaves" in log.read_text())
-        monkeypatch.setattr(queue, "take", count)
+        monkeypatch.setattr(queue, "lead", count)
         for _ in range(7):  # of which each lasts for five
             assert taken.acquire(timeout=DEADLINE_S)
             now_s += 0.1

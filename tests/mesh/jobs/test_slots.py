@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edl.coordinator.job_queue import DesiredJobState, QueuedJob, Reservation
 from edl.coordinator.jobs import JobBoard
-from edl.coordinator.queue import DesiredJobState, QueuedJob, Reservation
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.mesh.jobs import node_group
 from edl.mesh.jobs.job_run import JobRun, TrainingProgress, progress_of
@@ -158,10 +158,10 @@ def happen(world: World, event: Any) -> None:
             world.reservations = [Reservation("web", slots, 1, 5.0)] if slots else []
         case ("stop", which) if world.jobs:
             one = world.jobs[which % len(world.jobs)]
-            one.job = replace(one.job, wish=DesiredJobState(stop=True))
+            one.job = replace(one.job, desired=DesiredJobState(stop=True))
         case ("scale", which, count) if world.jobs:
             one = world.jobs[which % len(world.jobs)]
-            one.job = replace(one.job, wish=DesiredJobState(nodes=count))
+            one.job = replace(one.job, desired=DesiredJobState(nodes=count))
         case ("pass", turns):
             for _ in range(turns):
                 world.turn()
@@ -211,7 +211,7 @@ def test_a_node_that_ends_meanwhile_is_found_and_has_not_left(
     world, run = world_with_nodes(monkeypatch, 2)
     world.nodes()[1].returncode = 1
     run.job = replace(
-        run.job, wish=DesiredJobState(nodes=1)
+        run.job, desired=DesiredJobState(nodes=1)
     )  # it ended before it was told to leave
     world.now_s += 10.0  # it may be changed again
     world.scaler.rescale(world.jobs, [], world.now_s)

@@ -117,11 +117,11 @@ def test_the_supervisor_does_not_wait_for_a_board_that_hangs(
     """Its events are sent in the order in which they came; the last one before the node leaves."""
     answers = threading.Event()
 
-    def note(job: str, event: dict[str, Any]) -> str:
+    def add_event(job: str, event: dict[str, Any]) -> str:
         assert answers.wait(DEADLINE_S)
-        return JobBoard.note(board, job, event)
+        return JobBoard.add_event(board, job, event)
 
-    monkeypatch.setattr(board, "note", note)
+    monkeypatch.setattr(board, "add_event", add_event)
     adding = threading.Thread(target=seat.add_event, args=({"kind": "joined"},))
     adding.start()
     adding.join(DEADLINE_S / 4)

@@ -1,20 +1,38 @@
-"""The queue: the jobs that operators submit to a fleet, and their progress.
+"""The queue of a fleet: the jobs that operators submit, their progress, and reserved slots.
 
 A *job* has a name, a number and a spec that the runner understands; its record stays after its end.
-Operators change its *wish* (desired state): the number of nodes, or that it stops. One *runner* at
-a time leads the queue, with a TTL lease, and only the runner writes the *progress* of jobs. A
-*reservation* keeps slots of the runner's machine free for an online service, and lasts as long as
-its owner renews it.
+Operators set its *desired state*: the number of nodes, or that it stops. One *runner* at a time
+leads the queue, and only the runner writes the *progress* of jobs. A *reservation* keeps slots of
+the runner's machine free for an online service, and lasts as long as its owner renews it.
+
+All keys of one queue are in one slot, so that scripts can use them together.
+
+| key | type | holds |
+|---|---|---|
+| `edl:{queue:q}:specs` | hash, expires | job -> `number submitted_ms JSON`; `=number`: last one |
+| `edl:{queue:q}:wishes` | hash, expires | job -> its desired state (JSON) |
+| `edl:{queue:q}:progress` | hash, expires | job -> its progress (`ended JSON`) |
+| `edl:{queue:q}:runner` | hash, expires | the runner: holder, token, until_ms, facts (JSON) |
+| `edl:{queue:q}:reservations` | zset, expires | name -> deadline (ms, Redis time) |
+| `edl:{queue:q}:reservation:<name>` | hash, expires | slots, joined |
+| `edl:{queue:q}:events` | stream, capped, expires | the timeline: body (JSON) |
+| `edl:{queue:q}:log:<job>` | stream, capped, expires | output of a job: body (JSON) |
+
+The colon in the hash tag separates a queue from a service of the same name. The log of a job is
+deleted when its record is deleted or the job is submitted again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final, Self, get_args
 
-from ...runtime.errors import RegistryUnavailable, UsageError
-from ..store import Store
-from ..store.facts import (
+from ..runtime.errors import RegistryUnavailable, UsageError
+from ..scheduler.job_states import ElasticJobState
+from .store import Store, open_store
+from .store.facts import (
     Facts,
     TimelineEntry,
     check_ttl,
@@ -23,24 +41,167 @@ from ..store.facts import (
     read_timeline,
     timeline_entry,
 )
-from ..store.records import Change, Delete, FieldIs, Keep, Leads, MemberBeat, Put, number
-from .schema import (
-    ENDED_KEPT,
-    EVENTS_KEPT,
-    KEEP_S,
-    MOST_SLOTS,
-    PIECES_KEPT,
-    DesiredJobState,
-    JobProgress,
-    QueuedJob,
-    Reservation,
-    Runner,
-    check_name,
-    is_name,
-    log_key,
-    queue_key,
-    reservation_leases,
-)
+from .store.records import Change, Delete, FieldIs, Keep, Leads, LeaseSet, MemberBeat, Put, number
+
+#: Redis pattern of all keys of all queues.
+ANY_QUEUE: Final = "edl:{queue:*}:*"
+#: Greatest number of slots of a fleet.
+MOST_SLOTS: Final = 65_536
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def check_name(what: str, name: str) -> str:
+    """Return a valid name of a queue, job, runner or reservation.
+
+    Raises:
+        UsageError: the name is invalid.
+    """
+    if not is_name(name):
+        raise UsageError(
+            f"the name of a {what} must have 1 to 64 letters, digits, '.', '_' or '-' and begin"
+            f" with a letter or digit, not {name!r:.160}"
+        )
+    return name
+
+
+def is_name(name: str) -> bool:
+    """Return whether a text is a valid name; also for services and students in a queue."""
+    return _NAME.fullmatch(name) is not None
+
+
+def queue_key(queue: str, name: str) -> str:
+    """Return a key of a queue."""
+    return f"edl:{{queue:{check_name('queue', queue)}}}:{name}"
+
+
+def log_key(queue: str, job: str) -> str:
+    """Return the key of a job's log."""
+    return queue_key(queue, f"log:{check_name('job', job)}")
+
+
+def reservation_leases(queue: str) -> LeaseSet:
+    """Return the lease set of a queue's reservations; leases end at their deadlines."""
+    return LeaseSet(queue_key(queue, "reservations"), queue_key(queue, "reservation:"))
+
+
+#: Seconds for which the state of a queue stays after the last activity in it.
+KEEP_S: Final = 7 * 86_400.0
+#: Numbers of kept entries: ended jobs, events, and pieces of each job's log.
+ENDED_KEPT: Final = 50
+EVENTS_KEPT: Final = 400
+PIECES_KEPT: Final = 400
+
+STATES: Final[tuple[ElasticJobState, ...]] = get_args(ElasticJobState)
+ENDS: Final = frozenset({"succeeded", "failed", "stopped"})
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredJobState:
+    """The desired state of a job, beside its spec.
+
+    Attributes:
+        nodes: greatest number of nodes; None: as many as its limits allow.
+        stop: whether to stop it.
+    """
+
+    nodes: int | None = None
+    stop: bool = False
+
+    @classmethod
+    def from_json(cls, value: Facts) -> Self:
+        """Parse its JSON; invalid fields are ignored."""
+        nodes = value.get("nodes")
+        return cls(nodes if isinstance(nodes, int) else None, value.get("stop") is True)
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """The progress of a job, which the runner writes.
+
+    Attributes:
+        state: see `scheduler.job_states`.
+        target: number of nodes that it should have.
+        running: number of its nodes, including those that are stopping.
+        reason: reason of the state, as text; of a failed job with its last output.
+        first_ms: when it first had its least number of nodes, which ends its pending time, in
+            milliseconds since 1970 by the board's clock; 0: not yet.
+        ended_ms: when it ended; 0: not yet.
+        failures: number of nodes that failed.
+        slots: number of slots of the fleet's machine that its nodes use.
+    """
+
+    state: ElasticJobState = "creating"
+    target: int = 0
+    running: int = 0
+    reason: str = ""
+    first_ms: int = 0
+    ended_ms: int = 0
+    failures: int = 0
+    slots: tuple[int, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended."""
+        return self.state in ENDS
+
+    def to_json(self) -> Facts:
+        return {**asdict(self), "slots": list(self.slots)}
+
+    @classmethod
+    def from_json(cls, value: Facts) -> Self:
+        """Parse `to_json`; invalid fields are ignored."""
+        usual = cls().to_json()
+        known = {key: value[key] for key in usual if type(value.get(key)) is type(usual[key])}
+        slots = tuple(slot for slot in known.pop("slots", ()) if isinstance(slot, int))
+        if known.get("state") not in STATES:
+            known.pop("state", None)
+        return cls(**known, slots=slots)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A job of the queue.
+
+    Attributes:
+        name: name of the job.
+        number: grows with each submission.
+        spec: the submitted spec.
+        submitted_ms: when it was submitted, by the board's clock.
+        desired: its desired state.
+        progress: its progress.
+    """
+
+    name: str
+    number: int
+    spec: Facts = field(default_factory=dict)
+    submitted_ms: int = 0
+    desired: DesiredJobState = DesiredJobState()
+    progress: JobProgress = JobProgress()
+
+    def pending_s(self, now_ms: int) -> float:
+        """Return seconds from its submission until it had its least number of nodes, or now."""
+        until_ms = self.progress.first_ms or self.progress.ended_ms or now_ms
+        return max(0.0, (until_ms - self.submitted_ms) / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """The process that runs the jobs of a queue."""
+
+    runner_id: str
+    facts: Facts
+    expires_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Slots kept free for a service; `number` grows with each reservation."""
+
+    name: str
+    slots: int
+    number: int
+    expires_in_s: float
+
 
 #: Most attempts to submit a job while others change the queue.
 _ATTEMPTS: Final = 16
@@ -111,9 +272,9 @@ class QueueBoard:
             f"job {name} was not submitted: too many others change queue {self._queue}; try again"
         )
 
-    def wish(self, name: str, wish: DesiredJobState) -> bool:
+    def set_desired_state(self, name: str, desired: DesiredJobState) -> bool:
         """Replace the desired state of a job; False if there is no such job or it has ended."""
-        text = dump_facts(wish.to_json())
+        text = dump_facts(asdict(desired))
         spec, progress = self._of_job(name)
         if not spec or _ended(progress):
             return False
@@ -179,12 +340,11 @@ class QueueBoard:
 
     # --- the runner
 
-    def take(self, runner_id: str, facts: Facts, ttl_s: float) -> Leads | None:
-        """Take the lead of the queue for `ttl_s` seconds if it is free, or renew our lead.
+    def lead(self, runner_id: str, facts: Facts, ttl_s: float) -> Leads | None:
+        """Take the lead of the queue for `ttl_s` seconds if it is free, or renew ours.
 
         Returns:
-            The condition of the runner's writes (`fence`): that it still leads. None if another
-            runner leads.
+            The fence of the runner's writes; None if another runner leads.
         """
         check_name("runner", runner_id)
         kept = dict.fromkeys(self._expiring_keys(), KEEP_S)
@@ -197,7 +357,7 @@ class QueueBoard:
         """Give the lead of the queue back; no effect if another runner has it."""
         self.store.resign(self._runner, check_name("runner", runner_id))
 
-    def tell(self, fence: Leads, name: str, number: int, progress: JobProgress) -> bool:
+    def write_progress(self, fence: Leads, name: str, number: int, progress: JobProgress) -> bool:
         """Write the progress of a job.
 
         Returns:
@@ -211,7 +371,7 @@ class QueueBoard:
         changes: list[Change] = [Put(self._progress, {name: text}), self._expiry()]
         return self.store.commit([fence, FieldIs(self._specs, name, spec)], changes) == 0
 
-    def log(self, fence: Leads, name: str, lines: Sequence[str]) -> bool:
+    def append_log(self, fence: Leads, name: str, lines: Sequence[str]) -> bool:
         """Append output as one piece to a job's log, which keeps the last `PIECES_KEPT` pieces.
 
         The number of the job is not checked: late output of a job that was submitted again is
@@ -229,14 +389,14 @@ class QueueBoard:
 
     # --- logs and events
 
-    def lines(self, name: str, since: str = "", count: int = 100) -> list[TimelineEntry]:
+    def read_log(self, name: str, since: str = "", count: int = 100) -> list[TimelineEntry]:
         """Return the first `count` pieces of a job's log after id `since`, oldest first.
 
-        Each piece is from one call of `log` and has `lines`, a list of texts.
+        Each piece is from one call of `append_log` and has `lines`, a list of texts.
         """
         return read_timeline(self.store, log_key(self._queue, name), since, count)
 
-    def note(self, event: Mapping[str, Any]) -> str:
+    def add_event(self, event: Facts) -> str:
         """Append an event to the queue's timeline, which keeps the last ones; return its id."""
         return self.store.append(timeline_entry(self._events, event, EVENTS_KEPT, KEEP_S))
 
@@ -268,3 +428,8 @@ def _ended(progress: str) -> bool:
 
 def _number(spec: str) -> int:
     return number(spec.partition(" ")[0])
+
+
+def open_queue(url: str, queue: str = "main") -> QueueBoard:
+    """Return a queue of the store at `url`. Raises UsageError if the URL or name is invalid."""
+    return QueueBoard(open_store(url), queue)
