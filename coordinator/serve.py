@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 from .. import __version__
-from ..proto import coordinator_pb2 as pb
 from ..proto.security import (
     AccessControl,
     ClientSecurity,
@@ -20,25 +21,28 @@ from ..proto.security import (
     is_loopback,
 )
 from ..proto.security.certificates import export_expiry
-from ..runtime.errors import AddressInUse, ProcessFailed, StartCancelled, UsageError
+from ..runtime.errors import (
+    AccessError,
+    AddressInUse,
+    ProcessFailed,
+    StartCancelled,
+    UnavailableError,
+    UsageError,
+)
 from ..runtime.extras import install_command
 from ..runtime.lifecycle import Stop
 from ..runtime.metrics import MetricsServer, split_listen
-from . import operations
+from ..scheduler.autoscale import AutoscaleConfig
 from .config import ManagerConfig, check_free, is_wildcard, join_address, named_by_address
 from .embedded import free_port, keep_embedded
 from .heartbeat import Heartbeat
-from .machines import MachineBoard, open_machines
+from .machines import Deployment, MachineBoard, open_machines
 from .machines.placing import Placer
 from .manager.manager import Manager
-from .manager.messages import event_message
 from .manager.prober import GrpcProber
 from .metrics import CoordinatorMetrics
 from .registry import Registry, connect, with_patience
-from .scaling import Settings, count_of, page
 from .service import CoordinatorServer
-
-log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 5
 
@@ -150,15 +154,13 @@ def _serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None]
         undo.callback(machines.close)
         manager, address = _listen(config, registry, machines, gate, metrics, server_ended, undo)
         idle_s = config.manager.autoscale.idle_to_zero_s
-        placer = Placer(
-            machines, registry, partial(count_of, registry), idle_s=idle_s, address=address
-        )
+        placer = Placer(machines, registry, idle_s=idle_s, address=address)
         placer.start()
         undo.callback(placer.stop)
         if config.metrics_listen is not None:
             _serve_metrics(config.metrics_listen, config, metrics, registry, manager, gate, undo)
         if config.http is not None:
-            _serve_page(config.http, config, MeshSource(manager, registry), gate, undo)
+            _serve_page(config.http, config, manager, registry, gate, undo)
         lease = _lease(registry, address, started_ms, config.manager.ttl_s)
         with_patience(lease.start, stop)
         undo.callback(lease.stop)
@@ -190,7 +192,7 @@ def _listen(
     for attempt in range(1, _ATTEMPTS + 1):
         port = config.port or free_port(config.host)
         address = join_address(config.reached_by, port)
-        scaling = Settings(machines, config.manager.autoscale)
+        scaling = DeploymentSettings(machines, config.manager.autoscale)
         manager = Manager(
             registry, config.manager, address=address, prober=prober, scaling_of=scaling.of
         )
@@ -236,7 +238,7 @@ def _serve_metrics(
         metrics.registry,
         insecure=config.insecure,
         authorize=authorize if asks else None,
-        json_route=partial(page, registry),
+        json_route=partial(autoscale_page, registry),
         ready=lambda: manager.view().answering,
     )
     undo.callback(server.close)
@@ -244,16 +246,22 @@ def _serve_metrics(
 
 
 def _serve_page(
-    listen: str, config: ServeConfig, source: MeshSource, gate: AccessControl, undo: ExitStack
+    listen: str,
+    config: ServeConfig,
+    manager: Manager,
+    registry: Registry,
+    gate: AccessControl,
+    undo: ExitStack,
 ) -> None:
     try:
+        from .web.feed import MeshSource
         from .web.server import WebServer
     except ImportError as error:
         raise UsageError(
             f"the page needs {error.name}, which is not installed: {install_command('dashboard')}"
         ) from None
     server = WebServer(
-        source,
+        MeshSource(manager, registry),
         listen,
         gate if config.asks_for_tokens else None,
         config.insecure,
@@ -280,30 +288,89 @@ def _lease(registry: Registry, address: str, started_ms: int, ttl_s: float) -> H
     return Heartbeat(registry, "managers", "", address, lambda: facts, ttl_s)
 
 
-#: Most teachers, and most students, of each service on the page.
-_MEMBERS: Final = 1000
+log = logging.getLogger(__name__)
+
+#: Seconds for which deployments are cached.
+_DEPLOYMENTS_CACHED_S: Final = 2.0
+#: HTTP path of the desired number, before the name of a service.
+_AUTOSCALE_PATH: Final = "/autoscale/"
 
 
-class MeshSource:
-    """A `web.feed.Source` over one manager and its registry.
+class DeploymentSettings:
+    """Autoscaling settings of each service: those of its deployment, else the usual ones.
+
+    Only for one thread.
 
     Args:
-        manager: returns the status.
-        registry: has the log, and receives orders.
+        board: has the deployments.
+        usual: settings of services without a deployment, and those that deployments lack.
+        clock: returns monotonic seconds.
     """
 
-    def __init__(self, manager: Manager, registry: Registry) -> None:
-        self._manager = manager
-        self._registry = registry
+    def __init__(
+        self,
+        board: MachineBoard,
+        usual: AutoscaleConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._board = board
+        self._usual = usual
+        self._clock = clock
+        self._read_s = float("-inf")
+        self._deployed: dict[str, AutoscaleConfig] = {}
 
-    def status(self) -> pb.MeshStatus:
-        """Return the live teachers and students and the assignments. Raises RegistryUnavailable."""
-        return self._manager.status(max_members=_MEMBERS)
+    def of(self, service: str) -> AutoscaleConfig:
+        """Return the settings of a service; the last known ones while the board does not answer."""
+        now = self._clock()
+        if now - self._read_s >= _DEPLOYMENTS_CACHED_S:
+            self._read_s = now
+            try:
+                self._deployed = {
+                    one.service: bounded(self._usual, one)
+                    for one in self._board.deployments()
+                    if not one.withdrawn
+                }
+            except (UnavailableError, AccessError) as error:
+                log.debug("autoscaling keeps its settings: %s", error)
+        return self._deployed.get(service, self._usual)
 
-    def events(self, service: str, after: str, last: int) -> Sequence[pb.Event]:
-        """Return events of the log of a service, oldest first. Raises RegistryUnavailable."""
-        return [event_message(service, e) for e in self._registry.events(service, after, last)]
 
-    def drain(self, service: str, teacher_id: str) -> None:
-        """Ask a teacher to drain. Raises UsageError, RegistryUnavailable."""
-        operations.drain(self._registry, service=service, teacher_id=teacher_id)
+def bounded(usual: AutoscaleConfig, deployment: Deployment) -> AutoscaleConfig:
+    """Return the usual settings, overridden by those of a deployment."""
+    ceiling = deployment.cost_ceiling_per_hour
+    return replace(
+        usual,
+        min=deployment.min,
+        max=deployment.max,
+        freeze_s=deployment.freeze_s,
+        price_per_teacher_hour=deployment.price_per_hour or usual.price_per_teacher_hour,
+        cost_ceiling_per_hour=usual.cost_ceiling_per_hour if ceiling is None else ceiling,
+    )
+
+
+def autoscale_page(registry: Registry, path: str) -> bytes | None:
+    """Return the reply to `GET /autoscale/SERVICE` as JSON; None: `path` is another one.
+
+    `{"service", "desired_teachers", "reason", "since_ms", "at_ms"}`, times by the registry's clock.
+
+    Raises:
+        UsageError: there is no such service, or its number is unknown: an error is better than a
+            number that ends teachers.
+        UnavailableError: the registry does not answer.
+    """
+    if not path.startswith(_AUTOSCALE_PATH):
+        return None
+    service = path.removeprefix(_AUTOSCALE_PATH)
+    found = registry.desired(service)
+    if found is None:
+        raise UsageError(
+            f"no manager has said lately how many teachers {service!r:.140} should have"
+        )
+    told = {
+        "service": service,
+        "desired_teachers": found.count,
+        "reason": found.reason,
+        "since_ms": found.since_ms,
+        "at_ms": found.at_ms,
+    }
+    return json.dumps(told).encode()

@@ -114,13 +114,13 @@ def desired_of(
     return max(least, has) if students or led_s < HOLD_S else least
 
 
-def wish_of(
+def demand_of(
     service: str,
     content_id: str,
     *,
     least: int,
     most: int,
-    desired: int | None,
+    desired: int,
     elsewhere: int = 0,
     priority: int = 0,
 ) -> TeacherDemand:
@@ -133,13 +133,13 @@ def wish_of(
         content_id: model content of its teachers.
         least: least number of its teachers on machines and elsewhere.
         most: greatest number of these.
-        desired: number from autoscaling; None: unknown, use `least`.
+        desired: number of teachers that it should have, as `desired_of` returns it.
         elsewhere: number of its teachers that are not on machines.
         priority: higher priorities go first.
     """
     if desired == 0:
         least = 0
-    whole = least if desired is None else min(max(desired, least), most)
+    whole = min(max(desired, least), most)
     return TeacherDemand(
         service,
         content_id,
@@ -149,48 +149,50 @@ def wish_of(
     )
 
 
-def place(places: Iterable[PlacedMachine], wishes: Iterable[TeacherDemand]) -> tuple[Change, ...]:
+def place(places: Iterable[PlacedMachine], demands: Iterable[TeacherDemand]) -> tuple[Change, ...]:
     """Return the new orders; machines whose order stays are left out.
 
     A machine of a service without a demand keeps its order, as the deployment may just be unknown.
 
     Args:
         places: all live machines.
-        wishes: one demand for each service with a deployment.
+        demands: one demand for each service with a deployment.
     """
-    return _Placing(tuple(places), tuple(wishes)).changes()
+    return _Placing(tuple(places), tuple(demands)).changes()
 
 
 class _Placing:
     """One computation: gives machines to the demands, by priority."""
 
-    def __init__(self, places: Sequence[PlacedMachine], wishes: Sequence[TeacherDemand]) -> None:
-        self._wishes = {wish.service: wish for wish in wishes}
+    def __init__(self, places: Sequence[PlacedMachine], demands: Sequence[TeacherDemand]) -> None:
+        self._demands = {demand.service: demand for demand in demands}
         self._free: dict[str, PlacedMachine] = {}
         self._given_back: list[PlacedMachine] = []
         for one in sorted(places, key=lambda one: one.machine_id):
             if not one.available:
                 if one.service:
                     self._given_back.append(one)
-            elif not one.service or one.service in self._wishes:
+            elif not one.service or one.service in self._demands:
                 self._free[one.machine_id] = one
-        self._held = {name: self._holders(wish) for name, wish in self._wishes.items()}
+        self._held = {name: self._holders(demand) for name, demand in self._demands.items()}
         self._worth = self._worths()
-        self._has = dict.fromkeys(self._wishes, 0)
+        self._has = dict.fromkeys(self._demands, 0)
         self._given: dict[
             str, tuple[PlacedMachine, TeacherDemand, str]
         ] = {}  # by machine: its demand and the reason
 
     def changes(self) -> tuple[Change, ...]:
-        order = sorted(self._wishes.values(), key=lambda wish: (-wish.priority, wish.service))
-        for wish in order:
-            self._fill(wish, wish.least)
-        for wish in order:
-            self._fill(wish, wish.wanted)
+        order = sorted(
+            self._demands.values(), key=lambda demand: (-demand.priority, demand.service)
+        )
+        for demand in order:
+            self._fill(demand, demand.least)
+        for demand in order:
+            self._fill(demand, demand.wanted)
         changes = [
-            Change(one.machine_id, wish.service, why)
-            for one, wish, why in self._given.values()
-            if not _holds(one, wish)
+            Change(one.machine_id, demand.service, why)
+            for one, demand, why in self._given.values()
+            if not _holds(one, demand)
         ]
         for one in self._free.values():
             if one.service:
@@ -199,88 +201,90 @@ class _Placing:
             changes.append(Change(one.machine_id, "", "the machine is used by others"))
         return tuple(sorted(changes, key=lambda change: change.machine_id))
 
-    def _holders(self, wish: TeacherDemand) -> list[PlacedMachine]:
+    def _holders(self, demand: TeacherDemand) -> list[PlacedMachine]:
         """Return the machines of a service, best first."""
-        its = [one for one in self._free.values() if _holds(one, wish)]
+        its = [one for one in self._free.values() if _holds(one, demand)]
         return sorted(its, key=lambda one: (not one.serves, one.machine_id))
 
     def _worths(self) -> Mapping[str, tuple[int, int, int]]:
         """Return sort keys of machines: the smallest is taken first, ties from the last kept."""
         worth: dict[str, tuple[int, int, int]] = {}
         for name, holders in self._held.items():
-            wish = self._wishes[name]
+            demand = self._demands[name]
             for rank, one in enumerate(holders):
-                kind = _LEAST if rank < wish.least else _WANTED if rank < wish.wanted else _SPARE
-                worth[one.machine_id] = (kind, wish.priority, -rank)
+                kind = (
+                    _LEAST if rank < demand.least else _WANTED if rank < demand.wanted else _SPARE
+                )
+                worth[one.machine_id] = (kind, demand.priority, -rank)
         return worth
 
-    def _fill(self, wish: TeacherDemand, until: int) -> None:
-        for one in self._held[wish.service]:
-            if self._has[wish.service] >= until:
+    def _fill(self, demand: TeacherDemand, until: int) -> None:
+        for one in self._held[demand.service]:
+            if self._has[demand.service] >= until:
                 return
             if one.machine_id in self._free:
-                self._give(one, wish)
-        while self._has[wish.service] < until and self._give_one(wish, set()):
+                self._give(one, demand)
+        while self._has[demand.service] < until and self._give_one(demand, set()):
             pass
 
-    def _give(self, one: PlacedMachine, wish: TeacherDemand) -> None:
+    def _give(self, one: PlacedMachine, demand: TeacherDemand) -> None:
         self._free.pop(one.machine_id, None)
-        self._has[wish.service] += 1
-        self._given[one.machine_id] = (one, wish, self._why_given(one, wish))
+        self._has[demand.service] += 1
+        self._given[one.machine_id] = (one, demand, self._why_given(one, demand))
 
-    def _give_one(self, wish: TeacherDemand, asked: set[str]) -> bool:
+    def _give_one(self, demand: TeacherDemand, asked: set[str]) -> bool:
         """Give one more machine to a demand; returns whether that was possible.
 
         If it can use none of the free machines, it may swap: another service gives it a machine and
         takes a free one. So the order of earlier grants does not matter. Machines granted in this
         computation are swapped before those that their service had.
         """
-        if (best := self._best(wish)) is not None:
-            self._give(best, wish)
+        if (best := self._best(demand)) is not None:
+            self._give(best, demand)
             return True
-        asked.add(wish.service)
+        asked.add(demand.service)
         if not self._free:
             return False
         of_others = [(one, other) for one, other, _ in self._given.values()]
         for one, other in sorted(of_others, key=lambda pair: _hold(*pair)):
-            usable = other.service not in asked and wish.service not in one.refuses
+            usable = other.service not in asked and demand.service not in one.refuses
             if usable and self._give_one(other, asked):
                 self._has[other.service] -= 1
-                self._give(one, wish)
+                self._give(one, demand)
                 return True
         return False
 
-    def _best(self, wish: TeacherDemand) -> PlacedMachine | None:
-        fitting = [one for one in self._free.values() if wish.service not in one.refuses]
-        return min(fitting, key=lambda one: self._preference(one, wish), default=None)
+    def _best(self, demand: TeacherDemand) -> PlacedMachine | None:
+        fitting = [one for one in self._free.values() if demand.service not in one.refuses]
+        return min(fitting, key=lambda one: self._preference(one, demand), default=None)
 
-    def _preference(self, one: PlacedMachine, wish: TeacherDemand) -> tuple[object, ...]:
+    def _preference(self, one: PlacedMachine, demand: TeacherDemand) -> tuple[object, ...]:
         """Return the sort key of a machine for a demand: free ones first, then cached models."""
         usual = (_SPARE, 0, 0) if one.service else (_WAITS, 0, 0)
         worth = self._worth.get(one.machine_id, usual)
         # Machines that refuse many services go first, to leave the others to those services.
-        return worth, wish.content_id not in one.cached, -len(one.refuses), one.machine_id
+        return worth, demand.content_id not in one.cached, -len(one.refuses), one.machine_id
 
-    def _why_given(self, one: PlacedMachine, wish: TeacherDemand) -> str:
-        count = f"teacher {self._has[wish.service]} of {wish.wanted}"
+    def _why_given(self, one: PlacedMachine, demand: TeacherDemand) -> str:
+        count = f"teacher {self._has[demand.service]} of {demand.wanted}"
         if not one.service:
-            return f"{count} that {wish.service} wants"
-        if one.service == wish.service:
-            return f"{count} that {wish.service} wants, of content {wish.content_id[:12]}"
-        return f"{count} that {wish.service} wants; taken from {one.service}"
+            return f"{count} that {demand.service} wants"
+        if one.service == demand.service:
+            return f"{count} that {demand.service} wants, of content {demand.content_id[:12]}"
+        return f"{count} that {demand.service} wants; taken from {one.service}"
 
     def _why_released(self, one: PlacedMachine) -> str:
         if one.service in one.refuses:
             return f"it could not start a teacher of {one.service}"
-        return f"{one.service} wants {self._wishes[one.service].wanted} of the machines"
+        return f"{one.service} wants {self._demands[one.service].wanted} of the machines"
 
 
-def _hold(one: PlacedMachine, wish: TeacherDemand) -> tuple[object, ...]:
+def _hold(one: PlacedMachine, demand: TeacherDemand) -> tuple[object, ...]:
     """Return the sort key of a granted machine for swaps; the smallest is swapped first."""
-    return _holds(one, wish), one.serves, one.machine_id
+    return _holds(one, demand), one.serves, one.machine_id
 
 
-def _holds(one: PlacedMachine, wish: TeacherDemand) -> bool:
+def _holds(one: PlacedMachine, demand: TeacherDemand) -> bool:
     """Return whether a machine was ordered to serve this demand and can."""
-    same = one.service == wish.service and one.content_id == wish.content_id
-    return same and wish.service not in one.refuses
+    same = one.service == demand.service and one.content_id == demand.content_id
+    return same and demand.service not in one.refuses

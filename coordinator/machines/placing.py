@@ -16,7 +16,7 @@ from ...runtime.lifecycle import Periodic
 from ..registry import LogEntry, Registry
 from ..store.records import Leads
 from .board import MachineBoard, fence_of
-from .placement import FRESH_S, Change, PlacedMachine, TeacherDemand, desired_of, place, wish_of
+from .placement import FRESH_S, Change, PlacedMachine, TeacherDemand, demand_of, desired_of, place
 from .schema import Deployment, Machine, MachineOrder, attempt_of
 
 log = logging.getLogger(__name__)
@@ -29,17 +29,13 @@ _LOOKS_PER_LEASE: Final = 8
 #: after a loss of Redis's data.
 SETTLE_S: Final = 3.0
 
-#: service -> number of teachers that autoscaling wants; None: unknown.
-DesiredOf = Callable[[str], int | None]
-
 
 class Placer:
     """Campaigns for the lead of the placement, and places machines while it leads.
 
     Args:
         board: the machine board.
-        registry: the registry with teachers and students.
-        desired_of: returns the number of teachers that autoscaling wants.
+        registry: the registry with teachers, students, and the numbers from autoscaling.
         idle_s: seconds without a student after which a service has no teachers. A new deployment
             counts as a student, so that the operator sees it work.
         address: address of this manager; its name as a leader begins with it.
@@ -52,7 +48,6 @@ class Placer:
         self,
         board: MachineBoard,
         registry: Registry,
-        desired_of: DesiredOf = lambda service: None,
         *,
         idle_s: float = FRESH_S,
         address: str = "",
@@ -62,7 +57,6 @@ class Placer:
     ) -> None:
         self._board = board
         self._registry = registry
-        self._desired_of = desired_of
         self._idle_s = idle_s
         self._holder = f"{address}#{secrets.token_hex(8)}"
         self._ttl_s = look_s * _LOOKS_PER_LEASE
@@ -132,7 +126,7 @@ class Placer:
         lost = [name for name in self._known if name not in living]
         changes = place(
             [_place_of(machine, known) for machine in machines],
-            [self._wish(one, machines) for one in deployments],
+            [self._demand(one, machines) for one in deployments],
         )
         orders: dict[str, MachineOrder | None] = dict.fromkeys(lost)
         for change in changes:
@@ -149,13 +143,13 @@ class Placer:
             if one.withdrawn and not any(_involved(machine, one.service) for machine in machines):
                 self._board.forget(fence, one.service)
 
-    def _wish(self, deployment: Deployment, machines: Sequence[Machine]) -> TeacherDemand:
+    def _demand(self, deployment: Deployment, machines: Sequence[Machine]) -> TeacherDemand:
         service = deployment.service
         if deployment.withdrawn:
             return TeacherDemand(service, deployment.content_id, 0, 0, deployment.priority)
         own = {name for one in machines for name in (one.machine_id, one.report.teacher_id)}
         elsewhere = len(self._registry.names("teachers", service) - own)
-        return wish_of(
+        return demand_of(
             service,
             deployment.content_id,
             least=deployment.min,
@@ -167,9 +161,9 @@ class Placer:
 
     def _desired(self, deployment: Deployment, machines: Sequence[Machine], elsewhere: int) -> int:
         service, now = deployment.service, self._clock()
-        said = self._desired_of(service)
+        said = self._registry.desired(service)
         return desired_of(
-            said,
+            None if said is None else said.count,
             least=deployment.min,
             has=elsewhere + sum(_service_of(one) == service for one in machines),
             students=said is None and bool(self._registry.names("students", service)),

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from edl.coordinator import Registry
 from edl.coordinator.machines import Deployment, MachineBoard
-from edl.coordinator.scaling import Settings, bounded, count_of, page
+from edl.coordinator.serve import DeploymentSettings, autoscale_page, bounded
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.runtime.errors import RegistryUnavailable, UsageError
 from edl.runtime.metrics import MetricsServer
@@ -25,7 +25,8 @@ DEPLOYED = Deployment(SERVICE, "file:///m", "a" * 64, min=2, max=5, freeze_s=7.0
 
 
 def desired(world: World) -> int | None:
-    return count_of(world.registry, SERVICE)
+    found = world.registry.desired(SERVICE)
+    return None if found is None else found.count
 
 
 def scaled(world: World) -> list[str]:
@@ -102,7 +103,9 @@ def test_an_emptied_registry_ends_no_teacher(same_manager: bool) -> None:
 
 def test_a_deployment_bounds_its_service_and_no_other() -> None:
     board, now = MachineBoard(MemoryStore()), [0.0]
-    settings = Settings(board, AutoscaleConfig(freeze_s=1.0, up_after_s=4.0), lambda: now[0])
+    settings = DeploymentSettings(
+        board, AutoscaleConfig(freeze_s=1.0, up_after_s=4.0), lambda: now[0]
+    )
     assert settings.of(SERVICE).max == AutoscaleConfig().max
     board.deploy(DEPLOYED)
     now[0] += 10.0
@@ -123,14 +126,14 @@ def test_a_deployment_bounds_its_service_and_no_other() -> None:
 
 def test_the_server_of_metrics_answers_autoscalers() -> None:
     registry = Registry(MemoryStore())
-    assert page(registry, "/metrics") is None
+    assert autoscale_page(registry, "/metrics") is None
     with pytest.raises(UsageError, match="no manager has said"):
-        page(registry, "/autoscale/s")
+        autoscale_page(registry, "/autoscale/s")
     with pytest.raises(UsageError, match="the name of a service"):
-        page(registry, "/autoscale/../x")
+        autoscale_page(registry, "/autoscale/../x")
     fence = registry.lead("s", "m#1", 600.0).fence
     registry.set_desired("s", fence, 3, "2 students want 3")
-    server = MetricsServer("0", CollectorRegistry(), json_route=partial(page, registry))
+    server = MetricsServer("0", CollectorRegistry(), json_route=partial(autoscale_page, registry))
     with closing(server), httpx.Client(base_url=f"http://{server.address}", timeout=60) as client:
         told = client.get("/autoscale/s?format=json").raise_for_status().json()
         assert (told["desired_teachers"], told["reason"]) == (3, "2 students want 3")
@@ -140,4 +143,4 @@ def test_the_server_of_metrics_answers_autoscalers() -> None:
         memory(registry).set_available(False)
         assert client.get("/autoscale/s").status_code == 503
     with pytest.raises(RegistryUnavailable):
-        page(registry, "/autoscale/s")
+        autoscale_page(registry, "/autoscale/s")

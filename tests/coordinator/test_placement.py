@@ -16,19 +16,19 @@ from edl.coordinator.machines.placement import (
     Change,
     PlacedMachine,
     TeacherDemand,
+    demand_of,
     desired_of,
     place,
-    wish_of,
 )
 
 A, B = TeacherDemand("a", "ca", 1, 1), TeacherDemand("b", "cb", 1, 1)
 
 
 def after(
-    places: list[PlacedMachine], changes: Sequence[Change], wishes: list[TeacherDemand]
+    places: list[PlacedMachine], changes: Sequence[Change], demands: list[TeacherDemand]
 ) -> list[PlacedMachine]:
     """The machines when all of them have done what they were ordered."""
-    contents = {wish.service: wish.content_id for wish in wishes}
+    contents = {demand.service: demand.content_id for demand in demands}
     there = {one.machine_id: one for one in places}
     for to in changes:
         content_id = contents.get(to.service, "")
@@ -42,7 +42,7 @@ some = settings(max_examples=settings().max_examples // 2)
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> list[TeacherDemand]:
+def demands(draw: st.DrawFn) -> list[TeacherDemand]:
     found = []
     for name in draw(st.sets(st.sampled_from(SERVICES), min_size=1)):
         least, more = draw(st.integers(0, 3)), draw(st.integers(0, 3))
@@ -65,12 +65,12 @@ def machines(draw: st.DrawFn) -> list[PlacedMachine]:
     return found
 
 
-def holding(places: Sequence[PlacedMachine], wish: TeacherDemand) -> int:
+def holding(places: Sequence[PlacedMachine], demand: TeacherDemand) -> int:
     return sum(
-        one.service == wish.service
-        and one.content_id == wish.content_id
+        one.service == demand.service
+        and one.content_id == demand.content_id
         and one.available
-        and wish.service not in one.refuses
+        and demand.service not in one.refuses
         for one in places
     )
 
@@ -114,12 +114,12 @@ class TestPlacement:
 
     @pytest.mark.parametrize(
         ("desired", "elsewhere", "expected"),
-        [(None, 0, (2, 2)), (0, 0, (0, 0)), (1, 0, (2, 2)), (3, 0, (2, 3)), (9, 0, (2, 4)),
+        [(0, 0, (0, 0)), (1, 0, (2, 2)), (3, 0, (2, 3)), (9, 0, (2, 4)),
          (3, 1, (1, 2)), (3, 7, (0, 0))],
     )  # fmt: skip
-    def test_bounds_of_wishes(self, desired: int | None, elsewhere: int, expected: object) -> None:
-        wish = wish_of("a", "c", least=2, most=4, desired=desired, elsewhere=elsewhere)
-        assert (wish.least, wish.wanted) == expected
+    def test_bounds_of_demands(self, desired: int, elsewhere: int, expected: object) -> None:
+        demand = demand_of("a", "c", least=2, most=4, desired=desired, elsewhere=elsewhere)
+        assert (demand.least, demand.wanted) == expected
 
     @pytest.mark.parametrize(
         ("said", "students", "age_s", "led_s", "count"),
@@ -140,10 +140,10 @@ class TestPlacement:
         assert found == count
 
     @some
-    @given(machines(), wishes(), st.integers(0, 4))
+    @given(machines(), demands(), st.integers(0, 4))
     def test_laws(self, places: list[PlacedMachine], asked: list[TeacherDemand], more: int) -> None:
         """Orders come to rest, waste no machine, and follow guarantees and priorities."""
-        asked = [replace(wish, wanted=wish.wanted + more) for wish in asked]
+        asked = [replace(demand, wanted=demand.wanted + more) for demand in asked]
         changes = place(places, asked)
         assert len({change.machine_id for change in changes}) == len(changes)
         assert place(list(reversed(places)), list(reversed(asked))) == changes
@@ -181,25 +181,25 @@ class TestPlacement:
         assert changes == {"m1": "d", "m2": "c"}
 
     @some
-    @given(machines(), wishes())
+    @given(machines(), demands())
     def test_no_needless_moves(
         self, places: list[PlacedMachine], asked: list[TeacherDemand]
     ) -> None:
-        asked = [replace(wish, least=0, wanted=min(wish.wanted, 1)) for wish in asked]
+        asked = [replace(demand, least=0, wanted=min(demand.wanted, 1)) for demand in asked]
         changes = place(places, asked)
         then = after(places, changes, asked)
         by_name = {one.machine_id: one for one in places}
-        for wish in asked:
+        for demand in asked:
             # Taken from one that keeps less than it wants only if nothing waits any more.
-            lost = [c for c in changes if by_name[c.machine_id].service == wish.service]
+            lost = [c for c in changes if by_name[c.machine_id].service == demand.service]
             needless = [c for c in lost if c.service == "" and by_name[c.machine_id].available]
             for change in needless:
                 one = by_name[change.machine_id]
-                current = one.content_id == wish.content_id and wish.service not in one.refuses
-                assert not current or holding(then, wish) >= wish.wanted
+                current = one.content_id == demand.content_id and demand.service not in one.refuses
+                assert not current or holding(then, demand) >= demand.wanted
 
     @some
-    @given(machines(), wishes())
+    @given(machines(), demands())
     def test_machines_are_kept(
         self, places: list[PlacedMachine], asked: list[TeacherDemand]
     ) -> None:
@@ -209,6 +209,6 @@ class TestPlacement:
         changes = place(places, asked)
         gained = Counter(change.service for change in changes if change.service)
         then = after(places, changes, asked)
-        for wish in asked:
-            assert holding(then, wish) == wish.wanted
-            assert gained[wish.service] <= max(0, wish.wanted - holding(places, wish))
+        for demand in asked:
+            assert holding(then, demand) == demand.wanted
+            assert gained[demand.service] <= max(0, demand.wanted - holding(places, demand))

@@ -22,7 +22,7 @@ from edl.coordinator.machines.placement import FRESH_S, HOLD_S
 from edl.coordinator.machines.placing import SETTLE_S, Placer
 from edl.coordinator.machines.schema import Deployment, MachineOrder, Report
 from edl.coordinator.operations import deploy, undeploy
-from edl.coordinator.registry import Registry
+from edl.coordinator.registry import DesiredCount, Registry
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import UsageError
@@ -36,6 +36,15 @@ B = Deployment("b", "s3://m/b", "bb" * 32, min=1, max=1, priority=1)
 TTL_S = 6.0
 
 
+class Desiring(Registry):
+    """A registry with these numbers from autoscaling."""
+
+    counts: dict[str, int]
+
+    def desired(self, service: str) -> DesiredCount | None:
+        return DesiredCount(self.counts[service]) if service in self.counts else None
+
+
 @dataclass
 class Yard:
     """A board, a registry, a placer, and their time."""
@@ -47,14 +56,15 @@ class Yard:
     def __post_init__(self) -> None:
         self.store = MemoryStore(clock=self.clock)
         self.board = MachineBoard(self.store)
-        self.registry = Registry(MemoryStore(clock=self.clock))
+        self.registry = Desiring(MemoryStore(clock=self.clock))
+        self.registry.counts = self.desired
         self.placer = self.another()
 
     def clock(self) -> float:
         return self.now[0]
 
     def another(self, **options: Any) -> Placer:
-        return Placer(self.board, self.registry, self.desired.get, clock=self.clock, **options)
+        return Placer(self.board, self.registry, clock=self.clock, **options)
 
     def join(self, name: str, **told: object) -> None:
         self.reports[name] = replace(Report(), **told)  # type: ignore[arg-type]

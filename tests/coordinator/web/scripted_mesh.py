@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Sequence
 
+from edl.coordinator.web.feed import MeshSource
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import UsageError
 
 SERVICES = ["resnet101", "bert-large"]
 
 
-class ScriptedMesh:
+class ScriptedMesh(MeshSource):
     """Teachers on hosts of four, and students that share them; rates change with each status."""
 
     def __init__(self, teachers: int, students: int, services: int = 1) -> None:

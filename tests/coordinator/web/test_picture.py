@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edl.coordinator.web.picture import GHOST_S, Document, Picture, difference, draw
+from edl.coordinator.web.feed import GHOST_S, Document, Picture, difference, draw
 from edl.proto import coordinator_pb2 as pb
 
 from .scripted_mesh import ScriptedMesh
