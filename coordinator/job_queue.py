@@ -32,16 +32,24 @@ from typing import Final, Self, get_args
 from ..runtime.errors import RegistryUnavailable, UsageError
 from ..scheduler.job_states import ElasticJobState
 from .store import Store, open_store
-from .store.facts import (
+from .store.records import (
+    Change,
+    Delete,
     Facts,
+    FieldIs,
+    Keep,
+    Leads,
+    LeaseSet,
+    MemberBeat,
+    Put,
     TimelineEntry,
     check_ttl,
     dump_facts,
     load_facts,
+    number,
     read_timeline,
     timeline_entry,
 )
-from .store.records import Change, Delete, FieldIs, Keep, Leads, LeaseSet, MemberBeat, Put, number
 
 #: Redis pattern of all keys of all queues.
 ANY_QUEUE: Final = "edl:{queue:*}:*"

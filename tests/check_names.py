@@ -58,7 +58,6 @@ INSTEAD = {name: use for use, names in REPLACED.items() for name in names.split(
 KEPT = {
     "coordinator/jobs/board.py": "contains JobBoard, a term of the docs",
     "coordinator/machines/board.py": "contains MachineBoard, a term of the docs",
-    "coordinator/store/facts.py": "facts of members are a term of the registry",
     "mesh/kubernetes/resources.py:Kind": "the term of Kubernetes",
 }
 

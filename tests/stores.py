@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from edl.coordinator.job_queue import QueueBoard, queue_key
 from edl.coordinator.jobs import JobBoard
@@ -12,11 +16,53 @@ from edl.coordinator.registry.schema import are_volatile, concerns_managers, ser
 from edl.coordinator.store import Store
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.coordinator.store.records import Beat, Leads, MemberBeat
+from edl.runtime.errors import RegistryUnavailable
 
 
-def memory(schema: Registry | JobBoard | QueueBoard) -> MemoryStore:
-    """Return the in-memory store of a schema."""
-    assert isinstance(schema.store, MemoryStore)
+class FaultyStore(MemoryStore):
+    """A store within this process that fails, restarts and forgets as a Redis may."""
+
+    def __init__(self, clock: Callable[[], float] = time.time, url: str = "memory://") -> None:
+        super().__init__(clock, url)
+        self._available = True
+
+    def now_s(self) -> float:
+        if not self._available:
+            raise RegistryUnavailable(f"the registry {self.url} does not answer")
+        return super().now_s()
+
+    def set_available(self, available: bool) -> None:
+        """Begin or end an outage, in which every step fails."""
+        self._available = available
+
+    def clear(self) -> None:
+        """Restart without persistence."""
+        with self.lock:
+            self._values.clear()
+            self._expires_s.clear()
+            self.registry_id = secrets.token_hex(20)
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, float]]:
+        """Return the content, as a replica that does not follow has it."""
+        with self.lock:
+            return copy.deepcopy((self._values, self._expires_s))
+
+    def restore(self, snapshot: tuple[dict[str, Any], dict[str, float]]) -> None:
+        """Fail over to a stale replica: another server with older content."""
+        values, expires_s = copy.deepcopy(snapshot)
+        with self.lock:
+            self.clear()
+            self._values.update(values)
+            self._expires_s.update(expires_s)
+
+    def restart(self) -> None:
+        """Restart with the content: another server process."""
+        self.restore(self.snapshot())
+
+
+def memory(schema: Registry | JobBoard | QueueBoard) -> FaultyStore:
+    """Return the store of a schema that a test made to fail."""
+    assert isinstance(schema.store, FaultyStore)
     return schema.store
 
 

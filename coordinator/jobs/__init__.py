@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..store import open_store
-from ..store.facts import Facts
+from ..store.records import Facts
 from .board import JobBoard
 from .schema import (
     Generation,

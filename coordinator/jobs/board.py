@@ -13,20 +13,12 @@ from typing import Final
 from ...runtime.errors import GenerationSuperseded, RegistryUnavailable, UsageError
 from ...scheduler.students.shards import Shard
 from ..store import Store
-from ..store.facts import (
-    Facts,
-    TimelineEntry,
-    check_ttl,
-    dump_facts,
-    load_facts,
-    read_timeline,
-    timeline_entry,
-)
 from ..store.records import (
     AddRanked,
     Change,
     Condition,
     Delete,
+    Facts,
     FieldIs,
     Keep,
     Leads,
@@ -34,8 +26,14 @@ from ..store.records import (
     Put,
     ShardKeys,
     Stamp,
+    TimelineEntry,
+    check_ttl,
+    dump_facts,
     is_name,
+    load_facts,
     number,
+    read_timeline,
+    timeline_entry,
 )
 from .schema import (
     EVENTS_KEPT,

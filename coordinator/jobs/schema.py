@@ -30,8 +30,7 @@ from ...scheduler.students.failures import RankFailure
 from ...scheduler.students.fingerprint import Fingerprint
 from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory
 from ...scheduler.students.world import Ending, LiveNode, Phase, RecallWorld, World
-from ..store.facts import Facts
-from ..store.records import LeaseSet, check_member, check_name
+from ..store.records import Facts, LeaseSet, check_member, check_name
 
 JOBS: Final = "edl:jobs"
 #: Redis pattern of all keys of all jobs.

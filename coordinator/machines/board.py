@@ -15,7 +15,6 @@ from typing import Final
 from ...runtime.errors import LeaseSuperseded
 from ..registry.schema import check_service
 from ..store import Store
-from ..store.facts import check_ttl, load_facts
 from ..store.records import (
     Append,
     Beat,
@@ -27,6 +26,8 @@ from ..store.records import (
     Leads,
     MemberBeat,
     Put,
+    check_ttl,
+    load_facts,
 )
 from .schema import (
     DEPLOYMENTS,

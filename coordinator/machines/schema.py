@@ -24,8 +24,7 @@ from typing import Any, Final, Literal, Self
 
 from ...runtime.errors import UsageError
 from ..registry.schema import check_service
-from ..store.facts import load_facts
-from ..store.records import LeaseSet, check_member, is_name
+from ..store.records import LeaseSet, check_member, is_name, load_facts
 from .deployment_fields import check_content, check_options, check_url
 
 _PREFIX: Final = "edl:{edl:machines}:"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...scheduler.students.failures import straggler
 from ..jobs import JobBoard, Node, RankReport
 from ..jobs.schema import EVENTS_KEPT
-from ..store.facts import TimelineEntry
+from ..store.records import TimelineEntry
 from .text_output import add_row, plain_table
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from ..config import check_free, join_address
 from ..machines import MachineBoard
 from ..registry import Registry
 from .call_guard import CallGuard, ManagerLimits
+from .operator_handlers import UnaryHandlers, WatchHandler
 from .subscribe_handler import ServedManager, SubscribeHandler
-from .unary_handlers import UnaryHandlers
-from .watch_handler import WatchHandler
 
 log = logging.getLogger(__name__)
 

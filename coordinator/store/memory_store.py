@@ -1,8 +1,7 @@
-"""The store within one process, for tests, simulations and training on one node."""
+"""The store within one process: for training on one node, `memory://NAME`, and tests."""
 
 from __future__ import annotations
 
-import copy
 import math
 import secrets
 import threading
@@ -10,12 +9,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from ...runtime.errors import RegistryUnavailable
-from .memory_leases import MemoryLeases
 from .records import (
+    DRAIN,
+    FACTS_TTLS,
     AddRanked,
     Append,
+    Beat,
     Change,
+    Changes,
     Condition,
     Delete,
     FieldIs,
@@ -23,7 +24,10 @@ from .records import (
     Leadership,
     LeadershipChange,
     Leads,
+    LeaseSet,
     LogRecord,
+    Member,
+    MemberBeat,
     NumberIs,
     Once,
     Put,
@@ -32,8 +36,11 @@ from .records import (
     RemoveRanked,
     ShardKeys,
     Stamp,
+    SweepPermit,
+    left,
     log_position,
     number,
+    split_changes,
 )
 
 _LEADER_KEPT_S: Final = 86_400.0
@@ -60,7 +67,6 @@ class MemoryStore:
         self.lock = threading.RLock()
         self._values: dict[str, Any] = {}
         self._expires_s: dict[str, float] = {}
-        self._available = True
         self.registry_id = secrets.token_hex(20)
         self.leases = MemoryLeases(self)
 
@@ -71,9 +77,7 @@ class MemoryStore:
             return cls._named.setdefault(url, cls(clock, url))
 
     def now_s(self) -> float:
-        """Return the clock's time in seconds. Raises RegistryUnavailable during an outage."""
-        if not self._available:
-            raise RegistryUnavailable(f"the registry {self.url} does not answer")
+        """Return the clock's time in seconds; each step asks for it."""
         return self._clock()
 
     def time_ms(self) -> int:
@@ -111,49 +115,15 @@ class MemoryStore:
         self._values.pop(key, None)
         self._expires_s.pop(key, None)
 
-    def keep(self, key: str, seconds: float) -> None:
-        """Set the expiry of a key."""
+    def keep(self, key: str, seconds: float, *, extend: bool = False) -> None:
+        """Set the expiry of a key; with `extend`, never to an earlier time."""
         if self.holds(key):
-            self._expires_s[key] = self._clock() + seconds
-
-    def keep_longer(self, key: str, seconds: float) -> None:
-        """Extend the expiry of a key; never shorten it."""
-        if self.holds(key):
-            self._expires_s[key] = max(self._expires_s.get(key, 0.0), self._clock() + seconds)
+            former_s = self._expires_s.get(key, 0.0) if extend else 0.0
+            self._expires_s[key] = max(former_s, self._clock() + seconds)
 
     def _expire(self, key: str) -> None:
         if self._expires_s.get(key, math.inf) <= self.now_s():
             self.delete(key)
-
-    # --- for tests
-
-    def set_available(self, available: bool) -> None:
-        """Start or end an outage, in which every step raises RegistryUnavailable."""
-        self._available = available
-
-    def clear(self) -> None:
-        """Delete everything, like the restart of a Redis without persistence."""
-        with self.lock:
-            self._values.clear()
-            self._expires_s.clear()
-            self.registry_id = secrets.token_hex(20)
-
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, float]]:
-        """Return the whole content, for `restore`."""
-        with self.lock:
-            return copy.deepcopy((self._values, self._expires_s))
-
-    def restore(self, snapshot: tuple[dict[str, Any], dict[str, float]]) -> None:
-        """Simulate a failover to a stale replica: another server with older content."""
-        values, expires_s = copy.deepcopy(snapshot)
-        with self.lock:
-            self.clear()
-            self._values.update(values)
-            self._expires_s.update(expires_s)
-
-    def restart(self) -> None:
-        """Simulate a restart that kept the content: another server process."""
-        self.restore(self.snapshot())
 
     # --- leadership
 
@@ -373,3 +343,181 @@ def _put(held: dict[str, str], fields: Mapping[str, str | int | None]) -> None:
 def _bounds(shard: str) -> tuple[int, int]:
     _, start, stop = shard.split(":")
     return int(start), int(stop)
+
+
+_SWEEP_LIMIT: Final = 1000
+_CHANGES_S: Final = 60.0
+
+
+class MemoryLeases:
+    """Implements `Leases`.
+
+    Args:
+        store: the store with the values.
+    """
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._number = 0
+
+    # --- members
+
+    def register(
+        self, leases: LeaseSet, members: Mapping[str, Mapping[str, str]], ttl_s: float
+    ) -> list[str]:
+        with self._store.lock:
+            return [
+                member
+                for member, facts in members.items()
+                if not self._register(leases, member, facts, ttl_s)
+            ]
+
+    def _register(
+        self, leases: LeaseSet, member: str, facts: Mapping[str, str], ttl_s: float
+    ) -> bool:
+        deadlines, held = self._deadlines(leases), dict(self._facts(leases, member))
+        incarnation = int(facts["incarnation"])
+        if held and incarnation < int(held["incarnation"]):
+            return False
+        values = {**facts, "incarnation": str(incarnation)}
+        if not leases.changes:
+            values["joined"] = str(self._next_number())
+        else:
+            if DRAIN in held and int(held["incarnation"]) == incarnation:
+                values.setdefault(DRAIN, held[DRAIN])
+            self._store.value(leases.changes).pop(left(member), None)
+        self._store.delete(leases.facts + member)
+        self._store.value(leases.facts + member).update(values)
+        self._renew(leases, member, deadlines, ttl_s)
+        self._note(leases, member)
+        return True
+
+    def beat(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> Beat:
+        with self._store.lock:
+            deadlines, held = self._deadlines(leases), self._facts(leases, beat.member)
+            if beat.member not in deadlines or not held:
+                return Beat.UNKNOWN
+            if held["incarnation"] != str(beat.incarnation):
+                return Beat.SUPERSEDED
+            held.update({**beat.facts, "incarnation": held["incarnation"]})
+            self._renew(leases, beat.member, deadlines, ttl_s)
+            if beat.noted:
+                self._note(leases, beat.member)
+            return Beat.DRAIN if held.get(DRAIN) == "1" else Beat.KEPT
+
+    def beat_many(self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float) -> list[Beat]:
+        return [self.beat(leases, beat, ttl_s) for leases, beat in beats]
+
+    def leave(self, leases: LeaseSet, member: str, incarnation: int | None = None) -> bool:
+        with self._store.lock:
+            deadlines, held = self._deadlines(leases), self._facts(leases, member)
+            if held and incarnation is not None and held["incarnation"] != str(incarnation):
+                return False
+            if deadlines.pop(member, None) is None and not held:
+                return False
+            self._store.delete(leases.facts + member)
+            if leases.changes:
+                self._store.value(leases.changes).pop(member, None)
+                self._note(leases, left(member))
+            return True
+
+    # --- readers
+
+    def request_drain(self, leases: LeaseSet, member: str) -> bool:
+        with self._store.lock:
+            held = self._facts(leases, member)
+            if member not in self._deadlines(leases) or not held:
+                return False
+            held.update({DRAIN: "1", "state": "draining"})
+            self._note(leases, member)
+            return True
+
+    def members(self, leases: LeaseSet) -> list[Member]:
+        with self._store.lock:
+            now_s, deadlines = self._store.now_s(), self._deadlines(leases)
+            return [
+                Member(name, dict(facts), deadlines[name] - now_s)
+                for name in sorted(deadlines)
+                if deadlines[name] > now_s and (facts := self._facts(leases, name))
+            ]
+
+    def read(self, leases: LeaseSet, names: Sequence[str]) -> list[Member]:
+        with self._store.lock:
+            now_s, deadlines = self._store.now_s(), self._deadlines(leases)
+            return [
+                Member(name, dict(facts), deadlines.get(name, now_s) - now_s)
+                for name in names
+                if (facts := self._facts(leases, name))
+            ]
+
+    def names(self, leases: LeaseSet) -> set[str]:
+        with self._store.lock:
+            return set(self._deadlines(leases))
+
+    def changes(self, leases: LeaseSet, cursor: int = 0) -> Changes:
+        with self._store.lock:
+            now_s, deadlines = self._store.now_s(), self._deadlines(leases)
+            after, full = cursor or (now_s - _CHANGES_S) * 1e6, cursor == 0
+            noted = {n: at for n, at in self._store.value(leases.changes).items() if at > after}
+            names, leavers = split_changes(sorted(noted, key=noted.__getitem__))
+            members = self.members(leases) if full else self.read(leases, names)
+            present = {one.member for one in members} if full else deadlines.keys()
+            return Changes(
+                max(noted.values(), default=cursor or int(now_s * 1e6)),
+                tuple(one for one in members if one.member in deadlines),
+                tuple(leavers),
+                tuple(name for name in names if name not in present),
+                full,
+                due_s=min(deadlines.values(), default=math.inf) - now_s,
+            )
+
+    def sweep(self, leases: LeaseSet, permit: SweepPermit | None = None) -> list[str]:
+        with self._store.lock:
+            now_s, deadlines = self._store.now_s(), self._deadlines(leases)
+            if permit is not None and (
+                permit.registry_id != self._store.registry_id or now_s * 1000 > permit.until_ms
+            ):
+                return []
+            by_deadline = sorted(deadlines.items(), key=lambda item: item[1])
+            dead = [name for name, deadline in by_deadline if deadline <= now_s][:_SWEEP_LIMIT]
+            for name in dead:
+                del deadlines[name]
+                self._note(leases, name)
+            return dead
+
+    # --- with the lock held
+
+    def _deadlines(self, leases: LeaseSet) -> dict[str, float]:
+        """Return the deadlines of the set; without expired ones if the set is not followed."""
+        deadlines: dict[str, float] = self._store.value(leases.deadlines)
+        if not leases.changes:
+            now_s = self._store.now_s()
+            for name in [name for name, at in deadlines.items() if at <= now_s]:
+                del deadlines[name]
+                self._store.delete(leases.facts + name)
+        return deadlines
+
+    def _facts(self, leases: LeaseSet, member: str) -> dict[str, str]:
+        facts: dict[str, str] = self._store.peek(leases.facts + member)
+        return facts
+
+    def _renew(
+        self, leases: LeaseSet, member: str, deadlines: dict[str, float], ttl_s: float
+    ) -> None:
+        deadlines[member] = self._store.now_s() + ttl_s
+        self._store.keep(leases.facts + member, FACTS_TTLS * ttl_s)
+        self._store.keep(leases.deadlines, FACTS_TTLS * ttl_s, extend=True)
+
+    def _note(self, leases: LeaseSet, member: str) -> None:
+        if not leases.changes:
+            return
+        noted = self._store.value(leases.changes)
+        noted[member] = self._next_number()
+        oldest = (self._store.now_s() - _CHANGES_S) * 1e6
+        if len(noted) > 2 * len(self._deadlines(leases)) + 16:
+            for name in [name for name, at in noted.items() if at <= oldest]:
+                del noted[name]
+
+    def _next_number(self) -> int:
+        self._number = max(int(self._store.now_s() * 1e6), self._number + 1)
+        return self._number

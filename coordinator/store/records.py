@@ -1,15 +1,19 @@
-"""Records of a store: leases, leaderships, documents, logs, and the parts of a transaction."""
+"""Records of a store: leases, leaderships, logs, the parts of a transaction, and facts as JSON."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ...runtime.errors import UsageError
+
+if TYPE_CHECKING:
+    from . import Store
 
 #: Facts outlive the deadline by this factor of the TTL, so that a sweep can name the dead.
 FACTS_TTLS: Final = 5
@@ -400,3 +404,58 @@ def log_position(record_id: str) -> tuple[int, int]:
         )
     time_ms, count = record_id.split("-")
     return int(time_ms), int(count)
+
+
+#: Values that JSON can hold.
+Facts = Mapping[str, Any]
+
+_MOST_BYTES: Final = 1 << 20
+
+
+def dump_facts(facts: Facts) -> str:
+    """Return facts as JSON. Raises UsageError if they are not JSON or larger than 1 MiB."""
+    try:
+        text = json.dumps(dict(facts), separators=(",", ":"), allow_nan=True)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"facts of a member must be JSON: {error}") from None
+    if len(text) > _MOST_BYTES:
+        raise UsageError(f"facts are {len(text)} bytes, more than 1 MiB: {str(facts)[:80]}")
+    return text
+
+
+def load_facts(text: str) -> dict[str, Any]:
+    """Parse the facts of `dump_facts`; {} if the text is invalid."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """An entry of a timeline or log; entry ids are ordered, and reads continue after one."""
+
+    entry_id: str
+    at_ms: int
+    body: Facts
+
+
+def timeline_entry(key: str, body: Facts, kept: int, keep_s: float) -> Append:
+    """Return the change that appends to a timeline, of which the last `kept` entries are kept."""
+    return Append(key, {"body": dump_facts(body)}, kept, keep_s)
+
+
+def read_timeline(store: Store, key: str, since: str, count: int) -> list[TimelineEntry]:
+    """Return the first `count` entries after id `since`, oldest first; "": from the start."""
+    return [
+        TimelineEntry(one.id, one.time_ms, load_facts(one.fields.get("body", "")))
+        for one in store.log(key, since, count)
+    ]
+
+
+def check_ttl(ttl_s: float) -> float:
+    """Return a time to live in seconds. Raises UsageError if it is out of range."""
+    if not 0.001 <= ttl_s <= 86_400:
+        raise UsageError(f"a time to live is 0.001 to 86400 seconds, not {ttl_s!r}")
+    return ttl_s

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from ...coordinator.contexts import MeshContext
 from ...coordinator.job_queue import JobProgress, QueuedJob
-from ...coordinator.store.facts import TimelineEntry
+from ...coordinator.store.records import TimelineEntry
 from ...runtime.errors import UnavailableError, UsageError
 from .spec import QueuedJobSpec
 

@@ -17,7 +17,7 @@ from ...coordinator.job_queue import (
     open_queue,
 )
 from ...coordinator.ops.queue_view import NOBODY, is_lost
-from ...coordinator.store.facts import TimelineEntry
+from ...coordinator.store.records import TimelineEntry
 from ...runtime.errors import UsageError
 from .backend import Listing, not_ended
 from .spec import QueuedJobSpec

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from ...coordinator.job_queue import QueueBoard, QueuedJob, Reservation
 from ...coordinator.jobs import JobBoard
-from ...coordinator.store.facts import Facts
-from ...coordinator.store.records import Leads
+from ...coordinator.store.records import Facts, Leads
 from ...runtime.errors import EdlError, LeaseSuperseded, UsageError
 from ...runtime.lifecycle import Periodic, Stop
 from ..cores import pin_process

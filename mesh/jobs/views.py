@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...coordinator.job_queue import QueuedJob, Reservation, Runner
 from ...coordinator.ops.queue_view import NOBODY
-from ...coordinator.store.facts import TimelineEntry
+from ...coordinator.store.records import TimelineEntry
 from .spec import QueuedJobSpec
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from ...coordinator.job_queue import QueuedJob
-from ...coordinator.store.facts import TimelineEntry
+from ...coordinator.store.records import TimelineEntry
 from ...runtime.errors import UsageError
 from ..jobs import views
 from ..jobs.backend import JobBackend, JobLocation, wait_for_end

@@ -13,8 +13,8 @@ from redis import Redis
 from edl.coordinator import Registry
 from edl.coordinator.embedded import start_embedded
 from edl.coordinator.store import Store
-from edl.coordinator.store.memory_store import MemoryStore
 from edl.coordinator.store.redis_store import RedisStore
+from edl.tests.stores import FaultyStore
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 #: Where the tests are to see the end of a lease; with the time for which facts outlive it, 1 s.
@@ -66,7 +66,7 @@ def hold(request: pytest.FixtureRequest, redis: Redis, private_valkey_url: str) 
 
     def hold(make: Callable[[Store], Any]) -> Holds[Any]:
         if request.param == "memory":
-            inside = MemoryStore(clock=lambda: now[0])
+            inside = FaultyStore(clock=lambda: now[0])
             return Holds(make(inside), make(inside), move, inside.clear)
         one, another = (RedisStore(private_valkey_url, timeout_s=DEADLINE_S) for _ in range(2))
         for store in (one, another):

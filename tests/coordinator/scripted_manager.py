@@ -14,11 +14,11 @@ from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.service import CoordinatorServer
 from edl.coordinator.service.call_guard import ManagerLimits
 from edl.coordinator.service.subscribe_handler import Outgoing
-from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.protocols import PROTOCOL_VERSION
 from edl.proto.security import ServerSecurity
 from edl.runtime.errors import EdlError
+from edl.tests.stores import FaultyStore
 
 _NUMBER = count(1)
 
@@ -97,7 +97,7 @@ def served(
 ) -> Iterator[Served]:
     """One scripted manager over a registry in memory; ends with the body."""
     url = url or f"memory://served-{next(_NUMBER)}"
-    registry = Registry(MemoryStore.shared(url))
+    registry = Registry(FaultyStore.shared(url))
     manager, refused = ScriptedManager(), list[str]()
     server = CoordinatorServer(
         manager,
@@ -105,7 +105,7 @@ def served(
         security=security,
         limits=limits,
         on_refused=refused.append,
-        machines=MachineBoard(MemoryStore.shared(url)),
+        machines=MachineBoard(FaultyStore.shared(url)),
     )
     address = f"{host}:{server.start(host, 0)}"
     registry.register("managers", "", address, {"incarnation": "1"}, 600.0)

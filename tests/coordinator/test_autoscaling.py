@@ -13,12 +13,11 @@ from prometheus_client import CollectorRegistry
 from edl.coordinator import Registry
 from edl.coordinator.machines import Deployment, MachineBoard
 from edl.coordinator.serve import DeploymentSettings, autoscale_page, bounded
-from edl.coordinator.store.memory_store import MemoryStore
 from edl.runtime.errors import RegistryUnavailable, UsageError
 from edl.runtime.metrics import MetricsServer
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.tests.coordinator.world import GRACE_S, LEADER_TTL_S, SERVICE, World
-from edl.tests.stores import memory
+from edl.tests.stores import FaultyStore, memory
 
 BRISK = AutoscaleConfig(max=6, freeze_s=10.0, up_after_s=2.0, down_after_s=5.0, idle_to_zero_s=5.0)
 DEPLOYED = Deployment(SERVICE, "file:///m", "a" * 64, min=2, max=5, freeze_s=7.0)
@@ -102,7 +101,7 @@ def test_an_emptied_registry_ends_no_teacher(same_manager: bool) -> None:
 
 
 def test_a_deployment_bounds_its_service_and_no_other() -> None:
-    board, now = MachineBoard(MemoryStore()), [0.0]
+    board, now = MachineBoard(FaultyStore()), [0.0]
     settings = DeploymentSettings(
         board, AutoscaleConfig(freeze_s=1.0, up_after_s=4.0), lambda: now[0]
     )
@@ -125,7 +124,7 @@ def test_a_deployment_bounds_its_service_and_no_other() -> None:
 
 
 def test_the_server_of_metrics_answers_autoscalers() -> None:
-    registry = Registry(MemoryStore())
+    registry = Registry(FaultyStore())
     assert autoscale_page(registry, "/metrics") is None
     with pytest.raises(UsageError, match="no manager has said"):
         autoscale_page(registry, "/autoscale/s")

@@ -14,7 +14,6 @@ import pytest
 from edl.coordinator import Registry, Subscription
 from edl.coordinator.calling.discovery import call_error
 from edl.coordinator.registry import connect
-from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.proto.status import from_status
@@ -23,7 +22,7 @@ from edl.scheduler.leadership import rank_servers
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.faults import FaultProxy
 from edl.tests.proto.security.authority import write_secret
-from edl.tests.stores import memory
+from edl.tests.stores import FaultyStore, memory
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 
@@ -129,7 +128,7 @@ def test_without_a_manager_that_answers_it_waits_and_says_so() -> None:
     url = "memory://nobody-yet"
     with Student(url).start() as student:
         wait_until(lambda: "no service manager is registered" in student.subscription.why)
-        registry = Registry(MemoryStore.shared(url))
+        registry = Registry(FaultyStore.shared(url))
         memory(registry).set_available(False)
         wait_until(lambda: "does not answer" in student.subscription.why)
         memory(registry).set_available(True)
@@ -162,7 +161,7 @@ def test_a_silent_manager_is_left_for_another(told_before: bool) -> None:
     with served(f"{url}-hidden") as hidden, FaultProxy(hidden.address) as proxy:
         if not told_before:
             proxy.stall()  # the kernel accepts, as for a process that is stopped
-        registry = Registry(MemoryStore.shared(url))
+        registry = Registry(FaultyStore.shared(url))
         registry.register("managers", "", proxy.address, {"incarnation": "1"}, 600.0)
         with Student(url).start() as student:
             if told_before:

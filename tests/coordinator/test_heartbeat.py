@@ -18,12 +18,11 @@ import redis
 from edl.coordinator import Heartbeat, Registry
 from edl.coordinator.beat_relay import BeatRelay, RelayedRegistry
 from edl.coordinator.registry import Kind
-from edl.coordinator.store.memory_store import MemoryStore
 from edl.coordinator.store.records import Beat, MemberBeat
 from edl.coordinator.store.redis_store import RedisStore
 from edl.runtime.errors import Forbidden, LeaseSuperseded, RegistryUnavailable
 from edl.scheduler.leadership import BEATS_PER_TTL
-from edl.tests.stores import memory, renew
+from edl.tests.stores import FaultyStore, memory, renew
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 TTL_S = 3.0
@@ -102,7 +101,7 @@ class Recording(Registry):
     """Keeps when each beat came, what it sent, and whether the lease stood."""
 
     def __init__(self, clock: VirtualTime) -> None:
-        super().__init__(MemoryStore(clock.monotonic))
+        super().__init__(FaultyStore(clock.monotonic))
         self.clock = clock
         self.beats: list[dict[str, str]] = []
         self.times: list[float] = []
@@ -295,7 +294,7 @@ def test_the_teachers_of_a_host_beat_in_one_message(
     messages: list[list[str]] = []
     drained: list[str] = []
     names, path = [f"t{number}" for number in range(8)], tmp_path / "beats"
-    registry = Registry(MemoryStore(clock.monotonic))
+    registry = Registry(FaultyStore(clock.monotonic))
     send = registry.beat_many
 
     def sent(kind: Kind, beats: Sequence[tuple[str, MemberBeat]], ttl_s: float) -> list[Beat]:

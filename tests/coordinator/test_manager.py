@@ -15,10 +15,9 @@ from edl.coordinator.config import ManagerConfig
 from edl.coordinator.manager.manager import Manager
 from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.manager.subscription_hub import SubscriptionHub
-from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import RegistryUnavailable
-from edl.tests.stores import memory
+from edl.tests.stores import FaultyStore, memory
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 from .world import FakeStream
@@ -30,7 +29,7 @@ Start = Callable[..., Manager]
 
 @pytest.fixture
 def registry() -> Registry:
-    return Registry(MemoryStore())
+    return Registry(FaultyStore())
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ from edl.coordinator.manager.overview import Overview
 from edl.coordinator.manager.student_sessions import OWNER, SECRET, StudentOwner, refusal_of
 from edl.coordinator.manager.watch_cache import WatchCache
 from edl.coordinator.registry import LogEntry, Plan, Row
-from edl.coordinator.store.memory_store import MemoryStore
 from edl.coordinator.store.records import Changes, Member
 from edl.runtime.errors import EdlError, Forbidden, LeaseSuperseded, RegistryUnavailable
-from edl.tests.stores import memory, of_service
+from edl.tests.stores import FaultyStore, memory, of_service
 from edl.tests.waiting import wait_until
 
 TTL_S, LEADER_TTL_S = 6.0, 2.0
@@ -27,7 +26,7 @@ class Mesh:
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
-        self.registry = Registry(MemoryStore(clock=lambda: self.now))
+        self.registry = Registry(FaultyStore(clock=lambda: self.now))
         self.overview = Overview(self.registry, lambda _: "m:1", clock=lambda: self.now)
         self.election = Election(self.registry, "m:1", LEADER_TTL_S, TTL_S, lambda: self.now)
 

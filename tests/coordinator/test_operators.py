@@ -11,13 +11,12 @@ from edl.coordinator import Registry
 from edl.coordinator.calling import client
 from edl.coordinator.operations import drain, upgrade
 from edl.coordinator.registry.schema import LogEntry, Plan
-from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.runtime import errors
 from edl.tests.coordinator.scripted_manager import Served, served
 from edl.tests.proto.security.authority import write_secret
-from edl.tests.stores import memory
+from edl.tests.stores import FaultyStore, memory
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 C2, C3 = "c2" * 32, "c3" * 32
@@ -102,7 +101,7 @@ def test_the_log_is_read_whole_or_its_latest_and_followed(mesh: Served) -> None:
 def test_events_of_one_millisecond_are_all_told() -> None:
     """Also those of a service without a log before, and after the manager that told them died."""
     url = "memory://one-millisecond"
-    registry = Registry(MemoryStore.shared(url, clock=lambda: 1_000_000.0))
+    registry = Registry(FaultyStore.shared(url, clock=lambda: 1_000_000.0))
     with served(url) as first:
         say(registry, "s", "one", "two")
         watcher, only = Watcher(url, last=1), Watcher(url, service="r")
@@ -162,7 +161,7 @@ def register(
 
 @pytest.fixture
 def teachers() -> Registry:
-    registry = Registry(MemoryStore())
+    registry = Registry(FaultyStore())
     register(registry, "t1", "c1")
     register(registry, "t2", "c1", host="beta")
     register(registry, "t1", "b1", "bert")

@@ -23,13 +23,13 @@ from edl.coordinator.machines.placing import SETTLE_S, Placer
 from edl.coordinator.machines.schema import Deployment, MachineOrder, Report
 from edl.coordinator.operations import deploy, undeploy
 from edl.coordinator.registry import DesiredCount, Registry
-from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import UsageError
 from edl.teacher.backends.preprocess import BUILT_IN_STEPS
 from edl.teacher.options import BACKEND, BATCH, BackendKeys, BatchingKeys
 from edl.tests.coordinator.scripted_manager import served
 from edl.tests.deploy.command_lines import check
+from edl.tests.stores import FaultyStore
 
 A = Deployment("a", "s3://m/a", "aa" * 32, min=1, max=2)
 B = Deployment("b", "s3://m/b", "bb" * 32, min=1, max=1, priority=1)
@@ -54,9 +54,9 @@ class Yard:
     reports: dict[str, Report] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.store = MemoryStore(clock=self.clock)
+        self.store = FaultyStore(clock=self.clock)
         self.board = MachineBoard(self.store)
-        self.registry = Desiring(MemoryStore(clock=self.clock))
+        self.registry = Desiring(FaultyStore(clock=self.clock))
         self.registry.counts = self.desired
         self.placer = self.another()
 
@@ -263,7 +263,7 @@ class Overtaken(MachineBoard):
     """A board on which another operator is quicker, once."""
 
     def __init__(self, quicker: Callable[[MachineBoard], object]) -> None:
-        super().__init__(MemoryStore())
+        super().__init__(FaultyStore())
         self.quicker: Callable[[MachineBoard], object] | None = quicker
 
     def deployments(self) -> list[Deployment]:
@@ -300,7 +300,7 @@ def test_an_operator_deploys_and_takes_back_by_any_manager() -> None:
     )  # fmt: skip
     with served() as mesh:
         assert "a is to have 1 to 2 teachers" in client.deploy(mesh.url, request)
-        (found,) = MachineBoard(MemoryStore.shared(mesh.url)).deployments()
+        (found,) = MachineBoard(FaultyStore.shared(mesh.url)).deployments()
         assert (found.options, found.freeze_s, found.priority) == ((("threads", "2"),), 5.0, -1)
         with pytest.raises(UsageError, match="cannot set 'host'"):
             client.deploy(mesh.url, pb.DeployRequest(service="a", options=["host=0.0.0.0"]))

@@ -13,9 +13,9 @@ import grpc
 import pytest
 
 from edl.coordinator.registry import LogEntry
-from edl.coordinator.service import CoordinatorServer, watch_handler
+from edl.coordinator.service import CoordinatorServer, operator_handlers
 from edl.coordinator.service.call_guard import ManagerLimits
-from edl.coordinator.service.watch_handler import Listener
+from edl.coordinator.service.operator_handlers import Listener
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ServerSecurity, TlsFiles
 from edl.runtime import errors
@@ -285,7 +285,7 @@ def test_a_credential_that_changes_before_the_first_report_is_held_against_it(
 
 
 def test_a_watcher_hears_all_or_is_told_to_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_handler, "_BEHIND", 3)
+    monkeypatch.setattr(operator_handlers, "_BEHIND", 3)
     events = [("s", LogEntry("registered", "t1", "t1 came", id=f"{n}-0")) for n in range(4)]
 
     async def watch() -> None:

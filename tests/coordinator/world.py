@@ -14,13 +14,12 @@ from edl.coordinator.manager.prober import Verdict
 from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.manager.subscription_hub import SubscriptionHub
 from edl.coordinator.registry import LogEntry
-from edl.coordinator.store.memory_store import MemoryStore
 from edl.coordinator.store.records import Member
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import EdlError
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.scheduler.leadership import grace_s
-from edl.tests.stores import renew
+from edl.tests.stores import FaultyStore, renew
 
 TTL_S = 6.0
 GRACE_S = grace_s(TTL_S)
@@ -135,7 +134,7 @@ class World:
         self.autoscale = autoscale or AutoscaleConfig()
         self.now = 1_700_000_000.0
         self.behind_s = 0.0  # of the registry's clock
-        self.registry = Registry(MemoryStore(clock=lambda: self.now - self.behind_s))
+        self.registry = Registry(FaultyStore(clock=lambda: self.now - self.behind_s))
         self.managers = [FakeManager(self, f"m{i}:1", prober) for i in range(managers)]
         self.teachers: dict[str, dict[str, str]] = {}
         self.students: list[Student] = []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ....coordinator.job_queue import JobProgress, QueuedJob
-from ....coordinator.store.facts import TimelineEntry
+from ....coordinator.store.records import TimelineEntry
 from ....runtime.errors import (
     KubernetesUnavailable,
     ManifestRefused,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ....coordinator.store.facts import Facts
+from ....coordinator.store.records import Facts
 from ....coordinator.store.redis_url import holds_password
 from ....runtime.errors import UsageError
 from ...kubernetes.resources import DISTILL_JOB, GPU, Object

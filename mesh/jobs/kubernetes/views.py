@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ....coordinator.job_queue import DesiredJobState, JobProgress, QueuedJob
-from ....coordinator.store.facts import TimelineEntry
+from ....coordinator.store.records import TimelineEntry
 from ....runtime.errors import UsageError
 from ...kubernetes.resources import Object, seconds_of
 from .resource import facts_of

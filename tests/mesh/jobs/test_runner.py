@@ -13,7 +13,6 @@ import pytest
 
 from edl.coordinator.job_queue import DesiredJobState, JobProgress, QueueBoard, QueuedJob, queue_key
 from edl.coordinator.jobs import JobBoard
-from edl.coordinator.store.memory_store import MemoryStore
 from edl.coordinator.store.records import Leads, Put
 from edl.mesh.jobs.queue_backend import QueueBackend
 from edl.mesh.jobs.runner import JobRunner
@@ -23,7 +22,7 @@ from edl.runtime.errors import LeaseSuperseded, RegistryUnavailable
 from edl.runtime.lifecycle import Stop
 from edl.scheduler import job_states
 from edl.tests.mesh.threads import in_thread
-from edl.tests.stores import memory
+from edl.tests.stores import FaultyStore, memory
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.system
@@ -38,7 +37,7 @@ def running(queue: QueueBoard, folder: Path, ttl_s: float = 30.0) -> Running:
     config = JobRunnerConfig(
         "r-1", "here", "redis://none:1", ((), ()), folder / "fleet", ttl_s=ttl_s
     )
-    return in_thread(JobRunner(queue, JobBoard(MemoryStore()), config).run)
+    return in_thread(JobRunner(queue, JobBoard(FaultyStore()), config).run)
 
 
 def submit(queue: QueueBoard, folder: Path, name: str, command: str, **more: int) -> None:
@@ -74,7 +73,7 @@ def reaches(queue: QueueBoard, name: str, state: str) -> JobProgress:
 
 
 def test_jobs_that_the_queue_has_lost_are_submitted_again_and_go_on(tmp_path: Path) -> None:
-    queue = QueueBoard(MemoryStore())
+    queue = QueueBoard(FaultyStore())
     waiting = ("z", "y", "x", "w")
     submit(queue, tmp_path, "a", WORKS, max_nodes=2)
     queue.set_desired_state("a", DesiredJobState(nodes=1))
@@ -99,7 +98,7 @@ def test_a_newer_job_of_the_name_begins_when_the_nodes_have_left_and_an_older_on
     tmp_path: Path, newer: bool
 ) -> None:
     """The user was quicker than the runner; or Redis has what it had written an hour before."""
-    queue = QueueBoard(MemoryStore())
+    queue = QueueBoard(FaultyStore())
     submit(queue, tmp_path, "a", WORKS)
     with running(queue, tmp_path):
         reaches(queue, "a", "running")
@@ -116,7 +115,7 @@ def test_nodes_that_crash_together_use_one_retry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_states, "_FIRST_DELAY_S", 60.0)  # no node is started again meanwhile
-    queue = QueueBoard(MemoryStore())
+    queue = QueueBoard(FaultyStore())
     submit(queue, tmp_path, "a", "sh -c 'exit 1'", min_nodes=2, max_nodes=2, retries=1)
     with running(queue, tmp_path):
         wait_until(lambda: "node 2" in str([one.body for one in queue.events()]))
@@ -128,7 +127,7 @@ def test_nodes_that_crash_together_use_one_retry(
 
 
 def test_jobs_go_on_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = QueueBoard(MemoryStore())
+    queue = QueueBoard(FaultyStore())
     submit(queue, tmp_path, "a", WORKS)
     submit(queue, tmp_path, "b", "sh -c 'while ! test -e go; do sleep 0.02; done; echo done'")
     with running(queue, tmp_path) as (_, ended):
@@ -163,7 +162,7 @@ def test_jobs_go_on_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_runner_whose_queue_another_one_has_ends_with_its_nodes(tmp_path: Path) -> None:
     now_s = 1e9
-    queue = QueueBoard(MemoryStore(lambda: now_s))
+    queue = QueueBoard(FaultyStore(lambda: now_s))
 
     def taken() -> bool:
         nonlocal now_s
@@ -183,7 +182,7 @@ def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1e9
-    queue, taken = QueueBoard(MemoryStore(lambda: now_s)), threading.Semaphore(0)
+    queue, taken = QueueBoard(FaultyStore(lambda: now_s)), threading.Semaphore(0)
     take = queue.take
 
     def count(*given: object) -> Leads | None:
@@ -211,7 +210,7 @@ def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
 
 
 def test_what_cannot_be_run_fails_and_says_why(tmp_path: Path) -> None:
-    queue = QueueBoard(MemoryStore())
+    queue = QueueBoard(FaultyStore())
     submit(queue, tmp_path, "none", "no-such-program --x", retries=0)
     assert queue.submit("old", {"name": "old", "image": "x:1"})
     submit(queue, tmp_path / "gone", "folder", "true", retries=0)

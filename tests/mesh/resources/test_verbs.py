@@ -11,10 +11,10 @@ import pytest
 from edl.cli import command_line
 from edl.coordinator.machines import Deployment, MachineBoard
 from edl.coordinator.machines.schema import Report
-from edl.coordinator.store.memory_store import MemoryStore
 from edl.proto import coordinator_pb2 as pb
 from edl.tests import cli_output
 from edl.tests.coordinator.scripted_manager import Served, served
+from edl.tests.stores import FaultyStore
 
 CONTENT = "c1" * 32
 SERVICE = f"""kind: service
@@ -35,7 +35,7 @@ class Operator:
 
     def __init__(self, mesh: Served) -> None:
         self.mesh = mesh
-        self.board = MachineBoard(MemoryStore.shared(mesh.url))
+        self.board = MachineBoard(FaultyStore.shared(mesh.url))
 
     def __call__(self, verb: str, *words: object) -> str:
         return cli_output.output_of(*self._command(verb, *words))

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from edl.coordinator.jobs import Facts, Generation, JobBoard, NodeInfo
-from edl.coordinator.store.memory_store import MemoryStore
 from edl.runtime.errors import (
     CheckpointUnavailable,
     EdlError,
@@ -34,7 +33,7 @@ from edl.student.supervisor.agent import NodeDependencies, NodeOutcome, Supervis
 from edl.student.supervisor.checkpoints import LastWrite
 from edl.student.supervisor.ui import NodeReporter
 from edl.student.supervisor.workers import WorkerGroup
-from edl.tests.stores import memory
+from edl.tests.stores import FaultyStore, memory
 from edl.tests.student.checkpoint.samples import newest_step
 from edl.tests.student.rank.world import settings as rank_settings
 from edl.tests.student.supervisor.stand_in import pid_file
@@ -73,7 +72,7 @@ class Fleet:
     folder: Path
     job: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
-    board: JobBoard = field(default_factory=lambda: JobBoard(MemoryStore()))
+    board: JobBoard = field(default_factory=lambda: JobBoard(FaultyStore()))
     means: NodeDependencies = MEANS
     nodes: list[Node] = field(default_factory=list)
     spec: str = "job.json"
@@ -230,7 +229,7 @@ def test_a_node_that_leaves_before_its_last_save_joined_is_not_waited_for(
             return super().replace_history(job, generation, known, history)
 
     monkeypatch.setattr(Repository, "write", write_slowly)
-    fleet.board = Failing(MemoryStore())
+    fleet.board = Failing(FaultyStore())
     fleet.settings = {"nodes": (1, 1), "save_every_steps": None, "save_overhead": 0.0}
     fleet.job = BEFORE_THE_END
     node = fleet.start("a")

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from edl.coordinator.jobs import Generation, GenerationRecord, JobBoard, NodeEndpoints, NodeInfo
-from edl.coordinator.store.memory_store import MemoryStore
 from edl.runtime.errors import GenerationSuperseded, RegistryUnavailable, UsageError
 from edl.runtime.lifecycle import Stop
 from edl.runtime.logs import FORMAT_VARIABLE
@@ -35,7 +34,7 @@ from edl.student.supervisor.agent import NodeDependencies, Supervisor
 from edl.student.supervisor.checkpoints import CheckpointManager, CheckpointVerifier, HistoryFence
 from edl.student.supervisor.rendezvous import RendezvousSession
 from edl.student.supervisor.ui import NodeReporter
-from edl.tests.stores import memory, of_job
+from edl.tests.stores import FaultyStore, memory, of_job
 from edl.tests.student.checkpoint.history import contents
 from edl.tests.student.checkpoint.samples import GatedRepository
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -54,12 +53,12 @@ class VirtualBoard(JobBoard):
 
     def __init__(self) -> None:
         self.now_s = 1e9
-        self.memory = MemoryStore(lambda: self.now_s)
+        self.memory = FaultyStore(lambda: self.now_s)
         super().__init__(self.memory)
 
     def return_with_another_past(self) -> None:
         """As a Redis that comes back with what it had saved before this run of the job."""
-        former = JobBoard(MemoryStore(lambda: self.now_s))
+        former = JobBoard(FaultyStore(lambda: self.now_s))
         assert former.lead(JOB, "c", 1.0)
         assert former.publish(JOB, of_job(former, JOB, "c"), 1, NO_NODES)
         assert former.finish(JOB, of_job(former, JOB, "c"), 1, OVER)
@@ -257,7 +256,7 @@ def test_a_hung_disk_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(checkpoints, "_VOID_S", 0.05)
     monkeypatch.setattr(checkpoints, "Repository", repository)
-    board = JobBoard(MemoryStore())
+    board = JobBoard(FaultyStore())
     keeping = CheckpointManager(str(tmp_path), 3, board, JOB)
     blocked = made[-1]  # the first persister's
     fds = [int(key.rpartition("-")[2]) for key in keeping.keys]
@@ -298,7 +297,7 @@ def test_a_slow_place_is_searched_with_pauses(
 
     monkeypatch.setattr(Repository, "find", find_slowly)
     monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    board, origin = JobBoard(MemoryStore()), CheckpointEntry(unique_name_of(5, 1), 5)
+    board, origin = JobBoard(FaultyStore()), CheckpointEntry(unique_name_of(5, 1), 5)
     keeping = CheckpointManager(str(tmp_path), 3, board, JOB)
     try:
         keeping.find(origin, CheckpointHistory())
@@ -315,7 +314,7 @@ def test_a_slow_place_is_searched_with_pauses(
 
 def test_nodes_note_that_what_they_begin_with_has_joined_the_history(tmp_path: Path) -> None:
     """It could not when it was saved: the generation began with it all the same."""
-    board = JobBoard(MemoryStore())
+    board = JobBoard(FaultyStore())
     published(board, World(1, ("a",)))
     repository = Repository(str(tmp_path))
     written = repository.write(contents(5), HistoryFence(board, JOB, 1, ""))
@@ -349,7 +348,7 @@ def test_a_node_outside_the_generation_offers_or_writes_its_snapshot(
     tmp_path: Path, restored: int, keeper: str, offered: int, saved: list[int]
 ) -> None:
     """A newer snapshot than the generation begins with is void; the keeper writes its own."""
-    board = JobBoard(MemoryStore())
+    board = JobBoard(FaultyStore())
     (tmp_path / "job.json").write_text("{}")
     spec, place = str(tmp_path / "job.json"), str(tmp_path / "checkpoints")
     settings = TrainSettings(spec, JOB, (1, 2), coordinator="redis://x", epochs=1, checkpoint=place)
@@ -389,7 +388,7 @@ def test_a_node_refuses_a_generation_that_it_cannot_train(
 ) -> None:
     (tmp_path / "job.json").write_text("{}")
     spec, place = str(tmp_path / "job.json"), str(tmp_path / "saved")
-    board = JobBoard(MemoryStore())
+    board = JobBoard(FaultyStore())
     saved = Repository(place).save(contents(5)).entry
     begun = World(1, ("b", "a"), replace(saved, digest=origin or saved.digest))
     published(board, replace(begun, data_order=data_order))

@@ -1,27 +1,156 @@
-"""The method Watch: existing entries of the log, then new ones; one reader for all watchers."""
+"""The methods of operators: Status, Drain, Upgrade and Deploy, and Watch, which streams the log."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final, TypeVar
+
+import grpc
+from google.protobuf.message import Message
 
 from ...proto import coordinator_pb2 as pb
 from ...proto.protocols import PROTOCOL_VERSION
+from ...proto.security import Caller
 from ...runtime.errors import (
+    AccessError,
     RateLimited,
     RegistryUnavailable,
     UnavailableError,
+    UsageError,
 )
+from .. import operations
 from ..calling.discovery import VERSION_METADATA
+from ..machines import MachineBoard
 from ..manager.messages import event_message
+from ..manager.overview import own_part
+from ..manager.student_sessions import owns
 from ..registry import LogEntry, Registry
 from ..registry.schema import check_service
 from ..store.records import log_position
-from .call_guard import CallGuard, Context, ManagerLimits, Places
-from .unary_handlers import in_thread
+from .call_guard import CallGuard, Context, ManagerLimits, Places, RefusedByGate
+from .subscribe_handler import ServedManager
+
+_T = TypeVar("_T")
+
+#: Most concurrent calls of all students, and of one student.
+_OWN, _OWN_EACH = 8, 2
+
+
+class UnaryHandlers:
+    """Handles unary calls, each in a worker thread.
+
+    Args:
+        manager: returns the status.
+        registry: receives orders.
+        guard: admits callers.
+        limits: bounds concurrent calls.
+        machines: receives deployments; None: there are no machines.
+    """
+
+    def __init__(
+        self,
+        manager: ServedManager,
+        registry: Registry,
+        guard: CallGuard,
+        limits: ManagerLimits,
+        machines: MachineBoard | None = None,
+    ) -> None:
+        self._manager = manager
+        self._registry = registry
+        self._machines = machines
+        self._guard = guard
+        self._opened = Places("calls without a request", limits.silent, limits.silent // 2)
+        self._answered = Places("calls", limits.calls, limits.calls)
+        # Separate, so that students cannot block administrators.
+        self._own = Places("calls of students for their status", _OWN, _OWN_EACH)
+
+    def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        """Return the handler of each method."""
+        return {
+            "Status": self._handler(("viewer", "student"), pb.StatusRequest, self._status),
+            "Drain": self._handler(("admin",), pb.DrainRequest, self._drain),
+            "Upgrade": self._handler(("admin",), pb.UpgradeRequest, self._upgrade),
+            "Deploy": self._handler(("admin",), pb.DeployRequest, self._deploy),
+        }
+
+    def _handler(
+        self,
+        roles: Sequence[str],
+        kind: type[Message],
+        answer: Callable[[Any, Caller], Message],
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        # A stream, which a unary call is on the wire: a caller is admitted before its message is
+        # read.
+        async def call(requests: AsyncIterator[bytes], context: Context) -> None:
+            caller = await self._guard.admit(context, *roles)
+            try:
+                with self._opened.one(caller.principal):
+                    request = await self._guard.first(requests, kind())
+                own = getattr(request, "own_only", False)
+                places, principal = (self._own, caller.principal) if own else (self._answered, "")
+                # Only once the request is here, so that silent callers block nobody.
+                with places.one(principal):
+                    reply = await _in_thread(answer, request, caller)
+                await context.write(reply.SerializeToString())
+            except Exception as error:
+                await self._guard.refuse(context, error)
+
+        return grpc.stream_stream_rpc_method_handler(call)
+
+    def _status(self, request: pb.StatusRequest, caller: Caller) -> pb.MeshStatus:
+        if not request.own_only:
+            self._guard.check_role(caller, "viewer")
+            return self._manager.status(request.service, request.max_members)
+
+        def owned(service: str) -> set[str]:
+            students = self._registry.members("students", service)
+            return {one.member for one in students if owns(caller.principal, one.facts)}
+
+        return own_part(self._manager.status(request.service), owned, request.max_members)
+
+    def _drain(self, request: pb.DrainRequest, _: Caller) -> pb.DrainReply:
+        return pb.DrainReply(
+            teachers=operations.drain(
+                self._registry,
+                service=request.service,
+                teacher_id=request.teacher_id,
+                host=request.host,
+            )
+        )
+
+    def _upgrade(self, request: pb.UpgradeRequest, _: Caller) -> pb.UpgradeReply:
+        return pb.UpgradeReply(
+            summary=operations.upgrade(
+                self._registry, request.service, request.content_id, request.at
+            )
+        )
+
+    def _deploy(self, request: pb.DeployRequest, _: Caller) -> pb.DeployReply:
+        if self._machines is None:
+            raise UsageError("this service manager has no machines to deploy on")
+        if request.withdraw:
+            return pb.DeployReply(summary=operations.undeploy(self._machines, request.service))
+        wanted = operations.asked_by(request)
+        return pb.DeployReply(summary=operations.deploy(self._machines, wanted))
+
+
+async def _in_thread(work: Callable[..., _T], *args: Any) -> _T:
+    """Run blocking work in a thread.
+
+    Raises:
+        RegistryUnavailable: the registry does not answer, or refuses this manager.
+        RefusedByGate: `work` refused the caller.
+    """
+    try:
+        return await asyncio.to_thread(work, *args)
+    except RefusedByGate:
+        raise
+    except AccessError as error:
+        raise RegistryUnavailable(f"Redis refuses this service manager: {error}") from None
+
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +240,9 @@ class LogTail:
         answering = True
         while self._listeners:
             try:
-                for said in await in_thread(self._look, {each.service for each in self._listeners}):
+                for said in await _in_thread(
+                    self._look, {each.service for each in self._listeners}
+                ):
                     self._tell(said)
                 answering = True
             except RegistryUnavailable as error:  # it may come back
@@ -122,10 +253,10 @@ class LogTail:
                 log.exception("the log could not be read because of a bug")
             await asyncio.sleep(_LOOK_S)
 
-    def _tell(self, said: ServiceEntry) -> None:
+    def _tell(self, entry: ServiceEntry) -> None:
         for listener in self._listeners:
-            if listener.service in ("", said[0]):
-                listener.put(said)
+            if listener.service in ("", entry[0]):
+                listener.put(entry)
 
     def _look(self, watched: set[str]) -> list[ServiceEntry]:
         """Return the entries since the last read. Blocks."""
@@ -187,12 +318,12 @@ class WatchHandler:
         # At once, to show the caller that this manager does not hang.
         await context.send_initial_metadata(((VERSION_METADATA, str(PROTOCOL_VERSION)),))
         if not request.follow:
-            _, past = await in_thread(self._past, request)
+            _, past = await _in_thread(self._past, request)
             await self._write(context, past)
             return
         with self._tail.listening(request.service) as listener:
             # Listening first, so that no entry between both is missed.
-            sent, past = await in_thread(self._past, request)
+            sent, past = await _in_thread(self._past, request)
             before_all = log_position("")
             await self._write(context, past)
             while True:
