@@ -12,7 +12,7 @@ from edl.coordinator.job_queue import QueueBoard, queue_key
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.jobs.schema import job_key
 from edl.coordinator.registry import Kind, Registry
-from edl.coordinator.registry.schema import are_volatile, concerns_managers, service_keys
+from edl.coordinator.registry.schema import are_volatile, concerns_managers, service_key
 from edl.coordinator.store import Store
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.coordinator.store.records import Beat, Leads, MemberBeat
@@ -74,7 +74,7 @@ def fence(store: Store, key: str, holder: str) -> Leads:
 
 def of_service(registry: Registry, holder: str, service: str = "s") -> Leads:
     """Return the fence of a manager that leads a service."""
-    return fence(registry.store, service_keys(service).leader, holder)
+    return fence(registry.store, service_key(service, "leader"), holder)
 
 
 def of_job(board: JobBoard, job: str, node: str) -> Leads:

@@ -44,7 +44,7 @@ from .schema import (
     lease_set,
     log_entry,
     pack_row,
-    service_keys,
+    service_key,
     unpack_row,
 )
 
@@ -53,6 +53,14 @@ _TABLE_S: Final = 3600.0
 _LOG_S: Final = 7 * 86_400.0
 _PLAN_S: Final = 30 * 86_400.0
 _DESIRED_S: Final = 600.0
+#: Keys that a leader keeps alive -> seconds until they expire.
+_KEPT_S: Final = {
+    "assignment": _TABLE_S,
+    "assignment:changes": _TABLE_S,
+    "admitted": _TABLE_S,
+    "events": _LOG_S,
+    "plan": _PLAN_S,
+}
 #: Numbers of kept events, and of kept row changes, beyond which a reader reads the whole table.
 _KEPT: Final = 10_000
 _FORGET_AGE_S: Final = 60.0
@@ -233,7 +241,7 @@ class Registry:
                     for key in (
                         lease_set("teachers", name).deadlines,
                         lease_set("students", name).deadlines,
-                        service_keys(name).events,
+                        service_key(name, "events"),
                     )
                 ]
             )
@@ -254,22 +262,16 @@ class Registry:
 
         The epoch of the table is read afterwards, in a step of its own.
         """
-        keys = service_keys(service)
-        kept = {
-            keys.assignment: _TABLE_S,
-            keys.assignment_changes: _TABLE_S,
-            keys.admitted: _TABLE_S,
-            keys.events: _LOG_S,
-            keys.plan: _PLAN_S,
-        }
-        led = self.store.lead(keys.leader, holder, ttl_s, keep_s=kept, identify=True)
+        key = service_key(service, "leader")
+        kept = {service_key(service, name): keep_s for name, keep_s in _KEPT_S.items()}
+        led = self.store.lead(key, holder, ttl_s, keep_s=kept, identify=True)
         epoch = self._epoch(service)
-        fence = Leads(keys.leader, led.holder, led.token)
+        fence = Leads(key, led.holder, led.token)
         return ServiceLeadership(fence, epoch, led.registry_id, led.time_ms)
 
     def resign(self, service: str, holder: str) -> bool:
         """Give the leadership back; False if `holder` does not have it."""
-        return self.store.resign(service_keys(service).leader, holder)
+        return self.store.resign(service_key(service, "leader"), holder)
 
     def write(
         self,
@@ -299,8 +301,10 @@ class Registry:
             UsageError: `epoch` is not above `expected`.
         """
         _check_epochs(expected, epoch, rows)
-        keys = service_keys(service)
-        table, changed = keys.assignment, keys.assignment_changes
+        table, changed, admissions = (
+            service_key(service, name)
+            for name in ("assignment", "assignment:changes", "admitted")
+        )
         packed = {
             check_member("students", student): None if row is None else pack_row(row)
             for student, row in rows.items()
@@ -312,9 +316,9 @@ class Registry:
             header["=floor"] = epoch[1]
         changes += [Put(table, header), PutRows(table, changed, epoch[1], _KEPT, packed)]
         if admitted:
-            changes.append(Put(keys.admitted, admitted))
+            changes.append(Put(admissions, admitted))
         changes += [self._append(service, event) for event in events]
-        changes.append(Keep([table, changed, keys.admitted], _TABLE_S))
+        changes.append(Keep([table, changed, admissions], _TABLE_S))
         fenced: list[Condition] = [
             fence,
             Once(table, secrets.token_hex(8)),
@@ -326,10 +330,8 @@ class Registry:
         """Return rows written since an epoch; all rows if it is None or of another term."""
         if since is not None and self._epoch(service) == since:  # cheaper than the script
             return Table(since, full=False)
-        keys = service_keys(service)
-        full, epoch, found = self.store.changed_rows(
-            keys.assignment, keys.assignment_changes, since
-        )
+        table, changes = (service_key(service, n) for n in ("assignment", "assignment:changes"))
+        full, epoch, found = self.store.changed_rows(table, changes, since)
         rows: dict[str, Row] = {}
         gone: list[str] = []
         for student, text in found.items():
@@ -343,12 +345,12 @@ class Registry:
         return Table(epoch, rows, tuple(gone), full)
 
     def _epoch(self, service: str) -> Epoch:
-        term, counter = self.store.fields(service_keys(service).assignment, ["=term", "=counter"])
+        term, counter = self.store.fields(service_key(service, "assignment"), ["=term", "=counter"])
         return number(term or ""), number(counter or "")
 
     def admitted(self, service: str) -> dict[str, int]:
         """Return teacher id -> incarnation that passed its probe."""
-        (found,) = self.store.read(service_keys(service).admitted)
+        (found,) = self.store.read(service_key(service, "admitted"))
         return {
             teacher: number(incarnation)
             for teacher, incarnation in found.items()
@@ -359,7 +361,7 @@ class Registry:
 
     def events(self, service: str, after: str = "", last: int = 0) -> list[LogEntry]:
         """Return events after an id, oldest first; with `last`, only the latest `last`."""
-        found = self.store.log(service_keys(service).events, after, last=last)
+        found = self.store.log(service_key(service, "events"), after, last=last)
         return [log_entry(one) for one in found]
 
     def add_events(self, service: str, entries: Sequence[LogEntry]) -> None:
@@ -377,13 +379,13 @@ class Registry:
             "before": " ".join(entry.before),
             "after": " ".join(entry.after),
         }
-        return Append(service_keys(service).events, fields, self._events_kept, _LOG_S, exact=False)
+        return Append(service_key(service, "events"), fields, self._events_kept, _LOG_S, exact=False)
 
     # --- declared content and number of teachers
 
     def plan(self, service: str) -> Plan:
         """Return the declared content of a service."""
-        (found,) = self.store.read(service_keys(service).plan)
+        (found,) = self.store.read(service_key(service, "plan"))
         return Plan(
             found.get("content_id", ""),
             found.get("next_content_id", ""),
@@ -394,7 +396,7 @@ class Registry:
 
     def set_plan(self, service: str, plan: Plan, expected_version: int) -> bool:
         """Write a plan as version `expected_version` + 1; False if the version is another one."""
-        stands = NumberIs(service_keys(service).plan, "version", expected_version)
+        stands = NumberIs(service_key(service, "plan"), "version", expected_version)
         return self.store.commit([stands], _put_plan(service, plan, expected_version)) == 0
 
     def move_plan(
@@ -412,15 +414,15 @@ class Registry:
         Returns:
             Whether it was written: False if another one leads, or table or plan has changed.
         """
-        keys = service_keys(service)
-        stands = NumberIs(keys.plan, "version", plan.version)
-        conditions: list[Condition] = [fence, *_stands_at(keys.assignment, epoch), stands]
+        stands = NumberIs(service_key(service, "plan"), "version", plan.version)
+        table = service_key(service, "assignment")
+        conditions: list[Condition] = [fence, *_stands_at(table, epoch), stands]
         changes = [*_put_plan(service, plan, plan.version), self._append(service, entry)]
         return self.store.commit(conditions, changes) == 0
 
     def desired(self, service: str) -> DesiredCount | None:
         """Return the number of teachers that a service should have; None: unknown."""
-        (found,) = self.store.read(service_keys(service).desired)
+        (found,) = self.store.read(service_key(service, "desired"))
         count = found.get("count", "")
         if not (count.isascii() and count.isdigit() and len(count) <= 9):
             return None
@@ -442,7 +444,7 @@ class Registry:
         Returns:
             Whether it was written: False if another one leads.
         """
-        key = service_keys(service).desired
+        key = service_key(service, "desired")
         before = self.store.fields(key, ["count"])[0] or ""
         changes: list[Change] = [Put(key, {"count": count, "reason": reason}), Stamp(key, "at_ms")]
         if before != str(count):
@@ -469,7 +471,7 @@ def _stands_at(table: str, epoch: Epoch) -> list[NumberIs]:
 
 
 def _put_plan(service: str, plan: Plan, version: int) -> list[Change]:
-    key = service_keys(service).plan
+    key = service_key(service, "plan")
     fields: dict[str, str | int | None] = {
         "content_id": plan.content_id,
         "next_content_id": plan.next_content_id,

@@ -30,7 +30,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -82,32 +82,10 @@ def lease_set(kind: Kind, service: str) -> LeaseSet:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceKeys:
-    """The keys of a service, without those of its members."""
-
-    leader: str
-    assignment: str
-    assignment_changes: str
-    admitted: str
-    plan: str
-    desired: str
-    events: str
-
-
-@lru_cache(maxsize=4096)
-def service_keys(service: str) -> ServiceKeys:
-    """Return the keys of a service. Raises UsageError if its name is invalid."""
-    prefix = f"edl:{{{check_service(service)}}}:"
-    return ServiceKeys(
-        leader=f"{prefix}leader",
-        assignment=f"{prefix}assignment",
-        assignment_changes=f"{prefix}assignment:changes",
-        admitted=f"{prefix}admitted",
-        plan=f"{prefix}plan",
-        desired=f"{prefix}desired",
-        events=f"{prefix}events",
-    )
+@lru_cache(maxsize=1 << 15)
+def service_key(service: str, name: str) -> str:
+    """Return a key of a service. Raises UsageError if its name is invalid."""
+    return f"edl:{{{check_service(service)}}}:{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +133,9 @@ class Row:
     counter: int = 0
     reason: str = ""
     incarnation: int = 0
+
+
+_ROW_FIELDS: Final = tuple(one.name for one in fields(Row))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,16 +216,7 @@ class Plan:
 
 def pack_row(row: Row) -> str:
     """Return a row as JSON."""
-    values = {
-        "teachers": row.teachers,
-        "lost": row.lost,
-        "content_id": row.content_id,
-        "next_content_id": row.next_content_id,
-        "data_epoch": row.data_epoch,
-        "counter": row.counter,
-        "reason": row.reason,
-        "incarnation": row.incarnation,
-    }
+    values = {name: getattr(row, name) for name in _ROW_FIELDS}
     return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from ...coordinator.machines.deployment_fields import check_url
+from ...coordinator.machines.schema import check_url
 from ...runtime.errors import EdlError, ModelError, ModelUnavailable, UsageError
 from ...runtime.extras import install_command
 

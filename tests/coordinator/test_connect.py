@@ -17,7 +17,7 @@ from redis.crc import key_slot
 
 from edl.coordinator import connect
 from edl.coordinator.registry import Kind, acl, with_patience
-from edl.coordinator.registry.schema import lease_set, service_keys
+from edl.coordinator.registry.schema import lease_set, service_key
 from edl.coordinator.serve import ServeConfig, serve
 from edl.coordinator.store.records import is_member, log_position
 from edl.coordinator.store.redis_url import (
@@ -241,10 +241,10 @@ def test_all_keys_of_one_script_lie_in_one_cluster_slot(kind: Kind) -> None:
     members = [leases.facts + name for name in ("job/0", "[::1]:5000")]
     others = [leases.deadlines, leases.changes]
     assert not any(key.startswith(leases.facts) for key in others)
-    tables = ("leader", "assignment", "assignment_changes", "admitted", "plan", "events")
+    tables = ("leader", "assignment", "assignment:changes", "admitted", "plan", "events")
     if service:
-        others += [getattr(service_keys(service), name) for name in tables]
-        assert others[2:] == [f"edl:{{s}}:{name.replace('_', ':')}" for name in tables]
+        others += [service_key(service, name) for name in tables]
+        assert others[2:] == [f"edl:{{s}}:{name}" for name in tables]
     assert len({key_slot(key.encode()) for key in [*members, *others]}) == 1
     assert len({*members, *others}) == len(members) + len(others)
     assert not is_member("=term")

@@ -14,7 +14,7 @@ import redis
 from edl.coordinator.manager.messages import report_facts, report_from, teacher_from
 from edl.coordinator.manager.overview import Overview
 from edl.coordinator.registry import LogEntry, Plan, Registry, Row
-from edl.coordinator.registry.schema import SERVICES, lease_set, service_keys
+from edl.coordinator.registry.schema import SERVICES, lease_set, service_key
 from edl.coordinator.store.records import Leads, Member, MemberBeat
 from edl.coordinator.store.redis_store import RedisStore
 from edl.proto import coordinator_pb2 as pb
@@ -61,7 +61,7 @@ def test_odd_names_are_passed_over(registry: Registry, stranger: redis.Redis, s:
     (service,) = Overview(registry).status(s).services
     assert [t.teacher_id for t in service.teachers] == ["good"]
     stranger.zrem(SERVICES, *odds)
-    stranger.xadd(service_keys(s).events, {b"\xff": b"\xff", "kind": "odd"}, id="5-1")
+    stranger.xadd(service_key(s, "events"), {b"\xff": b"\xff", "kind": "odd"}, id="5-1")
     assert registry.events(s) == [LogEntry("odd", "", "", id="5-1", time_ms=5)]
 
 
@@ -106,15 +106,15 @@ def test_keys_of_another_type(registry: Registry, stranger: redis.Redis, s: str)
     assert renew(registry, "teachers", s, "good", 600.0, incarnation=1)
 
 
-TABLES = ("leader", "assignment", "assignment_changes", "admitted", "events", "plan")
+TABLES = ("leader", "assignment", "assignment:changes", "admitted", "events", "plan")
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_a_table_of_another_type_gives_an_error_or_is_passed_over(
     registry: Registry, stranger: redis.Redis, s: str, table: str
 ) -> None:
-    stranger.set(getattr(service_keys(s), table), "a string")
-    fence = Leads(service_keys(s).leader, "a#1", 1)
+    stranger.set(service_key(s, table), "a string")
+    fence = Leads(service_key(s, "leader"), "a#1", 1)
     calls: list[Callable[[], object]] = [
         partial(registry.lead, s, "a#1", 600.0),
         partial(registry.write, s, fence, (0, 0), (1, 1), {"j/0": Row()}, [], {"t": 1}),
@@ -141,7 +141,7 @@ def test_odd_rows_are_passed_over(
     fence = registry.lead(s, "a#1", 600.0).fence
     registry.write(s, fence, (0, 0), (1, 1), {"j/0": Row(("t",))})
     registry.write(s, fence, (1, 1), (1, 2), {"j/1": Row(("u",))})
-    stranger.hset(service_keys(s).assignment, mapping={"j/1": text, "a b": "{}", "=x": "1"})
+    stranger.hset(service_key(s, "assignment"), mapping={"j/1": text, "a b": "{}", "=x": "1"})
     assert registry.table(s).rows == {"j/0": Row(("t",))}
     news = registry.table(s, (1, 1))
     assert (dict(news.rows), news.gone) == ({}, ("j/1",))
@@ -152,9 +152,9 @@ def test_an_odd_epoch_counts_as_none(
     registry: Registry, stranger: redis.Redis, s: str, text: str
 ) -> None:
     epoch: dict[Any, Any] = {"=term": text, "=counter": text, "=floor": text}
-    stranger.hset(service_keys(s).assignment, mapping=epoch)
-    stranger.hset(service_keys(s).plan, mapping={"version": text, "since_ms": text})
-    stranger.hset(service_keys(s).admitted, mapping={"t": text, "a b": "1", "good": "2"})
+    stranger.hset(service_key(s, "assignment"), mapping=epoch)
+    stranger.hset(service_key(s, "plan"), mapping={"version": text, "since_ms": text})
+    stranger.hset(service_key(s, "admitted"), mapping={"t": text, "a b": "1", "good": "2"})
     led = registry.lead(s, "a#1", 600.0)
     assert led.epoch == (0, 0)
     assert registry.table(s).epoch == (0, 0)
@@ -197,7 +197,7 @@ def test_a_reader_that_lags_too_far_behind_reads_the_whole_table(
     registry.write(s, fence, (0, 0), (1, 0), {"j/0": Row()})
     for n in range(20):
         assert registry.write(s, fence, (1, n), (1, n + 1), {f"j/{n}": Row((f"t{n}",))})
-    assert stranger.zcard(service_keys(s).assignment_changes) == 10
+    assert stranger.zcard(service_key(s, "assignment:changes")) == 10
     for since in range(21):
         table = registry.table(s, (1, since))
         assert table.full == (since < 10)

@@ -11,7 +11,7 @@ import pytest
 
 from edl.coordinator.calling import client
 from edl.coordinator.machines import MachineBoard, schema
-from edl.coordinator.machines.deployment_fields import (
+from edl.coordinator.machines.schema import (
     ALLOWED,
     arguments,
     check_options,

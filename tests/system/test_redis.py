@@ -27,7 +27,7 @@ from edl.coordinator.machines import Deployment, MachineBoard, MachineOrder, Rep
 from edl.coordinator.machines.board import fence_of
 from edl.coordinator.machines.schema import MACHINES
 from edl.coordinator.registry import LogEntry, Plan, Registry, Row, acl, connect
-from edl.coordinator.registry.schema import SERVICES, service_keys
+from edl.coordinator.registry.schema import SERVICES, service_key
 from edl.coordinator.store.records import Leads, MemberBeat
 from edl.coordinator.store.redis_store import WRITE_CHECK, RedisStore
 from edl.runtime.errors import EdlError, Forbidden, RegistryUnavailable, Unauthenticated, UsageError
@@ -205,7 +205,7 @@ def test_an_agent_keeps_its_machine_reads_its_order_and_serves_any_service(users
     assert manager.forget(fence, "s")
     manager.resign("x#1")
     with users.client("edl-manager") as client:
-        client.delete(service_keys("s").events)
+        client.delete(service_key("s", "events"))
     agent.close()
     manager.close()
 
@@ -250,7 +250,7 @@ DEEDS: dict[str, Callable[[Registry], object]] = {
     "lead": lambda r: r.lead("s", "x#1", 30.0),
     "plan": lambda r: r.set_plan("s", Plan("evil"), 0),
     "plan as a leader": lambda r: r.move_plan(
-        "s", Leads(service_keys("s").leader, "x#1", 1), (0, 0), Plan("x"), LogEntry("a", "b", "c")
+        "s", Leads(service_key("s", "leader"), "x#1", 1), (0, 0), Plan("x"), LogEntry("a", "b", "c")
     ),
 }
 OF_MANAGERS = {"manager", "read teachers", "read the table", "lead"}

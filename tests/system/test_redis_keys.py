@@ -11,7 +11,7 @@ from redis import Redis
 
 from edl.coordinator.embedded import start_embedded
 from edl.coordinator.registry import connect
-from edl.coordinator.registry.schema import lease_set, service_keys
+from edl.coordinator.registry.schema import lease_set, service_key
 from edl.runtime.supervise import python_command, start
 from edl.tests.distill_reader.trainer_program import EXIT_CODES, SIGNALS
 from edl.tests.runtime.programs import wait_gone
@@ -69,7 +69,7 @@ def test_whatever_ends_a_training_gives_its_lease_and_its_teachers_back_at_once(
         """How many there are: its lease, its facts, its teachers."""
         lease = client.zscore(lease_set("students", SERVICE).deadlines, student)
         facts = client.exists(lease_set("students", SERVICE).facts + student) or None
-        teachers = client.hget(service_keys(SERVICE).assignment, student)
+        teachers = client.hget(service_key(SERVICE, "assignment"), student)
         return sum(one is not None for one in (lease, facts, teachers))
 
     program = "edl.tests.distill_reader.trainer_program"
