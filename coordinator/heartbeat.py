@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ..runtime.errors import AccessError, LeaseSuperseded, RegistryUnavailable
+from ..runtime.errors import AccessError, LeaseSuperseded, RedisUnavailable
 from ..scheduler.leadership import BEATS_PER_TTL
 from .registry import Kind, Registry
 from .registry.schema import GIVEN_UP, are_volatile, concerns_managers
@@ -90,7 +90,7 @@ class Heartbeat:
         """Register in the caller's thread, then start to send heartbeats.
 
         Raises:
-            RegistryUnavailable: the registry does not answer; nothing was started.
+            RedisUnavailable: the registry does not answer; nothing was started.
             AccessError: it refuses access; nothing was started.
             LeaseSuperseded: a newer incarnation holds the id; nothing was started.
         """
@@ -111,7 +111,7 @@ class Heartbeat:
             return
         self.stop(leave=False, timeout_s=timeout_s)
         if self._registered:
-            with contextlib.suppress(RegistryUnavailable, AccessError, LeaseSuperseded):
+            with contextlib.suppress(RedisUnavailable, AccessError, LeaseSuperseded):
                 # Managers have to see it; a plain heartbeat shortens no lease.
                 told = {GIVEN_UP: why[:_MAX_WHY]}
                 beat = MemberBeat(self._member, int(self._sent["incarnation"]), told, noted=True)
@@ -129,7 +129,7 @@ class Heartbeat:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
         if leave and self._registered:
-            with contextlib.suppress(RegistryUnavailable, AccessError):
+            with contextlib.suppress(RedisUnavailable, AccessError):
                 self._registry.leave(
                     self._kind, self._service, self._member, int(self._sent["incarnation"])
                 )
@@ -159,7 +159,7 @@ class Heartbeat:
         """Send a heartbeat; return whether the registry answered."""
         try:
             self._renew(self._latest_facts())
-        except (RegistryUnavailable, AccessError) as error:
+        except (RedisUnavailable, AccessError) as error:
             if self._answering:
                 log.warning("%s; %s goes on and tries again", error, self._member)
             self._answering = False

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final, Self, get_args
 
-from ..runtime.errors import RegistryUnavailable, UsageError
+from ..runtime.errors import RedisUnavailable, UsageError
 from ..scheduler.job_states import ElasticJobState
 from .store import Store, open_store
 from .store.records import (
@@ -221,7 +221,7 @@ class QueueBoard:
     """A queue; its methods may be called from any thread.
 
     All raise UsageError if a name is invalid (it has 1 to 64 letters, digits, '.', '_' or '-', and
-    begins with a letter or digit), and RegistryUnavailable, Unauthenticated or Forbidden as the
+    begins with a letter or digit), and RedisUnavailable, Unauthenticated or Forbidden as the
     store does.
 
     Args:
@@ -276,7 +276,7 @@ class QueueBoard:
             ]
             if self.store.commit(unchanged, [*changes, self._expiry()]) == 0:
                 return job_number
-        raise RegistryUnavailable(
+        raise RedisUnavailable(
             f"job {name} was not submitted: too many others change queue {self._queue}; try again"
         )
 

@@ -113,7 +113,7 @@ class _Views(Collector):
     def collect(self) -> Iterable[Metric]:
         view = self._view()
         answering = f"{_PREFIX}_registry_answering"
-        answers = view.answering or view.refusal != ""
+        answers = view.redis_available or view.refusal != ""
         yield GaugeMetricFamily(
             answering,
             "1 while Redis answers, even if it refuses writes; 0 if it does not answer, or rejects "

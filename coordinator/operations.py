@@ -38,7 +38,7 @@ def drain(
 
     Raises:
         UsageError: neither or both are given, or there is none; the message has similar names.
-        RegistryUnavailable: the registry does not answer.
+        RedisUnavailable: the registry does not answer.
     """
     if bool(teacher_id) is bool(host):
         raise UsageError("name either a teacher or a host whose teachers are to drain")
@@ -76,7 +76,7 @@ def upgrade(registry: Registry, service: str, content_id: str, at: str) -> str:
         UsageError: there is no such service, `at` is invalid, no or several contents match, or the
             service has this content.
         RetryableError: others keep changing the plan.
-        RegistryUnavailable: the registry does not answer.
+        RedisUnavailable: the registry does not answer.
     """
     if at not in _AT:
         raise UsageError(f"an upgrade happens at 'epoch' or 'now', not at {at!r:.40}")
@@ -227,7 +227,7 @@ def deploy(board: MachineBoard, deployment: Deployment) -> str:
     Raises:
         UsageError: the service is deployed with another content.
         RetryableError: others keep changing the deployment.
-        RegistryUnavailable: the registry does not answer.
+        RedisUnavailable: the registry does not answer.
     """
     name = deployment.service
     for _ in range(_DEPLOY_ATTEMPTS):  # again if another operator was faster
@@ -267,7 +267,7 @@ def undeploy(board: MachineBoard, service: str) -> str:
     Raises:
         UsageError: it is not deployed.
         RetryableError: others keep changing the deployment.
-        RegistryUnavailable: the registry does not answer.
+        RedisUnavailable: the registry does not answer.
     """
     check_service(service)
     for _ in range(_DEPLOY_ATTEMPTS):  # as above

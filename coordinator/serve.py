@@ -122,7 +122,7 @@ def serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None])
         announce: called once with the URL of Redis and the manager's address when all is ready.
 
     Raises:
-        RegistryUnavailable: the named Redis does not answer.
+        RedisUnavailable: the named Redis does not answer.
         AccessError: it refuses the user or password of its URL.
         AddressInUse: one of the ports is taken.
         UsageError: no Redis is named, and there is no program to start one; `host` is no address of
@@ -239,7 +239,7 @@ def _serve_metrics(
         insecure=config.insecure,
         authorize=authorize if asks else None,
         json_route=partial(autoscale_page, registry),
-        ready=lambda: manager.view().answering,
+        ready=lambda: manager.view().redis_available,
     )
     undo.callback(server.close)
     log.info("metrics at http://%s/metrics", server.address)

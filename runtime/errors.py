@@ -89,7 +89,7 @@ class UnavailableError(EdlError):
     exit_code = 69  # EX_UNAVAILABLE of sysexits.h
 
 
-class RegistryUnavailable(UnavailableError):
+class RedisUnavailable(UnavailableError):
     """Redis does not answer, or refuses to work.
 
     Remedy: Check that Redis runs, that the URL and its password are right, and that it has
@@ -108,7 +108,7 @@ class RegistryUnavailable(UnavailableError):
         self.refusal = refusal
 
 
-class StartCancelled(RegistryUnavailable):
+class StartCancelled(RedisUnavailable):
     """A process that waited for Redis at its start was told to end."""
 
 

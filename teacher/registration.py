@@ -271,7 +271,7 @@ def new_incarnation(registry: Registry | None, stop: Stop) -> int:
     Later starts under the same id get larger numbers.
 
     Raises:
-        RegistryUnavailable: Redis does not answer.
+        RedisUnavailable: Redis does not answer.
         StartCancelled: it does not answer, and `stop` was requested.
     """
     if registry is None:

@@ -66,7 +66,7 @@ def serve(
         UsageError: there is no such backend or preprocessing, the service or teacher's id cannot be
             registered, the host or a core is not of this machine, or a file of credentials cannot
             be used.
-        RegistryUnavailable: Redis does not answer.
+        RedisUnavailable: Redis does not answer.
         AccessError: Redis refuses this teacher.
         AddressInUse: another process listens on the port.
         LeaseSuperseded: a newer teacher has taken this one's id.
@@ -134,7 +134,7 @@ class TeacherLifecycle:
         on_progress: called with progress, in words.
 
     Raises:
-        UsageError, AddressInUse, RegistryUnavailable: as of `serve`.
+        UsageError, AddressInUse, RedisUnavailable: as of `serve`.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from edl.coordinator.registry.schema import are_volatile, concerns_managers, ser
 from edl.coordinator.store import Store
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.coordinator.store.records import Beat, Leads, MemberBeat
-from edl.runtime.errors import RegistryUnavailable
+from edl.runtime.errors import RedisUnavailable
 
 
 class FaultyStore(MemoryStore):
@@ -28,7 +28,7 @@ class FaultyStore(MemoryStore):
 
     def now_s(self) -> float:
         if not self._available:
-            raise RegistryUnavailable(f"the registry {self.url} does not answer")
+            raise RedisUnavailable(f"the registry {self.url} does not answer")
         return super().now_s()
 
     def set_available(self, available: bool) -> None:

@@ -16,7 +16,7 @@ from ...coordinator.store.redis_leases import (
     register_call,
     whole_beat,
 )
-from ...runtime.errors import EdlError, RegistryUnavailable
+from ...runtime.errors import EdlError, RedisUnavailable
 from .probe_server import INCARNATION, KEY
 from .resp import OnReply, RespConnection, command, integers, text
 
@@ -68,7 +68,7 @@ class RegistryClient:
         """Register a teacher with the facts of a real one.
 
         Raises:
-            RegistryUnavailable: Redis refused the lease or does not answer.
+            RedisUnavailable: Redis refused the lease or does not answer.
         """
         t_t_s = 1 / self._rng.choice(SPEEDS)
         facts = {
@@ -92,7 +92,7 @@ class RegistryClient:
         call = register_call(self._leases, name, facts, self._ttl_ms)
         found = integers(await self._next().ask(_evalsha("register", call)))
         if found != [1]:
-            raise RegistryUnavailable(f"{name} was not registered")
+            raise RedisUnavailable(f"{name} was not registered")
 
     def beat(self, name: str) -> None:
         """Renew the lease of a teacher as `RedisLeases` does, without waiting for the reply.
@@ -125,43 +125,43 @@ class RegistryClient:
         ]
         self._next().post(b"".join(command(*one) for one in words), *handlers)
 
-    def _began(self, name: str, reply: bytes | RegistryUnavailable) -> None:
+    def _began(self, name: str, reply: bytes | RedisUnavailable) -> None:
         kept, now_ms = self._numbers(reply, 2)
         if kept:
             self._whole[name] = time.monotonic(), now_ms
         else:
-            self._fail(RegistryUnavailable(f"the lease of {name} has run out: its beats came late"))
+            self._fail(RedisUnavailable(f"the lease of {name} has run out: its beats came late"))
 
-    def _settled(self, name: str, reply: bytes | RegistryUnavailable) -> None:
+    def _settled(self, name: str, reply: bytes | RedisUnavailable) -> None:
         (moved,) = self._numbers(reply, 1)
         if not moved:
             self._whole.pop(name, None)
             self.beat(name)
 
-    def _told_time(self, name: str, reply: bytes | RegistryUnavailable) -> None:
-        if isinstance(reply, RegistryUnavailable):
+    def _told_time(self, name: str, reply: bytes | RedisUnavailable) -> None:
+        if isinstance(reply, RedisUnavailable):
             self._fail(reply)
         else:
             seconds, micros = (int(part) for part in reply.split(b"\r\n")[2:5:2])
             self._whole[name] = time.monotonic(), seconds * 1000 + micros // 1000
 
-    def _told_left(self, reply: bytes | RegistryUnavailable) -> None:
+    def _told_left(self, reply: bytes | RedisUnavailable) -> None:
         (left_ms,) = self._numbers(reply, 1)
         if left_ms < (FACTS_TTLS - 1) * self._ttl_ms:
             packet = command("PEXPIRE", self._leases.deadlines, FACTS_TTLS * self._ttl_ms)
             self._next().post(packet, self._heard)
 
-    def _heard(self, reply: bytes | RegistryUnavailable) -> None:
-        if isinstance(reply, RegistryUnavailable):
+    def _heard(self, reply: bytes | RedisUnavailable) -> None:
+        if isinstance(reply, RedisUnavailable):
             self._fail(reply)
 
-    def _numbers(self, reply: bytes | RegistryUnavailable, count: int) -> list[int]:
+    def _numbers(self, reply: bytes | RedisUnavailable, count: int) -> list[int]:
         """Return the integers of a reply; on an error set `error` and return `count` ones."""
         try:
-            if isinstance(reply, RegistryUnavailable):
+            if isinstance(reply, RedisUnavailable):
                 raise reply
             return integers(reply)
-        except RegistryUnavailable as error:
+        except RedisUnavailable as error:
             self._fail(error)
             return [1] * count
 

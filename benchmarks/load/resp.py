@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self
 
-from ...runtime.errors import RegistryUnavailable
+from ...runtime.errors import RedisUnavailable
 
 #: Called with a reply as it is on the wire, or with the error if there is none.
-OnReply = Callable[[bytes | RegistryUnavailable], None]
+OnReply = Callable[[bytes | RedisUnavailable], None]
 
 
 class RespConnection(asyncio.Protocol):
@@ -40,7 +40,7 @@ class RespConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         while self._waiting:
-            self._waiting.popleft()(RegistryUnavailable(f"Redis has gone ({error})"))
+            self._waiting.popleft()(RedisUnavailable(f"Redis has gone ({error})"))
 
     def post(self, packet: bytes, *on_replies: OnReply) -> None:
         """Send commands in their own packet, without waiting.
@@ -50,10 +50,10 @@ class RespConnection(asyncio.Protocol):
             on_replies: a callback for the reply of each command.
 
         Raises:
-            RegistryUnavailable: the connection is closed.
+            RedisUnavailable: the connection is closed.
         """
         if self._transport is None or self._transport.is_closing():
-            raise RegistryUnavailable("the connection to Redis is closed")
+            raise RedisUnavailable("the connection to Redis is closed")
         self._waiting.extend(on_replies)
         self._transport.write(packet)
 
@@ -61,11 +61,11 @@ class RespConnection(asyncio.Protocol):
         """Send one encoded command; return its reply as it is on the wire.
 
         Raises:
-            RegistryUnavailable: the connection is closed.
+            RedisUnavailable: the connection is closed.
         """
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-        def settle(reply: bytes | RegistryUnavailable) -> None:
+        def settle(reply: bytes | RedisUnavailable) -> None:
             if answer.done():
                 return
             if isinstance(reply, bytes):
@@ -92,20 +92,20 @@ def integers(reply: bytes) -> list[int]:
     """Decode an integer, or an array of integers.
 
     Raises:
-        RegistryUnavailable: the reply is something else, such as an error; the message quotes it.
+        RedisUnavailable: the reply is something else, such as an error; the message quotes it.
     """
     lines = reply.split(b"\r\n")[:-1]
     numbers = lines[1:] if reply.startswith(b"*") else lines
     if not numbers or not all(line.startswith(b":") for line in numbers):
-        raise RegistryUnavailable(f"Redis answers {reply[:200]!r}")
+        raise RedisUnavailable(f"Redis answers {reply[:200]!r}")
     return [int(line[1:]) for line in numbers]
 
 
 def text(reply: bytes) -> str:
-    """Decode a string; raise RegistryUnavailable, quoting the reply, if it is something else."""
+    """Decode a string; raise RedisUnavailable, quoting the reply, if it is something else."""
     if reply.startswith(b"$"):
         return reply.split(b"\r\n", 1)[1][:-2].decode()
-    raise RegistryUnavailable(f"Redis answers {reply[:200]!r}")
+    raise RedisUnavailable(f"Redis answers {reply[:200]!r}")
 
 
 def _end_of_reply(data: bytes, start: int = 0) -> int | None:

@@ -50,7 +50,7 @@ def fetch_status(
         timeout_s: seconds to wait for each manager.
 
     Raises:
-        RegistryUnavailable: Redis does not answer.
+        RedisUnavailable: Redis does not answer.
         CoordinatorUnavailable: no manager is registered, or none answers.
         AccessError: Redis or the managers refuse our credentials.
     """

@@ -45,7 +45,7 @@ def live_managers(registry: Registry) -> list[str]:
     """Return the addresses of live managers, sorted.
 
     Raises:
-        RegistryUnavailable: the registry does not answer, or refuses writes.
+        RedisUnavailable: the registry does not answer, or refuses writes.
         AccessError: the registry refuses our user or password.
         CoordinatorUnavailable: there is no live manager.
     """

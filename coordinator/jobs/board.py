@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ...runtime.errors import GenerationSuperseded, RegistryUnavailable, UsageError
+from ...runtime.errors import GenerationSuperseded, RedisUnavailable, UsageError
 from ...scheduler.students.shards import Shard
 from ..store import Store
 from ..store.records import (
@@ -57,7 +57,7 @@ class JobBoard:
     """The board; its methods may be called from any thread.
 
     All raise UsageError if a name is invalid (a job's has 1 to 128 letters, digits, '.', '_' or
-    '-', a node's 1 to 200 letters, digits or '._-:/@+[]'), and RegistryUnavailable, Unauthenticated
+    '-', a node's 1 to 200 letters, digits or '._-:/@+[]'), and RedisUnavailable, Unauthenticated
     or Forbidden as the store does.
 
     Args:
@@ -143,7 +143,7 @@ class JobBoard:
                 load_facts(found.get("history", "")),
             )
         except (KeyError, ValueError):
-            raise RegistryUnavailable(
+            raise RedisUnavailable(
                 f"the generation of job {job} at {self.store.url} is invalid: another program wrote"
                 " it; delete that key, or give the job another name"
             ) from None

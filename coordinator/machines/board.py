@@ -54,7 +54,7 @@ class MachineBoard:
     """The board; its methods may be called from any thread.
 
     All raise UsageError if a name is invalid (a machine's has 1 to 200 letters, digits or
-    '._-:/@+[]'), and RegistryUnavailable, Unauthenticated or Forbidden as the store does.
+    '._-:/@+[]'), and RedisUnavailable, Unauthenticated or Forbidden as the store does.
 
     Args:
         store: the store.

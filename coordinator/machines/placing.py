@@ -67,7 +67,7 @@ class Placer:
         self._deployed: Sequence[Deployment] = ()
         self._emptied = False
         self._answering = True
-        self._looking = Periodic("edl-placement", look_s, self._look_again)
+        self._looking = Periodic("edl-placement", look_s, self._try_to_reconcile)
 
     def start(self) -> None:
         """Start the thread; only once."""
@@ -79,7 +79,7 @@ class Placer:
         with contextlib.suppress(UnavailableError, AccessError):
             self._board.resign(self._holder)
 
-    def look(self) -> bool:
+    def reconcile(self) -> bool:
         """Run one round; returns whether this manager leads.
 
         Raises:
@@ -109,9 +109,9 @@ class Placer:
         self._emptied = False
         return self._board.deployments()
 
-    def _look_again(self) -> None:
+    def _try_to_reconcile(self) -> None:
         try:
-            self.look()
+            self.reconcile()
             self._answering = True
         except (UnavailableError, AccessError) as error:
             if self._answering:

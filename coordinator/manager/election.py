@@ -98,7 +98,7 @@ class Election:
 
     @property
     def refusal(self) -> str:
-        """Why a registry that answers refuses to work (`RegistryUnavailable.refusal`), or ""."""
+        """Why a registry that answers refuses to work (`RedisUnavailable.refusal`), or ""."""
         return self._refusal
 
     @property

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _SELDOM_S = 0.25
 #: Seconds between two updates of the metrics.
 _VIEW_S = 0.25
-#: Most writes per call of `look`; the rest of a longer log follows in the next.
+#: Most writes per call of `reconcile`; the rest of a longer log follows in the next.
 _WRITES = 8
 #: Seconds between an unexpected exception and the next term, which reads everything.
 _PAUSE_AFTER_BUG_S = 1.0
@@ -60,7 +60,7 @@ class Leader:
         election: knows who leads.
         address: address of the manager, for the log.
         prober: probes teachers; None: all are admitted.
-        wake: called from any thread when `look` should be called before it is due.
+        wake: called from any thread when `reconcile` should be called before it is due.
         scaling: returns how the service is scaled; None: as `config` says.
     """
 
@@ -97,7 +97,7 @@ class Leader:
 
     @property
     def due_s(self) -> float:
-        """When the next lease expires, by the clock of `look`; infinite: never."""
+        """When the next lease expires, by the clock of `reconcile`; infinite: never."""
         return self._due_s
 
     @property
@@ -105,7 +105,7 @@ class Leader:
         """The service as its leader sees it; None while another manager leads. Thread-safe."""
         return self._view
 
-    def look(self, now: float) -> bool:
+    def reconcile(self, now: float) -> bool:
         """Do what is due now; return whether rows of the assignment table were written.
 
         Raises:
@@ -115,14 +115,14 @@ class Leader:
                 reads everything again.
         """
         try:
-            return self._look(now)
+            return self._reconcile(now)
         except (UnavailableError, AccessError):
             raise
         except Exception:
             self._give_up(now)
             raise
 
-    def _look(self, now: float) -> bool:
+    def _reconcile(self, now: float) -> bool:
         began_s = time.perf_counter()
         state = self._current(now)
         if state is None:

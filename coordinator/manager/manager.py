@@ -74,13 +74,13 @@ class ManagerView:
 
     Attributes:
         address: address of this manager.
-        answering: whether the registry answers this manager and accepts its writes.
+        redis_available: whether Redis answers this manager and accepts its writes.
         services: by name.
         refusal: why the registry answers but refuses writes; empty: it does not.
     """
 
     address: str
-    answering: bool
+    redis_available: bool
     services: tuple[ServiceView, ...] = ()
     refusal: str = ""
 
@@ -279,7 +279,7 @@ class Manager:
                 if self._stopping:
                     return
                 with guard.catch_errors():
-                    if leader.look(time.monotonic()):
+                    if leader.reconcile(time.monotonic()):
                         self._events.put(_LOOK)
             time.sleep(_LEAST_PAUSE_S)
             # Wake up early when the next lease expires, to notice that death at once.

@@ -23,7 +23,7 @@ from ...runtime.errors import (
     AccessError,
     EdlError,
     Forbidden,
-    RegistryUnavailable,
+    RedisUnavailable,
     UnavailableError,
     UsageError,
 )
@@ -63,7 +63,7 @@ def examine(url: str, security: Callable[[], ClientSecurity | None]) -> Iterator
         refuses = False
         try:
             yield from _writes(registry)
-        except RegistryUnavailable as error:  # reads still work, so the other checks continue
+        except RedisUnavailable as error:  # reads still work, so the other checks continue
             yield wrong(_about(error), str(error))
             refuses = True
         yield from _settings(registry)
@@ -93,7 +93,7 @@ def _redis(registry: Registry) -> Iterator[Finding]:
 
 
 def _writes(registry: Registry) -> Iterator[Finding]:
-    """Check that Redis accepts writes; raise RegistryUnavailable if not."""
+    """Check that Redis accepts writes; raise RedisUnavailable if not."""
     if not registry.check_writes():
         yield doubt(
             "Redis",

@@ -91,7 +91,7 @@ def read_jobs(board: JobBoard) -> list[JobState]:
     """Return the jobs of the board, which forgets old ones.
 
     Raises:
-        RegistryUnavailable: Redis does not answer.
+        RedisUnavailable: Redis does not answer.
         AccessError: the user may not read them.
     """
     return [

@@ -61,7 +61,7 @@ def machines_at(url: str) -> MachinesState | None:
     """Return what the board at a Redis URL holds; None: this user may ask managers alone.
 
     Raises:
-        RegistryUnavailable: Redis does not answer.
+        RedisUnavailable: Redis does not answer.
     """
     with closing(open_machines(url)) as board:
         try:

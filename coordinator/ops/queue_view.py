@@ -54,7 +54,7 @@ def read_queue(board: QueueBoard, queue: str) -> QueueState:
     """Read the summary of a queue.
 
     Raises:
-        RegistryUnavailable: Redis does not answer.
+        RedisUnavailable: Redis does not answer.
         AccessError: the user may not read it.
     """
     runner, told = board.runner(), [job.progress for job in board.jobs()]

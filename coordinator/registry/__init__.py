@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ...runtime.errors import RegistryUnavailable, StartCancelled
+from ...runtime.errors import RedisUnavailable, StartCancelled
 from ..store import open_store
 from .registry import Registry
 from .schema import (
@@ -50,13 +50,13 @@ def with_patience(call: Callable[[], _T], stop: Stop) -> _T:
         stop: no further attempt is made once it is requested.
 
     Raises:
-        RegistryUnavailable: Redis cannot be reached, or did not answer any attempt.
+        RedisUnavailable: Redis cannot be reached, or did not answer any attempt.
         StartCancelled: Redis did not answer, and `stop` was requested.
     """
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
             return call()
-        except RegistryUnavailable as error:
+        except RedisUnavailable as error:
             if stop.requested:
                 raise StartCancelled(str(error)) from None
             if attempt == START_ATTEMPTS or not error.timed_out:

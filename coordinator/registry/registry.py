@@ -70,7 +70,7 @@ class Registry:
     """The registry: leases of members, and for each service a table that its leader writes.
 
     Methods may be called from any thread, and are one atomic step unless they say otherwise. All
-    raise RegistryUnavailable if the store does not answer, Unauthenticated if it rejects the user
+    raise RedisUnavailable if the store does not answer, Unauthenticated if it rejects the user
     or password, Forbidden if the user lacks the permission, and UsageError if a name is invalid.
     `service` is "" for the kind "managers".
 
@@ -126,7 +126,7 @@ class Registry:
 
         Raises:
             LeaseSuperseded: a greater incarnation holds the id.
-            RegistryUnavailable: the registry does not answer.
+            RedisUnavailable: the registry does not answer.
         """
         if self.register_many(kind, service, {member: facts}, ttl_s):
             raise LeaseSuperseded(

@@ -17,7 +17,7 @@ from ...proto.security import Caller
 from ...runtime.errors import (
     AccessError,
     RateLimited,
-    RegistryUnavailable,
+    RedisUnavailable,
     UnavailableError,
     UsageError,
 )
@@ -141,7 +141,7 @@ async def _in_thread(work: Callable[..., _T], *args: Any) -> _T:
     """Run blocking work in a thread.
 
     Raises:
-        RegistryUnavailable: the registry does not answer, or refuses this manager.
+        RedisUnavailable: the registry does not answer, or refuses this manager.
         RefusedByGate: `work` refused the caller.
     """
     try:
@@ -149,7 +149,7 @@ async def _in_thread(work: Callable[..., _T], *args: Any) -> _T:
     except RefusedByGate:
         raise
     except AccessError as error:
-        raise RegistryUnavailable(f"Redis refuses this service manager: {error}") from None
+        raise RedisUnavailable(f"Redis refuses this service manager: {error}") from None
 
 
 log = logging.getLogger(__name__)
@@ -245,7 +245,7 @@ class LogTail:
                 ):
                     self._tell(said)
                 answering = True
-            except RegistryUnavailable as error:  # it may come back
+            except RedisUnavailable as error:  # it may come back
                 if answering:
                     log.warning("%s; watchers of the log wait", error)
                 answering = False

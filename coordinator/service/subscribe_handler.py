@@ -122,7 +122,7 @@ class ServedManager(Protocol):
         `max_members` limits teachers and students of each service; 0: all. Blocks.
 
         Raises:
-            RegistryUnavailable: the registry does not answer.
+            RedisUnavailable: the registry does not answer.
         """
         ...
 

@@ -103,7 +103,7 @@ class Leases(Protocol):
 class Store(Protocol):
     """A coordination store. Methods are atomic and may be called from any thread.
 
-    All raise RegistryUnavailable if the store does not answer or refuses, Unauthenticated if it
+    All raise RedisUnavailable if the store does not answer or refuses, Unauthenticated if it
     rejects the user or password, and Forbidden if the user lacks the permission.
     """
 

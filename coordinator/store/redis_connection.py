@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Any, Final
 
 from ...proto.security.certificates import handshake_hint
-from ...runtime.errors import Forbidden, RegistryUnavailable, Unauthenticated
+from ...runtime.errors import Forbidden, RedisUnavailable, Unauthenticated
 from . import redis_url
 
 #: Start of the error for a key that holds another type.
@@ -65,7 +65,7 @@ class Call:
 class RedisConnection:
     """A client that is safe to use from several threads, with a pool of connections.
 
-    Each call raises RegistryUnavailable, Unauthenticated or Forbidden.
+    Each call raises RedisUnavailable, Unauthenticated or Forbidden.
 
     Args:
         url: any that `redis_url.parse` takes.
@@ -132,7 +132,7 @@ class RedisConnection:
                 "in the URL, or the password in a file with ?password_file=PATH"
             ) from None
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-            raise RegistryUnavailable(
+            raise RedisUnavailable(
                 f"Redis at {self.url} does not answer ({_brief(error)}); {self._advice(error)}",
                 timed_out=isinstance(error, (redis.TimeoutError, TimeoutError)),
             ) from None
@@ -145,15 +145,15 @@ class RedisConnection:
                 ) from None
             if (refusal := _refusal(error, text)) is not None:
                 name, what, advice = refusal
-                raise RegistryUnavailable(
+                raise RedisUnavailable(
                     f"Redis at {self.url} {what} ({text}): {advice}", refusal=name
                 ) from None
             if WRONG_TYPE in text:
-                raise RegistryUnavailable(
+                raise RedisUnavailable(
                     f"Redis at {self.url} refuses a command: another program wrote a value of "
                     f"another type to a key of the mesh ({text})"
                 ) from None
-            raise RegistryUnavailable(
+            raise RedisUnavailable(
                 f"Redis at {self.url} refuses a command ({text}); "
                 "it has to be Redis 6.2 or newer, or Valkey, with scripts allowed"
             ) from None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ...runtime.errors import RegistryUnavailable, UsageError
+from ...runtime.errors import RedisUnavailable, UsageError
 
 if TYPE_CHECKING:
     import redis
@@ -129,7 +129,7 @@ def _check_parameters(parameters: Mapping[str, str], shown: str) -> None:
         if name in parameters:
             try:
                 read_password(parameters[name])
-            except RegistryUnavailable as error:
+            except RedisUnavailable as error:
                 raise UsageError(str(error)) from None
 
 
@@ -188,24 +188,24 @@ def read_password(file: str) -> str:
     """Read a password from a file, which may be replaced at any time.
 
     Raises:
-        RegistryUnavailable: the file is empty, cannot be read, or is readable by everybody.
+        RedisUnavailable: the file is empty, cannot be read, or is readable by everybody.
     """
     try:
         with Path(file).open("rb") as opened:
             if os.fstat(opened.fileno()).st_mode & 0o007:
-                raise RegistryUnavailable(
+                raise RedisUnavailable(
                     f"the password file {file} is readable by every user of this machine: "
                     f"run 'chmod o= {file}'"
                 )
             password = opened.read(4096).decode("utf-8", "strict").strip()
     except OSError as error:
-        raise RegistryUnavailable(
+        raise RedisUnavailable(
             f"the password file {file} cannot be read: {error.strerror or error}"
         ) from None
     except UnicodeDecodeError:
-        raise RegistryUnavailable(f"the password file {file} is not UTF-8 text") from None
+        raise RedisUnavailable(f"the password file {file} is not UTF-8 text") from None
     if not password:
-        raise RegistryUnavailable(f"the password file {file} is empty")
+        raise RedisUnavailable(f"the password file {file} is empty")
     return password
 
 

@@ -62,11 +62,11 @@ class MeshSource:
         self._registry = registry
 
     def status(self) -> pb.MeshStatus:
-        """Return the live teachers and students and the assignments. Raises RegistryUnavailable."""
+        """Return the live teachers and students and the assignments. Raises RedisUnavailable."""
         return self._manager.status(max_members=_MEMBERS)
 
     def events(self, service: str, after: str, last: int) -> Sequence[pb.Event]:
-        """Return events of the log of a service, oldest first. Raises RegistryUnavailable.
+        """Return events of the log of a service, oldest first. Raises RedisUnavailable.
 
         Args:
             service: name of the service.
@@ -76,7 +76,7 @@ class MeshSource:
         return [event_message(service, e) for e in self._registry.events(service, after, last)]
 
     def drain(self, service: str, teacher_id: str) -> None:
-        """Ask a teacher to drain. Raises UsageError, RegistryUnavailable."""
+        """Ask a teacher to drain. Raises UsageError, RedisUnavailable."""
         operations.drain(self._registry, service=service, teacher_id=teacher_id)
 
 

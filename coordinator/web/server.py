@@ -37,7 +37,7 @@ from ...runtime.errors import (
     EdlError,
     Forbidden,
     RateLimited,
-    RegistryUnavailable,
+    RedisUnavailable,
     RetryableError,
     Unauthenticated,
     UsageError,
@@ -207,7 +207,7 @@ _STATUS: Final[tuple[tuple[type[EdlError], int], ...]] = (
     (Forbidden, 403),
     (UsageError, 400),
     (RateLimited, 429),
-    (RegistryUnavailable, 503),
+    (RedisUnavailable, 503),
     (RetryableError, 503),
 )
 

@@ -41,7 +41,7 @@ def run_agent(settings: AgentSettings, stop: Stop, say: Callable[[str], None]) -
 
     Raises:
         UsageError: an agent of this name runs here, or the cache cannot be written.
-        RegistryUnavailable: Redis does not answer at the start.
+        RedisUnavailable: Redis does not answer at the start.
         AccessError: Redis denies access.
         LeaseSuperseded: a newer agent has registered the same name.
     """

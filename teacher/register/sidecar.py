@@ -204,7 +204,7 @@ def register(config: RegisterConfig, stop: Stop, *, on_ready: Say, on_progress: 
     Raises:
         UsageError: the service, the id, the endpoint or a file cannot be used.
         ModelError: the canary cannot be read, or is of another content.
-        RegistryUnavailable: Redis does not answer.
+        RedisUnavailable: Redis does not answer.
         AccessError: Redis refuses the user or password of its URL.
         AddressInUse: another process listens on the port.
         LeaseSuperseded: another process has registered under the same id.
@@ -356,7 +356,7 @@ class Sidecar:
         """Register the server and start its heartbeat.
 
         Raises:
-            RegistryUnavailable: Redis does not answer.
+            RedisUnavailable: Redis does not answer.
             AccessError: Redis refuses the user or password of its URL.
             LeaseSuperseded: another process holds the id.
         """

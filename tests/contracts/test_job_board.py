@@ -12,7 +12,7 @@ from redis import Redis
 from edl.coordinator.jobs import JobBoard, open_board
 from edl.coordinator.jobs.schema import EVENTS_KEPT, KEEP_S
 from edl.coordinator.store.redis_store import RedisStore
-from edl.runtime.errors import GenerationSuperseded, RegistryUnavailable, UsageError
+from edl.runtime.errors import GenerationSuperseded, RedisUnavailable, UsageError
 from edl.scheduler.students.shards import Ranges, Shard, cut
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds
 from edl.tests.stores import of_job
@@ -260,7 +260,7 @@ def test_every_key_expires_and_lies_in_one_slot(redis: Redis, private_valkey_url
 def test_a_url_names_the_board() -> None:
     assert open_board(None).nodes(JOB) == []
     board = open_board("redis://127.0.0.1:1")
-    with pytest.raises(RegistryUnavailable, match="does not answer"):
+    with pytest.raises(RedisUnavailable, match="does not answer"):
         board.beat(JOB, "a", LONG_S)
     board.close()
 
@@ -282,13 +282,13 @@ def test_foreign_contents_are_skipped_or_named(redis: Redis, private_valkey_url:
         redis.hdel(f"{prefix}generation", "number")
         assert [one.rank for one in board.reports(JOB)] == [0]
         redis.hset(f"{prefix}generation", "number", "many")
-        with pytest.raises(RegistryUnavailable, match="is invalid: another program"):
+        with pytest.raises(RedisUnavailable, match="is invalid: another program"):
             board.generation(JOB)
         with pytest.raises(GenerationSuperseded):
             board.fill(JOB, 1, 0, [Shard(0, 1)])
         redis.hset(f"{prefix}generation", "number", "1")
         redis.set(f"{prefix}shards", "text")
-        with pytest.raises(RegistryUnavailable, match="another program"):
+        with pytest.raises(RedisUnavailable, match="another program"):
             board.fill(JOB, 1, 0, [Shard(0, 1)])
 
 

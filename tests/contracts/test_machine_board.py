@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from edl.coordinator.machines import Deployment, MachineBoard, MachineOrder, Report, open_machines
 from edl.coordinator.machines.board import fence_of
 from edl.coordinator.store.redis_store import RedisStore
-from edl.runtime.errors import LeaseSuperseded, RegistryUnavailable, UsageError
+from edl.runtime.errors import LeaseSuperseded, RedisUnavailable, UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -166,5 +166,5 @@ def test_an_agent_of_an_older_version_is_refused(redis: Redis, private_valkey_ur
         with pytest.raises(ResponseError, match="WRONGTYPE"):
             redis.hget("edl:{edl:machines}:facts", "m")
         redis.set("edl:{edl:machines}:leader", "a manager of an older version")
-        with pytest.raises(RegistryUnavailable, match="another type"):
+        with pytest.raises(RedisUnavailable, match="another type"):
             board.lead("one", LONG_S)

@@ -18,7 +18,7 @@ from edl.coordinator.job_queue import (
     open_queue,
 )
 from edl.coordinator.store.redis_store import RedisStore
-from edl.runtime.errors import RegistryUnavailable, UsageError
+from edl.runtime.errors import RedisUnavailable, UsageError
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds
 from edl.tests.stores import of_queue
 from edl.tests.waiting import DEADLINE_S
@@ -229,7 +229,7 @@ def test_each_key_of_a_queue_has_an_expiry(redis: Redis, private_valkey_url: str
 
 def test_a_queue_is_opened_by_its_url() -> None:
     away = open_queue("redis://127.0.0.1:1")
-    with pytest.raises(RegistryUnavailable, match="does not answer"):
+    with pytest.raises(RedisUnavailable, match="does not answer"):
         away.jobs()
     away.close()
     with pytest.raises(UsageError):

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from edl.coordinator import Registry
 from edl.coordinator.machines import Deployment, MachineBoard
 from edl.coordinator.serve import DeploymentSettings, autoscale_page, bounded
-from edl.runtime.errors import RegistryUnavailable, UsageError
+from edl.runtime.errors import RedisUnavailable, UsageError
 from edl.runtime.metrics import MetricsServer
 from edl.scheduler.autoscale import AutoscaleConfig
 from edl.tests.coordinator.world import GRACE_S, LEADER_TTL_S, SERVICE, World
@@ -141,5 +141,5 @@ def test_the_server_of_metrics_answers_autoscalers() -> None:
         assert client.get("/metrics").status_code == 200
         memory(registry).set_available(False)
         assert client.get("/autoscale/s").status_code == 503
-    with pytest.raises(RegistryUnavailable):
+    with pytest.raises(RedisUnavailable):
         autoscale_page(registry, "/autoscale/s")

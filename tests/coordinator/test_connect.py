@@ -27,7 +27,7 @@ from edl.coordinator.store.redis_url import (
     parse,
     read_password,
 )
-from edl.runtime.errors import RegistryUnavailable, UsageError
+from edl.runtime.errors import RedisUnavailable, UsageError
 from edl.runtime.lifecycle import Stop
 from edl.teacher.config import PredictorConfig, TeacherConfig
 from edl.teacher.serving import serve as serve_teacher
@@ -37,11 +37,11 @@ from edl.teacher.serving import serve as serve_teacher
 def test_a_start_waits_for_a_slow_redis_but_not_for_a_missing_one(
     timed_out: bool, calls: int
 ) -> None:
-    call = Mock(side_effect=[*[RegistryUnavailable(timed_out=timed_out)] * 2, "answer"])
+    call = Mock(side_effect=[*[RedisUnavailable(timed_out=timed_out)] * 2, "answer"])
     if timed_out:
         assert with_patience(call, Stop()) == "answer"
     else:
-        with pytest.raises(RegistryUnavailable):
+        with pytest.raises(RedisUnavailable):
             with_patience(call, Stop())
     assert call.call_count == calls
 
@@ -86,7 +86,7 @@ def test_a_redis_that_stands_still_times_out() -> None:
         ("redis://user:secret@127.0.0.1:1", False),
     ):
         with closing(connect(url, 0.05)) as registry:
-            with pytest.raises(RegistryUnavailable) as caught:
+            with pytest.raises(RedisUnavailable) as caught:
                 registry.time_ms()
             assert f"{registry.url} does not answer" in str(caught.value)
         assert caught.value.timed_out is timed_out
@@ -109,11 +109,11 @@ def test_a_server_that_hangs_up_on_the_first_command_may_want_tls() -> None:
         serving = threading.Thread(target=serve_clients)
         serving.start()
         with closing(connect(f"redis://127.0.0.1:{server.getsockname()[1]}")) as registry:
-            with pytest.raises(RegistryUnavailable, match=r"if it uses TLS, write rediss://$"):
+            with pytest.raises(RedisUnavailable, match=r"if it uses TLS, write rediss://$"):
                 registry.time_ms()
             answers.append(b"*2\r\n$1\r\n1\r\n$1\r\n0\r\n")
             assert registry.time_ms() == 1000
-            with pytest.raises(RegistryUnavailable) as caught:
+            with pytest.raises(RedisUnavailable) as caught:
                 registry.time_ms()
         server.shutdown(socket.SHUT_RDWR)
         serving.join()
@@ -207,7 +207,7 @@ def test_a_password_file_is_for_its_owner_only(tmp_path: Path) -> None:
     assert read_password(str(secret)) == "rotates"
     for content in (b"", b" \n", b"\xff\xfe"):
         secret.write_bytes(content)
-        with pytest.raises(RegistryUnavailable):
+        with pytest.raises(RedisUnavailable):
             read_password(str(secret))
     with pytest.raises(UsageError, match="cannot be read"):
         connect(f"redis://h?password_file={tmp_path}")

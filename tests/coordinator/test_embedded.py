@@ -11,7 +11,7 @@ import pytest
 
 from edl.coordinator import connect, embedded
 from edl.coordinator.embedded import free_port, keep_embedded, server_command, start_embedded
-from edl.runtime.errors import AddressInUse, RegistryUnavailable, UsageError
+from edl.runtime.errors import AddressInUse, RedisUnavailable, UsageError
 from edl.tests.waiting import wait_until
 
 from .conftest import held_port
@@ -39,7 +39,7 @@ def test_a_kept_one_comes_back_on_its_port() -> None:
     assert first is not None
 
     def back() -> bool:
-        with suppress(RegistryUnavailable):
+        with suppress(RedisUnavailable):
             return keeper.process is not first and registry.time_ms() > 0
         return False
 

@@ -18,7 +18,7 @@ from edl.coordinator.registry.schema import SERVICES, lease_set, service_key
 from edl.coordinator.store.records import Leads, Member, MemberBeat
 from edl.coordinator.store.redis_store import RedisStore
 from edl.proto import coordinator_pb2 as pb
-from edl.runtime.errors import RegistryUnavailable
+from edl.runtime.errors import RedisUnavailable
 from edl.tests.stores import renew
 from edl.tests.waiting import DEADLINE_S
 
@@ -88,7 +88,7 @@ def test_odd_numbers_stop_nothing(
 def test_keys_of_another_type(registry: Registry, stranger: redis.Redis, s: str) -> None:
     other = f"{s}-other"
     stranger.set(lease_set("teachers", other).deadlines, "a string")
-    with pytest.raises(RegistryUnavailable, match="a value of another type") as error:
+    with pytest.raises(RedisUnavailable, match="a value of another type") as error:
         registry.register("teachers", other, "t", {"incarnation": "1"}, 600.0)
     assert "\n" not in str(error.value)
     for name in ("good", "odd"):
@@ -101,7 +101,7 @@ def test_keys_of_another_type(registry: Registry, stranger: redis.Redis, s: str)
         registry.read("teachers", s, ["odd", "good"]),
     ):
         assert names(members) == ["good"]
-    with pytest.raises(RegistryUnavailable, match="a value of another type"):
+    with pytest.raises(RedisUnavailable, match="a value of another type"):
         registry.beat_many("teachers", [(s, MemberBeat(t, 1)) for t in ("good", "odd")], 600.0)
     assert renew(registry, "teachers", s, "good", 600.0, incarnation=1)
 
@@ -126,7 +126,7 @@ def test_a_table_of_another_type_gives_an_error_or_is_passed_over(
         partial(registry.resign, s, "a#1"),
     ]
     for call in calls:
-        with contextlib.suppress(RegistryUnavailable):
+        with contextlib.suppress(RedisUnavailable):
             call()
 
 

@@ -20,7 +20,7 @@ from edl.coordinator.beat_relay import BeatRelay, RelayedRegistry
 from edl.coordinator.registry import Kind
 from edl.coordinator.store.records import Beat, MemberBeat
 from edl.coordinator.store.redis_store import RedisStore
-from edl.runtime.errors import Forbidden, LeaseSuperseded, RegistryUnavailable
+from edl.runtime.errors import Forbidden, LeaseSuperseded, RedisUnavailable
 from edl.scheduler.leadership import BEATS_PER_TTL
 from edl.tests.stores import FaultyStore, memory, renew
 from edl.tests.waiting import DEADLINE_S, wait_until
@@ -117,7 +117,7 @@ class Recording(Registry):
     def alive(self) -> list[str]:
         try:
             return [member.member for member in self.members("teachers", "s")]
-        except RegistryUnavailable:
+        except RedisUnavailable:
             return []
 
 
@@ -171,7 +171,7 @@ def test_it_registers_and_leaves(registry: Recording, make: Make) -> None:
     assert registry.alive == []
     make().start()
     memory(registry).set_available(False)  # a start fails now, and the stops that follow do not
-    with pytest.raises(RegistryUnavailable):
+    with pytest.raises(RedisUnavailable):
         make().start()
 
 

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from edl.coordinator.store.records import FACTS_TTLS, MemberBeat
-from edl.runtime.errors import LeaseSuperseded, RegistryUnavailable
+from edl.runtime.errors import LeaseSuperseded, RedisUnavailable
 from edl.tests.stores import memory
 
 from .world import GRACE_S, LEADER_TTL_S, SERVICE, TTL_S, World
@@ -106,7 +106,7 @@ def test_a_death_is_told_soon_after_the_lease_with_its_reason(world: World) -> N
     began = world.now
     world.run(1)
     (leader,) = world.leading
-    leader.leader.look(world.now)
+    leader.leader.reconcile(world.now)
     assert world.now < leader.leader.due_s <= began + TTL_S, "it looks when the lease ends"
     world.run(TTL_S - 1 + 0.3, until=lambda: held not in world.sets[0])
     assert list(world.students[0].stream.assignments[-1].lost) == [held]
@@ -217,7 +217,7 @@ def failed_over_unnoticed(world: World) -> None:
 
 def look_at_once(world: World) -> None:
     (leader,) = world.leading
-    leader.leader.look(world.now)
+    leader.leader.reconcile(world.now)
     assert world.registry.names("teachers", SERVICE) == set(world.teachers)
 
 
@@ -297,7 +297,7 @@ def test_two_restarts_before_the_first_write_strip_nobody(
     world.kill(other)  # only the leader knows what its student had
     memory(world.registry).clear()
     with monkeypatch.context() as patch:
-        patch.setattr(world.registry, "write", Mock(side_effect=RegistryUnavailable("it hangs")))
+        patch.setattr(world.registry, "write", Mock(side_effect=RedisUnavailable("it hangs")))
         world.run(1)
     assert not world.registry.table(SERVICE).rows
     if second == "stale":

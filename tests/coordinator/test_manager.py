@@ -16,7 +16,7 @@ from edl.coordinator.manager.manager import Manager
 from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.manager.subscription_hub import SubscriptionHub
 from edl.proto import coordinator_pb2 as pb
-from edl.runtime.errors import RegistryUnavailable
+from edl.runtime.errors import RedisUnavailable
 from edl.tests.stores import FaultyStore, memory
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -75,7 +75,7 @@ def test_an_outage_is_logged_once(
     subscribe(manager)
     with caplog.at_level(logging.INFO, "edl.coordinator.manager.election"):
         memory(registry).set_available(False)
-        wait_until(lambda: not manager.view().answering)
+        wait_until(lambda: not manager.view().redis_available)
         memory(registry).set_available(True)
         wait_until(lambda: any("answers again" in r.getMessage() for r in caplog.records))
     levels = [r.levelno for r in caplog.records if r.name == "edl.coordinator.manager.election"]
@@ -97,7 +97,7 @@ def test_reports_reach_the_leader_and_the_view(manager: Manager, registry: Regis
 
     wait_until(lambda: shown() == [({"serving": 2, "draining": 0}, 1, 1, 1, {"starved": 1})])
     assert manager.view().services[0].leader == "m:1"
-    assert manager.view().answering
+    assert manager.view().redis_available
     manager.report(stream, report(want=2))
     wait_until(lambda: stream.teachers == ["a", "b"])
 
@@ -140,7 +140,7 @@ def test_reports_do_not_pile_up_while_the_registry_hangs(
         if threading.current_thread().name == "edl-hubs":
             calls.append("a call")
             released.wait(DEADLINE_S)
-        raise RegistryUnavailable("it hangs")
+        raise RedisUnavailable("it hangs")
 
     def counted(hub: SubscriptionHub, *given: Any) -> None:
         handled.append(len(calls))

@@ -13,7 +13,7 @@ from edl.coordinator.manager.student_sessions import OWNER, SECRET, StudentOwner
 from edl.coordinator.manager.watch_cache import WatchCache
 from edl.coordinator.registry import LogEntry, Plan, Row
 from edl.coordinator.store.records import Changes, Member
-from edl.runtime.errors import EdlError, Forbidden, LeaseSuperseded, RegistryUnavailable
+from edl.runtime.errors import EdlError, Forbidden, LeaseSuperseded, RedisUnavailable
 from edl.tests.stores import FaultyStore, memory, of_service
 from edl.tests.waiting import wait_until
 
@@ -86,7 +86,7 @@ def test_a_stop_while_the_registry_hangs_waits_for_one_lease(
     for service in ("a", "b", "c"):
         mesh.teacher("t", service)
     mesh.election.renew()
-    hang = Mock(side_effect=RegistryUnavailable("it hangs"))
+    hang = Mock(side_effect=RedisUnavailable("it hangs"))
     monkeypatch.setattr(mesh.registry, "resign", hang)
     mesh.election.stop()
     assert hang.call_count == 1
@@ -157,7 +157,7 @@ def test_a_reading_serves_all_that_ask_within_half_a_second(mesh: Mesh) -> None:
     assert [t.teacher_id for t in mesh.overview.status().services[0].teachers] == ["late"]
     memory(mesh.registry).set_available(False)
     mesh.now += 0.6
-    with pytest.raises(RegistryUnavailable):
+    with pytest.raises(RedisUnavailable):
         mesh.overview.status()
 
 

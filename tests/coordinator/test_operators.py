@@ -134,7 +134,7 @@ def test_following_survives_deaths_and_an_outage(caplog: pytest.LogCaptureFixtur
         with served(url) as second:
             wait_until(lambda: watcher.texts == ["one", "two", "three"])
             memory(second.registry).set_available(False)
-            with pytest.raises(errors.RegistryUnavailable):
+            with pytest.raises(errors.RedisUnavailable):
                 list(client.watch(url))
             wait_until(lambda: complaints("watchers of the log wait") == 1)
             memory(second.registry).set_available(True)

@@ -82,7 +82,7 @@ class Yard:
             for name, report in self.reports.items():
                 if beating(name):
                     self.board.beat(name, 1, TTL_S, report)
-            self.placer.look()
+            self.placer.reconcile()
 
     def empty(self) -> None:
         """Lose all that stands on the board, as when Redis is emptied."""
@@ -125,11 +125,11 @@ def test_a_new_leader_only_looks_for_a_while() -> None:
     assert (machine.order.number, machine.order.deployment) == (1, yard.board.deployments()[0])
     assert yard.log("a") == [("placed", "m")]
     old, yard.placer = yard.placer, yard.another()
-    assert not yard.placer.look(), "another one leads"
+    assert not yard.placer.reconcile(), "another one leads"
     old.stop()
     yard.pass_s(SETTLE_S + 2)
     assert [one.order for one in yard.board.machines()] == [machine.order]
-    assert not old.look()
+    assert not old.reconcile()
 
 
 def test_autoscaling_says_how_many_within_the_bounds() -> None:
@@ -209,23 +209,23 @@ def test_deployments_that_redis_has_lost_are_put_back_by_any_manager_that_knows_
     deploy(yard.board, B)
     undeploy(yard.board, "b")
     for placer in placers:
-        placer.look()
+        placer.reconcile()
     for placer in placers:
         yard.empty()
-        assert placer.look()
+        assert placer.reconcile()
         (left,) = yard.board.deployments()
         assert (left.service, left.withdrawn) == ("a", False)
     first, second = placers
-    second.look()
+    second.reconcile()
     yard.now[0] += 60.0  # it is suspended
-    assert first.look()
+    assert first.reconcile()
     undeploy(yard.board, "a")
     for _ in range(2 * int(SETTLE_S) + 4):
         yard.now[0] += 0.5
-        first.look()
+        first.reconcile()
     assert yard.board.deployments() == []
     first.stop()
-    second.look()
+    second.reconcile()
     assert yard.board.deployments() == [], "what was undeployed while another one led stays so"
 
 

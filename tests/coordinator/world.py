@@ -83,7 +83,7 @@ class FakeManager:
             self._world.now += 0.001  # no two things happen in one microsecond
 
     def lead(self) -> None:
-        self.leader.look(self._world.clock())
+        self.leader.reconcile(self._world.clock())
 
     def serve(self) -> None:
         now = self._world.clock()

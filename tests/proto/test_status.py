@@ -42,7 +42,7 @@ def test_error_survives_the_wire(kind: type[errors.EdlError], code: grpc.StatusC
     [
         (errors.WireError("cut"), Code.INVALID_ARGUMENT),
         (errors.ModelError("none"), Code.INVALID_ARGUMENT),
-        (errors.RegistryUnavailable("down"), Code.UNAVAILABLE),
+        (errors.RedisUnavailable("down"), Code.UNAVAILABLE),
         (errors.BadAnswer("NaN"), Code.INTERNAL),
         (ValueError("a bug"), Code.INTERNAL),
     ],

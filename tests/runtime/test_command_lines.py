@@ -18,13 +18,13 @@ ROOT = Path(__file__).parents[2]
 
 CLI = """
     import sys, typer
-    from edl.runtime.errors import RegistryUnavailable
+    from edl.runtime.errors import RedisUnavailable
     from edl.runtime.lifecycle import run_cli
 
     app = typer.Typer(no_args_is_help=True, add_completion=False)
     errors = {
-        "unavailable": RegistryUnavailable("Redis at redis://x does not answer"),
-        "control": RegistryUnavailable("a teacher says: \\x1b[2J"),
+        "unavailable": RedisUnavailable("Redis at redis://x does not answer"),
+        "control": RedisUnavailable("a teacher says: \\x1b[2J"),
         "defect": ValueError("two"),
         "lost": BrokenPipeError("the peer has gone"),
         "exit": typer.Exit(1),

@@ -23,7 +23,7 @@ from edl.coordinator.serve import serve as run
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.proto.security.options import tls_words
-from edl.runtime.errors import AddressInUse, EdlError, Forbidden, RegistryUnavailable, UsageError
+from edl.runtime.errors import AddressInUse, EdlError, Forbidden, RedisUnavailable, UsageError
 from edl.runtime.lifecycle import Stop
 from edl.runtime.supervise import python_command, start
 from edl.tests.proto.security.authority import Authority, write_secret
@@ -61,7 +61,7 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, valkey_url: str) 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         wrong: list[tuple[dict[str, Any], type[EdlError], str]] = [
-            ({"redis": "redis://127.0.0.1:1"}, RegistryUnavailable, "127.0.0.1:1 does not answer"),
+            ({"redis": "redis://127.0.0.1:1"}, RedisUnavailable, "127.0.0.1:1 does not answer"),
             ({"redis": "127.0.0.1:6379"}, UsageError, "the URL of a coordinator"),
             ({"redis": valkey_url, "redis_port": 1}, UsageError, "give only one of them"),
             ({"host": "0.0.0.0"}, UsageError, "--insecure"),

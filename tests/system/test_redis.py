@@ -30,7 +30,7 @@ from edl.coordinator.registry import LogEntry, Plan, Registry, Row, acl, connect
 from edl.coordinator.registry.schema import SERVICES, service_key
 from edl.coordinator.store.records import Leads, MemberBeat
 from edl.coordinator.store.redis_store import WRITE_CHECK, RedisStore
-from edl.runtime.errors import EdlError, Forbidden, RegistryUnavailable, Unauthenticated, UsageError
+from edl.runtime.errors import EdlError, Forbidden, RedisUnavailable, Unauthenticated, UsageError
 from edl.scheduler.students.shards import Shard
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.stores import of_job, of_queue, renew
@@ -320,7 +320,7 @@ def test_a_password_that_is_wrong_or_missing_or_was_rotated(users: Users, tmp_pa
         with pytest.raises(Unauthenticated):
             registry.members("managers", "")
         file.unlink()
-        with pytest.raises(RegistryUnavailable, match=r"rotated cannot be read"):
+        with pytest.raises(RedisUnavailable, match=r"rotated cannot be read"):
             registry.members("managers", "")
         write_secret(file, PASSWORDS["edl-reader"])
         assert registry.members("managers", "") == []
@@ -486,10 +486,10 @@ def test_sentinels_name_the_master_and_the_new_one_after_a_fail_over(
     def connected(url: str) -> Registry:
         return stack.enter_context(closing(connect(url)))
 
-    with pytest.raises(RegistryUnavailable, match="No master found for 'other'"):
+    with pytest.raises(RedisUnavailable, match="No master found for 'other'"):
         connected(f"redis+sentinel://127.0.0.1:{port}/other").time_ms()
     replica = connected(f"redis://127.0.0.1:{watched.ports[1]}")
-    with pytest.raises(RegistryUnavailable, match="is a replica"):
+    with pytest.raises(RedisUnavailable, match="is a replica"):
         replica.register("teachers", "s", "t", {"incarnation": "1"}, 5.0)
     # The first sentinel is away.
     registry = connected(f"redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/mesh")
@@ -501,7 +501,7 @@ def test_sentinels_name_the_master_and_the_new_one_after_a_fail_over(
     wait_until(lambda: replica.table("s").epoch == (5, 1))
 
     watched.master.kill()
-    with pytest.raises(RegistryUnavailable):
+    with pytest.raises(RedisUnavailable):
         registry.lead("s", "m#1", 30.0)
     wait_until(lambda: accepts_writes(registry))
     after = registry.lead("s", "m#1", 30.0)
@@ -530,7 +530,7 @@ class Tls:
 
 
 def refused(registry: Registry, words: str) -> str:
-    with pytest.raises(RegistryUnavailable, match=words) as error:
+    with pytest.raises(RedisUnavailable, match=words) as error:
         registry.time_ms()
     return str(error.value)
 

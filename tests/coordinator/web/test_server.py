@@ -21,7 +21,7 @@ from edl.coordinator.web import feed, server
 from edl.coordinator.web.server import WebServer
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import AccessControl, TlsFiles, servers
-from edl.runtime.errors import AddressInUse, RegistryUnavailable, UsageError
+from edl.runtime.errors import AddressInUse, RedisUnavailable, UsageError
 from edl.tests.proto.security.authority import Authority, write_secret
 from edl.tests.waiting import wait_until
 
@@ -72,7 +72,7 @@ def test_the_feed_begins_with_the_whole_and_goes_on_with_changes_and_outages(
     serve: Serve, script: ScriptedMesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away() -> pb.MeshStatus:
-        raise RegistryUnavailable("Redis does not answer")
+        raise RedisUnavailable("Redis does not answer")
 
     with closing(messages(serve())) as stream:
         first = next(stream)

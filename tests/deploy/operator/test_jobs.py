@@ -19,7 +19,7 @@ from edl.mesh.kubernetes.resources import (
     POD,
     TEACHER_SERVICE,
 )
-from edl.runtime.errors import ManifestRefused, RegistryUnavailable
+from edl.runtime.errors import ManifestRefused, RedisUnavailable
 from edl.tests.deploy.kube_api.cluster import Cluster
 from edl.tests.stores import of_job
 
@@ -182,7 +182,7 @@ def test_a_silent_redis_is_not_asked_again_for_a_while(caplog: pytest.LogCapture
 
     def opened(url: str) -> JobBoard:
         asked.append(url)
-        raise RegistryUnavailable("Redis does not answer")
+        raise RedisUnavailable("Redis does not answer")
 
     trainings = ProgressReader(opened, lambda: now[0])
     with caplog.at_level(logging.WARNING):

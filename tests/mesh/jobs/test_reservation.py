@@ -9,12 +9,12 @@ import pytest
 from edl.coordinator.job_queue import QueueBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.mesh.jobs.reservation import hold_slots
-from edl.runtime.errors import RegistryUnavailable
+from edl.runtime.errors import RedisUnavailable
 from edl.runtime.lifecycle import Stop
 
 
 def away(*_: object) -> NoReturn:
-    raise RegistryUnavailable("Redis does not answer")
+    raise RedisUnavailable("Redis does not answer")
 
 
 def reserve(queue: QueueBoard, stop: Stop) -> list[str]:

@@ -18,7 +18,7 @@ from edl.mesh.jobs.queue_backend import QueueBackend
 from edl.mesh.jobs.runner import JobRunner
 from edl.mesh.jobs.slots import JobRunnerConfig
 from edl.mesh.jobs.spec import QueuedJobSpec
-from edl.runtime.errors import LeaseSuperseded, RegistryUnavailable
+from edl.runtime.errors import LeaseSuperseded, RedisUnavailable
 from edl.runtime.lifecycle import Stop
 from edl.scheduler import job_states
 from edl.tests.mesh.threads import in_thread
@@ -137,7 +137,7 @@ def test_jobs_go_on_while_redis_is_away(tmp_path: Path, monkeypatch: pytest.Monk
 
         def away(*_: object) -> None:
             asked.release()
-            raise RegistryUnavailable("Redis does not answer")
+            raise RedisUnavailable("Redis does not answer")
 
         with monkeypatch.context() as patch:
             for name in (

@@ -14,7 +14,7 @@ import pytest
 
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.runtime.errors import CheckpointUnavailable, RegistryUnavailable, UsageError
+from edl.runtime.errors import CheckpointUnavailable, RedisUnavailable, UsageError
 from edl.scheduler.students.saving import CheckpointHistory, due_beside
 from edl.student.checkpoint import Checkpoint, Repository
 from edl.student.checkpoint.checkpoint import MANIFEST
@@ -380,7 +380,7 @@ def test_saves_wait_on_the_disk_while_the_board_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object, **__: object) -> bool:
-        raise RegistryUnavailable("it restarts")
+        raise RedisUnavailable("it restarts")
 
     training = Training(str(tmp_path))
     fence = training.begin()

@@ -19,7 +19,7 @@ from edl.runtime.errors import (
     CheckpointUnavailable,
     EdlError,
     NoTeacherAvailable,
-    RegistryUnavailable,
+    RedisUnavailable,
     UsageError,
 )
 from edl.runtime.lifecycle import Stop
@@ -225,7 +225,7 @@ def test_a_node_that_leaves_before_its_last_save_joined_is_not_waited_for(
     class Failing(JobBoard):
         def replace_history(self, job: str, generation: int, known: Facts, history: Facts) -> bool:
             if generation == 2:
-                raise RegistryUnavailable("timed out")
+                raise RedisUnavailable("timed out")
             return super().replace_history(job, generation, known, history)
 
     monkeypatch.setattr(Repository, "write", write_slowly)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from edl.coordinator.jobs import Generation, GenerationRecord, JobBoard, NodeEndpoints, NodeInfo
-from edl.runtime.errors import GenerationSuperseded, RegistryUnavailable, UsageError
+from edl.runtime.errors import GenerationSuperseded, RedisUnavailable, UsageError
 from edl.runtime.lifecycle import Stop
 from edl.runtime.logs import FORMAT_VARIABLE
 from edl.scheduler.students.failures import RankFailure
@@ -177,7 +177,7 @@ def test_a_question_whose_answer_was_lost_gets_the_same_shard(
     def lossy(*asked: Any) -> Any:
         given.append(JobBoard.lease(board, *asked))
         if len(given) == 1:
-            raise RegistryUnavailable("no answer in time")
+            raise RedisUnavailable("no answer in time")
         return given[-1]
 
     monkeypatch.setattr(link, "_AGAIN_S", 0.01)
