@@ -13,7 +13,7 @@ from typing import TypeVar
 from ..runtime.errors import AddressInUse, ProcessFailed, UsageError
 from ..runtime.extras import install_command
 from ..runtime.supervise import Command, Process, Restarter, start
-from .config import bound
+from ..runtime.addresses import bound
 
 _T = TypeVar("_T")
 

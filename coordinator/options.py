@@ -13,7 +13,8 @@ import typer
 from ..runtime.errors import UsageError
 from ..runtime.structured_option import Given, Key, StructuredOption
 from ..scheduler.autoscale import AutoscaleConfig
-from .config import DEFAULT_LEADER_TTL_S, DEFAULT_TTL_S, join_address
+from ..runtime.addresses import join_address
+from .config import DEFAULT_LEADER_TTL_S, DEFAULT_TTL_S
 
 _USUAL: Final = AutoscaleConfig()
 

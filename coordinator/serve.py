@@ -21,6 +21,13 @@ from ..proto.security import (
     is_loopback,
 )
 from ..proto.security.certificates import export_expiry
+from ..runtime.addresses import (
+    check_free,
+    is_wildcard,
+    join_address,
+    named_by_address,
+    split_listen,
+)
 from ..runtime.errors import (
     AccessError,
     AddressInUse,
@@ -31,9 +38,9 @@ from ..runtime.errors import (
 )
 from ..runtime.extras import install_command
 from ..runtime.lifecycle import Stop
-from ..runtime.metrics import MetricsServer, split_listen
+from ..runtime.metrics import MetricsServer
 from ..scheduler.autoscale import AutoscaleConfig
-from .config import ManagerConfig, check_free, is_wildcard, join_address, named_by_address
+from .config import ManagerConfig
 from .embedded import free_port, keep_embedded
 from .heartbeat import Heartbeat
 from .machines import Deployment, MachineBoard, open_machines

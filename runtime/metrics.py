@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import ipaddress
 import json
 import logging
 import socket
@@ -17,7 +15,8 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, MetricsHandler
 
-from .errors import AccessError, AddressInUse, EdlError, Forbidden, UnavailableError, UsageError
+from .addresses import bound, is_loopback, split_listen
+from .errors import AccessError, EdlError, Forbidden, UnavailableError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +27,6 @@ _CLIENTS: Final = 16
 #: Most connections without a scrape, including health checks. A further one closes the oldest, so
 #: that silent connections block nobody.
 _WAITING: Final = 32
-_HOST: Final = "127.0.0.1"
 #: Paths of the liveness and readiness probes.
 LIVE: Final = "/health/live"
 READY: Final = "/health/ready"
@@ -71,9 +69,9 @@ class MetricsServer:
         ready: Callable[[], bool] = lambda: True,
     ) -> None:
         host, port = split_listen(listen)
-        if not insecure and authorize is None and not _is_loopback(host):
+        if not insecure and authorize is None and not is_loopback(host):
             raise UsageError(
-                f"metrics on {host} can be read from other machines: listen on {_HOST}, or say "
+                f"metrics on {host} can be read from other machines: listen on 127.0.0.1, or say "
                 "--insecure if the network is trusted"
             )
         self._server = _Server(host, port, _handler(registry, authorize, json_route, ready))
@@ -96,27 +94,6 @@ class MetricsServer:
             self._server.end()
 
 
-def split_listen(listen: str) -> tuple[str, int]:
-    """Split "PORT" or "HOST:PORT" into host and port; the host defaults to 127.0.0.1.
-
-    Raises:
-        UsageError: `listen` has neither form.
-    """
-    host, _, port = listen.rpartition(":")
-    if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
-        raise UsageError(f"{listen!r} is no address to listen on: say PORT or HOST:PORT")
-    return host.strip("[]") or _HOST, int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 class _Server(socketserver.ThreadingMixIn, HTTPServer):
     """Runs one thread per connection; bounds their number and can end all of them."""
 
@@ -127,23 +104,11 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         self._waiting: dict[socket.socket, None] = {}  # the oldest first
         self._scraping: dict[socket.socket, float] = {}  # value: start in monotonic seconds
         self._lock = threading.Lock()
-        try:
-            self.address_family, _, _, _, address = socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            super().__init__((str(address[0]), int(address[1])), handler)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise AddressInUse(
-                    f"another process listens on {host}:{port}: choose another port for metrics, "
-                    "0 for any"
-                ) from None
-            why = error.strerror or error
-            raise UsageError(f"cannot listen on {host}:{port}: {why}") from None
-
-    def server_bind(self) -> None:
-        """Bind without the base class's look-up of our own name, which can take seconds."""
-        socketserver.TCPServer.server_bind(self)
+        listener = bound(host, port, "metrics_listen")
+        super().__init__(listener.getsockname()[:2], handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket, self.address_family = listener, listener.family
+        self.server_activate()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:

@@ -363,7 +363,7 @@ def _check_reach(
         UsageError: other machines reach the teacher without credentials, and `insecure` is False.
     """
     from ..proto.security import check_exposure, is_loopback
-    from ..runtime.metrics import split_listen
+    from ..runtime.addresses import split_listen
 
     check_exposure(host, security, insecure, "the teacher")
     if http is not None:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
 
-from ..coordinator.config import join_address
+from ..runtime.addresses import join_address
 from ..proto.datatypes import TensorSpec
 from ..proto.forms import OUTPUT_KINDS, OutputKind
 from ..proto.security import ServerSecurity

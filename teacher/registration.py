@@ -10,7 +10,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
-from ..coordinator.config import is_wildcard, join_address, named_by_address
+from ..runtime.addresses import is_wildcard, join_address, named_by_address
 from ..coordinator.heartbeat import Heartbeat
 from ..coordinator.registry import Registry, with_patience
 from ..proto.security.instance import new_key, prove

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 
 from .. import __version__
 from ..coordinator.beat_relay import RelayedRegistry
-from ..coordinator.config import join_address
+from ..runtime.addresses import join_address
 from ..coordinator.heartbeat import Heartbeat
 from ..coordinator.registry import Registry, connect, with_patience
 from ..coordinator.registry.schema import check_member, check_service

@@ -16,7 +16,7 @@ from ...proto import coordinator_pb2 as pb
 from ...proto.security import AccessControl, ServerSecurity, listen
 from ...proto.security.servers import aio_server
 from ...runtime.errors import EdlError, ProcessFailed, UnavailableError
-from ..config import check_free, join_address
+from ...runtime.addresses import check_free, join_address
 from ..machines import MachineBoard
 from ..registry import Registry
 from .call_guard import CallGuard, ManagerLimits

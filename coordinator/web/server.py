@@ -42,8 +42,7 @@ from ...runtime.errors import (
     Unauthenticated,
     UsageError,
 )
-from ...runtime.metrics import split_listen
-from ..config import bound, join_address
+from ...runtime.addresses import bound, join_address, split_listen
 from .feed import MAX_VIEWERS, Feed, MeshSource
 
 log = logging.getLogger(__name__)

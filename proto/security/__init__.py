@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ...runtime.addresses import is_loopback as is_loopback
     from .access_control import ROLES as ROLES
     from .access_control import AccessControl as AccessControl
     from .access_control import Caller as Caller
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from .credentials import ServerSecurity as ServerSecurity
     from .credentials import TlsFiles as TlsFiles
     from .credentials import check_exposure as check_exposure
-    from .credentials import is_loopback as is_loopback
     from .credentials import names_loopback as names_loopback
     from .servers import Acceptor as Acceptor
     from .servers import listen as listen

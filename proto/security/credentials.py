@@ -5,10 +5,10 @@ The settings name files with credentials; they hold no secrets.
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...runtime.addresses import is_loopback
 from ...runtime.errors import UsageError
 
 
@@ -111,16 +111,6 @@ def check_exposure(
             "authenticated: give it --tokens or --tls ca=FILE, or listen on 127.0.0.1, or say "
             "--insecure if the network is trusted"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def names_loopback(host: str) -> bool:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from ...coordinator.config import is_wildcard, join_address
+from ...runtime.addresses import is_wildcard, join_address
 from ...coordinator.embedded import free_port
 from ...coordinator.registry import connect
 from ...coordinator.registry.schema import check_member, check_service

@@ -19,7 +19,7 @@ from typing import Any, Final
 import grpc
 
 from ... import __version__
-from ...coordinator.config import join_address
+from ...runtime.addresses import join_address
 from ...coordinator.heartbeat import Heartbeat
 from ...coordinator.registry import Registry, connect
 from ...coordinator.registry.schema import check_member, check_service

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 import grpc
 
-from ...coordinator.config import join_address
+from ...runtime.addresses import join_address
 from ...runtime.errors import RequestRefused
 
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))

@@ -26,7 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as AsgiMessage
 
-from ...coordinator.config import join_address
+from ...runtime.addresses import join_address
 from ...proto.json_tensors import (
     HEAD_LENGTH,
     decode_request,

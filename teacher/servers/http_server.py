@@ -15,9 +15,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ...coordinator.config import bound, join_address
+from ...runtime.addresses import bound, join_address, split_listen
 from ...proto.security import Acceptor, is_loopback, reloading_context
-from ...runtime.metrics import split_listen
 from .admission import SendingDeadline
 from .http_app import CERTIFICATE, HttpApi, record_calls, refuse_browsers
 from .servicer import ServerContext

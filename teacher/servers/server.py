@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 
-from ...coordinator.config import check_free, join_address
+from ...runtime.addresses import check_free, join_address
 from ...proto.security import AccessControl, listen
 from ...proto.security.servers import aio_server
 from ...runtime.errors import UsageError

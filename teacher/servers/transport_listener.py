@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from ...coordinator.config import bound
+from ...runtime.addresses import bound
 from ...proto.frames import OFFER_KEY, TransportOffer
 from ...proto.security import Acceptor, reloading_context
 from ...runtime.errors import AccessError

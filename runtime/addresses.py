@@ -1,0 +1,112 @@
+"""Addresses on which servers of this machine listen, and under which others reach them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import socket
+
+from .errors import AddressInUse, UsageError
+
+_LOOPBACK = "127.0.0.1"
+
+
+def split_listen(listen: str) -> tuple[str, int]:
+    """Split "PORT" or "HOST:PORT" into host and port; the host defaults to 127.0.0.1.
+
+    Raises:
+        UsageError: `listen` has neither form.
+    """
+    host, _, port = listen.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
+        raise UsageError(f"{listen!r} is no address to listen on: say PORT or HOST:PORT")
+    return host.strip("[]") or _LOOPBACK, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_free(host: str, port: int) -> None:
+    """Check that one can listen on an address, before gRPC tries it; raise errors as `bound`."""
+    bound(host, port).close()
+
+
+def bound(host: str, port: int, option: str = "--listen") -> socket.socket:
+    """Return a TCP socket that is bound to an address but does not listen yet.
+
+    Args:
+        host: an address of this machine.
+        port: TCP port; 0: any free one.
+        option: option of the port, for error messages.
+
+    Raises:
+        UsageError: `host` is no address of this machine.
+        AddressInUse: another process listens on `port`.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with contextlib.ExitStack() as undo:
+            made = undo.enter_context(socket.socket(family, kind))
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(address)
+            undo.pop_all()
+            return made
+    except PermissionError:
+        raise UsageError(f"port {port} requires root: choose 1024 or above") from None
+    except OSError as error:
+        where = join_address(host, port)
+        if error.errno == errno.EADDRINUSE:
+            raise AddressInUse(
+                f"another process listens on {where}: choose another port with {option}, or 0 for"
+                " any free one"
+            ) from None
+        raise UsageError(f"cannot listen on {where}: {error.strerror or error}") from None
+
+
+def is_wildcard(host: str) -> bool:
+    """Return whether `host` is a wildcard address, such as 0.0.0.0."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
+
+
+def named_by_address(host: str) -> str:
+    """Return the host to advertise; replace the star of `*.NAME` by our address with dashes.
+
+    The DNS of Kubernetes names pods so (`10-1-2-3.NAMESPACE.pod`), and one certificate for
+    `*.NAMESPACE.pod` is valid for all of them.
+
+    Raises:
+        UsageError: the host name of this machine only has addresses that others cannot reach.
+    """
+    if not host.startswith("*."):
+        return host
+    own = socket.gethostname()
+    with contextlib.suppress(OSError):
+        told = socket.getaddrinfo(own, None, type=socket.SOCK_STREAM)
+        own_ones = [ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in told]
+        # IPv4 first: the DNS of a dual-stack cluster has only names of the first address family.
+        for found in sorted(own_ones, key=lambda one: one.version):
+            if not (found.is_loopback or found.is_link_local):
+                return str(found).replace(".", "-").replace(":", "-") + host[1:]
+    raise UsageError(
+        f"--advertise {host} needs an address of this machine, but its name {own} only has "
+        "loopback addresses: advertise a name or an address that others can reach"
+    )
+
+
+def join_address(host: str, port: int) -> str:
+    """Return `host:port`, with an IPv6 address in brackets."""
+    bare = host.strip("[]")
+    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
