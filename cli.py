@@ -33,7 +33,7 @@ _GROUPS = {
         " one.",
     ),
     "context": (
-        "coordinator.ops.context_cli",
+        "coordinator.ops.cli",
         "Contexts: how to reach a mesh, by name, in ~/.config/edl-dist/contexts.yaml.",
     ),
     "store": (
@@ -210,7 +210,7 @@ _COMMANDS = {
         "Stop a mesh that `edl up` has started: students, then teachers, then the coordinator.",
     ),
     "status": (
-        "coordinator.ops.status_cli",
+        "coordinator.ops.cli",
         "Show teachers, students, assignments, machines, trainings, and a line about elastic jobs.",
     ),
     "get": (
@@ -254,7 +254,7 @@ _COMMANDS = {
         "Show the log of the mesh: members that joined, left or were lost, and assignments.",
     ),
     "doctor": (
-        "coordinator.ops.doctor_cli",
+        "coordinator.ops.cli",
         "Check from this machine whether students and operators can use the mesh.",
     ),
     "demo": (

@@ -11,7 +11,7 @@ import pytest
 
 from edl.cli import command_line
 from edl.coordinator.contexts import ContextFile, Contexts, MeshContext
-from edl.coordinator.ops.context_cli import app
+from edl.coordinator.ops.cli import app
 from edl.coordinator.ops.options import mesh_context
 from edl.runtime.errors import UsageError
 from edl.tests.cli_output import json_of, output_of, refusal_of, run

@@ -1,17 +1,25 @@
-"""The command `edl status`: teachers, students, assignments, machines and trainings."""
+"""The commands `edl status`, `edl doctor` and `edl context add|use`."""
 
 from __future__ import annotations
 
+import json as json_format
+import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ...runtime.errors import UsageError
-from .options import Mesh, Service, console, mesh_context, quiet_grpc
+from ...proto.security.options import TlsKeys
+from ...runtime.errors import AccessError, CoordinatorUnavailable, UnavailableError, UsageError
+from ...runtime.structured_option import Given, Key, StructuredOption
+from ..config import DEFAULT_URL
+from ..contexts import MeshContext
+from ..store.redis_url import parse
+from .options import Json, Mesh, Service, console, context_file, mesh_context, quiet_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +91,6 @@ class _Seen:
 def _look(fetch: Callable[[], pb.MeshStatus], url: str, service: str, queue: str) -> _Seen:
     """Raise CoordinatorUnavailable if no manager answers, and there are no trainings or jobs."""
     from ...proto import coordinator_pb2 as pb
-    from ...runtime.errors import CoordinatorUnavailable
     from .machines_view import machines_at
 
     try:
@@ -108,7 +115,6 @@ def _found(seen: _Seen, service: str) -> _Seen:
 
 
 def _jobs(url: str) -> Sequence[JobState]:
-    from ...runtime.errors import AccessError
     from ..jobs import open_board
     from .jobs_view import read_jobs
 
@@ -120,7 +126,6 @@ def _jobs(url: str) -> Sequence[JobState]:
 
 
 def _queue(url: str, queue: str) -> QueueState | None:
-    from ...runtime.errors import AccessError
     from ..job_queue import open_queue
     from .queue_view import read_queue
 
@@ -158,24 +163,17 @@ def _render(seen: _Seen, service: str, most: int) -> RenderableType:
 
 def _print_json(ask: Callable[[], _Seen], service: str, again: bool) -> None:
     """Print one document; with `again`, one per second, each in one line."""
-    import json
-    import time
-
     if not again:
-        print(json.dumps(_to_json(_found(ask(), service)), indent=2))
+        print(json_format.dumps(_to_json(_found(ask(), service)), indent=2))
         return
     while True:
-        print(json.dumps(_to_json(ask())), flush=True)
+        print(json_format.dumps(_to_json(ask())), flush=True)
         time.sleep(_REFRESH_S)
 
 
 def _watch(ask: Callable[[], _Seen], service: str, most: int) -> None:
-    import time
-
     from rich.live import Live
     from rich.text import Text
-
-    from ...runtime.errors import UnavailableError
 
     def look() -> RenderableType:
         try:
@@ -194,3 +192,117 @@ def _watch(ask: Callable[[], _Seen], service: str, most: int) -> None:
         while True:
             time.sleep(_REFRESH_S)
             live.update(look(), refresh=True)
+
+
+def doctor(json: Json = False, context: Mesh = None) -> None:
+    """Check from this machine whether students and operators can use the mesh.
+
+    Checks Redis with its clock and memory, service managers, versions, credentials, services, and
+    whether their teachers can be reached from here. Exits with 1 if something is wrong.
+    """
+    quiet_grpc()
+    from .doctor import examine
+    from .text_output import finding_text
+
+    findings = []
+    out = console()
+    mesh = mesh_context(context)
+    for finding in examine(mesh.coordinator, mesh.security):
+        findings.append(finding)
+        if not json:
+            out.print(finding_text(finding), soft_wrap=True)
+    if json:
+        print(json_format.dumps([asdict(finding) for finding in findings], indent=2))
+    if any(finding.level == "wrong" for finding in findings):
+        raise typer.Exit(1)
+
+
+#: Without variables: they are of other meshes.
+TLS: Final = StructuredOption("--tls", TlsKeys, variables=False)
+
+
+@dataclass(frozen=True, slots=True)
+class JobsKeys:
+    """Keys of `--jobs-on`."""
+
+    where: Annotated[
+        str,
+        Key("queue (a fleet's, in Redis) or kubernetes\\[:NAMESPACE] (by the operator there)."),
+    ] = "queue"
+    queue: Annotated[str, Key("name of the queue, if a mesh has more than one.")] = "main"
+    kubeconfig: Annotated[Path | None, Key("of the cluster. Default: kubectl's.")] = None
+    kube_context: Annotated[str, Key("context of the kubeconfig. Default: its current one.")] = ""
+
+
+JOBS_ON: Final = StructuredOption("--jobs-on", JobsKeys, first="where")
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
+
+
+@app.callback()
+def context() -> None:
+    """Contexts: how to reach a mesh, by name, in ~/.config/edl-dist/contexts.yaml.
+
+    Commands of operators use the current context, or the one that --context names. 'edl get
+    contexts' lists them, 'edl delete context NAME' removes one.
+    """
+
+
+@app.command()
+def add(
+    name: Name,
+    coordinator: Annotated[
+        str, typer.Option("--redis", help="Redis URL of the mesh.")
+    ] = DEFAULT_URL,
+    tls: Annotated[
+        list[Given] | None, TLS.option("Files of TLS; ca is that of the service managers.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with the bearer token to call with.")
+    ] = None,
+    jobs_on: Annotated[
+        list[Given] | None, JOBS_ON.option("Where elastic jobs run, as in kubernetes:research.")
+    ] = None,
+) -> None:
+    """Add a context, or replace the one of this name. The first one becomes the current one.
+
+    Nothing is contacted: 'edl doctor --context NAME' does that.
+    """
+    files, jobs = TLS.read(tls), JOBS_ON.read(jobs_on)
+    parse(coordinator)  # raises if it is not a Redis URL
+    made = MeshContext(
+        coordinator=coordinator,
+        tls_ca=_absolute(files.ca),
+        tls_cert=_absolute(files.cert),
+        tls_key=_absolute(files.key),
+        token_file=_absolute(token_file),
+        jobs_on=jobs.where,
+        queue=jobs.queue,
+        kubeconfig=_absolute(jobs.kubeconfig),
+        kube_context=jobs.kube_context,
+    )
+    made.security()  # raises if the files do not fit together
+    file = context_file()
+    contexts = file.read().add(name, made)
+    file.write(contexts)
+    use = "" if contexts.current == name else f"; 'edl context use {name}' makes it the current one"
+    typer.echo(f"context {name} is in {file.path}{use}")
+
+
+@app.command()
+def use(name: Name) -> None:
+    """Make a context the current one."""
+    file = context_file()
+    file.write(file.read().use(name))
+    typer.echo(f"context {name} is the current one")
+
+
+def _absolute(path: Path | None) -> Path | None:
+    """Return the absolute path of a file, which the context keeps."""
+    if path is None:
+        return None
+    if not path.expanduser().is_file():
+        raise UsageError(f"there is no file {path}")
+    return path.expanduser().absolute()
