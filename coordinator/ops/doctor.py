@@ -32,7 +32,7 @@ from ..calling.subscription import try_subscribing
 from ..registry import Registry, connect
 from ..store.records import Member
 from ..store.redis_url import masked
-from .service_view import number_of
+from .status_view import number_of
 from .text_output import Finding, doubt, well, wrong
 
 #: Difference of clocks in seconds that is reported, as incarnations are made from clocks.

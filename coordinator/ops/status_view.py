@@ -1,4 +1,4 @@
-"""`MeshStatus` as tables and as JSON, whose structure is stable.
+"""`MeshStatus` as tables and as JSON, whose structure is stable; services also one by one.
 
 The JSON form:
 
@@ -22,12 +22,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ...proto import coordinator_pb2 as pb
 from ...scheduler.circuit_breakers import IN_WORDS
 from ..manager.overview import state_of
-from .service_view import desired, number_of
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -45,6 +44,7 @@ _STYLES = {
     "source_wait": "yellow",
     "starved": "bold red",
 }
+_HASH: Final = 12
 _BAR_CELLS = 10
 #: Columns of numbers; heads of two short lines fit into 80 columns.
 _TEACHER_NUMBERS = ("t_t\nms", "samples\nper s", "in\nflight", "lease\ns")
@@ -69,11 +69,16 @@ def to_json(status: pb.MeshStatus) -> dict[str, Any]:
     }
 
 
+def summary_json(service: pb.ServiceStatus) -> dict[str, Any]:
+    """Return a service without its members; names as in message `ServiceStatus`."""
+    shown = {**_fields(service), "desired_teachers": desired(service)}
+    return {name: value for name, value in shown.items() if name not in ("teachers", "students")}
+
+
 def _service_json(service: pb.ServiceStatus) -> dict[str, Any]:
     serves = _serves(service)
     return {
-        **_fields(service),
-        "desired_teachers": desired(service),
+        **summary_json(service),
         "teachers": [
             {**_fields(teacher), "serves": serves[teacher.teacher_id]}
             for teacher in service.teachers
@@ -311,3 +316,91 @@ def _size(count_bytes: float) -> str:
             return f"{count_bytes:.3g} {unit}"
         count_bytes /= 1024
     return f"{count_bytes:.3g} TiB"
+
+
+def desired(service: pb.ServiceStatus) -> int | None:
+    """Return how many teachers it should have; None: unknown."""
+    return service.desired_teachers if service.HasField("desired_teachers") else None
+
+
+def number_of(count: int, what: str) -> str:
+    """Return "1 teacher" or "2 teachers"."""
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def service_table(services: Iterable[pb.ServiceStatus]) -> RenderableType:
+    """Return a table with a row for each service."""
+    from rich.table import Table
+
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold dim")
+    for head in ("service", "teachers", "students", "has/want", "samples/s", "content", "leader"):
+        shown.add_column(head, overflow="fold")
+    for service in services:
+        shown.add_row(
+            service.name,
+            _counted(service.teacher_count, service.teacher_states),
+            _counted(service.student_count, service.student_states),
+            f"{service.assigned}/{service.wanted}",
+            f"{service.samples_per_second:,.0f}",
+            _contents(service),
+            service.leader or "none",
+        )
+    return shown
+
+
+def service_details(service: pb.ServiceStatus) -> RenderableType:
+    """Return a table with a row for each fact of a service."""
+    from rich.table import Table
+
+    facts = {
+        "service": service.name,
+        "leader": service.leader or "none: no manager computes assignments now",
+        "assignments": f"term {service.term}, number {service.counter}",
+        "teachers": _counted(service.teacher_count, service.teacher_states),
+        "desired": _desired_text(service),
+        "students": _counted(service.student_count, service.student_states),
+        "assigned": f"{service.assigned} of {service.wanted} wanted",
+        "labelled": f"{service.samples_per_second:,.0f} samples/s",
+        "students waited": f"{service.starved_seconds:,.1f} s for labels, "
+        f"{service.source_wait_seconds:,.1f} s for their source; "
+        f"pulling was paused {service.blocked_seconds:,.1f} s",
+        "content": service.content_id or "not declared",
+        "upgrade": _upgrade(service),
+    }
+    for content in sorted({*service.content_teachers, *service.content_students}):
+        facts[f"on {content[:_HASH] or 'no content'}"] = (
+            f"{number_of(service.content_teachers.get(content, 0), 'teacher')}, "
+            f"{number_of(service.content_students.get(content, 0), 'student')}"
+        )
+    shown = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    shown.add_column(style="dim", no_wrap=True)
+    shown.add_column(overflow="fold")
+    for name, text in facts.items():
+        shown.add_row(name, text)
+    return shown
+
+
+def _desired_text(service: pb.ServiceStatus) -> str:
+    count = desired(service)
+    if count is None:
+        return "no manager has said so"
+    return f"{number_of(count, 'teacher')}: {service.desired_reason}"
+
+
+def _upgrade(service: pb.ServiceStatus) -> str:
+    if not service.next_content_id:
+        return "none"
+    when = "at once" if service.upgrade_at == "now" else "each at its next epoch"
+    left = service.content_students.get(service.content_id, 0)
+    return f"to {service.next_content_id}, {when}: {number_of(left, 'student')} still to move"
+
+
+def _contents(service: pb.ServiceStatus) -> str:
+    moving = f" -> {service.next_content_id}" if service.next_content_id else ""
+    return (service.content_id or "-") + moving
+
+
+def _counted(count: int, states: Any) -> str:
+    """Return for example "5 (4 serving, 1 draining)"."""
+    parts = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+    return f"{count} ({parts})" if parts else str(count)

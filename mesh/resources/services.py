@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, ClassVar
 
 from ...coordinator.calling import client
-from ...coordinator.ops import machines_view, service_view
+from ...coordinator.ops import machines_view, status_view
 from ...proto import coordinator_pb2 as pb
 from ...runtime.errors import UsageError
 from .resource_kind import ResourceKind, ResourceList
@@ -38,14 +38,14 @@ class ServiceKind(ResourceKind):
         if name and not found and not deployed:
             raise self.not_found(name, (one.name for one in self._services("")))
         parts = [
-            service_view.table(found)
+            status_view.service_table(found)
             if found
             else Text("no service: start a teacher, 'edl-teacher serve --model ... --service NAME'")
         ]
         if machines is not None and deployed:
             parts.append(machines_view.render_deployments(machines))
         body = {
-            "services": [service_view.to_json(one) for one in found],
+            "services": [status_view.summary_json(one) for one in found],
             "deployments": None
             if machines is None
             else machines_view.to_json(machines)["deployments"],
@@ -60,7 +60,7 @@ class ServiceKind(ResourceKind):
             return self.get(name, "").table
         deployed = machines is not None and machines.deployments
         more = [machines_view.render(machines)] if machines is not None and deployed else []
-        return Group(service_view.details(found[0]), *more)
+        return Group(status_view.service_details(found[0]), *more)
 
     def scale(self, name: str, size: str) -> str:
         bounds = re.fullmatch(r"(\d{1,4})(?::(\d{1,4}))?", size)

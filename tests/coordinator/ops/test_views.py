@@ -10,7 +10,7 @@ import pytest
 from edl.cli import command_line
 from edl.coordinator.job_queue import JobProgress, QueueBoard
 from edl.coordinator.jobs import JobBoard
-from edl.coordinator.ops import jobs_view, queue_view, service_view, text_output
+from edl.coordinator.ops import jobs_view, queue_view, status_view, text_output
 from edl.coordinator.ops.status_view import render, to_json, volume_bar
 from edl.coordinator.registry.schema import LogEntry
 from edl.coordinator.store.memory_store import MemoryStore
@@ -184,15 +184,15 @@ def test_a_service_has_a_line_and_its_details(fields: dict[str, Any], shown: str
         "content_students": {"C1": 2, "C2": 1},
     }
     plain, service = pb.ServiceStatus(**known), pb.ServiceStatus(**{**known, **fields})
-    _, first, second = printed(service_view.table([plain, service])).splitlines()
+    _, first, second = printed(status_view.service_table([plain, service])).splitlines()
     assert all(shown in first for shown in ("resnet", "5 (1 draining, 4 serving)", "4/6", "1,234"))
     assert ("none" in second) == (not service.leader)
-    assert shown not in printed(service_view.details(plain))
-    text = printed(service_view.details(service))
+    assert shown not in printed(status_view.service_details(plain))
+    text = printed(status_view.service_details(service))
     assert shown in text
     assert "3 teachers, 2 students" in text
     assert "1 students" not in text
-    document = json.loads(json.dumps(service_view.to_json(service)))
+    document = json.loads(json.dumps(status_view.summary_json(service)))
     assert document["content_teachers"] == {"C1": 3, "C2": 2}
     assert document["desired_teachers"] == fields.get("desired_teachers")
     assert "teachers" not in document
