@@ -1,8 +1,7 @@
-"""How many teachers a service should have: its leader sums up its students, and says it.
+"""The autoscaler of one service at its leader.
 
-What is decided is decided in `scheduler/autoscale.py`; this tells it how the service is, and writes
-what it says to the registry, where the next leader finds it and goes on with the same freeze
-window. It is used by the thread that leads alone.
+It passes the load of the service to the rule in `scheduler/autoscale.py`, and writes the desired
+count to the registry, from which the next leader resumes with the same freeze window.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from .service_state import ServiceState
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two decisions, at least; and so many times as long as one takes.
+#: Least seconds between two decisions, and the least multiple of the time that one takes.
 _LOOK_S: Final = 0.5
 _SHARE: Final = 20.0
-#: Students whose sums are read for one decision: a reading must not keep the leader from others.
+#: Most students whose wait times are read for one decision, so that the leader serves others soon.
 _AT_ONCE: Final = 50
-#: Seconds after which a number that stays is said again, so that it does not expire.
-_AGAIN_S: Final = 30.0
-#: Seconds after which nothing that was remembered of a service is believed any more.
+#: Seconds after which an unchanged count is written again, so that it does not expire.
+_REWRITE_S: Final = 30.0
+#: Seconds after which a former decision of this leader is outdated.
 _OLD_S: Final = 60.0
 
 
@@ -51,15 +50,15 @@ class _Sums(NamedTuple):
 
 
 class Autoscaler:
-    """Decides and says how many teachers one service should have, while its manager leads it.
+    """Decides how many teachers one service should have. Only for the thread of the leaders.
 
     Args:
-        registry: where students are read, and the number is written.
-        service: its name.
-        settings: asked anew for each decision.
+        registry: has the students; the desired count is written to it.
+        service: name of the service.
+        settings: returns the settings; called for each decision.
 
     Attributes:
-        desired: what it said last under this lead; None: nothing yet.
+        desired: the last count that it wrote under this leadership; None: none yet.
     """
 
     def __init__(
@@ -77,26 +76,26 @@ class Autoscaler:
         self._waits = WaitTotals()
 
     def forget(self) -> None:
-        """Another one leads from now on."""
+        """Note that another manager leads now."""
         self.desired = self._lead = None
 
-    def look(self, state: ServiceState, fence: Leads, now: float) -> None:
-        """Decide, if it is time to.
+    def reconcile(self, state: ServiceState, fence: Leads, now: float) -> None:
+        """Decide, if a decision is due.
 
         Args:
-            state: what the leader knows.
-            fence: of the leader.
+            state: state of the service.
+            fence: fence of the leader.
             now: monotonic seconds.
 
         Raises:
-            UnavailableError, AccessError: the registry does not do it; it is tried again.
+            UnavailableError, AccessError: the count was not written; the next call tries again.
         """
         lead = fence, state.term
         if now < self._due_s and lead == self._lead:
             return
         began_s = time.perf_counter()
         if lead != self._lead:
-            self._take_over(lead, now)
+            self._resume(lead, now)
         if self._memory.desired is None and not _may_begin(state):
             self._due_s = now + _LOOK_S
             return
@@ -106,11 +105,11 @@ class Autoscaler:
         desired, self._memory = decide(view, self._memory, now, self._settings())
         if desired != before or now >= self._again_s:
             was = view.serving + view.starting if former is None else former
-            self._say(fence, desired, was, now)
+            self._write(fence, desired, was, now)
         self._due_s = now + max(_LOOK_S, _SHARE * (time.perf_counter() - began_s))
 
     def load(self, state: ServiceState) -> ServiceLoad:
-        """The service as the leader knows it."""
+        """Return the load of the service as the leader knows it."""
         teachers = state.teachers
         return load_of(
             (_load(member.facts) for member in state.students.cache.members.values()),
@@ -120,8 +119,8 @@ class Autoscaler:
             recovering=state.recovering,
         )
 
-    def _take_over(self, lead: tuple[Leads, int], now: float) -> None:
-        """Begin where the leader before left off: its freeze window goes on."""
+    def _resume(self, lead: tuple[Leads, int], now: float) -> None:
+        """Resume from what the former leader wrote, with its freeze window."""
         found = self._registry.desired(self._service)
         time_ms = self._registry.time_ms()
         self._lead, self.desired = lead, None
@@ -134,7 +133,7 @@ class Autoscaler:
         self._memory = resumed(found.count, found.reason, now - age_s)
         self.desired = Desired(found.count, found.reason)
 
-    def _say(self, fence: Leads, desired: Desired, before: int, now: float) -> None:
+    def _write(self, fence: Leads, desired: Desired, before: int, now: float) -> None:
         entry = None
         if desired.count != before:
             text = f"{_teachers(desired.count)} desired, not {before}: {desired.reason}"
@@ -142,15 +141,15 @@ class Autoscaler:
         done = self._registry.set_desired(
             self._service, fence, desired.count, desired.reason, entry
         )
-        if not done:  # the election will say so, too
+        if not done:  # another manager leads; the election will notice it, too
             self.forget()
             return
-        self.desired, self._again_s = desired, now + _AGAIN_S
+        self.desired, self._again_s = desired, now + _REWRITE_S
         if entry is not None:
             log.info("service %s: %s", self._service, entry.text)
 
     def _read_sums(self, students: Mapping[str, Member]) -> None:
-        """Add what some students have waited and paused since their last turn; all have turns."""
+        """Add what the next students have waited since they were read; all are read in turn."""
         if not self._unread:
             self._unread = list(students)
             self._known = {name: sums for name, sums in self._known.items() if name in students}
@@ -184,7 +183,7 @@ def _sums(member: Member) -> _Sums:
 
 
 def _is_cut_off(facts: Mapping[str, str]) -> bool:
-    """Whether a student reaches none of its teachers, so that it says nothing of their number."""
+    """Return whether a student reaches none of its teachers; it cannot tell how many it needs."""
     return number_of(facts.get("cut_off")) > 0
 
 

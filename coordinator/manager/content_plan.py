@@ -1,6 +1,6 @@
-"""The plan of a service's content: as an event of the assignment rule, and its next state. No I/O.
+"""The content plan of a service: its next state, and its events for the assignment rule. No I/O.
 
-A plan starts with the content of most members, and moves on with upgrades that are complete.
+A plan begins with the content of most members, and advances when an upgrade is complete.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from ..registry import LogEntry, Plan
 
 
 def planned(plan: Plan) -> rule.ContentPlanned:
-    """The plan as the rule is told it."""
+    """Return the plan as an event of the rule."""
     at: rule.When = "now" if plan.at == "now" else "epoch"
     return rule.ContentPlanned(plan.content_id, plan.next_content_id, at)
 
 
 def is_lost(standing: Plan, known: Plan) -> bool:
-    """Whether the registry has forgotten the plan that we know: emptied, or an older replica.
+    """Return whether the registry lost the plan that we know: it is empty, or a stale replica.
 
-    One that is not older by its version was ordered since, though the clock of the registry that
-    answers now may be behind that of the one before.
+    A plan with a newer version was ordered since, even if the clock of the present server is behind
+    that of the former one.
     """
     if not known.content_id:
         return False
@@ -32,13 +32,13 @@ def is_lost(standing: Plan, known: Plan) -> bool:
 def next_plan(
     standing: Plan, known: Plan, state: rule.AssignmentState, recovering: bool
 ) -> tuple[Plan, LogEntry] | None:
-    """What the plan becomes now, and the log entry that says so; None: it stays.
+    """Return the next plan and its log entry; None: it stays.
 
     Args:
-        standing: as it stands in the registry.
-        known: as the rule has been told it: the same, unless the registry has lost it.
-        state: of the rule.
-        recovering: whether teachers and students may still come back: then nothing is said of all.
+        standing: the plan in the registry.
+        known: the plan that the rule follows: the same, unless the registry has lost it.
+        state: state of the rule.
+        recovering: members may still return, so that nothing can be concluded about all of them.
     """
     if is_lost(standing, known):
         plan = replace(known, version=standing.version)
@@ -79,7 +79,7 @@ def _content(plan: Plan) -> str:
 
 
 def announced(before: Plan, after: Plan) -> LogEntry | None:
-    """What the log says of a plan that somebody else has changed."""
+    """Return the log entry for a plan that an operator changed; None: nothing to log."""
     if replace(after, version=before.version, since_ms=before.since_ms) == before:
         return None
     if after.next_content_id:

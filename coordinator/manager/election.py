@@ -1,7 +1,7 @@
-"""Which services this manager leads: takes the leases to lead and prolongs them.
+"""The election: takes and renews the leaderships of services for this manager.
 
-A thread of its own does it, so that no long computation lets a lease lapse. Whatever it says may be
-out of date a moment later; what makes that harmless is that a leader writes by compare-and-set.
+It has its own thread, so that no long computation lets a leadership expire. Its answers may be
+outdated a moment later, which is harmless: each write of a leader carries its fencing token.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from ..store.records import SweepPermit
 
 log = logging.getLogger(__name__)
 
-#: A leader prolongs its lease each so many-th part of it.
+#: Renewals per TTL of a leadership.
 _RENEWALS = 4
-#: A leader that has not finished a look for so long does not deserve its lease.
+#: Seconds without a finished round of the leaders' thread, after which leaderships are not renewed.
 _HUNG_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionState:
-    """How a service's leadership stood when the registry was last asked.
+    """The leadership of a service at the last renewal.
 
     Attributes:
-        token: ours.
-        answer: what the registry said.
-        asked_s: when it was asked.
-        answering_since_s: since when that registry has answered without a gap.
+        token: our name as a holder.
+        answer: answer of the registry.
+        asked_s: time of the call.
+        answering_since_s: since when this server process has answered without a gap.
     """
 
     token: str
@@ -44,19 +44,19 @@ class ElectionState:
 
     @property
     def leads(self) -> bool:
-        """Whether we lead."""
+        """Whether this manager leads."""
         return self.answer.leader == self.token
 
 
 class Election:
-    """Stands for every service that there is. Safe to use from several threads.
+    """Campaigns for each service with members. Thread-safe.
 
     Args:
-        registry: where the leases are.
-        address: of this manager; the first part of its tokens.
-        leader_ttl_s: how long a lease to lead lasts unless it is prolonged.
-        ttl_s: of members' leases.
-        clock: monotonic seconds.
+        registry: has the leaderships.
+        address: address of this manager; its names as a holder begin with it.
+        leader_ttl_s: TTL of a leadership, in seconds.
+        ttl_s: TTL of members' leases, in seconds.
+        clock: returns monotonic seconds.
 
     Attributes:
         clock: the same.
@@ -75,7 +75,7 @@ class Election:
         self._leader_ttl_s = leader_ttl_s
         self._interval_s = min(leader_ttl_s / _RENEWALS, ttl_s / rule.BEATS_PER_TTL)
         self._grace_s = rule.grace_s(ttl_s)
-        # After less silence than this, nobody can have missed so many beats that a lease ran out.
+        # After a shorter silence of the registry, no lease can have expired for lack of heartbeats.
         self._gap_s = max(ttl_s * (1 - 1 / rule.BEATS_PER_TTL), 2 * self._interval_s)
         self.clock = clock
         self._lock = threading.Lock()
@@ -83,7 +83,7 @@ class Election:
         self._standings: dict[str, ElectionState] = {}
         self._asked_for: set[str] = set()
         self._listed: dict[str, float] = {}
-        self._looked_s = clock()
+        self._alive_s = clock()
         self._watch = rule.RegistryWatch()
         self._answering = True
         self._refusal = ""
@@ -93,35 +93,35 @@ class Election:
 
     @property
     def answering(self) -> bool:
-        """Whether the registry answered last."""
+        """Whether the registry answered the last call."""
         return self._answering
 
     @property
     def refusal(self) -> str:
-        """Why a registry that answers refuses to work (`RedisUnavailable.refusal`), or ""."""
+        """Why the registry answers but refuses to work (`RedisUnavailable.refusal`); else ""."""
         return self._refusal
 
     @property
     def registry_id(self) -> str:
-        """Which server process answered last; empty: none has yet."""
+        """Id of the server process that answered last; empty: none has yet."""
         return self._watch.registry_id
 
     def start(self) -> None:
-        """Begin to stand; once only."""
+        """Start the thread; call it once."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End the thread and give back what we lead, so that others need not wait for it."""
+        """Stop the thread and give the leaderships back, so that others need not wait for them."""
         self._stopping = True
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         for service in self.led():
             if not self._resign(service):
-                break  # the others run out by themselves, too
+                break  # the registry does not answer; they expire
 
     def stand_for(self, service: str) -> None:
-        """Stand for a service though the registry may not list it yet."""
+        """Campaign for a service that the registry may not list yet."""
         with self._lock:
             if service in self._asked_for:
                 return
@@ -129,43 +129,38 @@ class Election:
         self._wake.set()
 
     def leave(self, service: str) -> None:
-        """Undo `stand_for`: the registry decides whether there is such a service."""
+        """Undo `stand_for`: campaign only while the registry lists the service."""
         with self._lock:
             self._asked_for.discard(service)
 
     def standing(self, service: str) -> ElectionState | None:
-        """How a service stands; None: nobody has been asked yet."""
+        """Return the state of a service's leadership; None: unknown yet."""
         return self._standings.get(service)
 
     def leader(self, service: str) -> str:
-        """Address of the manager that leads a service, as far as we know; empty: none."""
+        """Return the address of the manager that leads a service, as known here; empty: none."""
         standing = self._standings.get(service)
         return standing.answer.leader.rpartition("#")[0] if standing else ""
 
     def led(self) -> list[str]:
-        """Names of the services that we lead, as far as we know."""
+        """Return the names of the services that this manager leads, as known here."""
         with self._lock:
             return [name for name, standing in self._standings.items() if standing.leads]
 
     def stand_down(self, service: str, token: str) -> None:
-        """What was done under `token` is void; stand again under another one."""
+        """Give a leadership up, and campaign again under another name."""
         with self._lock:
             if self._tokens.get(service) != token:
                 return
-            del self._tokens[service]
-            self._standings.pop(service, None)
+        self._resign(service)
         self._wake.set()
-        try:
-            self._registry.resign(service, token)
-        except EdlError as error:
-            log.debug("the lease of %s runs out by itself: %s", service, error)
 
-    def looked(self) -> None:
-        """The thread that leads is not hung."""
-        self._looked_s = self.clock()
+    def leaders_are_alive(self) -> None:
+        """Note that the leaders' thread does not hang."""
+        self._alive_s = self.clock()
 
     def permit(self) -> SweepPermit | None:
-        """Leases that expired before this Redis time are deaths.
+        """Return the Redis time before which expired leases are deaths.
 
         None while recovering: expiry proves nothing yet.
         """
@@ -174,11 +169,11 @@ class Election:
         return None if until_ms is None else SweepPermit(watch.registry_id, until_ms)
 
     def stands(self, service: str) -> bool:
-        """Whether it stands for a service: it had members lately."""
+        """Return whether it campaigns for a service: the service had members lately."""
         return service in self._listed or service in self._standings
 
     def renew(self) -> None:
-        """Take or prolong all leases once. Never raises."""
+        """Take or renew all leaderships once. Never raises."""
         try:
             with self._lock:
                 asked_for = set(self._asked_for)
@@ -222,20 +217,20 @@ class Election:
         self._answering, self._refusal = True, ""
 
     def _resign(self, service: str) -> bool:
-        """Give a lease back; returns whether the registry answered."""
+        """Give a leadership back; return whether the registry answered."""
         with self._lock:
             token = self._tokens.pop(service, "")
             self._standings.pop(service, None)
         try:
             self._registry.resign(service, token)
         except EdlError as error:
-            log.debug("the lease of %s runs out by itself: %s", service, error)
+            log.debug("the leadership of %s will expire: %s", service, error)
             return False
         return True
 
     def _run(self) -> None:
         while not self._stopping:
-            if self.clock() - self._looked_s < _HUNG_S:
+            if self.clock() - self._alive_s < _HUNG_S:
                 try:
                     self.renew()
                 except Exception:

@@ -133,7 +133,7 @@ class Leader:
         self._carry_out(state, replace(events, answers=self._take_answers()), now)
         wrote = self._write(state)
         if self._state is state and state.begun:
-            self._autoscaler.look(state, self._fence, now)
+            self._autoscaler.reconcile(state, self._fence, now)
         self._sums = replace(self._sums, look_s=time.perf_counter() - began_s)
         self._publish(now)
         return wrote

@@ -221,7 +221,7 @@ class Manager:
             return
         if settled:
             self._leaders_wake.set()
-        hub.look(now, self._election.registry_id)
+        hub.refresh(now, self._election.registry_id)
         hub.tell()  # before the reports, of which there may be thousands
         if hub.write(now):
             self._leaders_wake.set()
@@ -269,7 +269,7 @@ class Manager:
         guard = self._guards["leaders"]
         while not self._stopping:
             began_s = time.monotonic()
-            self._election.looked()
+            self._election.leaders_are_alive()
             for name in self._election.led():
                 if name not in self._leaders:
                     self._leaders[name] = self._leader(name)

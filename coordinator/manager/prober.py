@@ -1,7 +1,4 @@
-"""Probes teachers before they are assigned: does one answer, and is it the one that registered?
-
-Probes use the protocol of students.
-"""
+"""Probes teachers before they are assigned: that they answer, and are those that registered."""
 
 from __future__ import annotations
 
@@ -25,12 +22,12 @@ from ..store.records import Member
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a probe found.
+    """The result of a probe.
 
     Attributes:
-        ok: the teacher is who it says, and answers.
-        retry: when not `ok`: it may be later, so it is worth probing again.
-        why: the reason of a refusal, in words; empty when `ok`.
+        ok: the teacher answers and has proved its identity.
+        retry: if not `ok`: the next probe may succeed.
+        why: reason of a refusal, as text; empty if `ok`.
     """
 
     ok: bool
@@ -39,17 +36,17 @@ class Verdict:
 
     @property
     def word(self) -> Literal["ok", "retry", "never"]:
-        """The same in one word."""
+        """The result in one word."""
         if self.ok:
             return "ok"
         return "retry" if self.retry else "never"
 
 
 class Prober(Protocol):
-    """Calls teachers."""
+    """Probes teachers."""
 
     def probe(self, service: str, member: Member, done: Callable[[Verdict], None]) -> None:
-        """Begin to probe one teacher, without blocking; `done` is called once, in any thread."""
+        """Start to probe a teacher, without blocking; `done` is called once, in any thread."""
         ...
 
 
@@ -62,11 +59,11 @@ _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", 1 << 20),
 )
-#: What a server of ours writes beside its facts, and a foreign one does not have.
+#: Fact of our own teachers: the key that proves their identity. Foreign servers have none.
 INSTANCE_KEY: Final = "instance_key"
-#: Where the process answers that has registered a foreign server, and vouches for it.
+#: Fact of a foreign server: address of the sidecar that registered it and vouches for it.
 VOUCHER: Final = "voucher"
-#: What our own teachers speak.
+#: Protocols of our own teachers.
 _OURS: Final = ("", "oip")
 _NOT_OIP: Final = "does not speak the Open Inference Protocol"
 _UNPROVEN: Final = (
@@ -79,19 +76,19 @@ Done = Callable[[Verdict], None]
 
 
 class GrpcProber:
-    """Calls teachers from threads of its own, a bounded number at once.
+    """Calls teachers from its own threads, a limited number at once.
 
-    A teacher has to prove that it holds its instance key, and that it is the start which
-    registered. For a foreign server, which has none, its voucher has to prove that, and that it
-    speaks for this very address; and the server has to be ready there, as a student would find it.
+    A teacher has to prove that it holds its instance key, and that it is the incarnation that
+    registered. A foreign server has no key: its sidecar has to prove this, and that it vouches for
+    this address, and the server has to be ready there for requests of students.
 
-    Threads, not a loop: gRPC's asyncio serves one loop in a process well, and the manager's server
-    has it.
+    Threads rather than asyncio, as gRPC supports one event loop per process well, and the manager's
+    server uses it.
 
     Args:
         security: how to call teachers; None: neither TLS nor token.
-        answer_s: seconds until a teacher has to have answered.
-        at_once: probes side by side; the others wait for their turn.
+        answer_s: seconds within which a teacher must answer.
+        at_once: most concurrent probes.
     """
 
     def __init__(
@@ -110,12 +107,12 @@ class GrpcProber:
         self._stopped = False
 
     def probe(self, service: str, member: Member, done: Done) -> None:
-        """Begin to probe one teacher, without blocking; `done` is called once, in our thread."""
-        with contextlib.suppress(RuntimeError):  # it has been stopped: nobody waits any more
+        """Start to probe a teacher, without blocking; `done` is called once, in our thread."""
+        with contextlib.suppress(RuntimeError):  # stopped
             self._threads.submit(self._probe, service, member, done)
 
     def stop(self) -> None:
-        """End, after the probes that run now; no `done` is called from here on. Idempotent."""
+        """Wait for the probes that run, and call no further `done`. Idempotent."""
         self._stopped = True
         self._threads.shutdown(cancel_futures=True)
 
@@ -124,7 +121,7 @@ class GrpcProber:
     def _probe(self, service: str, member: Member, done: Done) -> None:
         try:
             verdict = self._verdict(member)
-        except Exception as error:  # of ours, or an odd thing that somebody wrote to Redis
+        except Exception as error:  # a bug, or invalid facts in Redis
             log.exception("a probe of teacher %s failed because of a bug", member.member)
             verdict = Verdict(False, retry=True, why=f"probing it failed: {error!r}")
         if self._stopped:
@@ -134,7 +131,7 @@ class GrpcProber:
         try:
             done(verdict)
         except Exception:
-            log.exception("what waited for a probe failed")
+            log.exception("the callback of a probe failed")
 
     def _verdict(self, member: Member) -> Verdict:
         address = member.facts.get("address", "")
@@ -152,7 +149,7 @@ class GrpcProber:
                 verdict = self._prove(channel, prover, member)
         except grpc.RpcError as error:
             return _failed(prover, error)
-        except UsageError as error:  # our own certificates or token: not the teacher's fault
+        except UsageError as error:  # our own certificates or token are wrong
             return Verdict(False, retry=True, why=f"it cannot be probed: {error}")
         if verdict.ok and voucher:
             return self._ready(address, protocol, member.facts.get("model", ""))
@@ -160,7 +157,7 @@ class GrpcProber:
 
     @contextlib.contextmanager
     def _channel(self, address: str) -> Iterator[grpc.Channel]:
-        """One channel for all teachers behind an address, as long as one of them is probed."""
+        """Yield a channel that concurrent probes of one address share."""
         with self._lock:
             channel = self._channels.get(address)
             if channel is None:
@@ -179,7 +176,7 @@ class GrpcProber:
                 channel.close()
 
     def _prove(self, channel: grpc.Channel, address: str, member: Member) -> Verdict:
-        """Whether who answers holds the key of the teacher, as the start that registered."""
+        """Check that the server has the teacher's key and is the incarnation that registered."""
         vouched = member.facts["address"] if member.facts.get(VOUCHER) else ""
         challenge = instance.new_challenge()
         _, call = _method(channel, "ServerMetadata").with_call(
@@ -202,7 +199,7 @@ class GrpcProber:
         )
 
     def _ready(self, address: str, protocol: str, model: str) -> Verdict:
-        """Whether a foreign server is ready, asked as a student would ask it."""
+        """Check that a foreign server is ready, with the client of a student."""
         from ...proto.clients import open_client  # loads numpy, which a manager rarely needs
 
         try:
@@ -223,7 +220,7 @@ class GrpcProber:
 
 
 def _method(channel: Any, name: str) -> Any:
-    # Bytes, not messages: a bad answer is ours to read, not gRPC's to log.
+    # Bytes, as gRPC would log an invalid message.
     return channel.unary_unary(f"/{_SERVICE}/{name}")
 
 

@@ -180,7 +180,7 @@ class SubscriptionHub:
 
     # -- reading the registry
 
-    def look(self, now: float, registry_id: str) -> None:
+    def refresh(self, now: float, registry_id: str) -> None:
         """Read the table and the teachers.
 
         Args:

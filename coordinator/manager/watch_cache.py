@@ -1,4 +1,4 @@
-"""What one reader knows of one kind of members: changes of the registry in, news out. No I/O."""
+"""A reader's copy of the members of one kind in a service, kept by their changes. No I/O."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from ..store.records import Changes, Member
 
-#: Seconds for which a cursor is good: half of those for which the registry keeps changes.
+#: Seconds for which a cursor is valid: half of the time for which the registry keeps changes.
 _CURSOR_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class WatchChanges:
-    """What a reading brought.
+    """The effect of applied changes.
 
     Attributes:
-        changed: members that are new or have changed, as they are now.
-        left: ids of those that ended their lease themselves.
-        lost: ids of those that died.
+        changed: present state of new and changed members.
+        left: ids of members that ended their lease.
+        lost: ids of members that died.
     """
 
     changed: tuple[Member, ...] = ()
@@ -29,16 +29,16 @@ class WatchChanges:
 class WatchCache:
     """Members of one kind in one service.
 
-    A member goes only when the registry says that it left or that a sweep took it out. One that is
-    missing without such a record was forgotten by a registry that lost its memory: it has a time of
-    grace to register again.
+    A member is dropped only if the registry has recorded that it left, or that a sweep removed it.
+    A member that is missing without such a record was lost with the registry's data, and has a
+    grace period to register again.
 
     Args:
-        grace_s: that time, in seconds.
+        grace_s: grace period, in seconds.
 
     Attributes:
-        members: those that are there, missing ones included.
-        cursor: where the last reading ended; 0: read everything. Readers ask `cursor_at`.
+        members: present and missing members.
+        cursor: end of the last read; 0: read everything. Readers use `cursor_at`.
     """
 
     def __init__(self, grace_s: float) -> None:
@@ -52,31 +52,23 @@ class WatchCache:
         self._unreadable: set[str] = set()
 
     def cursor_at(self, now: float) -> int:
-        """Where a reading at `now` goes on; 0: everything, as changes may have been forgotten."""
+        """Return the cursor for a read at `now`; 0: read all, as changes may have expired."""
         return self.cursor if now - self._read_s <= _CURSOR_S else 0
 
     def apply(self, changes: Changes, now: float) -> WatchChanges:
-        """Take over a reading.
-
-        Args:
-            changes: since `cursor_at`.
-            now: monotonic seconds, from before it was read.
-
-        Returns:
-            What it brought.
-        """
+        """Apply changes since `cursor_at`; `now`: monotonic seconds before they were read."""
         self.cursor, self._read_s = changes.cursor, now
         for member in changes.members:
             self.members[member.member] = member
             self._missing.pop(member.member, None)
         left = tuple(name for name in changes.left if self._drop(name))
-        if changes.full:  # in which those whose lease is late count as lost, even after an outage
+        if changes.full:  # late leases count as lost in it, even after an outage
             self._miss({member.member for member in changes.members}, now)
             return WatchChanges(changes.members, left)
         return WatchChanges(changes.members, left, tuple(n for n in changes.lost if self._drop(n)))
 
     def believe(self, name: str, now: float) -> bool:
-        """Take a member for present though the registry has none; False: it is known."""
+        """Add a member that the registry lacks, as missing; return False if it is known."""
         if name in self.members:
             return False
         self.members[name] = Member(name)
@@ -84,32 +76,32 @@ class WatchCache:
         return True
 
     def compare(self, names: Set[str], now: float) -> None:
-        """Compare with all ids that the registry has; what differs is missing, or to be read."""
+        """Compare with all ids in the registry: others are missing, unknown ones will be read."""
         self._miss(names, now)
-        # It came back without a change that we saw, or no sweep has taken out the dead yet: which
-        # of both it is, the next reading says; until then it has neither come nor gone.
+        # It returned without a change that we saw, or no sweep has removed it yet. The next read
+        # decides; until then it stays missing.
         self._unsure = self._missing.keys() & names
         if self._unsure:
             self.cursor = 0
         unknown = names - self.members.keys()
-        # One that came after the last reading is in the next one; who is unknown again was missed.
+        # Who joined after the last read is in the next one; who is unknown twice was missed.
         missed = unknown & self._unknown
         if missed - self._unreadable:
             self.cursor = 0
         self._unknown = set(unknown)
-        self._unreadable = missed  # nothing of theirs can be read: once is enough
+        self._unreadable = missed  # their facts cannot be read: one full read is enough
 
     def _miss(self, names: Set[str], now: float) -> None:
         for name in self.members.keys() - names:
             self._missing.setdefault(name, now)
 
     def forgive(self, now: float) -> None:
-        """The registry was away: whoever is missing has the whole time of grace again."""
+        """Restart the grace period of missing members, after an outage of the registry."""
         self._missing = dict.fromkeys(self._missing, now)
         self.cursor = 0
 
     def overdue(self, now: float) -> tuple[str, ...]:
-        """Those that have not come back in time, and are dropped. Not to be asked in an outage."""
+        """Drop and return members whose grace period is over. Do not call it during an outage."""
         late = [
             name
             for name, since in self._missing.items()

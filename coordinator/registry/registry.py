@@ -379,7 +379,8 @@ class Registry:
             "before": " ".join(entry.before),
             "after": " ".join(entry.after),
         }
-        return Append(service_key(service, "events"), fields, self._events_kept, _LOG_S, exact=False)
+        key = service_key(service, "events")
+        return Append(key, fields, self._events_kept, _LOG_S, exact=False)
 
     # --- declared content and number of teachers
 

@@ -89,7 +89,7 @@ class FakeManager:
         now = self._world.clock()
         self.hub.settle(now)
         self.hub.write(now)
-        self.hub.look(now, self.election.registry_id)
+        self.hub.refresh(now, self.election.registry_id)
         self.hub.tell()
 
 
