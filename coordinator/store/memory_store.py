@@ -45,6 +45,8 @@ from .records import (
 
 _LEADER_KEPT_S: Final = 86_400.0
 _EPOCH_RANKS: Final = 1 << 32
+_SWEEP_LIMIT: Final = 1000
+_CHANGES_S: Final = 60.0
 
 
 class MemoryStore:
@@ -59,7 +61,6 @@ class MemoryStore:
     """
 
     _named: ClassVar[dict[str, MemoryStore]] = {}
-    _named_lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, clock: Callable[[], float] = time.time, url: str = "memory://") -> None:
         self.url = url
@@ -73,8 +74,7 @@ class MemoryStore:
     @classmethod
     def shared(cls, url: str, clock: Callable[[], float] = time.time) -> MemoryStore:
         """Return the store named `url` of this process; created with that clock if it is new."""
-        with cls._named_lock:
-            return cls._named.setdefault(url, cls(clock, url))
+        return cls._named.setdefault(url, cls(clock, url))
 
     def now_s(self) -> float:
         """Return the clock's time in seconds; each step asks for it."""
@@ -106,12 +106,10 @@ class MemoryStore:
         return self._values.get(key, {})
 
     def holds(self, key: str) -> bool:
-        """Return whether a key has a value."""
         self._expire(key)
         return bool(self._values.get(key))
 
     def delete(self, key: str) -> None:
-        """Delete a key."""
         self._values.pop(key, None)
         self._expires_s.pop(key, None)
 
@@ -156,9 +154,9 @@ class MemoryStore:
     def leader(self, key: str) -> Leadership | None:
         with self.lock:
             holder, token = self._leader(key)
-            held = self.value(key)
             if not holder:
                 return None
+            held = self.value(key)
             left_s = float(held["until_s"]) - self.now_s()
             return Leadership(
                 holder, token, time_ms=self.time_ms(), facts=held["facts"], expires_in_s=left_s
@@ -345,56 +343,41 @@ def _bounds(shard: str) -> tuple[int, int]:
     return int(start), int(stop)
 
 
-_SWEEP_LIMIT: Final = 1000
-_CHANGES_S: Final = 60.0
-
-
 class MemoryLeases:
-    """Implements `Leases`.
-
-    Args:
-        store: the store with the values.
-    """
+    """Implements `Leases` with the values of a store."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._number = 0
 
-    # --- members
-
     def register(
         self, leases: LeaseSet, members: Mapping[str, Mapping[str, str]], ttl_s: float
     ) -> list[str]:
+        refused = []
         with self._store.lock:
-            return [
-                member
-                for member, facts in members.items()
-                if not self._register(leases, member, facts, ttl_s)
-            ]
-
-    def _register(
-        self, leases: LeaseSet, member: str, facts: Mapping[str, str], ttl_s: float
-    ) -> bool:
-        deadlines, held = self._deadlines(leases), dict(self._facts(leases, member))
-        incarnation = int(facts["incarnation"])
-        if held and incarnation < int(held["incarnation"]):
-            return False
-        values = {**facts, "incarnation": str(incarnation)}
-        if not leases.changes:
-            values["joined"] = str(self._next_number())
-        else:
-            if DRAIN in held and int(held["incarnation"]) == incarnation:
-                values.setdefault(DRAIN, held[DRAIN])
-            self._store.value(leases.changes).pop(left(member), None)
-        self._store.delete(leases.facts + member)
-        self._store.value(leases.facts + member).update(values)
-        self._renew(leases, member, deadlines, ttl_s)
-        self._note(leases, member)
-        return True
+            for member, facts in members.items():
+                key, deadlines = leases.facts + member, self._deadlines(leases)
+                held = dict(self._store.peek(key))
+                incarnation = int(facts["incarnation"])
+                if held and incarnation < int(held["incarnation"]):
+                    refused.append(member)
+                    continue
+                values = {**facts, "incarnation": str(incarnation)}
+                if not leases.changes:
+                    values["joined"] = str(self._next_number())
+                else:
+                    if DRAIN in held and int(held["incarnation"]) == incarnation:
+                        values.setdefault(DRAIN, held[DRAIN])
+                    self._store.value(leases.changes).pop(left(member), None)
+                self._store.delete(key)
+                self._store.value(key).update(values)
+                self._renew(leases, member, deadlines, ttl_s)
+                self._note(leases, member)
+        return refused
 
     def beat(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> Beat:
         with self._store.lock:
-            deadlines, held = self._deadlines(leases), self._facts(leases, beat.member)
+            deadlines, held = self._deadlines(leases), self._store.peek(leases.facts + beat.member)
             if beat.member not in deadlines or not held:
                 return Beat.UNKNOWN
             if held["incarnation"] != str(beat.incarnation):
@@ -410,7 +393,7 @@ class MemoryLeases:
 
     def leave(self, leases: LeaseSet, member: str, incarnation: int | None = None) -> bool:
         with self._store.lock:
-            deadlines, held = self._deadlines(leases), self._facts(leases, member)
+            deadlines, held = self._deadlines(leases), self._store.peek(leases.facts + member)
             if held and incarnation is not None and held["incarnation"] != str(incarnation):
                 return False
             if deadlines.pop(member, None) is None and not held:
@@ -421,11 +404,9 @@ class MemoryLeases:
                 self._note(leases, left(member))
             return True
 
-    # --- readers
-
     def request_drain(self, leases: LeaseSet, member: str) -> bool:
         with self._store.lock:
-            held = self._facts(leases, member)
+            held = self._store.peek(leases.facts + member)
             if member not in self._deadlines(leases) or not held:
                 return False
             held.update({DRAIN: "1", "state": "draining"})
@@ -438,7 +419,7 @@ class MemoryLeases:
             return [
                 Member(name, dict(facts), deadlines[name] - now_s)
                 for name in sorted(deadlines)
-                if deadlines[name] > now_s and (facts := self._facts(leases, name))
+                if deadlines[name] > now_s and (facts := self._store.peek(leases.facts + name))
             ]
 
     def read(self, leases: LeaseSet, names: Sequence[str]) -> list[Member]:
@@ -447,7 +428,7 @@ class MemoryLeases:
             return [
                 Member(name, dict(facts), deadlines.get(name, now_s) - now_s)
                 for name in names
-                if (facts := self._facts(leases, name))
+                if (facts := self._store.peek(leases.facts + name))
             ]
 
     def names(self, leases: LeaseSet) -> set[str]:
@@ -458,12 +439,13 @@ class MemoryLeases:
         with self._store.lock:
             now_s, deadlines = self._store.now_s(), self._deadlines(leases)
             after, full = cursor or (now_s - _CHANGES_S) * 1e6, cursor == 0
-            noted = {n: at for n, at in self._store.value(leases.changes).items() if at > after}
-            names, leavers = split_changes(sorted(noted, key=noted.__getitem__))
+            noted = self._store.value(leases.changes)
+            new = sorted((at, name) for name, at in noted.items() if at > after)
+            names, leavers = split_changes(name for _, name in new)
             members = self.members(leases) if full else self.read(leases, names)
             present = {one.member for one in members} if full else deadlines.keys()
             return Changes(
-                max(noted.values(), default=cursor or int(now_s * 1e6)),
+                max([cursor, *noted.values()]) or int(now_s * 1e6),
                 tuple(one for one in members if one.member in deadlines),
                 tuple(leavers),
                 tuple(name for name in names if name not in present),
@@ -496,10 +478,6 @@ class MemoryLeases:
                 del deadlines[name]
                 self._store.delete(leases.facts + name)
         return deadlines
-
-    def _facts(self, leases: LeaseSet, member: str) -> dict[str, str]:
-        facts: dict[str, str] = self._store.peek(leases.facts + member)
-        return facts
 
     def _renew(
         self, leases: LeaseSet, member: str, deadlines: dict[str, float], ttl_s: float
