@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from ..runtime.addresses import bound
 from ..runtime.errors import AddressInUse, ProcessFailed, UsageError
 from ..runtime.extras import install_command
 from ..runtime.supervise import Command, Process, Restarter, start
-from ..runtime.addresses import bound
 
 _T = TypeVar("_T")
 

@@ -11,8 +11,7 @@ from typing import Final
 from ..proto import coordinator_pb2 as pb
 from ..runtime.errors import RetryableError, UsageError
 from .machines.board import MachineBoard
-from .machines.schema import is_content, parse_options
-from .machines.schema import Deployment
+from .machines.schema import Deployment, is_content, parse_options
 from .registry import Plan, Registry
 from .registry.schema import check_member, check_service
 from .store.records import Member

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
+from ..runtime.addresses import join_address
 from ..runtime.errors import UsageError
 from ..runtime.structured_option import Given, Key, StructuredOption
 from ..scheduler.autoscale import AutoscaleConfig
-from ..runtime.addresses import join_address
 from .config import DEFAULT_LEADER_TTL_S, DEFAULT_TTL_S
 
 _USUAL: Final = AutoscaleConfig()

@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
 
-from ..runtime.addresses import join_address
 from ..proto.datatypes import TensorSpec
 from ..proto.forms import OUTPUT_KINDS, OutputKind
 from ..proto.security import ServerSecurity
+from ..runtime.addresses import join_address
 from ..runtime.errors import UsageError
 from ..scheduler.batching import BatchRule
 from .backends import paced

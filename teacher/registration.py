@@ -10,10 +10,10 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
-from ..runtime.addresses import is_wildcard, join_address, named_by_address
 from ..coordinator.heartbeat import Heartbeat
 from ..coordinator.registry import Registry, with_patience
 from ..proto.security.instance import new_key, prove
+from ..runtime.addresses import is_wildcard, join_address, named_by_address
 from ..runtime.errors import LeaseSuperseded, RequestRefused, UsageError, WrongInstance
 from ..runtime.lifecycle import Stop
 from .config import TeacherConfig

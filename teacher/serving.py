@@ -9,12 +9,12 @@ from contextlib import ExitStack, suppress
 
 from .. import __version__
 from ..coordinator.beat_relay import RelayedRegistry
-from ..runtime.addresses import join_address
 from ..coordinator.heartbeat import Heartbeat
 from ..coordinator.registry import Registry, connect, with_patience
 from ..coordinator.registry.schema import check_member, check_service
 from ..proto.security import AccessControl
 from ..proto.security.certificates import export_expiry
+from ..runtime.addresses import join_address
 from ..runtime.errors import EdlError, ProcessFailed, StartCancelled
 from ..runtime.lifecycle import Stop
 from ..runtime.logs import add_log_fields

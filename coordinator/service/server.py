@@ -15,8 +15,8 @@ import grpc
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import AccessControl, ServerSecurity, listen
 from ...proto.security.servers import aio_server
-from ...runtime.errors import EdlError, ProcessFailed, UnavailableError
 from ...runtime.addresses import check_free, join_address
+from ...runtime.errors import EdlError, ProcessFailed, UnavailableError
 from ..machines import MachineBoard
 from ..registry import Registry
 from .call_guard import CallGuard, ManagerLimits

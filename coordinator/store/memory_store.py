@@ -293,8 +293,6 @@ class MemoryStore:
         with self.lock:
             return [self.holds(key) for key in keys]
 
-    # --- shards
-
     def lease_shard(
         self,
         keys: ShardKeys,
@@ -443,7 +441,7 @@ class MemoryLeases:
             new = sorted((at, name) for name, at in noted.items() if at > after)
             names, leavers = split_changes(name for _, name in new)
             members = self.members(leases) if full else self.read(leases, names)
-            present = {one.member for one in members} if full else deadlines.keys()
+            present = {one.member for one in members} if full else set(deadlines)
             return Changes(
                 max([cursor, *noted.values()]) or int(now_s * 1e6),
                 tuple(one for one in members if one.member in deadlines),

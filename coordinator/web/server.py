@@ -32,6 +32,7 @@ from ...proto.security import (
     names_loopback,
     reloading_context,
 )
+from ...runtime.addresses import bound, join_address, split_listen
 from ...runtime.errors import (
     AccessError,
     EdlError,
@@ -42,7 +43,6 @@ from ...runtime.errors import (
     Unauthenticated,
     UsageError,
 )
-from ...runtime.addresses import bound, join_address, split_listen
 from .feed import MAX_VIEWERS, Feed, MeshSource
 
 log = logging.getLogger(__name__)

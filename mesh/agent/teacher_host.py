@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from ...coordinator.machines import Deployment
-from ...coordinator.machines.schema import arguments
-from ...coordinator.machines.schema import State, attempt_of
+from ...coordinator.machines.schema import State, arguments, attempt_of
 from ...runtime.errors import EdlError, ProcessFailed, UsageError
 from ...runtime.supervise import Process, describe_exit, python_command, start
 from ...scheduler.backoff import RetryPause

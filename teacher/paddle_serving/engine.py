@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from ...runtime.addresses import is_wildcard, join_address
 from ...coordinator.embedded import free_port
 from ...coordinator.registry import connect
 from ...coordinator.registry.schema import check_member, check_service
@@ -27,6 +26,7 @@ from ...proto.datatypes import TensorSpec
 from ...proto.protocols import PADDLE_SERVING
 from ...proto.security import is_loopback
 from ...runtime import supervise
+from ...runtime.addresses import is_wildcard, join_address
 from ...runtime.errors import EdlError, ModelError, ProcessFailed, RequestRefused, UsageError
 from ...runtime.lifecycle import Stop
 from ..backends.framework import gpu_of

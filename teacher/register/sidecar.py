@@ -19,7 +19,6 @@ from typing import Any, Final
 import grpc
 
 from ... import __version__
-from ...runtime.addresses import join_address
 from ...coordinator.heartbeat import Heartbeat
 from ...coordinator.registry import Registry, connect
 from ...coordinator.registry.schema import check_member, check_service
@@ -28,6 +27,7 @@ from ...proto.clients import open_client
 from ...proto.protocols import OIP
 from ...proto.security import AccessControl, ServerSecurity, listen
 from ...proto.status import to_status
+from ...runtime.addresses import join_address
 from ...runtime.errors import (
     AccessError,
     BadAnswer,

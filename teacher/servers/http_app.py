@@ -26,7 +26,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as AsgiMessage
 
-from ...runtime.addresses import join_address
 from ...proto.json_tensors import (
     HEAD_LENGTH,
     decode_request,
@@ -38,6 +37,7 @@ from ...proto.json_tensors import (
 from ...proto.security import names_loopback
 from ...proto.status import HTTP, STATUS_HEADER, to_metadata, to_status
 from ...proto.tensors import InferRequest, InferResponse, SlowToDecode
+from ...runtime.addresses import join_address
 from ...runtime.errors import EdlError, RateLimited, RequestRefused, WireError
 from ..recorder import CallRecord, Recorder
 from ..request import RequestTooLarge

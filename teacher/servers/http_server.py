@@ -15,8 +15,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ...runtime.addresses import bound, join_address, split_listen
 from ...proto.security import Acceptor, is_loopback, reloading_context
+from ...runtime.addresses import bound, join_address, split_listen
 from .admission import SendingDeadline
 from .http_app import CERTIFICATE, HttpApi, record_calls, refuse_browsers
 from .servicer import ServerContext

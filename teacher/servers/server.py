@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 
-from ...runtime.addresses import check_free, join_address
 from ...proto.security import AccessControl, listen
 from ...proto.security.servers import aio_server
+from ...runtime.addresses import check_free, join_address
 from ...runtime.errors import UsageError
 from ...runtime.extras import install_command
 from ..config import ServerConfig

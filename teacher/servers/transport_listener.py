@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from ...runtime.addresses import bound
 from ...proto.frames import OFFER_KEY, TransportOffer
 from ...proto.security import Acceptor, reloading_context
+from ...runtime.addresses import bound
 from ...runtime.errors import AccessError
 from .callers import CallCredentials
 from .servicer import ServerContext

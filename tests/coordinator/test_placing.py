@@ -11,16 +11,18 @@ import pytest
 
 from edl.coordinator.calling import client
 from edl.coordinator.machines import MachineBoard, schema
+from edl.coordinator.machines.placement import FRESH_S, HOLD_S
+from edl.coordinator.machines.placing import SETTLE_S, Placer
 from edl.coordinator.machines.schema import (
     ALLOWED,
+    Deployment,
+    MachineOrder,
+    Report,
     arguments,
     check_options,
     check_url,
     parse_options,
 )
-from edl.coordinator.machines.placement import FRESH_S, HOLD_S
-from edl.coordinator.machines.placing import SETTLE_S, Placer
-from edl.coordinator.machines.schema import Deployment, MachineOrder, Report
 from edl.coordinator.operations import deploy, undeploy
 from edl.coordinator.registry import DesiredCount, Registry
 from edl.proto import coordinator_pb2 as pb

@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry, Counter, Metric
 from prometheus_client.registry import Collector
 
 from edl.runtime import metrics
-from edl.runtime.errors import AddressInUse, Forbidden, Unauthenticated, UsageError
 from edl.runtime.addresses import split_listen
+from edl.runtime.errors import AddressInUse, Forbidden, Unauthenticated, UsageError
 from edl.runtime.metrics import MetricsServer
 from edl.tests.waiting import DEADLINE_S
 
