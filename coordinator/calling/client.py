@@ -177,7 +177,7 @@ def watch(
         EdlError: as `fetch_status`; with `follow`, only until a manager has answered.
     """
     if follow:
-        yield from _follow_log(url, service, last, security)
+        yield from _LogReader(url, service, last, security).follow()
         return
     request = pb.WatchRequest(service=service, last=last)
     yield from _ask(url, security, lambda stub: list(stub.Watch(request, timeout=_TIMEOUT_S)))
@@ -255,45 +255,11 @@ def _closed_hint(security: ClientSecurity | None) -> str:
     )
 
 
-def _follow_log(
-    url: str, service: str, last: int, security: ClientSecurity | None
-) -> Iterator[pb.Event]:
-    """Yield events of the log, each once; continue at another manager when one dies.
-
-    Args:
-        url: Redis URL of the mesh.
-        service: name of one service; empty: all.
-        last: begin with at most this many existing events; 0: all.
-        security: how to call managers; None: neither TLS nor token.
-
-    Raises:
-        EdlError: the first call fails: there is no manager, or it refuses the call.
-    """
-    reader = _LogReader(url, service, last, security)
-    rng, attempt = random.Random(), 0
-    while True:
-        try:
-            for event in reader.events():
-                attempt = 0
-                yield event
-        except (UnavailableError, AccessError) as error:
-            if not reader.begun:
-                raise
-            # Warn only if no other manager is found: the death of one is harmless.
-            log.log(
-                logging.WARNING if attempt == 1 else logging.DEBUG,
-                "cannot read the log now; trying again: %s",
-                error,
-            )
-        attempt += 1
-        time.sleep(delay_s(attempt, rng, cap_s=_FOLLOW_CAP_S))
-
-
 class _LogReader:
-    """Keeps the position in each log, so that another manager repeats no event."""
+    """Follows the log, and keeps the position in it, so that another manager repeats no event."""
 
     def __init__(self, url: str, service: str, last: int, security: ClientSecurity | None) -> None:
-        self.begun = False
+        self._begun = False
         self._url = url
         self._service = service
         self._last = last
@@ -301,10 +267,31 @@ class _LogReader:
         self._seen: dict[str, tuple[int, int]] = {}
         self._first_ms = 0
 
-    def events(self) -> Iterator[pb.Event]:
+    def follow(self) -> Iterator[pb.Event]:
+        """Yield events, each once; continue at another manager when one dies.
+
+        Raises:
+            EdlError: the first call fails: there is no manager, or it refuses the call.
+        """
+        rng, attempt = random.Random(), 0
+        while True:
+            try:
+                for event in self._events():
+                    attempt = 0
+                    yield event
+            except (UnavailableError, AccessError) as error:
+                if not self._begun:
+                    raise
+                # Warn only if no other manager is found: the death of one is harmless.
+                level = logging.WARNING if attempt == 1 else logging.DEBUG
+                log.log(level, "cannot read the log now; trying again: %s", error)
+            attempt += 1
+            time.sleep(delay_s(attempt, rng, cap_s=_FOLLOW_CAP_S))
+
+    def _events(self) -> Iterator[pb.Event]:
         """Yield the events of one manager that were not yielded before."""
         # Later calls read all existing events, which include the missed ones.
-        last = 0 if self.begun else self._last
+        last = 0 if self._begun else self._last
         request = pb.WatchRequest(service=self._service, last=last, follow=True)
         for address in _managers(self._url):
             with open_channel(address, self._security, CHANNEL_OPTIONS) as channel:
@@ -314,7 +301,7 @@ class _LogReader:
                 except CoordinatorUnavailable as error:
                     failure = error
                     continue
-                self.begun = True
+                self._begun = True
                 yield from self._new(call, address)
                 return
         raise failure

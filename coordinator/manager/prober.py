@@ -25,21 +25,13 @@ class Verdict:
     """The result of a probe.
 
     Attributes:
-        ok: the teacher answers and has proved its identity.
-        retry: if not `ok`: the next probe may succeed.
-        why: reason of a refusal, as text; empty if `ok`.
+        word: "ok": the teacher answers and has proved its identity; "retry": it is refused, but the
+            next probe may succeed; "never": it is refused for good.
+        why: reason of a refusal, as text; empty if it is "ok".
     """
 
-    ok: bool
-    retry: bool = False
+    word: Literal["ok", "retry", "never"]
     why: str = ""
-
-    @property
-    def word(self) -> Literal["ok", "retry", "never"]:
-        """The result in one word."""
-        if self.ok:
-            return "ok"
-        return "retry" if self.retry else "never"
 
 
 class Prober(Protocol):
@@ -123,10 +115,10 @@ class GrpcProber:
             verdict = self._verdict(member)
         except Exception as error:  # a bug, or invalid facts in Redis
             log.exception("a probe of teacher %s failed because of a bug", member.member)
-            verdict = Verdict(False, retry=True, why=f"probing it failed: {error!r}")
+            verdict = Verdict("retry", f"probing it failed: {error!r}")
         if self._stopped:
             return
-        if not verdict.ok:
+        if verdict.word != "ok":
             log.debug("service %s: teacher %s: %s", service, member.member, verdict.why)
         try:
             done(verdict)
@@ -138,20 +130,20 @@ class GrpcProber:
         protocol = member.facts.get("protocol", "")
         voucher = member.facts.get(VOUCHER, "")
         if not voucher and protocol not in _OURS:
-            return Verdict(False, why=f"it speaks {protocol!r:.40}, which no teacher of ours does")
+            return Verdict("never", f"it speaks {protocol!r:.40}, which no teacher of ours does")
         prover = identity_address(address, voucher, has_key=bool(member.facts.get(INSTANCE_KEY)))
         if prover is None:
-            return Verdict(False, why=_UNPROVEN)
+            return Verdict("never", _UNPROVEN)
         if not _is_address(prover):
-            return Verdict(False, why=f"its address {prover!r:.120} is no host:port")
+            return Verdict("never", f"its address {prover!r:.120} is no host:port")
         try:
             with self._channel(prover) as channel:
                 verdict = self._prove(channel, prover, member)
         except grpc.RpcError as error:
             return _failed(prover, error)
         except UsageError as error:  # our own certificates or token are wrong
-            return Verdict(False, retry=True, why=f"it cannot be probed: {error}")
-        if verdict.ok and voucher:
+            return Verdict("retry", f"it cannot be probed: {error}")
+        if verdict.word == "ok" and voucher:
             return self._ready(address, protocol, member.facts.get("model", ""))
         return verdict
 
@@ -193,9 +185,9 @@ class GrpcProber:
             said.get("edl-proof", ""),
             vouched,
         ):
-            return Verdict(True)
+            return Verdict("ok")
         return Verdict(
-            False, why=f"another server answers at {address}: an impostor or an old address"
+            "never", f"another server answers at {address}: an impostor or an old address"
         )
 
     def _ready(self, address: str, protocol: str, model: str) -> Verdict:
@@ -205,18 +197,18 @@ class GrpcProber:
         try:
             client = open_client(protocol, address, model, self._security)
         except UsageError as error:
-            return Verdict(False, why=f"it cannot be probed: {error}")
+            return Verdict("never", f"it cannot be probed: {error}")
         try:
             client.probe(self._answer_s)
         except AccessError as error:
-            return Verdict(False, True, f"{address} refuses the manager's probe: {error}")
+            return Verdict("retry", f"{address} refuses the manager's probe: {error}")
         except BadAnswer as error:
-            return Verdict(False, why=f"the server at {address} {_NOT_OIP}: {error}")
+            return Verdict("never", f"the server at {address} {_NOT_OIP}: {error}")
         except EdlError as error:
-            return Verdict(False, True, f"the server at {address} is not ready: {error}")
+            return Verdict("retry", f"the server at {address} is not ready: {error}")
         finally:
             client.close()
-        return Verdict(True)
+        return Verdict("ok")
 
 
 def _method(channel: Any, name: str) -> Any:
@@ -229,12 +221,10 @@ def _failed(address: str, error: grpc.RpcError) -> Verdict:
     if isinstance(error, grpc.Call):
         code, details = error.code(), error.details() or ""
     if code in _REFUSALS:
-        return Verdict(False, retry=True, why=f"{address} refuses the manager's probe: {details}")
+        return Verdict("retry", f"{address} refuses the manager's probe: {details}")
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return Verdict(False, why=f"the server at {address} {_NOT_OIP}")
-    return Verdict(
-        False, retry=True, why=f"it does not answer at {address} ({details or code.name})"
-    )
+        return Verdict("never", f"the server at {address} {_NOT_OIP}")
+    return Verdict("retry", f"it does not answer at {address} ({details or code.name})")
 
 
 def _is_address(address: str) -> bool:

@@ -158,9 +158,9 @@ def test_what_an_operator_orders_of_an_emptied_registry_or_a_stale_clock_counts(
     world.run(2 * TTL_S, until=lambda: contents(student) == (OLD, ""))
 
 
-OK = Verdict(ok=True)
-NO = Verdict(ok=False, retry=True, why="another instance answers")
-NEVER = Verdict(ok=False, retry=False, why="no such protocol")
+OK = Verdict("ok")
+NO = Verdict("retry", "another instance answers")
+NEVER = Verdict("never", "no such protocol")
 
 
 def test_students_hear_of_a_teacher_when_it_is_admitted() -> None:
