@@ -17,12 +17,5 @@ __all__ = [
 
 
 def open_machines(url: str) -> MachineBoard:
-    """The machine board of the store at `url`.
-
-    Args:
-        url: any that a registry takes.
-
-    Raises:
-        UsageError: the URL is none.
-    """
+    """Return the machine board of the store at `url`. Raises UsageError if the URL is invalid."""
     return MachineBoard(open_store(url))

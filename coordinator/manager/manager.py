@@ -222,7 +222,7 @@ class Manager:
         if settled:
             self._leaders_wake.set()
         hub.refresh(now, self._election.registry_id)
-        hub.tell()  # before the reports, of which there may be thousands
+        hub.push_assignments()  # before the reports, of which there may be thousands
         if hub.write(now):
             self._leaders_wake.set()
         if hub.is_idle(now):

@@ -111,8 +111,8 @@ class TeacherRoster:
         """Teachers that may be assigned, by id."""
         return self._up
 
-    def hear(self, changes: Changes, now: float) -> None:
-        """Take in changes of teachers."""
+    def apply(self, changes: Changes, now: float) -> None:
+        """Apply changes of teachers."""
         news = self.cache.apply(changes, now)
         for member in news.changed:
             self._update(member, now)
@@ -121,7 +121,7 @@ class TeacherRoster:
         for name in news.lost:
             self._gone(name, now, lost=True)
 
-    def hear_left(self, names: Iterable[str], now: float) -> None:
+    def remove_left(self, names: Iterable[str], now: float) -> None:
         """Remove teachers that left while nobody led, even if readers still hold them."""
         for name in names:
             self._gone_s[name] = now
@@ -135,7 +135,7 @@ class TeacherRoster:
         return [(one, self.cache.members[one.teacher_id]) for one in self.admission.due(now)]
 
     def answered(self, answers: Iterable[ProbeAnswer], now: float) -> int:
-        """Take in results of probes; return how many teachers are refused."""
+        """Apply results of probes; return how many teachers are refused."""
         refused = 0
         if self.admission is None:
             return refused
@@ -281,8 +281,8 @@ class StudentRoster:
         self._incarnations: dict[str, int] = {}
         self._reported: dict[str, rule.StudentReported] = {}
 
-    def hear(self, changes: Changes, rows: Mapping[str, Row], now: float) -> None:
-        """Take in changes of students; `rows` are those of the assignment table."""
+    def apply(self, changes: Changes, rows: Mapping[str, Row], now: float) -> None:
+        """Apply changes of students; `rows` are those of the assignment table."""
         news = self.cache.apply(changes, now)
         for member in news.changed:
             self._update(member, rows.get(member.member), now)

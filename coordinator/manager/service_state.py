@@ -280,9 +280,9 @@ class ServiceState:
         self._pending.log("recovery", leader, text)
 
     def _take_over(self, found: ServiceSnapshot, rows: Mapping[str, Row], now: float) -> None:
-        self.teachers.hear(found.teachers, now)
-        self.teachers.hear_left(found.teachers.left, now)
-        self.students.hear(found.students, rows, now)
+        self.teachers.apply(found.teachers, now)
+        self.teachers.remove_left(found.teachers.left, now)
+        self.students.apply(found.students, rows, now)
         left = set(found.students.left)
         for name, row in rows.items():
             if name in left:
@@ -297,9 +297,9 @@ class ServiceState:
         if events.plan is not None:
             self._hear_plan(events.plan)
         if events.teachers is not None:
-            self.teachers.hear(events.teachers, now)
+            self.teachers.apply(events.teachers, now)
         if events.students is not None:
-            self.students.hear(events.students, self._rows.rows, now)
+            self.students.apply(events.students, self._rows.rows, now)
         recovered = self.recovery_is_over(now)
         if events.names is not None:
             self._compare(*events.names, now)

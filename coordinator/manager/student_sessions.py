@@ -199,7 +199,7 @@ class StudentSession:
         """Return the lease that it should have."""
         return DesiredLease(self.student_id, {**report_facts(self.report), **self._own}, urgent)
 
-    def tell(self, row: Row, term: int, teachers: Mapping[str, Member], live: int) -> bool:
+    def push_row(self, row: Row, term: int, teachers: Mapping[str, Member], live: int) -> bool:
         """Push its row of the table unless it has it; return whether it was pushed.
 
         Of a teacher that the registry has lost only the id is sent: its holder knows the rest.

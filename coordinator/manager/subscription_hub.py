@@ -235,7 +235,7 @@ class SubscriptionHub:
 
     # -- writing and pushing
 
-    def tell(self) -> None:
+    def push_assignments(self) -> None:
         """Push assignments that changed; end the streams of older incarnations.
 
         A student without a row keeps its teachers: the row was not computed yet, or the registry
@@ -251,7 +251,7 @@ class SubscriptionHub:
                 session.stream.close(superseded_by_restart(name))
                 self._drop(session)
             else:
-                self._pushed += session.tell(row, term, self._teachers.members, self._live)
+                self._pushed += session.push_row(row, term, self._teachers.members, self._live)
 
     def write(self, now: float) -> bool:
         """Write leases of students that are due; return whether the leader should look."""

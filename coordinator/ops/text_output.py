@@ -81,13 +81,13 @@ _MARKS: Final[dict[Level, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
         level: "well", "doubt" (it works, and an operator should know) or "wrong".
-        about: what was looked at.
-        text: what was found.
-        advice: what to do; empty where there is nothing to do.
+        about: what was checked.
+        text: result, as text.
+        advice: what to do; empty: nothing.
     """
 
     level: Level
@@ -97,22 +97,22 @@ class Finding:
 
 
 def well(about: str, text: str) -> Finding:
-    """As it should be."""
+    """Return a finding without a problem."""
     return Finding("well", about, text)
 
 
 def doubt(about: str, text: str, advice: str = "") -> Finding:
-    """It works, and an operator should know."""
+    """Return a finding about something that works, and that an operator should know."""
     return Finding("doubt", about, text, advice)
 
 
 def wrong(about: str, text: str, advice: str = "") -> Finding:
-    """It does not work."""
+    """Return a finding about something that does not work."""
     return Finding("wrong", about, text, advice)
 
 
 def finding_text(finding: Finding) -> Text:
-    """One line; the advice in a second one."""
+    """Return a line, and the advice in a second one."""
     from rich.text import Text
 
     mark, style = _MARKS[finding.level]

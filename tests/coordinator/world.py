@@ -90,7 +90,7 @@ class FakeManager:
         self.hub.settle(now)
         self.hub.write(now)
         self.hub.refresh(now, self.election.registry_id)
-        self.hub.tell()
+        self.hub.push_assignments()
 
 
 class Student:
