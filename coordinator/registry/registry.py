@@ -302,8 +302,7 @@ class Registry:
         """
         _check_epochs(expected, epoch, rows)
         table, changed, admissions = (
-            service_key(service, name)
-            for name in ("assignment", "assignment:changes", "admitted")
+            service_key(service, name) for name in ("assignment", "assignment:changes", "admitted")
         )
         packed = {
             check_member("students", student): None if row is None else pack_row(row)

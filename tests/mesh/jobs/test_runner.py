@@ -183,11 +183,11 @@ def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
 ) -> None:
     now_s = 1e9
     queue, taken = QueueBoard(FaultyStore(lambda: now_s)), threading.Semaphore(0)
-    take = queue.take
+    lead = queue.lead
 
     def count(*given: object) -> Leads | None:
         taken.release()
-        return take(*given)  # type: ignore[arg-type]
+        return lead(*given)  # type: ignore[arg-type]
 
     slow = "trap 'echo leaves; while ! test -e go; do sleep 0.02; done; exit' TERM"
     submit(queue, tmp_path, "a", f'sh -c "{slow}; echo up; while :; do sleep 0.02; done"')
