@@ -17,7 +17,7 @@ do. As a diffusion with drift `d` and variance `v` between walls `K` apart, the 
 lower wall is d / (exp(2 d K / v) - 1), or v / 2K for d = 0 (Harrison, Brownian Motion and
 Stochastic Flow Systems, 1985, section 5.6).
 
-A prediction describes the steady state. The fixed costs per batch are measured (`Costs`).
+A prediction describes the steady state.
 """
 
 from __future__ import annotations
@@ -34,19 +34,10 @@ FULL = 0.95
 LOST = 0.005
 #: Standard deviations of the reaction time that `lt` covers.
 SPREADS = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """Fixed costs per batch in seconds, measured on loopback between processes.
-
-    Attributes:
-        teacher_s: hand-over between the network and the device of a teacher.
-        student_s: hand-over from the reader to the training loop.
-    """
-
-    teacher_s: float = 0.3e-3
-    student_s: float = 0.1e-3
+#: Fixed seconds per batch, measured on loopback between processes: of a teacher, from the network
+#: to its device and back; of a student, from the reader to the training loop.
+TEACHER_BATCH_S = 0.3e-3
+STUDENT_BATCH_S = 0.1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +162,8 @@ class GroupRates:
     Attributes:
         count: available teachers; a fraction is shared with other students.
         busy_s: seconds of a batch at one of them.
-        wire_s: seconds of a batch on its link, both directions in sequence.
+        link_s: seconds of a batch on its link, in the slower direction.
+        wire_s: seconds of a batch from the student to it and back.
         jitter: relative jitter of a batch.
         link: link of each.
         window: requests in flight at each: enough to hide the transfer, as far as allowed.
@@ -179,6 +171,7 @@ class GroupRates:
 
     count: float
     busy_s: float
+    link_s: float
     wire_s: float
     jitter: float
     link: DeviceLink
@@ -194,13 +187,10 @@ class GroupRates:
         """Longest seconds of a batch at one of them, behind others of the same window."""
         return max(self.window, 1 / min(self.count, 1)) * self.busy_s
 
-    def rate(self, full_s: float) -> float:
-        """Return the batches per second of all together.
-
-        Args:
-            full_s: seconds of a batch on its link, in the slower direction.
-        """
-        return self.count / max(self.busy_s, full_s, self.trip_s)
+    @property
+    def rate(self) -> float:
+        """Batches per second of all together."""
+        return self.count / max(self.busy_s, self.link_s, self.trip_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +202,6 @@ class StudentPipeline:
         source: batches per second of its loader.
         groups: its teachers.
         wire: batches per second of its own link.
-        group_wires: batches per second of its teachers' links.
         jitter: relative jitter of a student's step.
         limits: `ut` and `lt`.
         reaction_s: seconds from sending a batch to an idle teacher to receiving its labels.
@@ -222,30 +211,20 @@ class StudentPipeline:
     source: float
     groups: tuple[GroupRates, ...]
     wire: float
-    group_wires: float
     jitter: float
     limits: Thresholds
     reaction_s: float
 
     @classmethod
     def of(
-        cls,
-        cluster: Cluster,
-        job: Distillation,
-        mesh: PlannedMesh,
-        teams: Sequence[DeviceGroup],
-        costs: Costs,
+        cls, cluster: Cluster, job: Distillation, mesh: PlannedMesh, teams: Sequence[DeviceGroup]
     ) -> StudentPipeline:
         """Return one student of the mesh, with these teachers."""
         rows, link = mesh.rows, cluster.kind(mesh.student).link
-        out, back = rows * job.sample_bytes, rows * job.label_bytes
         own = job.rate("student", mesh.student)
-        groups = tuple(_group_rates(cluster, job, team, rows, link, costs) for team in teams)
-        used = 1 / (own.batch_s(rows) + costs.student_s)
+        groups = tuple(_group_rates(cluster, job, team, rows, link) for team in teams)
+        used = 1 / (own.batch_s(rows) + STUDENT_BATCH_S)
         source = inf if job.source_samples_per_s is None else job.source_samples_per_s / rows
-        larger = max(out, back)
-        wire = FULL * link.bandwidth_bytes_per_s / larger
-        group_wires = sum(FULL * c.count * c.link.bandwidth_bytes_per_s / larger for c in groups)
         slowest = max(groups, key=lambda group: group.busy_s + group.wire_s)
         reaction_s = slowest.busy_s + slowest.wire_s
         windows = sum(group.window * group.count for group in groups)
@@ -267,18 +246,14 @@ class StudentPipeline:
             cushion=max(jitter, ahead),
             most=inf if job.buffer_bytes is None else job.buffer_bytes / job.batch_bytes(rows),
         )
-        return cls(used, source, groups, wire, group_wires, own.jitter, limits, reaction_s)
+        wire = 1 / _link_s(job, link, rows)
+        return cls(used, source, groups, wire, own.jitter, limits, reaction_s)
 
     @property
     def made(self) -> float:
         """Batches per second labelled with unlimited room."""
-        labelled = sum(group.rate(group.count / self._wires_of(group)) for group in self.groups)
+        labelled = sum(group.rate for group in self.groups)
         return min(labelled, self.wire, self.source, self.head_of_line, self.pauses)
-
-    def _wires_of(self, group: GroupRates) -> float:
-        """Return the batches per second of the links of one group."""
-        whole = sum(c.count * c.link.bandwidth_bytes_per_s for c in self.groups)
-        return self.group_wires * group.count * group.link.bandwidth_bytes_per_s / whole
 
     @property
     def windows(self) -> float:
@@ -315,29 +290,36 @@ class StudentPipeline:
         groups = self.groups
         computing = sum(group.count / group.busy_s for group in groups)
         trips = sum(group.count / group.trip_s for group in groups)
+        links = sum(group.count / group.link_s for group in groups)
         return [
             ("the student's step", self.used, "a faster device for the student, or more students"),
             ("the student's loader", self.source, "more workers of the loader"),
             ("the teachers", computing, "more or faster teachers"),
             ("round trips", trips, "more requests in flight, or links of less latency"),
             ("the student's link", self.wire, "a wider link, smaller inputs (uint8), top-k labels"),
-            ("the teachers' links", self.group_wires, "wider links, smaller inputs, more teachers"),
+            ("the teachers' links", links, "wider links, smaller inputs, more teachers"),
             ("pauses of a small buffer", self.pauses, "more buffer (buffer_bytes)"),
             ("the head of the line", self.head_of_line, "more buffer, or teachers that are alike"),
         ]
 
 
+def _link_s(job: Distillation, link: DeviceLink, rows: int) -> float:
+    """Return the seconds of a batch on a link, in the slower direction."""
+    return rows * max(job.sample_bytes, job.label_bytes) / (FULL * link.bandwidth_bytes_per_s)
+
+
 def _group_rates(
-    cluster: Cluster, job: Distillation, team: DeviceGroup, rows: int, own: DeviceLink, costs: Costs
+    cluster: Cluster, job: Distillation, team: DeviceGroup, rows: int, own: DeviceLink
 ) -> GroupRates:
     kind, rate = cluster.kind(team.kind), job.rate("teacher", team.kind)
     out, back = rows * job.sample_bytes, rows * job.label_bytes
     narrow = min(kind.link.bandwidth_bytes_per_s, own.bandwidth_bytes_per_s)
     wire_s = (out + back) / narrow + 2 * (kind.link.latency_s + own.latency_s)
-    busy_s = rate.batch_s(rows) + costs.teacher_s
+    busy_s = rate.batch_s(rows) + TEACHER_BATCH_S
     return GroupRates(
         count=team.count,
         busy_s=busy_s,
+        link_s=_link_s(job, kind.link, rows),
         wire_s=wire_s,
         jitter=rate.jitter,
         link=kind.link,
@@ -386,16 +368,13 @@ class Prediction:
     lost: float
 
 
-def predict(
-    cluster: Cluster, job: Distillation, mesh: PlannedMesh, costs: Costs | None = None
-) -> Prediction:
+def predict(cluster: Cluster, job: Distillation, mesh: PlannedMesh) -> Prediction:
     """Predict a mesh.
 
     Args:
         cluster: its devices.
         job: with the rates of undisturbed devices.
         mesh: its students and teachers.
-        costs: fixed costs per batch; None: as measured.
 
     Raises:
         ValueError: a kind of devices is not in the cluster, or has no rate for its role; or there
@@ -403,12 +382,12 @@ def predict(
     """
     if not mesh.teams or min(team.count for team in mesh.teams) <= 0 or mesh.students < 1:
         raise ValueError("a mesh has at least one student and one teacher")
-    costs, total = costs or Costs(), 0.0
+    total = 0.0
     pipelines: list[StudentPipeline] = []
     allowed: dict[str, float] = {}
     for share, there in _availability(cluster, mesh.teams):
         dealt = [
-            (students, StudentPipeline.of(cluster, job, mesh, teams, costs))
+            (students, StudentPipeline.of(cluster, job, mesh, teams))
             for students, teams in divide_teachers(there, mesh.students)
         ]
         total += share * _together(job, [(students, pipeline.rate) for students, pipeline in dealt])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .cluster import Cluster, DeviceKind, Distillation
-from .pipeline_model import Costs, DeviceGroup, PlannedMesh, Prediction, predict
+from .pipeline_model import STUDENT_BATCH_S, DeviceGroup, PlannedMesh, Prediction, predict
 from .rates import pooled_t_t, teachers_needed
 from .verdicts import Aim, MeshVerdict, Method, MethodEstimate, judge
 
@@ -56,23 +56,12 @@ class MeshPlan:
 
 
 def students_of(cluster: Cluster, job: Distillation) -> list[tuple[DeviceKind, int]]:
-    """Return the devices that can train, with each batch size that fits."""
-    return [
-        (kind, rows)
-        for kind in cluster.devices
-        if kind.may_be("student") and kind.name in job.student and kind.count >= job.students
-        for rows in job.batch
-        if fits(kind, job.student[kind.name].needs_bytes(rows))
-    ]
+    """Return the devices that can train, with each batch size that fits.
 
-
-def fits(kind: DeviceKind, needs_bytes: float) -> bool:
-    """Whether a device of this kind has that much memory."""
-    return kind.memory_bytes is None or needs_bytes <= kind.memory_bytes
-
-
-def why_no_student(cluster: Cluster, job: Distillation) -> str:
-    """Explain why no kind of devices can train."""
+    Raises:
+        ValueError: there are none.
+    """
+    found: list[tuple[DeviceKind, int]] = []
     reasons = []
     for kind in cluster.devices:
         if not kind.may_be("student"):
@@ -82,8 +71,17 @@ def why_no_student(cluster: Cluster, job: Distillation) -> str:
         elif kind.count < job.students:
             reasons.append(f"there are {kind.count} {kind.name}, the job needs {job.students}")
         else:
+            needs_bytes = job.student[kind.name].needs_bytes
+            found += [(kind, rows) for rows in job.batch if fits(kind, needs_bytes(rows))]
             reasons.append(f"{kind.name} have too little memory")
-    return f"no devices can train: {'; '.join(reasons)}"
+    if not found:
+        raise ValueError(f"no devices can train: {'; '.join(reasons)}")
+    return found
+
+
+def fits(kind: DeviceKind, needs_bytes: float) -> bool:
+    """Whether a device of this kind has that much memory."""
+    return kind.memory_bytes is None or needs_bytes <= kind.memory_bytes
 
 
 def teachers_of(
@@ -160,7 +158,6 @@ def plan(
     job: Distillation,
     aim: Aim = "fastest",
     teachers: int | None = None,
-    costs: Costs | None = None,
 ) -> MeshPlan:
     """Plan a job on a cluster.
 
@@ -169,16 +166,13 @@ def plan(
         job: the distillation.
         aim: what to optimise, within the deadline and the budget.
         teachers: exact number of teachers; None: any.
-        costs: fixed costs per batch; None: as measured.
 
     Raises:
         ValueError: no devices can train the job.
     """
     choices = students_of(cluster, job)
-    if not choices:
-        raise ValueError(why_no_student(cluster, job))
     meshes = [
-        (mesh, predict(cluster, job, mesh, costs))
+        (mesh, predict(cluster, job, mesh))
         for kind, rows in choices
         for mesh in fleets(cluster, job, kind.name, rows, teachers)
     ]
@@ -191,9 +185,11 @@ def plan(
             choices, key=lambda choice: job.step_s(choice[0].name, choice[1]) / choice[1]
         )
         student = kind.name
-    ways = _ways(cluster, job, student, rows, best, costs or Costs())
-    if mesh is None:
-        ways = tuple(_explained(way, job, teachers) for way in ways)
+    if best is not None:
+        mesh_way = _mesh_way(cluster, job, *best)
+    else:
+        mesh_way = MethodEstimate("mesh", _why_no_mesh(job, teachers))
+    ways = _ways(cluster, job, student, rows, mesh_way)
     limits, size = prediction and prediction.thresholds, job.batch_bytes(rows)
     return MeshPlan(
         job=job.name,
@@ -208,7 +204,7 @@ def plan(
         upper_bytes=int(limits.upper * size) if limits else 0,
         lower_bytes=int(limits.lower * size) if limits else 0,
         ways=ways,
-        verdict=judge(cluster, job, ways, mesh, aim, costs),
+        verdict=judge(cluster, job, ways, mesh, aim),
     )
 
 
@@ -262,8 +258,7 @@ def _ways(
     job: Distillation,
     student: str,
     rows: int,
-    best: tuple[PlannedMesh, Prediction] | None,
-    costs: Costs,
+    mesh: MethodEstimate,
 ) -> tuple[MethodEstimate, ...]:
     """Return the estimates of all four methods, with the same students and batches."""
     alone = PlannedMesh(student, job.students, (), rows)
@@ -274,27 +269,31 @@ def _ways(
         return _way(method, job, rate, job.samples / rate, per_hour)
 
     n_training = plain("N-training", job.step_s(student, rows))
-    online = _online(cluster, job, student, rows)
-    if not online.why_not:
+    why_not = _why_not_online(cluster, job, student, rows)
+    if why_not:
+        online = MethodEstimate("Online", why_not)
+    else:
         online = plain("Online", job.online_s(student, rows))
-    mesh = MethodEstimate("mesh", "no devices can be its teachers")
-    if best is not None:
-        mesh = _mesh_way(cluster, job, *best)
-    store = _store(
-        job, plain("offline store", job.step_s(student, rows, costs.student_s)), mesh, online
-    )
-    return n_training, online, store, mesh
+    replayed = plain("offline store", job.step_s(student, rows, STUDENT_BATCH_S))
+    return n_training, online, _store(job, replayed, mesh, online), mesh
 
 
-def _online(cluster: Cluster, job: Distillation, student: str, rows: int) -> MethodEstimate:
-    """Return whether Online is possible, without numbers."""
-    kind = cluster.kind(student)
+def _why_not_online(cluster: Cluster, job: Distillation, student: str, rows: int) -> str:
+    """Explain why the student's devices cannot run the teacher too; empty: they can."""
     if student not in job.teacher:
-        return MethodEstimate("Online", f"the job has no rate of the teacher on {student}")
+        return f"the job has no rate of the teacher on {student}"
     both = job.student[student].needs_bytes(rows) + job.teacher[student].needs_bytes(rows)
-    if not fits(kind, both):
-        return MethodEstimate("Online", f"both models need {both / 2**30:.3g} GiB of a {student}")
-    return MethodEstimate("Online")
+    if not fits(cluster.kind(student), both):
+        return f"both models need {both / 2**30:.3g} GiB of a {student}"
+    return ""
+
+
+def _why_no_mesh(job: Distillation, teachers: int | None) -> str:
+    if not job.teacher:
+        return "the job has no rate of the teacher on any devices"
+    if teachers is not None:
+        return f"the cluster has no {teachers} devices for teachers"
+    return "no devices can be its teachers"
 
 
 def _store(
@@ -319,17 +318,6 @@ def _store(
         cost=labelling + replayed.cost_per_hour * (total_s - first.epoch_s) / 3600,
         teachers=first.teachers,
     )
-
-
-def _explained(way: MethodEstimate, job: Distillation, teachers: int | None) -> MethodEstimate:
-    """Explain in more detail why there is no mesh."""
-    if way.method != "mesh":
-        return way
-    if not job.teacher:
-        return replace(way, why_not="the job has no rate of the teacher on any devices")
-    if teachers is not None:
-        return replace(way, why_not=f"the cluster has no {teachers} devices for teachers")
-    return way
 
 
 def _needed(job: Distillation, mesh: PlannedMesh) -> int:

@@ -8,7 +8,7 @@ from math import inf
 from typing import Literal
 
 from .cluster import Cluster, Distillation
-from .pipeline_model import Costs, DeviceGroup, PlannedMesh, predict
+from .pipeline_model import DeviceGroup, PlannedMesh, predict
 
 #: Times and costs that differ by a smaller factor count as equal: predictions are no more exact.
 EQUAL = 1.02
@@ -80,7 +80,6 @@ def judge(
     ways: Sequence[MethodEstimate],
     mesh: PlannedMesh | None,
     aim: Aim,
-    costs: Costs | None,
 ) -> MeshVerdict:
     """Decide which method to take.
 
@@ -90,7 +89,6 @@ def judge(
         ways: all four estimates.
         mesh: the mesh; None: there is none.
         aim: what to optimise.
-        costs: see `predict`.
     """
     by = {way.method: way for way in ways}
     take = _take(job, ways, aim)
@@ -98,7 +96,7 @@ def judge(
     if mesh is None:
         reasons.append(f"no mesh: {by['mesh'].why_not}")
     else:
-        reasons += _against_online(cluster, job, by, mesh, costs)
+        reasons += _against_online(cluster, job, by, mesh)
         reasons += _against_store(job, by)
         reasons += _against_none(by)
     reasons += _limits(cluster, job, by, take)
@@ -119,11 +117,7 @@ def _take(job: Distillation, ways: Sequence[MethodEstimate], aim: Aim) -> Method
 
 
 def _against_online(
-    cluster: Cluster,
-    job: Distillation,
-    by: dict[Method, MethodEstimate],
-    mesh: PlannedMesh,
-    costs: Costs | None,
+    cluster: Cluster, job: Distillation, by: dict[Method, MethodEstimate], mesh: PlannedMesh
 ) -> list[str]:
     online, ours = by["Online"], by["mesh"]
     if online.why_not:
@@ -144,7 +138,7 @@ def _against_online(
             if ours.cost * EQUAL < online.cost
             else [f"{words}, needs {ours.teachers} more devices, and costs {sums}"]
         )
-    crossing = crossover(cluster, job, mesh, online.samples_per_s, costs)
+    crossing = crossover(cluster, job, mesh, online.samples_per_s)
     words = f"Online is {_percent(1 / faster - 1)} faster than the mesh ({sums})"
     if crossing is None:
         return [f"{words}, and more teachers do not change that"]
@@ -191,9 +185,7 @@ def _limits(
     return found
 
 
-def crossover(
-    cluster: Cluster, job: Distillation, mesh: PlannedMesh, rate: float, costs: Costs | None = None
-) -> int | None:
+def crossover(cluster: Cluster, job: Distillation, mesh: PlannedMesh, rate: float) -> int | None:
     """Return how many teachers a mesh needs to be faster than `rate`.
 
     Args:
@@ -201,7 +193,6 @@ def crossover(
         job: the distillation.
         mesh: the mesh; the number of its last kind of teachers is varied.
         rate: samples per second to exceed.
-        costs: see `predict`.
 
     Returns:
         The number; None: no number suffices.
@@ -210,7 +201,7 @@ def crossover(
 
     def exceeds(count: int) -> bool:
         larger = replace(mesh, teams=(*before, DeviceGroup(last.kind, count)))
-        return predict(cluster, job, larger, costs).samples_per_s > rate
+        return predict(cluster, job, larger).samples_per_s > rate
 
     low, high = 0, 1
     while not exceeds(high):

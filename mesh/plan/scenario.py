@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from ...scheduler.cluster import Cluster, Distillation
 from ...scheduler.cluster import DeviceLink as Wire
-from ...scheduler.pipeline_model import FULL, Costs, DeviceGroup, PlannedMesh, Prediction
+from ...scheduler.pipeline_model import (
+    FULL,
+    STUDENT_BATCH_S,
+    TEACHER_BATCH_S,
+    DeviceGroup,
+    PlannedMesh,
+    Prediction,
+)
 from ...scheduler.simulator.scenario import NetworkLink, Scenario, StudentGroup, TeacherGroup
 
 #: Number of simulated batches, and of those that do not count; enough for a steady rate.
@@ -24,10 +31,10 @@ def scenario_of(
         mesh: devices of students and teachers.
         prediction: prediction for this mesh; gives `ut` and `lt`.
     """
-    costs, rows = Costs(), mesh.rows
-    own, limits = job.rate("student", mesh.student), prediction.thresholds
+    rows, limits = mesh.rows, prediction.thresholds
+    own = job.rate("student", mesh.student)
     source_s = 0.0 if job.source_samples_per_s is None else rows / job.source_samples_per_s
-    teachers = [_group(cluster, job, mesh, team, costs) for team in mesh.teams]
+    teachers = [_group(cluster, job, mesh, team) for team in mesh.teams]
     total = sum(group.count for group in teachers)
     share = max(1, -(-total // mesh.students))
     students = StudentGroup(
@@ -35,7 +42,7 @@ def scenario_of(
         count=mesh.students,
         batch=rows,
         t_s_s=own.sample_s,
-        overhead_s=own.batch_overhead_s + costs.student_s,
+        overhead_s=own.batch_overhead_s + STUDENT_BATCH_S,
         jitter=own.jitter,
         source_s=source_s,
         upper=max(limits.upper, 1),
@@ -60,14 +67,14 @@ def scenario_of(
 
 
 def _group(
-    cluster: Cluster, job: Distillation, mesh: PlannedMesh, team: DeviceGroup, costs: Costs
+    cluster: Cluster, job: Distillation, mesh: PlannedMesh, team: DeviceGroup
 ) -> TeacherGroup:
     kind, rate = cluster.kind(team.kind), job.rate("teacher", team.kind)
     return TeacherGroup(
         name=kind.name if kind.name != mesh.student else f"{kind.name}-teachers",
         count=max(1, round(team.count * kind.availability)),
         t_t_s=rate.sample_s,
-        batch_overhead_s=rate.batch_overhead_s + costs.teacher_s,
+        batch_overhead_s=rate.batch_overhead_s + TEACHER_BATCH_S,
         jitter=rate.jitter,
         link=_link(kind.link),
         price_per_hour=kind.price_per_hour,

@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 from edl.benchmarks.paper import simulations
 from edl.scheduler import pipeline_model
 from edl.scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, Distillation
-from edl.scheduler.pipeline_model import Costs, DeviceGroup, PlannedMesh, room_for, throughput
+from edl.scheduler.pipeline_model import (
+    STUDENT_BATCH_S,
+    DeviceGroup,
+    PlannedMesh,
+    room_for,
+    throughput,
+)
 from edl.scheduler.planner import fleets, plan
 
-FREE = Costs(0.0, 0.0)
 N_TRAINING = {1: 14.16, 2: 28.44, 4: 55.17, 8: 101.59, 16: 168.42}
 ONLINE = {1: 5.92, 2: 11.51, 4: 21.76, 8: 37.87, 16: 59.94}
 
@@ -44,11 +49,10 @@ def predicted(
     *,
     there: Cluster | None = None,
     rows: int = 32,
-    costs: Costs = FREE,
 ) -> pipeline_model.Prediction:
     """What a mesh of V100 students and P4 teachers does."""
     mesh = PlannedMesh("v100", students, (DeviceGroup("p4", teachers),), rows)
-    return pipeline_model.predict(there or cluster_of(), work, mesh, costs)
+    return pipeline_model.predict(there or cluster_of(), work, mesh)
 
 
 rates = st.floats(0.01, 1e4)
@@ -92,8 +96,9 @@ class TestCostModel:
             student={"v100": DeviceRate(samples_per_s=350, batch_overhead_s=0.1)},
             teacher={"p4": DeviceRate(samples_per_s=1e6)},
         )
-        found = predicted(given, 1, costs=Costs(teacher_s=0.0, student_s=0.05))
-        assert found.samples_per_s == pytest.approx(32 / (32 / 350 + 0.15), rel=1e-6)
+        found = predicted(given, 1)
+        step_s = 32 / 350 + 0.1 + STUDENT_BATCH_S
+        assert found.samples_per_s == pytest.approx(32 / step_s, rel=1e-6)
         assert given.step_s("v100", 32) == pytest.approx(32 / 350 + 0.1)
         both = replace(given, teacher={"v100": DeviceRate(samples_per_s=700)})
         assert both.online_s("v100", 32) == pytest.approx(32 / 350 + 0.1 + 32 / 700)
