@@ -25,12 +25,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 from .rates import rounded_up, time_ratio
 
 #: What the student's side is doing; see `flow.state_of`.
 FlowState = Literal["starved", "source_wait", "blocked", "steady"]
+
+#: Least seconds between two rises of the want: a new teacher needs time to help.
+COOLDOWN_S = 2.0
+#: Net seconds of starvation that ask for one more teacher.
+STARVED_FOR_S = 0.3
+#: Share of the time that a student may starve without asking for more.
+TOLERATED = 0.02
+#: Most seconds of starvation that earlier waits for the source offset.
+SOURCE_CREDIT_S = 1.0
+#: Seconds over which a surplus is measured before a teacher is returned.
+SURPLUS_WINDOW_S = 15.0
+#: A teacher is returned if on average at least 1 + this many idled.
+SURPLUS_MARGIN = 0.25
+#: Fewest batches to keep queued: one to send next, one that is being pulled.
+MIN_READ_AHEAD = 2
+#: A ratio t_t / t_s that exceeds n by more than this part of n is not noise of measurements.
+RATIO_NOISE = 0.25
+#: A ratio t_t / t_s that fell by this part since `held` was set releases it.
+OTHER_RATIO = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +61,6 @@ class FlowConfig:
         lower_bytes: `lt`: below it pulling resumes; 0 <= lt < ut.
         teachers_min: fewest wanted teachers (>= 1).
         teachers_max: most wanted teachers.
-        cooldown_s: least seconds between two rises of the want: a new teacher needs time to help.
-        starved_for_s: net seconds of starvation that ask for one more teacher.
-        tolerated: share of the time that a student may starve without asking for more.
-        source_credit_s: most seconds of starvation that earlier waits for the source offset.
-        surplus_window_s: seconds over which a surplus is measured before a teacher is returned.
-        surplus_margin: one is returned if on average at least 1 + this many idled.
         buffer_bytes: limit of labelled and unlabelled batches together; an unlabelled one counts as
             the largest batch so far. One batch is always allowed. None: no limit.
 
@@ -59,12 +72,6 @@ class FlowConfig:
     lower_bytes: int
     teachers_min: int = 1
     teachers_max: int = 64
-    cooldown_s: float = 2.0
-    starved_for_s: float = 0.3
-    tolerated: float = 0.02
-    source_credit_s: float = 1.0
-    surplus_window_s: float = 15.0
-    surplus_margin: float = 0.25
     buffer_bytes: int | None = None
 
     def __post_init__(self) -> None:
@@ -81,9 +88,6 @@ class FlowConfig:
                 "needs 1 <= teachers_min <= teachers_max,"
                 f" not {self.teachers_min}, {self.teachers_max}"
             )
-        spans = (self.cooldown_s, self.starved_for_s, self.source_credit_s, self.surplus_margin)
-        if not (min(spans) >= 0 and self.surplus_window_s > 0 and 0 <= self.tolerated < 1):
-            raise ValueError("times and margins are not negative, and 0 <= tolerated < 1")
 
 
 class FlowView(NamedTuple):
@@ -152,6 +156,9 @@ class PullTransition:
         return f"{self.volume_bytes} bytes wait for the student, {side} = {self.threshold_bytes}"
 
 
+NOTHING_MEASURED = "nothing is measured yet"
+
+
 class FlowMemory(NamedTuple):
     """State between two decisions. The three sums of seconds are only reported."""
 
@@ -176,15 +183,10 @@ class FlowMemory(NamedTuple):
     held_ratio: float = 0.0  # t_t / t_s when `held` was set
     off_held_since: float | None = None  # since when t_t / t_s is clearly below `held_ratio`
     changed_at: float = -inf  # latest change of the want
-    reason: str = "nothing is measured yet"  # of the want, in words
+    reason: str = NOTHING_MEASURED  # of the want, in words
     shortage_s: float = 0.0  # net seconds short of teachers; below 0: credit
     surplus_since: float = -inf  # start of the surplus window
     surplus_idle_s: float = 0.0  # teacher-seconds idle in it
-
-    @classmethod
-    def start(cls) -> Self:
-        """Return the memory of a newly opened reader."""
-        return cls()
 
 
 class FlowDecision(NamedTuple):
@@ -201,23 +203,10 @@ class FlowDecision(NamedTuple):
 
     pull: int
     want: int
-    needed: int
-    state: FlowState
-    reason: str
+    needed: int = 0
+    state: FlowState = "steady"
+    reason: str = NOTHING_MEASURED
     turn: PullTransition | None = None
-
-    @classmethod
-    def start(cls, config: FlowConfig) -> Self:
-        """Return the values before the first decision."""
-        return cls(0, config.teachers_min, 0, "steady", FlowMemory().reason)
-
-
-#: Fewest batches to keep queued: one to send next, one that is being pulled.
-MIN_READ_AHEAD = 2
-#: A ratio t_t / t_s that exceeds n by more than this part of n is not noise of measurements.
-RATIO_NOISE = 0.25
-#: A ratio t_t / t_s that fell by this part since `held` was set releases it.
-OTHER_RATIO = 0.2
 
 
 def decide(
@@ -246,7 +235,7 @@ def decide(
     if view.t_t_s is not None and view.t_s_s is not None:
         ratio = time_ratio(view.t_t_s, view.t_s_s)
         if memory.held:
-            memory = release(memory, ratio, now, config)
+            memory = release(memory, ratio, now)
         memory = follow_ratio(view, memory, ratio, now, config)
     memory = follow_need(view, memory, now, config)
     own = before if memory is observed else wanted(memory, config)
@@ -287,11 +276,6 @@ def state_of(view: FlowView, pulling: bool) -> FlowState:
     return "steady" if pulling else "blocked"
 
 
-def _transition(view: FlowView, pulling: bool, config: FlowConfig) -> PullTransition:
-    threshold = config.lower_bytes if pulling else config.upper_bytes
-    return PullTransition(pulling, view.volume_bytes, threshold)
-
-
 def _pull(view: FlowView, max_pull: int, config: FlowConfig) -> int:
     """Return the number of batches to pull: the read-ahead, within the limits.
 
@@ -330,6 +314,10 @@ def _observe(
 ) -> FlowMemory:
     """Account for the time since the last decision, and record the current state."""
     span_s = 0.0 if memory.now is None else max(now - memory.now, 0.0)
+    turn = memory.turn
+    if pulling is not memory.pulling:
+        threshold_bytes = config.lower_bytes if pulling else config.upper_bytes
+        turn = PullTransition(pulling, view.volume_bytes, threshold_bytes)
     surplus_since = now if memory.now is None else memory.surplus_since
     surplus_idle_s = memory.surplus_idle_s + span_s * memory.idle
     starved = state == "starved"
@@ -339,9 +327,9 @@ def _observe(
     if memory.short_of_teachers:
         shortage_s += span_s
     elif memory.state == "source_wait":  # the teachers keep up with the source: credit
-        shortage_s = max(min(shortage_s, 0.0) - span_s, -config.source_credit_s)
+        shortage_s = max(min(shortage_s, 0.0) - span_s, -SOURCE_CREDIT_S)
     elif shortage_s > 0:
-        shortage_s = max(shortage_s - config.tolerated * span_s, 0.0)
+        shortage_s = max(shortage_s - TOLERATED * span_s, 0.0)
     return memory._replace(
         starved_s=memory.starved_s + span_s * (memory.state == "starved"),
         blocked_s=memory.blocked_s + span_s * (not memory.pulling),
@@ -349,7 +337,7 @@ def _observe(
         now=now,
         state=state,
         pulling=pulling,
-        turn=memory.turn if pulling is memory.pulling else _transition(view, pulling, config),
+        turn=turn,
         # With a slow source the queue is empty or windows have room: more teachers do not help.
         short_of_teachers=starved
         and not view.cut_off
@@ -377,8 +365,8 @@ def follow_ratio(
     """Line 1 of Algorithm 1: update n when the measured times have changed.
 
     Measurements scatter, and a ratio near an integer must not make n flap. So n rises at once only
-    if the ratio clearly exceeds it, else once ceil(ratio) was above n for `cooldown_s`; it falls
-    once ceil(ratio) was below n for `surplus_window_s`. It moves to the value in that time that is
+    if the ratio clearly exceeds it, else once ceil(ratio) was above n for `COOLDOWN_S`; it falls
+    once ceil(ratio) was below n for `SURPLUS_WINDOW_S`. It moves to the value in that time that is
     nearest to n. An n from an earlier run is no measurement: measured times replace it at once.
     """
     replaced = memory.presumed and not view.presumed
@@ -397,7 +385,7 @@ def follow_ratio(
     if replaced:
         adjust = _adjust_after_move(adjust, n - needed)
     elif needed and ratio <= needed * (1 + RATIO_NOISE):
-        patience_s = config.cooldown_s if n > needed else config.surplus_window_s
+        patience_s = COOLDOWN_S if n > needed else SURPLUS_WINDOW_S
         if now - since < patience_s:
             return memory._replace(off_ratio_since=since, off_ratio_n=nearest)
         n = nearest
@@ -419,22 +407,22 @@ def _adjust_after_move(adjust: int, moved: int) -> int:
 
 def follow_need(view: FlowView, memory: FlowMemory, now: float, config: FlowConfig) -> FlowMemory:
     """Lines 7 to 9: ask for a teacher when starving; return an idle one (not in the paper)."""
-    if memory.short_of_teachers and memory.shortage_s >= config.starved_for_s:
+    if memory.short_of_teachers and memory.shortage_s >= STARVED_FOR_S:
         want = wanted(memory, config)
-        if want < config.teachers_max and now - memory.changed_at >= config.cooldown_s:
+        if want < config.teachers_max and now - memory.changed_at >= COOLDOWN_S:
             # Below n the want fell too far, perhaps in an idle hour: return to n in one step.
             target = min(max(want + 1, memory.needed), config.teachers_max)
             reason = f"starved with every window of {view.teachers} full: {target}, not {want}"
             return _changed(_aim(memory, target, config), now, reason)
         return memory
     window_s = now - memory.surplus_since
-    if window_s < config.surplus_window_s:
+    if window_s < SURPLUS_WINDOW_S:
         return memory
     idle = memory.surplus_idle_s / window_s
     target = min(wanted(memory, config), view.teachers) - 1
     # Go below the held number only if one more teacher idles than another return needs.
-    held = min(memory.held, target) if idle >= 2 + config.surplus_margin else memory.held
-    if idle >= 1 + config.surplus_margin and target >= max(config.teachers_min, held):
+    held = min(memory.held, target) if idle >= 2 + SURPLUS_MARGIN else memory.held
+    if idle >= 1 + SURPLUS_MARGIN and target >= max(config.teachers_min, held):
         reason = f"{idle:.1f} teachers of {view.teachers} idled for {window_s:.0f} s"
         return _changed(_aim(memory._replace(held=held), target, config), now, reason)
     return memory._replace(surplus_since=now, surplus_idle_s=0.0)
@@ -460,14 +448,14 @@ def hold(memory: FlowMemory, ratio: float, before: int, want: int) -> FlowMemory
     return memory._replace(held=before + 1, held_ratio=ratio, off_held_since=None)
 
 
-def release(memory: FlowMemory, ratio: float, now: float, config: FlowConfig) -> FlowMemory:
+def release(memory: FlowMemory, ratio: float, now: float) -> FlowMemory:
     """Release a held want when clearly fewer teachers are needed than when it came back."""
     if ratio > (1 - OTHER_RATIO) * memory.held_ratio:
         stays = memory.off_held_since is None
         return memory if stays else memory._replace(off_held_since=None)
     if memory.off_held_since is None:
         return memory._replace(off_held_since=now)
-    if now - memory.off_held_since < config.surplus_window_s:
+    if now - memory.off_held_since < SURPLUS_WINDOW_S:
         return memory
     return memory._replace(held=0, off_held_since=None)
 

@@ -22,7 +22,7 @@ from typing import Final, Generic, Literal, TypeVar
 from .backoff import RandomLike, retry_s
 
 #: Seconds of silence after which possibly no teacher can be reached. Less than the time after which
-#: a starving student asks for one more teacher (`FlowConfig.starved_for_s`).
+#: a starving student asks for one more teacher (`flow.STARVED_FOR_S`).
 DOUBT_S: Final = 0.25
 #: Seconds of silence after which each teacher is tried.
 SILENT_S: Final = 0.5

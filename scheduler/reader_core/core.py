@@ -124,8 +124,8 @@ class ReaderCore:
         self._links = self.teachers.links
         self.numerics = NumericsPin(config.deterministic)
         self.contents = ModelSwitch(self.numerics, self._log)
-        self.memory = FlowMemory.start()
-        self.decision = FlowDecision.start(config.flow)
+        self.memory = FlowMemory()
+        self.decision = FlowDecision(0, config.flow.teachers_min)
         self.starves = self.is_cut_off = False
         self.waiting_since: float | None = None
         self.calls = 0

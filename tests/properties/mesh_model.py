@@ -131,8 +131,8 @@ class Mesh(VirtualTime):
         self.engine += 1
         self.ledger = Ledger()
         self.judged: set[int] = set()  # poison, as this ledger says
-        self.memory = FlowMemory.start()
-        self.decision = FlowDecision.start(self.config)
+        self.memory = FlowMemory()
+        self.decision = FlowDecision(0, self.config.teachers_min)
         self.delivery = Delivery({"s": self.ledger})
         kept = {*self.ready, *self.offered}
         self.held_poison = kept & self.poison

@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from edl.scheduler.flow import (
+    COOLDOWN_S,
+    STARVED_FOR_S,
+    SURPLUS_WINDOW_S,
     FlowConfig,
     FlowDecision,
     FlowMemory,
@@ -51,8 +54,8 @@ class FlowMachine(RuleBasedStateMachine):
         limit = None if buffer is None else lower + above + buffer
         self.config = FlowConfig(lower + above, lower, least, least + more, buffer_bytes=limit)
         self.view, self.now = NOTHING, 0.0
-        self.memory = FlowMemory.start()
-        self.decision = FlowDecision.start(self.config)
+        self.memory = FlowMemory()
+        self.decision = FlowDecision(0, self.config.teachers_min)
         self.raised_at: float | None = None
         self.pulling = True
         self.hungry_s = 0.0  # in all
@@ -98,10 +101,10 @@ class FlowMachine(RuleBasedStateMachine):
         want = wanted(self.memory, self.config)
         if want > old:
             assert self.hungry(old), "asked for more without need"
-            assert self.hungry_s >= self.config.starved_for_s - 1e-9, "asked in haste"
+            assert self.hungry_s >= STARVED_FOR_S - 1e-9, "asked in haste"
             assert want == max(old + 1, min(self.decision.needed, self.config.teachers_max))
             if self.raised_at is not None:
-                assert self.now - self.raised_at >= self.config.cooldown_s
+                assert self.now - self.raised_at >= COOLDOWN_S
             self.raised_at, self.hungry_s = self.now, 0.0
         elif want < old:
             assert not self.hungry(old), "gave back while starving"
@@ -197,8 +200,7 @@ class FlowMachine(RuleBasedStateMachine):
             assert ratio <= 1.25 * n + 1e-9, "clearly too few"
             since = self.memory.off_ratio_since
             assert since is not None
-            config = self.config
-            patience_s = config.cooldown_s if ratio > n else config.surplus_window_s
+            patience_s = COOLDOWN_S if ratio > n else SURPLUS_WINDOW_S
             assert self.now - since < patience_s
 
     @invariant()
@@ -232,7 +234,7 @@ def n_of(ratio: float) -> int:
 def test_what_is_measured_replaces_at_once_what_was_remembered(
     remembered: float, measured: float, after_s: float
 ) -> None:
-    first, memory = decide(view(remembered, 1, presumed=True), FlowMemory.start(), 1000.0, CONFIG)
+    first, memory = decide(view(remembered, 1, presumed=True), FlowMemory(), 1000.0, CONFIG)
     assert first.needed == n_of(remembered)
     now = 1000.0 + after_s
     second, _ = decide(view(measured, first.want, presumed=False), memory, now, CONFIG)

@@ -7,6 +7,7 @@ its end, each batch taken once and in order, within the time that one teacher ne
 from __future__ import annotations
 
 import random
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,11 @@ nth = st.integers(0, 30)
 
 
 class MeshMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.impatience = mock.patch("edl.scheduler.flow.SURPLUS_WINDOW_S", 3.0)
+        self.impatience.start()
+
     @initialize(
         seed=st.integers(0, 2**32 - 1),
         upper=st.integers(1, 12 * BATCH_BYTES),
@@ -32,7 +38,7 @@ class MeshMachine(RuleBasedStateMachine):
     def the_mesh_starts(
         self, seed: int, upper: int, lower: float, step_s: float, source_s: float, cluster: int
     ) -> None:
-        config = FlowConfig(upper, int(upper * lower), surplus_window_s=3.0, teachers_max=6)
+        config = FlowConfig(upper, int(upper * lower), teachers_max=6)
         self.mesh = Mesh(
             config, random.Random(seed), source_s=source_s, step_s=step_s, cluster=cluster
         )
@@ -97,8 +103,11 @@ class MeshMachine(RuleBasedStateMachine):
                 self.mesh.exchange_the_model()
 
     def teardown(self) -> None:
-        if hasattr(self, "mesh"):
-            comes_to_its_end(self.mesh)
+        try:
+            if hasattr(self, "mesh"):
+                comes_to_its_end(self.mesh)
+        finally:
+            self.impatience.stop()
 
 
 TestMeshMachine = MeshMachine.TestCase

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from edl.scheduler.flow import FlowConfig, FlowDecision, FlowMemory, FlowView, decide
+from edl.scheduler.flow import (
+    SOURCE_CREDIT_S,
+    STARVED_FOR_S,
+    SURPLUS_WINDOW_S,
+    FlowConfig,
+    FlowDecision,
+    FlowMemory,
+    FlowView,
+    decide,
+)
 
 TICK_S = 0.05
 CONFIG = FlowConfig(upper_bytes=1000, lower_bytes=400)
@@ -32,7 +41,7 @@ class Flow:
 
     def __init__(self, config: FlowConfig = CONFIG) -> None:
         self.config = config
-        self.memory = FlowMemory.start()
+        self.memory = FlowMemory()
         self.now = 1000.0
 
     def see(self, view: FlowView) -> FlowDecision:
@@ -137,13 +146,16 @@ class TestAskingForOneMore:
         """The path is gone: others would be silent as well."""
         assert Flow().run(STARVED._replace(cut_off=True), 60.0).want == 1
 
-    def test_short_starving_adds_up_and_rare_starving_is_tolerated(self) -> None:
+    def test_short_starving_adds_up_and_rare_starving_is_tolerated(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         flow = Flow()
         for _ in range(8):  # 50 ms of each 500 ms
             flow.run(CALM, 0.45)
             flow.run(STARVED, 0.05)
         assert flow.see(CALM).want == 2
-        flow = Flow(replace(CONFIG, surplus_window_s=1e9))
+        monkeypatch.setattr("edl.scheduler.flow.SURPLUS_WINDOW_S", 1e9)
+        flow = Flow()
         for _ in range(50):  # 0.1 s of each 10 s
             flow.run(CALM, 9.9)
             flow.run(STARVED, 0.1)
@@ -158,7 +170,7 @@ class TestAskingForOneMore:
         assert flow.see(CALM).want == 1
         flow = Flow()
         flow.run(SOURCE_WAIT, 600.0)
-        assert flow.run(STARVED, CONFIG.source_credit_s + CONFIG.starved_for_s + 0.1).want == 2
+        assert flow.run(STARVED, SOURCE_CREDIT_S + STARVED_FOR_S + 0.1).want == 2
 
     def test_correction_of_a_known_and_an_unknown_ratio(self) -> None:
         flow = Flow()
@@ -190,7 +202,7 @@ class TestFollowingTheRatio:
         needed = []
         for ratio in (4.9, 3.5, 2.1, 2.1):
             needed.append(flow.see(self.of(ratio)).needed)
-            flow.now += CONFIG.surplus_window_s
+            flow.now += SURPLUS_WINDOW_S
         assert needed == [5, 5, 4, 3]
 
     def test_need_falls_after_a_whole_window(self) -> None:

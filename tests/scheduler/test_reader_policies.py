@@ -151,7 +151,7 @@ class TestProfiles:
         known = times(LAST_RUN, NOTHING_YET, WALL)
         assert known.presumed
         view = FlowView(0, 0, 0, 0, 0, 0, 0, False, False, known.t_t_s, known.t_s_s)
-        decision, _ = flow.decide(view, FlowMemory.start(), 0.0, FlowConfig(2, 1))
+        decision, _ = flow.decide(view, FlowMemory(), 0.0, FlowConfig(2, 1))
         assert decision.needed == decision.want == LAST_RUN.needed == 5
 
     @pytest.mark.parametrize(
