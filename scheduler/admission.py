@@ -196,16 +196,19 @@ CheckMode = Literal["ask", "test"]
 CheckResult = Literal["well", "silent", "wrong"]
 RegistryAction = Literal["stay", "register", "withdraw"]
 
+#: Consecutive silent checks that withdraw a server.
+STRIKES = 2
+#: Longest time in seconds between two tests of a server that is not registered.
+RETRY_S = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class HealthCheckSettings:
-    """Intervals of the health checks, and how long silence is tolerated.
+    """Intervals of the health checks.
 
     Attributes:
         every_s: seconds from the end of one check to the next, while the server is registered.
         test_every_s: seconds from the end of one test to the next.
-        strikes: consecutive silent checks that withdraw a server.
-        retry_s: longest time in seconds between two tests of a server that is not registered.
 
     Raises:
         ValueError: a number is out of range.
@@ -213,14 +216,12 @@ class HealthCheckSettings:
 
     every_s: float = 1.0
     test_every_s: float = 15.0
-    strikes: int = 2
-    retry_s: float = 10.0
 
     def __post_init__(self) -> None:
-        if min(self.every_s, self.test_every_s, self.retry_s) <= 0 or self.strikes < 1:
+        if min(self.every_s, self.test_every_s) <= 0:
             raise ValueError(
-                "every_s, test_every_s and retry_s must be above 0, strikes at least 1, not"
-                f" {self.every_s}, {self.test_every_s}, {self.retry_s}, {self.strikes}"
+                "every_s and test_every_s must be above 0,"
+                f" not {self.every_s} and {self.test_every_s}"
             )
 
 
@@ -279,7 +280,7 @@ def after_check(
     if not health.registered:
         return _out(health, now, settings, rng), "stay"
     strikes = health.strikes + 1
-    if result == "wrong" or strikes >= settings.strikes:
+    if result == "wrong" or strikes >= STRIKES:
         return _out(replace(health, failures=0), now, settings, rng), "withdraw"
     # After a silent test, test again: being ready would prove nothing.
     tested_s = None if mode == "test" else health.tested_s
@@ -294,7 +295,7 @@ def registration_failed(now: float, settings: HealthCheckSettings) -> HealthChec
 def _out(
     health: HealthCheck, now: float, settings: HealthCheckSettings, rng: RandomLike
 ) -> HealthCheck:
-    wait_s = delay_s(health.failures, rng, settings.every_s, settings.retry_s)
+    wait_s = delay_s(health.failures, rng, settings.every_s, RETRY_S)
     return HealthCheck(failures=health.failures + 1, next_check_s=now + wait_s)
 
 

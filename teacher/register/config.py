@@ -35,7 +35,7 @@ class RegisterConfig:
         ttl_s: seconds without a heartbeat after which the teacher counts as gone.
         grace_s: the longest time, in seconds, between announcing the leave and leaving.
         timeout_s: seconds for the server to label a test batch.
-        health_check: how often the server is probed, and how much silence is tolerated.
+        health_check: how often the server is probed.
         host: address to bind for managers.
         port: 0 takes a free one.
         advertise: HOST or HOST:PORT at which managers reach the sidecar; None for `host`.

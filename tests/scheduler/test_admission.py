@@ -15,6 +15,8 @@ from edl.scheduler.admission import (
     AGAIN_AT_ONCE,
     AT_ONCE,
     LOST_S,
+    RETRY_S,
+    STRIKES,
     Admission,
     CheckMode,
     CheckResult,
@@ -147,7 +149,7 @@ class TestAdmission:
         assert [one.teacher_id for one in admission.due(LOST_S)][:2] == [f"t{AT_ONCE}", "a"]
 
 
-PATIENCE = HealthCheckSettings(every_s=1.0, test_every_s=15.0, strikes=2, retry_s=10.0)
+PATIENCE = HealthCheckSettings(every_s=1.0, test_every_s=15.0)
 FOUND: st.SearchStrategy[CheckResult] = st.sampled_from(["well", "silent", "wrong"])
 
 
@@ -194,23 +196,23 @@ class TestHealthChecks:
             times.append(case.now)
         assert times[-1] - times[-6] > times[5] - times[0]
 
-    @given(st.lists(st.tuples(FOUND, st.floats(0, 60)), min_size=5, max_size=60), st.integers(1, 4))
-    def test_laws(self, script: list[tuple[CheckResult, float]], strikes: int) -> None:
+    @given(st.lists(st.tuples(FOUND, st.floats(0, 60)), min_size=5, max_size=60))
+    def test_laws(self, script: list[tuple[CheckResult, float]]) -> None:
         """Only a test registers a server; only lasting silence or a wrong answer withdraws it."""
-        case = Case(HealthCheckSettings(strikes=strikes))
+        case = Case()
         registered, silent = False, 0
         for found, took_s in script:
             began = case.now
             look, step = case.look(found, took_s)
-            assert case.now - began - took_s <= max(PATIENCE.retry_s, PATIENCE.every_s)
+            assert case.now - began - took_s <= max(RETRY_S, PATIENCE.every_s)
             silent = silent + 1 if found == "silent" and registered else 0
             if step == "register":
                 assert (registered, look, found) == (False, "test", "well")
             if step == "withdraw":
                 assert registered
-                assert found == "wrong" or silent == strikes
+                assert found == "wrong" or silent == STRIKES
             assert not (registered and found == "wrong" and step == "stay")
-            assert silent < strikes or step == "withdraw"
+            assert silent < STRIKES or step == "withdraw"
             registered = {"register": True, "withdraw": False, "stay": registered}[step]
             assert case.health.registered is registered
 

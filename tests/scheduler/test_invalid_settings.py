@@ -65,7 +65,7 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
         (LowQuantile, (0, 0.5), "needs size"),
         (LowQuantile, (5, 1.1), "needs size"),
         (HealthCheckSettings, {"every_s": 0.0}, "above 0"),
-        (HealthCheckSettings, {"strikes": 0}, "above 0"),
+        (HealthCheckSettings, {"test_every_s": 0.0}, "above 0"),
         (PodsConfig, {"place_within_s": -1}, "place_within_s"),
         (Policy, ("panic", 1.0), "policy"),
         (Policy, ("fail", None), "needs"),
