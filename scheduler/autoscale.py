@@ -450,13 +450,3 @@ def may_begin(*, recovering: bool, students: int, holding: int, teachers: int) -
     """
     is_new = students > 0 and not holding and not teachers
     return is_new or not recovering
-
-
-def left_to_fleets(desired: int, others: int) -> int:
-    """Return the number of teachers that fleets should run.
-
-    Args:
-        desired: teachers that the service should have.
-        others: serving teachers that no fleet has started.
-    """
-    return max(0, desired - others)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median_high
 from typing import Literal
 
 #: Seconds without a usable teacher after which the store alone decides which model it is.
@@ -103,7 +102,7 @@ def plan_eviction(
 
     Args:
         head: the first rows of the store, in order.
-        typical_s: time of use of the typical row; see `median_use_s`.
+        typical_s: median of the rows' times of use.
         lacking_bytes: bytes to evict.
         chances: rows that may get a second chance now; each evicted row adds one.
     """
@@ -121,13 +120,3 @@ def plan_eviction(
             freed += row.nbytes
             chances = min(chances + 1, MOST_CHANCES)
     return EvictionPlan(tuple(gone), tuple(moved), chances)
-
-
-def median_use_s(used_s: Sequence[int]) -> int:
-    """Return the median time of use; at most half of the rows were used later."""
-    return median_high(used_s) if used_s else 0
-
-
-def should_record_use(noted_s: int, now_s: int) -> bool:
-    """Whether to record a use of a row at `now_s`, if its recorded use is at `noted_s`."""
-    return now_s - noted_s >= USE_STEP_S

@@ -14,7 +14,7 @@ spread evenly, and a server that leaves moves only its own clients.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, Literal
@@ -90,14 +90,6 @@ def sweep_until_ms(watch: RegistryWatch, now: float, grace: float, gap_s: float)
     """
     believed = watch.registry_id and now - watch.since_s >= grace and now - watch.heard_s <= gap_s
     return watch.heard_ms + int(gap_s * 1000) if believed else None
-
-
-def still_led(listed_s: Mapping[str, float], now: float, lasting_s: float) -> dict[str, float]:
-    """Return the services that had a member within `lasting_s`, with the time of the latest one.
-
-    They are led on, so that the loss of the last member is logged.
-    """
-    return {name: at for name, at in listed_s.items() if now - at < lasting_s}
 
 
 #: Share of the lease duration in which its holder acts without a renewal; the rest is for work that

@@ -179,7 +179,8 @@ class Election:
                 asked_for = set(self._asked_for)
             names, now = {*self._registry.services(), *asked_for}, self.clock()
             listed = self._listed | dict.fromkeys(names, now)
-            self._listed = rule.still_led(listed, now, self._grace_s)
+            # Lead services without members a while longer, so that the last loss is logged.
+            self._listed = {name: at for name, at in listed.items() if now - at < self._grace_s}
             if not self._listed:  # with services, renewing their leases tests writes
                 self._registry.check_writes()
                 self._heard()

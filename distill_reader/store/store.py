@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from statistics import median_high
 from typing import NamedTuple, Self
 
 from ...runtime.errors import EdlError, StoreDamaged, StoreUnavailable
@@ -182,7 +183,7 @@ class LabelDatabase:
             found = self._table.select(keys)
         now_s = int(self._now())
         for key, used_s in found.used.items():
-            if label_cache.should_record_use(used_s, now_s):
+            if now_s - used_s >= label_cache.USE_STEP_S:
                 self._used[key] = now_s
         if found.damaged:
             self._count(damaged=len(found.damaged))
@@ -387,10 +388,8 @@ class Evictor:
             if not head:
                 return Eviction(gone, more=rows_left < ROWS_IN_A_TRANSACTION)
             if typical_s is None:
-                some = self._table.uses(_SAMPLED_USES)
-                typical_s = label_cache.median_use_s(
-                    [max(at, used.get(key, 0)) for key, at in some]
-                )
+                some = [max(at, used.get(key, 0)) for key, at in self._table.uses(_SAMPLED_USES)]
+                typical_s = median_high(some) if some else 0
             rows = [row for row, _ in head]
             candidates = [
                 replace(one, used_s=max(one.used_s, used.get(row.key or b"", 0)))

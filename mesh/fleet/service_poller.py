@@ -11,7 +11,6 @@ from ...proto import coordinator_pb2 as pb
 from ...proto.security import ClientSecurity
 from ...runtime.errors import EdlError
 from ...runtime.lifecycle import Periodic
-from ...scheduler.autoscale import left_to_fleets
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class ServicePoller:
             if status.name == self._service:
                 registered = frozenset(one.teacher_id for one in status.teachers)
                 if status.HasField("desired_teachers"):
-                    self._latest = left_to_fleets(status.desired_teachers, others(status))
+                    self._latest = max(0, status.desired_teachers - others(status))
         self._registered = registered
 
 

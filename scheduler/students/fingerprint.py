@@ -7,7 +7,7 @@ after an upgrade, is not compared.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -91,11 +91,6 @@ def since_checkpoint(saved: Fingerprint, own: Fingerprint) -> tuple[Difference, 
     return differences(saved, own, LENGTH)
 
 
-def moves_positions(changes: Iterable[Difference]) -> bool:
-    """Whether positions of an epoch stand for other samples after these changes."""
-    return any(change.field in ORDER for change in changes)
-
-
 def data_order(own: Fingerprint, saved: Fingerprint) -> dict[str, Any]:
     """Return the order of the data of a generation: the fields `ORDER`, and "restarts_epoch".
 
@@ -107,7 +102,8 @@ def data_order(own: Fingerprint, saved: Fingerprint) -> dict[str, Any]:
         saved: fingerprint of the checkpoint that it starts from; empty: none, or unknown.
     """
     order = {name: own[name] for name in ORDER if name in own}
-    return {**order, "restarts_epoch": moves_positions(since_checkpoint(saved, own))}
+    restarts = any(change.field in ORDER for change in since_checkpoint(saved, own))
+    return {**order, "restarts_epoch": restarts}
 
 
 def differences_in_words(changes: Sequence[Difference], there: str) -> str:

@@ -266,4 +266,3 @@ class TestLeadership:
         assert watch.since_s == 0.0
         assert leadership.registry_answered(watch, "a", NOW_MS, 7.5, 4.0).since_s == 7.5
         assert leadership.registry_answered(watch, "b", NOW_MS, 3.5, 4.0).since_s == 3.5
-        assert leadership.still_led({"a": 1.0, "b": 5.0}, 6.0, 5.0) == {"b": 5.0}

@@ -17,7 +17,6 @@ from edl.scheduler.autoscale import (
     StudentLoad,
     WaitTotals,
     decide,
-    left_to_fleets,
     load_of,
     may_begin,
     resumed,
@@ -115,9 +114,6 @@ class TestServiceLoad:
         assert may_begin(recovering=False, **there)
         begins = may_begin(recovering=True, **there)
         assert begins == (students > 0 and holding == teachers == 0)
-
-    def test_fleets_add_to_what_others_started(self) -> None:
-        assert [left_to_fleets(5, others) for others in (0, 3, 5, 9)] == [5, 2, 0, 0]
 
 
 class TestTeacherCount:

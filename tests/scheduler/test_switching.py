@@ -14,13 +14,10 @@ from edl.scheduler.label_cache import (
     FIRST_ANSWER_S,
     MOST_CHANCES,
     OFFLINE_AFTER_S,
-    USE_STEP_S,
     CacheView,
     StoredRow,
     cache_step,
-    median_use_s,
     plan_eviction,
-    should_record_use,
 )
 from edl.scheduler.leadership import rank_servers
 from edl.scheduler.reader_core.events import Advice
@@ -139,15 +136,6 @@ class TestEviction:
     def test_second_chances_are_bounded(self) -> None:
         old = [StoredRow(0, 1)] * 10
         assert plan_eviction(old, 0, 10, MOST_CHANCES - 3).chances == MOST_CHANCES
-
-    @given(st.lists(st.integers(0, 20), max_size=30))
-    def test_typical_is_a_median(self, used_s: list[int]) -> None:
-        later = sum(one > median_use_s(used_s) for one in used_s)
-        assert 2 * later <= len(used_s)
-
-    @given(st.integers(0, 10**9), st.integers(0, 10**6))
-    def test_use_is_noted_once_per_step(self, noted_s: int, later_s: int) -> None:
-        assert should_record_use(noted_s, noted_s + later_s) == (later_s >= USE_STEP_S)
 
 
 NAMES = st.text("abcdefgh0123456789:./", min_size=1, max_size=20)
