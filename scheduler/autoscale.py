@@ -368,26 +368,32 @@ class StudentLoad(NamedTuple):
         want: teachers that it asks for.
         t_t_s, t_s_s: seconds per sample of its average teacher and of its step; 0: unknown.
         starves: it starves now.
+        unreachable: number of its teachers that give it no labels.
+        cut_off: it reaches none of its teachers, so more of them may not help.
     """
 
     want: float
     t_t_s: float
     t_s_s: float
     starves: bool
+    unreachable: float = 0.0
+    cut_off: bool = False
 
+    @property
+    def own_want(self) -> float:
+        """The want; of a student that is cut off without replacements of unreachable teachers.
 
-def own_want(want: float, unreachable: float) -> float:
-    """Return what a student that is cut off wants without replacements of unreachable teachers.
-
-    `flow.decide` adds one for each unreachable teacher, at most as many as the student wants
-    itself.
-    """
-    return max(want - unreachable, want / 2)
+        `flow.decide` adds one for each unreachable teacher, at most as many as the student wants
+        itself.
+        """
+        return max(self.want - self.unreachable, self.want / 2) if self.cut_off else self.want
 
 
 @dataclass(frozen=True, slots=True)
 class WaitTotals:
     """Total waiting times of all students, past ones included.
+
+    Times in which a student was cut off do not count: they do not depend on the number of teachers.
 
     Attributes:
         starved_s, blocked_s: as in `ServiceLoad`.
@@ -425,8 +431,8 @@ def load_of(
         students=len(every),
         serving=serving,
         starting=starting,
-        wanted=int(sum(one.want for one in every)),
-        starving=sum(one.starves for one in every),
+        wanted=int(sum(one.own_want for one in every)),
+        starving=sum(one.starves and not one.cut_off for one in every),
         starved_s=waits.starved_s,
         blocked_s=waits.blocked_s,
         t_t_s=worth / demand_per_s if demand_per_s > 0 else 0.0,

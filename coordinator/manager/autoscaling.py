@@ -22,7 +22,6 @@ from ...scheduler.autoscale import (
     decide,
     load_of,
     may_begin,
-    own_want,
     resumed,
 )
 from ..registry import LogEntry, Registry
@@ -188,14 +187,13 @@ def _is_cut_off(facts: Mapping[str, str]) -> bool:
 
 
 def _load(facts: Mapping[str, str]) -> StudentLoad:
-    cut_off, want = _is_cut_off(facts), number_of(facts.get("want"))
-    if cut_off:
-        want = own_want(want, number_of(facts.get("unreachable")))
     return StudentLoad(
-        want,
-        number_of(facts.get("t_t_seconds")),
-        number_of(facts.get("t_s_seconds")),
-        facts.get("state") == "starved" and not cut_off,
+        want=number_of(facts.get("want")),
+        t_t_s=number_of(facts.get("t_t_seconds")),
+        t_s_s=number_of(facts.get("t_s_seconds")),
+        starves=facts.get("state") == "starved",
+        unreachable=number_of(facts.get("unreachable")),
+        cut_off=_is_cut_off(facts),
     )
 
 
