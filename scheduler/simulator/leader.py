@@ -6,6 +6,7 @@ in the live registry, a measured time that changed by less than a tenth is no ne
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 from .. import assignment as rule
@@ -64,9 +65,18 @@ class SimulatedLeader:
         name, group, core = student.name, student.group, student.reader.core
         memory, t_t_s, t_s_s = core.memory, core.stats.t_t_s or 0.0, core.stats.t_s_s or 0.0
         waits = WaitTotals(memory.starved_s, memory.blocked_s)
+        load = StudentLoad(
+            core.decision.want,
+            t_t_s,
+            t_s_s,
+            core.starves,
+            len(core.unavailable),
+            core.is_cut_off,
+        )
         if (before := self._heard.get(name)) is not None:
-            self._waits = self._waits.grown(before[1], waits)
-        self._heard[name] = StudentLoad(core.decision.want, t_t_s, t_s_s, core.starves), waits
+            if not (before[0].cut_off or load.cut_off):
+                self._waits = self._waits.grown(before[1], waits)
+        self._heard[name] = load, waits
         event = rule.StudentReported(
             name,
             core.decision.want,
@@ -78,6 +88,7 @@ class SimulatedLeader:
             urgent=core.starves,
             unreachable=len(core.unavailable),
             unavailable=tuple(sorted(core.unavailable)),
+            cut_off=core.is_cut_off,
             content_id=CONTENT,
         )
         told = self._told.get(name)
@@ -115,12 +126,6 @@ class SimulatedLeader:
 
 
 def _is_news(told: rule.StudentReported, new: rule.StudentReported) -> bool:
-    if (told.want, told.needed, told.urgent, told.unavailable) != (
-        new.want,
-        new.needed,
-        new.urgent,
-        new.unavailable,
-    ):
+    if is_time_news(told.t_t_s, new.t_t_s) or is_time_news(told.t_s_s, new.t_s_s):
         return True
-    pairs = ((told.t_t_s, new.t_t_s), (told.t_s_s, new.t_s_s))
-    return any(is_time_news(before, after) for before, after in pairs)
+    return replace(told, t_t_s=new.t_t_s, t_s_s=new.t_s_s) != new

@@ -187,6 +187,19 @@ class TestAutoscale:
         ordered_s = min(at for at, _ in kinds(result, "serve") if at > 30) - 1.0
         assert earliest_s - 1e-6 <= ordered_s <= latest_s + 1e-6
 
+    def test_a_student_that_is_cut_off_scales_nothing(self) -> None:
+        """As in a live mesh: it wants replacements, and more teachers may be unreachable too."""
+        result = run(
+            students(),
+            teachers(3, start_s=5.0),
+            batches=None,
+            duration_s=40.0,
+            autoscale=AutoscaleConfig(max=12, freeze_s=1.0, up_after_s=1.0),
+            faults=(ScenarioFault(20.0, "t", "crash", 3),),
+        )
+        served_s = min(at for at, _ in kinds(result, "serve") if at > 20)
+        assert {point.desired for point in result.points if 10 <= point.at_s < served_s} == {3}
+
     def test_starting_teachers_are_cancelled_first(self) -> None:
         student, teacher = students(leave_s=20.0), teachers(1, start_s=1000.0)
         result = run(student, teacher, batches=None, duration_s=100.0, autoscale=self.CONFIG)
