@@ -391,19 +391,24 @@ class StudentLoad(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WaitTotals:
-    """Total waiting times of all students, past ones included.
-
-    Times in which a student was cut off do not count: they do not depend on the number of teachers.
+    """Total waiting times of one student, or of all, past ones included.
 
     Attributes:
         starved_s, blocked_s: as in `ServiceLoad`.
+        cut_off: of one student: as in `StudentLoad`.
     """
 
     starved_s: float = 0.0
     blocked_s: float = 0.0
+    cut_off: bool = False
 
     def grown(self, before: WaitTotals, now: WaitTotals) -> WaitTotals:
-        """Add the growth of one student's totals between two of its reports."""
+        """Add the growth of one student's totals between two of its reports.
+
+        The waits of a student that is cut off do not depend on the number of teachers.
+        """
+        if before.cut_off or now.cut_off:
+            return self
         return WaitTotals(
             self.starved_s + max(now.starved_s - before.starved_s, 0.0),
             self.blocked_s + max(now.blocked_s - before.blocked_s, 0.0),

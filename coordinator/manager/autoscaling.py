@@ -45,7 +45,6 @@ _OLD_S: Final = 60.0
 class _Sums(NamedTuple):
     incarnation: int
     waits: WaitTotals
-    cut_off: bool
 
 
 class Autoscaler:
@@ -156,8 +155,7 @@ class Autoscaler:
         for member in self._registry.read("students", self._service, names):
             sums, before = _sums(member), self._known.get(member.member)
             self._known[member.member] = sums
-            same_life = before is not None and before.incarnation == sums.incarnation
-            if before is not None and same_life and not (before.cut_off or sums.cut_off):
+            if before is not None and before.incarnation == sums.incarnation:
                 self._waits = self._waits.grown(before.waits, sums.waits)
 
 
@@ -174,11 +172,8 @@ def _may_begin(state: ServiceState) -> bool:
 def _sums(member: Member) -> _Sums:
     facts = member.facts
     starved_s, blocked_s = facts.get("starved_seconds"), facts.get("blocked_seconds")
-    return _Sums(
-        member.incarnation,
-        WaitTotals(number_of(starved_s), number_of(blocked_s)),
-        _is_cut_off(facts),
-    )
+    waits = WaitTotals(number_of(starved_s), number_of(blocked_s), _is_cut_off(facts))
+    return _Sums(member.incarnation, waits)
 
 
 def _is_cut_off(facts: Mapping[str, str]) -> bool:

@@ -64,7 +64,7 @@ class SimulatedLeader:
         """Record a student's report; it becomes an event if it has news."""
         name, group, core = student.name, student.group, student.reader.core
         memory, t_t_s, t_s_s = core.memory, core.stats.t_t_s or 0.0, core.stats.t_s_s or 0.0
-        waits = WaitTotals(memory.starved_s, memory.blocked_s)
+        waits = WaitTotals(memory.starved_s, memory.blocked_s, core.is_cut_off)
         load = StudentLoad(
             core.decision.want,
             t_t_s,
@@ -74,8 +74,7 @@ class SimulatedLeader:
             core.is_cut_off,
         )
         if (before := self._heard.get(name)) is not None:
-            if not (before[0].cut_off or load.cut_off):
-                self._waits = self._waits.grown(before[1], waits)
+            self._waits = self._waits.grown(before[1], waits)
         self._heard[name] = load, waits
         event = rule.StudentReported(
             name,
