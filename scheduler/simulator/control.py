@@ -44,7 +44,7 @@ class SimulatedControl:
     def __init__(self, run: SimulationRun) -> None:
         self.scenario, self.clock, self.trace = run.scenario, run.clock, run.trace
         self._there: list[SimulatedStudent] = []  # in the order of arrival
-        self.fleet = TeacherFleet(run, self._broke, self._hear)
+        self.fleet = TeacherFleet(run, self._on_disconnect, self._on_teacher_event)
         ranks = {group.name: JobRanks() for group in run.scenario.students if group.together}
         self.students = [
             SimulatedStudent(
@@ -86,7 +86,7 @@ class SimulatedControl:
             for change in group.changes:
                 clock.at(change.at_s, partial(self._group_speed_changed, group))
         for fault in scenario.faults:
-            clock.at(fault.at_s, partial(self._strike, fault))
+            clock.at(fault.at_s, partial(self._inject, fault))
         clock.after(scenario.report_s, self._sweep)
         clock.at(0.0, self._sample)
 
@@ -113,7 +113,7 @@ class SimulatedControl:
     def _join(self, student: SimulatedStudent) -> None:
         if student.ended_s is not None:
             return
-        self.trace.tell("join", student.name)
+        self.trace.record("join", student.name)
         self._there.append(student)
         student.begin()
         self._report(student)
@@ -132,7 +132,7 @@ class SimulatedControl:
         student.ended_s = self.clock.now
         self._there.remove(student)
         self._to_leave -= 1
-        self.trace.tell(kind, student.name, text)
+        self.trace.record(kind, student.name, text)
         if student.group.needs_labels:
             self.clock.after(told_in_s, partial(self._forget, student))
 
@@ -144,25 +144,23 @@ class SimulatedControl:
         if not (student.group.needs_labels and student.is_there):
             return
         service = student.group.service
-        leader = self._leaders[service]
-        leader.hear_of(student)
-        if leader.has_news:
+        if self._leaders[service].add_report(student):
             self._wake(service, self.clock.now + self.scenario.look_s)
 
     def _group_speed_changed(self, group: StudentGroup) -> None:
-        self.trace.tell("pace", group.name, f"{group.t_s_at(self.clock.now):g} s per sample")
+        self.trace.record("pace", group.name, f"{group.t_s_at(self.clock.now):g} s per sample")
 
     # -- what goes wrong
 
-    def _broke(self, teacher: str) -> None:
+    def _on_disconnect(self, teacher: str) -> None:
         """Let connected students notice at once that the process of a teacher ended."""
         for student in self._there:
-            student.reader.connection_broke(teacher)
+            student.reader.disconnected(teacher)
 
-    def _strike(self, fault: ScenarioFault) -> None:
+    def _inject(self, fault: ScenarioFault) -> None:
         members = [s for s in self.students if s.group.name == fault.group]
         if not members:
-            for teacher in self.fleet.strike(fault.group, fault.kind, fault.count, self._rng):
+            for teacher in self.fleet.pick(fault.group, fault.kind, fault.count, self._rng):
                 if fault.kind == "slow":
                     self._slow(fault, partial(self.fleet.slow, teacher))
                 else:
@@ -186,12 +184,12 @@ class SimulatedControl:
 
     def _slow_student(self, student: SimulatedStudent, factor: float) -> None:
         student.slowed *= factor
-        self.trace.tell("slow", student.name, f"{student.slowed:g} times its usual time")
+        self.trace.record("slow", student.name, f"{student.slowed:g} times its usual time")
 
     # -- the coordinator
 
-    def _hear(self, service: str, event: rule.AssignmentEvent) -> None:
-        self._leaders[service].hear(event)
+    def _on_teacher_event(self, service: str, event: rule.AssignmentEvent) -> None:
+        self._leaders[service].add_event(event)
         self._wake(service, self.clock.now + self.scenario.look_s)
 
     def _wake(self, service: str, moment: float) -> None:
@@ -209,7 +207,7 @@ class SimulatedControl:
         changes = leader.look(now)
         draining = [t for t in self.fleet.draining.values() if t.group.service == service]
         self.clock.after(self.scenario.link.latency_s, partial(self._push, changes, draining))
-        if (due := leader.due_at) < inf:
+        if (due := rule.next_due(leader.state)) is not None:
             self._wake(service, max(due, now + self.scenario.look_s))
 
     def _push(
@@ -220,11 +218,11 @@ class SimulatedControl:
             student = self._by_name[change.student_id]
             if student.is_there:
                 text = f"{len(change.teachers)} teachers: {change.reason}"
-                self.trace.tell("assign", student.name, text)
+                self.trace.record("assign", student.name, text)
                 student.reader.assign(change.teachers, change.lost)
         for teacher in draining:
             teacher.drain_heard = True
-            self.fleet.rested(teacher)
+            self.fleet.end_if_idle(teacher)
 
     def _sweep(self) -> None:
         """Let all students report, and let autoscaling decide, every `report_s`."""
@@ -238,7 +236,7 @@ class SimulatedControl:
             if desired is not None:
                 if before is None or desired.count != before.count:
                     text = f"{desired.count} teachers: {desired.reason}"
-                    self.trace.tell("desired", service, text)
+                    self.trace.record("desired", service, text)
                 self._follow(service, desired.count)
         self._look_whether_stuck()
 
@@ -255,7 +253,7 @@ class SimulatedControl:
         for _ in range(found.start):
             self.fleet.order(groups[0], groups[0].start_s)
         for name in found.drain:
-            self.trace.tell("drain", name, "not desired any more")
+            self.trace.record("drain", name, "not desired any more")
             self.fleet.drain(self.fleet.teachers[name])
 
     def _look_whether_stuck(self) -> None:

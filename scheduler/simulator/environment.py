@@ -120,7 +120,7 @@ class EventTrace:
         self._keep = keep_batches
         self._hash = blake2b(digest_size=8)
 
-    def tell(self, kind: str, subject: str, text: str = "") -> None:
+    def record(self, kind: str, subject: str, text: str = "") -> None:
         """Record an event of the mesh."""
         now = self._clock.now
         self.happenings.append(SimulatedEvent(now, kind, subject, text))
@@ -130,7 +130,7 @@ class EventTrace:
         """Add facts to the hash without recording an event."""
         self._hash.update(f"{self._clock.now!r} {facts!r}\n".encode())
 
-    def answered(self, one: LabelledRequest) -> None:
+    def record_request(self, one: LabelledRequest) -> None:
         self._hash.update(
             f"{one.answered_s!r} L {one.teacher} {one.student} {one.batch} {one.rows}"
             f" {one.began_s!r} {one.used}\n".encode()
@@ -138,7 +138,7 @@ class EventTrace:
         if self._keep:
             self.labelled.append(one)
 
-    def stepped_on(self, one: Stepped) -> None:
+    def record_step(self, one: Stepped) -> None:
         self._hash.update(f"{one.ended_s!r} S {one.student} {one.batch} {one.began_s!r}\n".encode())
         if self._keep:
             self.stepped.append(one)

@@ -7,7 +7,6 @@ in the live registry, a measured time that changed by less than a tenth is no ne
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 
 from .. import assignment as rule
 from ..autoscale import (
@@ -41,42 +40,19 @@ class SimulatedLeader:
         self._autoscale = autoscale
         self._memory = AutoscaleMemory()
         self._events: list[rule.AssignmentEvent] = []
-        self._told: dict[str, rule.StudentReported] = {}
-        self._heard: dict[str, tuple[StudentLoad, WaitTotals]] = {}
+        self._reports: dict[str, rule.StudentReported] = {}  # that became events
+        self._loads: dict[str, tuple[StudentLoad, WaitTotals]] = {}
         self._waits = WaitTotals()
 
-    @property
-    def has_news(self) -> bool:
-        """Whether events wait for the next look."""
-        return bool(self._events)
-
-    @property
-    def due_at(self) -> float:
-        """When time alone changes something; infinity: never."""
-        due = rule.next_due(self.state)
-        return inf if due is None else due
-
-    def hear(self, event: rule.AssignmentEvent) -> None:
+    def add_event(self, event: rule.AssignmentEvent) -> None:
         """Record an event of a teacher."""
         self._events.append(event)
 
-    def hear_of(self, student: SimulatedStudent) -> None:
-        """Record a student's report; it becomes an event if it has news."""
+    def add_report(self, student: SimulatedStudent) -> bool:
+        """Record a student's report; return whether it has news, which are an event."""
         name, group, core = student.name, student.group, student.reader.core
         memory, t_t_s, t_s_s = core.memory, core.stats.t_t_s or 0.0, core.stats.t_s_s or 0.0
-        waits = WaitTotals(memory.starved_s, memory.blocked_s, core.is_cut_off)
-        load = StudentLoad(
-            core.decision.want,
-            t_t_s,
-            t_s_s,
-            core.starves,
-            len(core.unavailable),
-            core.is_cut_off,
-        )
-        if (before := self._heard.get(name)) is not None:
-            self._waits = self._waits.grown(before[1], waits)
-        self._heard[name] = load, waits
-        event = rule.StudentReported(
+        report = rule.StudentReported(
             name,
             core.decision.want,
             min=group.teachers_min,
@@ -90,15 +66,24 @@ class SimulatedLeader:
             cut_off=core.is_cut_off,
             content_id=CONTENT,
         )
-        told = self._told.get(name)
-        if told is None or _is_news(told, event):
-            self._told[name] = event
-            self._events.append(event)
+        load = StudentLoad(
+            report.want, t_t_s, t_s_s, core.starves, report.unreachable, core.is_cut_off
+        )
+        waits = WaitTotals(memory.starved_s, memory.blocked_s, core.is_cut_off)
+        if (before := self._loads.get(name)) is not None:
+            self._waits = self._waits.grown(before[1], waits)
+        self._loads[name] = load, waits
+        known = self._reports.get(name)
+        has_news = known is None or _is_news(known, report)
+        if has_news:
+            self._reports[name] = report
+            self._events.append(report)
+        return has_news
 
     def forget(self, student: SimulatedStudent) -> None:
         """Forget a student that has left, or that has lost its lease."""
-        self._heard.pop(student.name, None)
-        if self._told.pop(student.name, None) is not None:
+        self._loads.pop(student.name, None)
+        if self._reports.pop(student.name, None) is not None:
             self._events.append(rule.StudentGone(student.name))
 
     def look(self, now: float) -> tuple[rule.AssignmentChange, ...]:
@@ -118,13 +103,13 @@ class SimulatedLeader:
         """
         if self._autoscale is None:
             return None
-        loads = [load for load, _ in self._heard.values()]
+        loads = [load for load, _ in self._loads.values()]
         view = load_of(loads, self._waits, serving=serving, starting=starting)
         self.desired, self._memory = decide(view, self._memory, now, self._autoscale)
         return self.desired
 
 
-def _is_news(told: rule.StudentReported, new: rule.StudentReported) -> bool:
-    if is_time_news(told.t_t_s, new.t_t_s) or is_time_news(told.t_s_s, new.t_s_s):
+def _is_news(known: rule.StudentReported, new: rule.StudentReported) -> bool:
+    if is_time_news(known.t_t_s, new.t_t_s) or is_time_news(known.t_s_s, new.t_s_s):
         return True
-    return replace(told, t_t_s=new.t_t_s, t_s_s=new.t_s_s) != new
+    return replace(known, t_t_s=new.t_t_s, t_s_s=new.t_s_s) != new

@@ -48,7 +48,7 @@ class SimulatedReader:
         limit: number of batches of its source; None: no end.
         teachers: all teachers ever, by name.
         deliver: takes the number of a released batch.
-        news: called when the coordinator should get a report at once.
+        on_news: called when the coordinator should get a report at once.
 
     Attributes:
         core: the reader core.
@@ -63,7 +63,7 @@ class SimulatedReader:
         limit: int | None,
         teachers: Mapping[str, SimulatedTeacher],
         deliver: Callable[[int], None],
-        news: Callable[[], None],
+        on_news: Callable[[], None],
     ) -> None:
         scenario, upper = run.scenario, max(round(group.upper * group.batch_bytes), 1)
         self.core = ReaderCore(
@@ -88,7 +88,7 @@ class SimulatedReader:
         self._delivery = Delivery({name: self.core.ledger})
         self._teachers = teachers
         self._deliver = deliver
-        self._news = news
+        self._on_news = on_news
         self._tick_s = min(max(TICK_S, TICK_STEPS * group.t_s_s * group.batch), LONGEST_TICK_S)
         self._links: dict[int, str] = {}  # connections that are open
         self._pulled = self._allowed = 0
@@ -112,13 +112,13 @@ class SimulatedReader:
     def wait(self) -> None:
         """Record that the training loop waits for a batch."""
         self._delivery.wait()
-        self._tell(ev.LoopWaiting())
+        self._handle(ev.LoopWaiting())
         self.decide()
 
     def taken(self, batch: int, step_s: float | None) -> None:
         """Record that the training loop took a batch; `step_s`: its step on the previous one."""
         self._delivery.taken(batch, step_s)
-        self._tell(ev.BatchTaken(batch, self._group.batch, step_s))
+        self._handle(ev.BatchTaken(batch, self._group.batch, step_s))
         self.decide()
 
     def decide(self) -> None:
@@ -128,11 +128,11 @@ class SimulatedReader:
         self._look()
         while self._pull():
             self._look()
-        self._deliver_all(self._delivery.look(self._clock.now))
+        self._carry_out(self._delivery.look(self._clock.now))
 
     def _look(self) -> None:
         self._looked_at = self._clock.now
-        self._tell(_LOOK)
+        self._handle(_LOOK)
         self._allowed = max(self._allowed, self._pulled + self.core.decision.pull)
 
     def _tick(self) -> None:
@@ -175,11 +175,11 @@ class SimulatedReader:
         number, self._pulled = self._pulled, self._pulled + 1
         nbytes = max(round(group.batch * group.input_bytes), 1)
         missing = None if group.needs_labels else ()
-        self._tell(ev.Pulled(group.source_s, group.batch, group.batch))
+        self._handle(ev.Pulled(group.source_s, group.batch, group.batch))
         self._delivery.queue(number)
-        self._tell(ev.Queued(number, nbytes, group.batch, missing))
+        self._handle(ev.Queued(number, nbytes, group.batch, missing))
         if self._ended:
-            self._tell(ev.SourceEnded())
+            self._handle(ev.SourceEnded())
 
     # -- the teachers
 
@@ -189,10 +189,10 @@ class SimulatedReader:
         Teachers missing from it and not in `lost` are revoked: they finish their requests. Teachers
         in `lost` are dead as far as the coordinator knows: their requests go to others.
         """
-        self._tell(ev.Assigned(tuple(map(_peer, teachers)), frozenset(lost)))
+        self._handle(ev.Assigned(tuple(map(_peer, teachers)), frozenset(lost)))
         self.decide()
 
-    def connection_broke(self, name: str) -> None:
+    def disconnected(self, name: str) -> None:
         """Fail the requests in flight at a teacher that is gone."""
         requests = self.ledger.in_flight_at(name)
         number = next((one for one, teacher in self._links.items() if teacher == name), None)
@@ -202,7 +202,7 @@ class SimulatedReader:
     def _answered(self, job: DeviceJob) -> None:
         """Handle the labels of a request."""
         if self._closed:
-            self._show(job, used=False)
+            self._trace_request(job, used=False)
             return
         answer = ev.AnswerCame(
             job.send.teacher,
@@ -213,24 +213,24 @@ class SimulatedReader:
             job.device_s,
             job.rows,
         )
-        out = self._tell(answer)
+        out = self._handle(answer)
         used = any(isinstance(instruction, do.Accept) for instruction in out)
         if used:
             self._teachers[job.send.teacher].batches += job.rows / self._group.batch
-        self._show(job, used=used)
+        self._trace_request(job, used=used)
         self.decide()
 
-    def _tell(self, event: ev.Event) -> list[do.Instruction]:
+    def _handle(self, event: ev.Event) -> list[do.Instruction]:
         """Pass an event to the core, and carry out its instructions."""
         out = self.core.handle(event, self._clock.now)
         for instruction in out:
             match instruction:
                 case do.SendRequest():
-                    self._ask(instruction)
+                    self._send(instruction)
                 case do.BatchLabelled() | do.GoesUnlabelled() | do.LabelsRevoked() | do.Poison():
-                    self._deliver_all(self._delivery.handle(self._name, instruction))
+                    self._carry_out(self._delivery.handle(self._name, instruction))
                 case do.ReportNow():
-                    self._news()
+                    self._on_news()
                 case do.OpenConnection(number, peer):
                     self._links[number] = peer.teacher_id
                 case do.CloseConnection(number):
@@ -246,30 +246,30 @@ class SimulatedReader:
         self.most_volume = max(self.most_volume, self.ledger.volume_bytes)
         return out
 
-    def _deliver_all(self, instructions: list[do.StreamInstruction]) -> None:
+    def _carry_out(self, instructions: list[do.StreamInstruction]) -> None:
         for one in instructions:
             match one:
                 case do.ForwardEvent(_, event):
-                    self._tell(event)
+                    self._handle(event)
                 case do.Release(batches):
                     for batch in batches:
                         self._deliver(batch)
 
-    def _ask(self, ask: do.SendRequest) -> None:
-        now, send = self._clock.now, ask.send
+    def _send(self, instruction: do.SendRequest) -> None:
+        now, send, link = self._clock.now, instruction.send, instruction.link
         teacher = self._teachers[send.teacher]
         if teacher.state == "gone":
-            fail = partial(self._fail, ask.link, send.teacher, send.request)
+            fail = partial(self._fail, link, send.teacher, send.request)
             self._clock.after(self._run.scenario.connect_s, fail)
             return
         rows = sum([span.rows for span in send.spans])
         label_bytes, nbytes = self._group.label_bytes, rows * self._group.input_bytes
-        job = DeviceJob(self._answered, self._port, label_bytes, ask.link, send, rows, now)
+        job = DeviceJob(self._answered, self._port, label_bytes, link, send, rows, now)
         teacher.send(job, nbytes)
 
     def _fail(self, number: int, name: str, request: int) -> None:
         if not self._closed:
-            self._tell(ev.RequestFailed(name, number, request, "lost", "the connection broke"))
+            self._handle(ev.RequestFailed(name, number, request, "lost", "the connection broke"))
             self.decide()
 
     def _probed(self, number: int, name: str) -> None:
@@ -277,26 +277,26 @@ class SimulatedReader:
             return
         state = self._teachers[name].state
         if state == "serving":
-            self._tell(ev.Probed(name, number))
+            self._handle(ev.Probed(name, number))
         else:
-            self._tell(ev.ProbeFailed(name, number, "lost", state))
+            self._handle(ev.ProbeFailed(name, number, "lost", state))
         self.decide()
 
     def _paths_tried(self, tried: do.TryPaths) -> None:
         if self._closed:
             return
         refusals = {peer: self._refusal(peer.teacher_id) for peer in tried.peers}
-        if self._tell(ev.PathsTried(tried.began_at, refusals)):
+        if self._handle(ev.PathsTried(tried.began_at, refusals)):
             self.decide()
 
     def _refusal(self, name: str) -> str:
         return "refused" if self._teachers[name].state == "gone" else ""
 
-    def _show(self, job: DeviceJob, *, used: bool) -> None:
+    def _trace_request(self, job: DeviceJob, *, used: bool) -> None:
         send, now = job.send, self._clock.now
         times = (job.sent_s, job.began_s, job.ends_s, now)
         batch = send.spans[0].batch
-        self._run.trace.answered(
+        self._run.trace.record_request(
             LabelledRequest(send.teacher, self._name, batch, job.rows, *times, used)
         )
 
@@ -341,7 +341,7 @@ class SimulatedStudent:
         number: its number in the group.
         teachers: all teachers ever, by name.
         ranks: the ranks that it steps with; None: it is alone.
-        news: called when the coordinator should get a report at once.
+        on_news: called when the coordinator should get a report at once.
         done: called after the last step.
 
     Attributes:
@@ -362,7 +362,7 @@ class SimulatedStudent:
         number: int,
         teachers: Mapping[str, SimulatedTeacher],
         ranks: JobRanks | None,
-        news: Callable[[SimulatedStudent], None],
+        on_news: Callable[[SimulatedStudent], None],
         done: Callable[[SimulatedStudent], None],
     ) -> None:
         self.name = f"{group.name}/{number}"
@@ -375,7 +375,7 @@ class SimulatedStudent:
         self.batches = self.measured = 0
         self.last_s = self._training_s = 0.0
         self.reader = SimulatedReader(
-            run, self.name, group, self.limit, teachers, self._deliver, partial(news, self)
+            run, self.name, group, self.limit, teachers, self._deliver, partial(on_news, self)
         )
         self._run, self._clock = run, run.clock
         self._jitter = run.jitter(self.name, "step", group.jitter)
@@ -455,7 +455,7 @@ class SimulatedStudent:
         self.last_s = now
         if now >= self._run.scenario.warm_up_s:
             self.measured += 1
-        self._run.trace.stepped_on(Stepped(self.name, batch, began_s, now))
+        self._run.trace.record_step(Stepped(self.name, batch, began_s, now))
         if self.batches == self.limit:
             self.leave()
             self._done(self)

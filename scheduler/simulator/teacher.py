@@ -63,7 +63,7 @@ class SimulatedTeacher:
         run: the run.
         group: its group.
         number: its number in the group, in the order of starting.
-        rested: called when it is idle and all answers have arrived.
+        on_idle: called when it is idle and all answers have arrived.
 
     Attributes:
         name: its id.
@@ -84,7 +84,7 @@ class SimulatedTeacher:
         run: SimulationRun,
         group: TeacherGroup,
         number: int,
-        rested: Callable[[SimulatedTeacher], None],
+        on_idle: Callable[[SimulatedTeacher], None],
     ) -> None:
         self.name = f"{group.name}/{number}"
         self.group = group
@@ -97,7 +97,7 @@ class SimulatedTeacher:
         self._clock = run.clock
         self._port = NetworkPort(run, self.name, group.link)
         self._jitter = run.jitter(self.name, "work", group.jitter)
-        self._rested = rested
+        self._on_idle = on_idle
         self._waiting: deque[DeviceJob] = deque()
         self._running: list[DeviceJob] = []
         self._on_the_way = 0  # requests and answers in transit
@@ -177,12 +177,12 @@ class SimulatedTeacher:
         self._on_the_way -= 1
         job.answered(job)
         if self.state == "draining" and self.is_idle:
-            self._rested(self)
+            self._on_idle(self)
 
     def apply_state(self) -> None:
         """Apply a change of the state or the speed.
 
-        "serving": it works (again). "draining": it works; `rested` is called once it is idle,
+        "serving": it works (again). "draining": it works; `on_idle` is called once it is idle,
         perhaps now. "hung": its device stops and keeps its work. "gone": its work is lost.
         """
         if self.works:
@@ -192,7 +192,7 @@ class SimulatedTeacher:
                 self._plan(job)
             self._begin()
             if self.state == "draining" and self.is_idle:
-                self._rested(self)
+                self._on_idle(self)
             return
         self._stand_still()
         if self.state == "gone":
@@ -220,8 +220,8 @@ class TeacherFleet:
 
     Args:
         run: the run.
-        connection_broke: called with the name of a teacher when its connections break.
-        hear: takes a service, and an event of its assignment.
+        on_disconnect: called with the name of a teacher when its connections break.
+        on_event: takes a service, and an event of its assignment.
 
     Attributes:
         teachers: all teachers ever, by name.
@@ -232,8 +232,8 @@ class TeacherFleet:
     def __init__(
         self,
         run: SimulationRun,
-        connection_broke: Callable[[str], None],
-        hear: Callable[[str, rule.AssignmentEvent], None],
+        on_disconnect: Callable[[str], None],
+        on_event: Callable[[str, rule.AssignmentEvent], None],
     ) -> None:
         self.teachers: dict[str, SimulatedTeacher] = {}
         self.started: Counter[str] = Counter()
@@ -241,8 +241,8 @@ class TeacherFleet:
         self.draining: dict[str, SimulatedTeacher] = {}
         self._run, self._scenario = run, run.scenario
         self._clock, self._trace = run.clock, run.trace
-        self._connection_broke = connection_broke
-        self._hear = hear
+        self._on_disconnect = on_disconnect
+        self._on_event = on_event
         groups = run.scenario.teachers
         self._rngs = {group.name: run.rng("lives", group.name) for group in groups}
         self._numbers: Counter[str] = Counter()
@@ -293,7 +293,7 @@ class TeacherFleet:
         """Start another teacher, which serves after `in_s`."""
         number = self._numbers[group.name]
         self._numbers[group.name] += 1
-        teacher = SimulatedTeacher(self._run, group, number, self.rested)
+        teacher = SimulatedTeacher(self._run, group, number, self.end_if_idle)
         self.teachers[teacher.name] = teacher
         if in_s <= 0:
             self._serve(teacher)
@@ -307,7 +307,7 @@ class TeacherFleet:
         self._becomes(teacher, "serving")
         teacher.served_from = now
         self.started[group.name] += 1
-        self._trace.tell("serve", teacher.name)
+        self._trace.record("serve", teacher.name)
         teacher.apply_state()
         self._register(teacher)
         if group.leave_per_minute:
@@ -321,19 +321,19 @@ class TeacherFleet:
         # The phase of its heartbeats is random, because processes start at any time.
         phase_s = self._rngs[teacher.group.name].random() * self._beat_s
         teacher.beats_from = self._clock.now - phase_s
-        self._tell_speed(teacher)
+        self._report_speed(teacher)
 
-    def _tell_speed(self, teacher: SimulatedTeacher) -> None:
+    def _report_speed(self, teacher: SimulatedTeacher) -> None:
         group = teacher.group
         batch = self._usual_batch.get(group.service, 1)
         speed = group.lanes * batch / teacher.device_s(batch)
         up = rule.TeacherUp(teacher.name, 0, speed, CONTENT)
-        self._hear(group.service, up)
+        self._on_event(group.service, up)
 
     # -- changes of speed
 
     def _group_speed_changed(self, group: TeacherGroup) -> None:
-        self._trace.tell("pace", group.name, f"{group.t_t_at(self._clock.now):g} s per sample")
+        self._trace.record("pace", group.name, f"{group.t_t_at(self._clock.now):g} s per sample")
         for teacher in list(self.teachers.values()):
             if teacher.group is group and teacher.works:
                 self._speed_changed(teacher)
@@ -341,17 +341,17 @@ class TeacherFleet:
     def slow(self, teacher: SimulatedTeacher, factor: float) -> None:
         """Multiply the time of a teacher's work from now on."""
         teacher.slowed *= factor
-        self._trace.tell("slow", teacher.name, f"{teacher.slowed:g} times its usual time")
+        self._trace.record("slow", teacher.name, f"{teacher.slowed:g} times its usual time")
         self._speed_changed(teacher)
 
     def _speed_changed(self, teacher: SimulatedTeacher) -> None:
         teacher.apply_state()
 
-        def told() -> None:
+        def report() -> None:
             if teacher.leased and teacher.state == "serving":
-                self._tell_speed(teacher)
+                self._report_speed(teacher)
 
-        self._clock.at(self._next_beat(teacher), told)
+        self._clock.at(self._next_beat(teacher), report)
 
     # -- ends
 
@@ -363,7 +363,7 @@ class TeacherFleet:
         self, teacher: SimulatedTeacher, how: TeacherEnding, for_s: float | None = None
     ) -> None:
         """Let a teacher crash, hang (for `for_s`; None: for good) or drain; order a replacement."""
-        self._trace.tell(how, teacher.name)
+        self._trace.record(how, teacher.name)
         match how:
             case "crash":
                 self._stop(teacher)
@@ -394,7 +394,7 @@ class TeacherFleet:
         self._becomes(teacher, "serving")
         if teacher.served_from is None:
             teacher.served_from = self._clock.now
-        self._trace.tell("wake", teacher.name)
+        self._trace.record("wake", teacher.name)
         teacher.apply_state()
         if teacher.leased:
             teacher.life += 1  # its heartbeats resume before the lease expired
@@ -416,11 +416,11 @@ class TeacherFleet:
         if teacher.state == "hung":
             self._part(teacher)
         self.lost[teacher.group.name] += 1
-        self._trace.tell("lost", teacher.name, "its lease ran out")
-        self._hear(teacher.group.service, rule.TeacherDown(teacher.name, lost=True))
+        self._trace.record("lost", teacher.name, "its lease ran out")
+        self._on_event(teacher.group.service, rule.TeacherDown(teacher.name, lost=True))
 
     def drain(self, teacher: SimulatedTeacher) -> None:
-        """Drain a teacher; `rested` ends it. A hung one is stopped, a starting one is cancelled."""
+        """Drain a serving teacher; stop a hung one, and cancel a starting one."""
         if teacher.state == "starting":
             self._becomes(teacher, "gone")
             return
@@ -430,26 +430,26 @@ class TeacherFleet:
         if teacher.state != "serving":
             return
         self._becomes(teacher, "draining")
-        self._hear(teacher.group.service, rule.TeacherDraining(teacher.name))
+        self._on_event(teacher.group.service, rule.TeacherDraining(teacher.name))
         teacher.apply_state()
 
     def _gone(self, teacher: SimulatedTeacher) -> None:
         """Handle the end of a teacher's process; connected students notice at once."""
         self._part(teacher)
         teacher.apply_state()
-        self._connection_broke(teacher.name)
+        self._on_disconnect(teacher.name)
 
-    def rested(self, teacher: SimulatedTeacher) -> None:
+    def end_if_idle(self, teacher: SimulatedTeacher) -> None:
         """End a draining teacher once it is idle and no student sends to it."""
         if teacher.state != "draining" or not (teacher.drain_heard and teacher.is_idle):
             return
         self._becomes(teacher, "gone")
         teacher.leased = False
-        self._trace.tell("leave", teacher.name, "drained")
+        self._trace.record("leave", teacher.name, "drained")
         self._gone(teacher)
-        self._hear(teacher.group.service, rule.TeacherDown(teacher.name, lost=False))
+        self._on_event(teacher.group.service, rule.TeacherDown(teacher.name, lost=False))
 
-    def strike(
+    def pick(
         self, group: str, kind: FaultKind, count: int, rng: Generator
     ) -> list[SimulatedTeacher]:
         """Return random members of a group for a fault."""
