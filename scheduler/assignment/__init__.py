@@ -11,7 +11,6 @@ Assignments are advice for balance, never a lock. Any manager computes the same 
 events.
 """
 
-from .reducer import content_of as content_of
 from .reducer import next_due as next_due
 from .reducer import plan_is_complete as plan_is_complete
 from .reducer import prevailing_content as prevailing_content

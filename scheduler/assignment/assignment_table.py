@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from .state import EPS, StudentEntry, TeacherEntry
 
+#: Classes of claims, the strongest first. A student with too small a part of one teacher comes
+#: before any student's second teacher.
 NOTHING, A_PART, BELOW_MIN, BELOW_NEED, SERVED = range(5)
-"""Classes of claims, the strongest first. A student with too small a part of one teacher comes
-before any student's second teacher."""
 
 #: A power, and a host; "" is any host.
 _Key = tuple[float, str]

@@ -202,12 +202,6 @@ def next_due(state: AssignmentState) -> float | None:
     return min((due for due in dues if due is not None), default=None)
 
 
-def content_of(state: AssignmentState, student_id: str) -> str:
-    """Return the content of a student's labels; "" if it is unknown."""
-    entry = state.students.get(student_id)
-    return entry.content_id if entry else ""
-
-
 def _assign(working: WorkingState) -> None:
     new: Set[str] = working.new
     silent = silent_teachers(working.students)

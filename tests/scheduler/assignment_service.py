@@ -51,6 +51,10 @@ class Service:
         """The teachers of a student, in the order of the alphabet."""
         return "".join(sorted(self.state.students[student].teachers))
 
+    def content(self, student: str) -> str:
+        """The content of a student's labels."""
+        return self.state.students[student].content_id
+
     def count(self, student: str) -> int:
         return len(self.state.students[student].teachers)
 

@@ -17,7 +17,6 @@ from edl.scheduler.assignment import (
     TeacherDraining,
     TeacherUp,
     Ticked,
-    content_of,
     plan_is_complete,
     prevailing_content,
     reduce,
@@ -137,7 +136,7 @@ class TestContents:
     def test_content_without_a_plan(self) -> None:
         service = Service(*up("ab", content="x"), *up("cd", content="y"), on("", 0, want=4))
         assert service.has("a/0") == "ab"
-        assert content_of(service.state, "a/0") == "x"
+        assert service.content("a/0") == "x"
         service.see(on("y", 3, want=2, student="b/0"))
         assert service.has("b/0") == "cd"
         service = Service(on("", 0), *up("a", content="x"), *up("b", content="y"))
@@ -164,7 +163,7 @@ class TestContents:
         service = Service(RecoveryBegan(), *up("abc", content="x"), on("x", 1, student="b/0"))
         assert service.contents_told(on("y", 3), *up("d", content="y")) == ("y", "")
         service.see(on("", 4))
-        assert content_of(service.state, "a/0") == "y"
+        assert service.content("a/0") == "y"
         service.see(ContentPlanned("x"))
         assert service.state.students["a/0"].announced == "x"
         teachers = (*up("ab", content="old"), *up("cd", content="new"))
@@ -176,9 +175,9 @@ class TestContents:
         service = Service(ContentPlanned("old"), *up("ab", content="old"), *up("c", content="new"))
         service.see(on("old", 1), on("old", 1, student="b/0"))
         service.see(RecoveryBegan(), ContentPlanned("old", "new", "now"))
-        assert content_of(service.state, "a/0") == "old"
+        assert service.content("a/0") == "old"
         service.see(on("", 2, student="b/0"))
-        assert [content_of(service.state, name) for name in ("a/0", "b/0")] == ["old", "new"]
+        assert [service.content(name) for name in ("a/0", "b/0")] == ["old", "new"]
 
     def test_plan_decides_for_new_students(self) -> None:
         x, y = up("a", content="x"), up("b", content="y")
@@ -186,12 +185,12 @@ class TestContents:
         assert service.has("a/0") == "b"
         service = upgrading()
         service.see(on("", 0, student="b/0"))
-        assert content_of(service.state, "b/0") == "new"
+        assert service.content("b/0") == "new"
         assert not plan_is_complete(service.state)
         service.see(TeacherDown("c", lost=True), TeacherDown("d", lost=True))
         assert service.has("b/0") == ""  # it is on the new content, and stays
         service.see(on("", 0, student="c/0"))
-        assert content_of(service.state, "c/0") == "old"
+        assert service.content("c/0") == "old"
 
     def test_upgrade_is_announced_and_done_between_epochs(self) -> None:
         service = upgrading()
@@ -254,12 +253,12 @@ class TestContents:
     def test_epoch_of_a_planned_content_waits_for_its_teachers(self) -> None:
         service = upgrading()
         service.see(TeacherDown("a", lost=True), TeacherDown("b", lost=True))
-        assert (service.has("a/0"), content_of(service.state, "a/0")) == ("", "old")
+        assert (service.has("a/0"), service.content("a/0")) == ("", "old")
         service.see(on("", 2, want=2))
         assert service.has("a/0") == "cd"
         service.see(on("new", 2, want=2), *up("a", content="old"))
         service.see(TeacherDown("c", lost=True), TeacherDown("d", lost=True))
-        assert (service.has("a/0"), content_of(service.state, "a/0")) == ("", "new")
+        assert (service.has("a/0"), service.content("a/0")) == ("", "new")
 
     def test_upgrade_without_students_is_complete_when_served(self) -> None:
         service = Service(ContentPlanned("old", "new"), *up("a", content="old"))
