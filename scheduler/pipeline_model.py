@@ -100,18 +100,17 @@ def throughput(made: float, used: float, variance: float, room: float) -> float:
     return min(max(used - lost, one_by_one), ideal)
 
 
-def room_for(made: float, used: float, variance: float, lost: float = LOST) -> float:
-    """Return the buffer in batches at which jitter costs no more than a share of the rate.
+def room_for(made: float, used: float, variance: float) -> float:
+    """Return the buffer in batches at which jitter costs no more than `LOST` of the rate.
 
     Args:
         made: see `throughput`.
         used: see `throughput`.
         variance: see `throughput`.
-        lost: the share.
     """
     if variance <= 0:
         return 0.0
-    drift, target = abs(made - used), lost * min(made, used)
+    drift, target = abs(made - used), LOST * min(made, used)
     if drift < 1e-9 * used:
         return variance / (2 * target)
     return variance / (2 * drift) * log1p(drift / target)
@@ -165,7 +164,7 @@ class GroupRates:
         link_s: seconds of a batch on its link, in the slower direction.
         wire_s: seconds of a batch from the student to it and back.
         jitter: relative jitter of a batch.
-        link: link of each.
+        wire_jitter: relative jitter of a transfer.
         window: requests in flight at each: enough to hide the transfer, as far as allowed.
     """
 
@@ -174,7 +173,7 @@ class GroupRates:
     link_s: float
     wire_s: float
     jitter: float
-    link: DeviceLink
+    wire_jitter: float
     window: int
 
     @property
@@ -238,10 +237,7 @@ class StudentPipeline:
         limits = thresholds(
             used=min(used, source),
             reaction_s=reaction_s,
-            spread_s=hypot(
-                slowest.busy_s * slowest.jitter,
-                slowest.wire_s * max(slowest.link.jitter, link.jitter),
-            ),
+            spread_s=hypot(slowest.busy_s * slowest.jitter, slowest.wire_s * slowest.wire_jitter),
             windows=windows,
             cushion=max(jitter, ahead),
             most=inf if job.buffer_bytes is None else job.buffer_bytes / job.batch_bytes(rows),
@@ -322,7 +318,7 @@ def _group_rates(
         link_s=_link_s(job, kind.link, rows),
         wire_s=wire_s,
         jitter=rate.jitter,
-        link=kind.link,
+        wire_jitter=max(kind.link.jitter, own.jitter),
         window=min(max(job.window, ceil(1 + wire_s / busy_s)), job.window_max),
     )
 
