@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
+#: The resource of a pool that only counts places, such as the pool of one machine.
 SLOTS = "slots"
-"""The resource of a pool that only counts places, such as the pool of one machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class LowQuantile:
         ValueError: `size` or `q` is out of range.
     """
 
-    def __init__(self, size: int = 64, q: float = 0.2) -> None:
+    def __init__(self, size: int, q: float) -> None:
         if size < 1 or not 0 <= q <= 1:
             raise ValueError(f"needs size >= 1 and 0 <= q <= 1, not {size} and {q}")
         self._q = q
@@ -75,7 +75,7 @@ class RecentMean:
         ValueError: `size` is out of range.
     """
 
-    def __init__(self, size: int = 64) -> None:
+    def __init__(self, size: int) -> None:
         if size < 1:
             raise ValueError(f"needs size >= 1, not {size}")
         self._size = size
