@@ -90,7 +90,6 @@ class SimulatedReader:
         self._deliver = deliver
         self._on_news = on_news
         self._tick_s = min(max(TICK_S, TICK_STEPS * group.t_s_s * group.batch), LONGEST_TICK_S)
-        self._links: dict[int, str] = {}  # connections that are open
         self._pulled = self._allowed = 0
         self._is_pulling = self._closed = False
         self._looked_at = -inf
@@ -194,10 +193,8 @@ class SimulatedReader:
 
     def disconnected(self, name: str) -> None:
         """Fail the requests in flight at a teacher that is gone."""
-        requests = self.ledger.in_flight_at(name)
-        number = next((one for one, teacher in self._links.items() if teacher == name), None)
-        if requests and number is not None:
-            self._fail(number, name, requests[0])
+        if requests := self.ledger.in_flight_at(name):
+            self._fail(self.core.teachers.links.number(name), name, requests[0])
 
     def _answered(self, job: DeviceJob) -> None:
         """Handle the labels of a request."""
@@ -231,10 +228,6 @@ class SimulatedReader:
                     self._carry_out(self._delivery.handle(self._name, instruction))
                 case do.ReportNow():
                     self._on_news()
-                case do.OpenConnection(number, peer):
-                    self._links[number] = peer.teacher_id
-                case do.CloseConnection(number):
-                    del self._links[number]
                 case do.Probe(number, name):
                     self._clock.after(
                         self._run.scenario.connect_s, partial(self._probed, number, name)
@@ -273,7 +266,7 @@ class SimulatedReader:
             self.decide()
 
     def _probed(self, number: int, name: str) -> None:
-        if self._closed or number not in self._links:
+        if self._closed:
             return
         state = self._teachers[name].state
         if state == "serving":
