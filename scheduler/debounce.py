@@ -169,7 +169,7 @@ class StarvationLog:
         self._starving: set[str] = set()  # as it was logged
         self._turned_at: dict[str, float] = {}  # of students with a state that differs from the log
 
-    def hear(self, student_id: str, starved: bool, now: float) -> None:
+    def record(self, student_id: str, starved: bool, now: float) -> None:
         """Record the current state of a student."""
         if starved == (student_id in self._starving):
             self._turned_at.pop(student_id, None)

@@ -61,23 +61,23 @@ class RegistryWatch:
     Attributes:
         registry_id: the server process; empty: none has answered yet.
         since_s: first answer.
-        heard_s: latest answer.
-        heard_ms: the registry's own clock at that time.
+        answered_s: latest answer.
+        answered_ms: the registry's own clock at that time.
     """
 
     registry_id: str = ""
     since_s: float = 0.0
-    heard_s: float = 0.0
-    heard_ms: int = 0
+    answered_s: float = 0.0
+    answered_ms: int = 0
 
 
 def registry_answered(
     watch: RegistryWatch, registry_id: str, time_ms: int, now: float, gap_s: float
 ) -> RegistryWatch:
     """Record an answer; another registry, or a silence above `gap_s`, begins a new watch."""
-    if registry_id != watch.registry_id or now - watch.heard_s > gap_s:
+    if registry_id != watch.registry_id or now - watch.answered_s > gap_s:
         return RegistryWatch(registry_id, now, now, time_ms)
-    return replace(watch, heard_s=now, heard_ms=time_ms)
+    return replace(watch, answered_s=now, answered_ms=time_ms)
 
 
 def sweep_until_ms(watch: RegistryWatch, now: float, grace: float, gap_s: float) -> int | None:
@@ -88,8 +88,9 @@ def sweep_until_ms(watch: RegistryWatch, now: float, grace: float, gap_s: float)
     registry must check the latter itself: a sweep may wait behind a request that hangs, and would
     run first afterwards, before any heartbeat.
     """
-    believed = watch.registry_id and now - watch.since_s >= grace and now - watch.heard_s <= gap_s
-    return watch.heard_ms + int(gap_s * 1000) if believed else None
+    answers = watch.registry_id and now - watch.answered_s <= gap_s
+    believed = answers and now - watch.since_s >= grace
+    return watch.answered_ms + int(gap_s * 1000) if believed else None
 
 
 #: Share of the lease duration in which its holder acts without a renewal; the rest is for work that

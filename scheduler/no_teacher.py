@@ -66,19 +66,19 @@ class NoTeacherWait:
     Attributes:
         alone_since: since when the student waits without any teacher; None: there is one.
         spent_s: seconds of earlier waits of this kind since the latest label.
-        heard: number of used answers when the waiting began; None: it does not wait.
-        answers: number of used answers when a batch last went unlabelled; None: none did since the
-            last answer.
+        answers_before: number of used answers when the waiting began; None: it does not wait.
+        answers_at_skip: number of used answers when a batch last went unlabelled; None: none did
+            since the last answer.
     """
 
     alone_since: float | None = None
     spent_s: float = 0.0
-    heard: int | None = None
-    answers: int | None = None
+    answers_before: int | None = None
+    answers_at_skip: int | None = None
 
 
 def decide(
-    usable: int, waits: bool, answers: int, patience: NoTeacherWait, now: float, policy: Policy
+    usable: int, waits: bool, answers: int, wait: NoTeacherWait, now: float, policy: Policy
 ) -> tuple[Action, NoTeacherWait]:
     """Decide about a student that may be waiting in vain.
 
@@ -86,31 +86,31 @@ def decide(
         usable: number of teachers that can get requests.
         waits: the student waits, and the head of the line lacks labels.
         answers: number of answers used so far.
-        patience: the previous state.
+        wait: the previous state.
         now: seconds of a clock that does not go back.
         policy: the user's choice, the same at each call.
     """
-    if patience.answers is not None and answers > patience.answers:
-        patience = replace(patience, answers=None)
-    if not waits or (patience.heard is not None and answers > patience.heard):
-        patience = NoTeacherWait(answers=patience.answers)
+    if wait.answers_at_skip is not None and answers > wait.answers_at_skip:
+        wait = replace(wait, answers_at_skip=None)
+    if not waits or (wait.answers_before is not None and answers > wait.answers_before):
+        wait = NoTeacherWait(answers_at_skip=wait.answers_at_skip)
     if not waits:
-        return "wait", patience
+        return "wait", wait
     if usable:
-        if patience.alone_since is not None:
-            spent_s = patience.spent_s + now - patience.alone_since
-            patience = replace(patience, alone_since=None, spent_s=spent_s)
-        return "wait", patience
-    since = now if patience.alone_since is None else patience.alone_since
-    heard = answers if patience.heard is None else patience.heard
-    patience = replace(patience, alone_since=since, heard=heard)
-    at_once = policy.name == "hard_only" and patience.answers is not None
-    spent_s = patience.spent_s + now - since
+        if wait.alone_since is not None:
+            spent_s = wait.spent_s + now - wait.alone_since
+            wait = replace(wait, alone_since=None, spent_s=spent_s)
+        return "wait", wait
+    since = now if wait.alone_since is None else wait.alone_since
+    before = answers if wait.answers_before is None else wait.answers_before
+    wait = replace(wait, alone_since=since, answers_before=before)
+    at_once = policy.name == "hard_only" and wait.answers_at_skip is not None
+    spent_s = wait.spent_s + now - since
     if not at_once and (policy.after_s is None or spent_s < policy.after_s):
-        return "wait", patience
+        return "wait", wait
     if policy.name == "hard_only":
-        return "go_unlabelled", replace(patience, answers=answers)
-    return "give_up", patience
+        return "go_unlabelled", replace(wait, answers_at_skip=answers)
+    return "give_up", wait
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ def attempted(
     return Reachability(before.silent_since, is_cut_off, attempts), anew
 
 
-def heard(before: Reachability[T], teacher: T) -> Reachability[T]:
+def answered(before: Reachability[T], teacher: T) -> Reachability[T]:
     """Record an answer of a teacher, which is reachable.
 
     Attempts to an unreachable one go on: data on its other connections may be lost.
@@ -165,7 +165,7 @@ REFUSED_PAUSE_S: Final = 5.0
 FULL_PAUSE_S: Final = 30.0
 #: Number of equal answers after which the outputs of a server without a model description are
 #: believed.
-TELLINGS: Final = 2
+EQUAL_ANSWERS: Final = 2
 
 Outputs = Literal["ask", "believe", "contradiction"]
 
@@ -190,11 +190,11 @@ def pause_s(
     return max(pause, REFUSED_PAUSE_S) if refused else pause
 
 
-def believed_outputs(told: Sequence[Sequence[str]]) -> Outputs:
+def believed_outputs(answers: Sequence[Sequence[str]]) -> Outputs:
     """Decide about a server without a model description, by the outputs that it named so far.
 
     Their order does not matter.
     """
-    if any(sorted(names) != sorted(told[0]) for names in told):
+    if any(sorted(names) != sorted(answers[0]) for names in answers):
         return "contradiction"
-    return "believe" if len(told) >= TELLINGS else "ask"
+    return "believe" if len(answers) >= EQUAL_ANSWERS else "ask"

@@ -314,7 +314,7 @@ class StudentRoster:
         if self.recovering:  # the table has what the student does not report
             content_id = report.content_id or (row.content_id if row else "")
             self._teachers.believe((*before, *held), content_id, now)
-        self._starvation.hear(name, report.state == "starved", now)
+        self._starvation.record(name, report.state == "starved", now)
         life = self._incarnations.get(name, row.incarnation if row else 0)
         if life != member.incarnation:
             self._pending.lives[name] = member.incarnation

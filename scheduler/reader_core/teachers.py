@@ -146,7 +146,7 @@ class TeacherStates:
         if not self._reach.attempts:  # as nearly always
             self._reach, self._paths_at = _REACHABLE, -inf
         else:
-            self._learn(reachability.heard(self._reach, self.links.peer(name)))
+            self._learn(reachability.answered(self._reach, self.links.peer(name)))
 
     def _learn(self, reach: Reachability[Peer]) -> None:
         self._reach, self._paths_at = reach, -inf

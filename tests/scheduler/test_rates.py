@@ -26,9 +26,9 @@ from edl.scheduler.rates import (
     time_ratio,
 )
 from edl.scheduler.reachability import (
+    EQUAL_ANSWERS,
     FULL_PAUSE_S,
     REFUSED_PAUSE_S,
-    TELLINGS,
     believed_outputs,
     pause_s,
 )
@@ -195,7 +195,7 @@ class TestOutputs:
         while believed_outputs(told) == "ask":
             told.append(order.sample(names, len(names)))
         assert believed_outputs(told) == "believe"
-        assert len(told) == TELLINGS
+        assert len(told) == EQUAL_ANSWERS
 
     def test_contradictions(self) -> None:
         assert believed_outputs([["a"], ["a", "b"]]) == "contradiction"

@@ -47,7 +47,7 @@ class Network:
                     self.anew += [(name, self.now)] * anew
 
     def answer(self, name: str) -> None:
-        self.known = reachability.heard(self.known, name)
+        self.known = reachability.answered(self.known, name)
 
 
 def cut_off() -> Network:

@@ -121,20 +121,20 @@ class TestStarvation:
         def reported(now: float) -> list[tuple[str, bool]]:
             return list(log.lasting(now))
 
-        log.hear("b", False, 0.0)  # nothing new
-        log.hear("a", True, 0.0)
+        log.record("b", False, 0.0)  # nothing new
+        log.record("a", True, 0.0)
         assert reported(LASTING_S - 0.01) == []
         assert reported(LASTING_S) == [("a", True)]
-        log.hear("a", True, 2.0)
+        log.record("a", True, 2.0)
         assert reported(9.0) == []
-        log.hear("a", False, 10.0)
+        log.record("a", False, 10.0)
         assert reported(10.0 + LASTING_S) == [("a", False)]
         for tick in range(100):  # no state lasts
-            log.hear("a", tick % 2 == 0, 20 + tick * 0.5)
+            log.record("a", tick % 2 == 0, 20 + tick * 0.5)
             assert reported(20 + tick * 0.5) == []
-        log.hear("a", True, 100.0)
+        log.record("a", True, 100.0)
         log.forget("a")
-        log.hear("a", False, 101.0)
+        log.record("a", False, 101.0)
         assert reported(199.0) == []
 
 
