@@ -154,10 +154,7 @@ AS_GOOD = 1.01
 
 
 def plan(
-    cluster: Cluster,
-    job: Distillation,
-    aim: Aim = "fastest",
-    teachers: int | None = None,
+    cluster: Cluster, job: Distillation, aim: Aim = "fastest", teachers: int | None = None
 ) -> MeshPlan:
     """Plan a job on a cluster.
 
@@ -176,18 +173,15 @@ def plan(
         for kind, rows in choices
         for mesh in fleets(cluster, job, kind.name, rows, teachers)
     ]
-    best = _best(cluster, job, meshes, aim)
-    mesh, prediction = best or (None, None)
-    if mesh is not None:
+    mesh, prediction = _best(cluster, job, meshes, aim) or (None, None)
+    if mesh is not None and prediction is not None:
         student, rows = mesh.student, mesh.rows
+        mesh_way = _mesh_way(cluster, job, mesh, prediction)
     else:
         kind, rows = min(
             choices, key=lambda choice: job.step_s(choice[0].name, choice[1]) / choice[1]
         )
         student = kind.name
-    if best is not None:
-        mesh_way = _mesh_way(cluster, job, *best)
-    else:
         mesh_way = MethodEstimate("mesh", _why_no_mesh(job, teachers))
     ways = _ways(cluster, job, student, rows, mesh_way)
     limits, size = prediction and prediction.thresholds, job.batch_bytes(rows)
@@ -254,11 +248,7 @@ def _way(
 
 
 def _ways(
-    cluster: Cluster,
-    job: Distillation,
-    student: str,
-    rows: int,
-    mesh: MethodEstimate,
+    cluster: Cluster, job: Distillation, student: str, rows: int, mesh: MethodEstimate
 ) -> tuple[MethodEstimate, ...]:
     """Return the estimates of all four methods, with the same students and batches."""
     alone = PlannedMesh(student, job.students, (), rows)
