@@ -349,22 +349,22 @@ def _student(student: SimulatedStudent, control: SimulatedControl) -> StudentRes
     rate = student.measured / measured_s if measured_s > 0 else 0.0
     memory = reader.core.memory
     return StudentResult(
-        student.name,
-        group.name,
-        student.batches,
-        student.batches * group.batch,
-        began_s,
-        ended_s,
-        rate,
-        rate * group.batch,
-        student.training_s,
-        memory.starved_s,
-        memory.blocked_s,
-        memory.source_wait_s,
-        reader.ledger.resends,
-        reader.ledger.hedges,
-        reader.core.decision.want if has_come and group.needs_labels else 0,
-        reader.most_volume / group.batch_bytes,
+        name=student.name,
+        group=group.name,
+        batches=student.batches,
+        samples=student.batches * group.batch,
+        began_s=began_s,
+        ended_s=ended_s,
+        batches_per_s=rate,
+        samples_per_s=rate * group.batch,
+        training_s=student.training_s,
+        starved_s=memory.starved_s,
+        blocked_s=memory.blocked_s,
+        source_wait_s=memory.source_wait_s,
+        resends=reader.ledger.resends,
+        hedges=reader.ledger.hedges,
+        want=reader.core.decision.want if has_come and group.needs_labels else 0,
+        most_volume=reader.most_volume / group.batch_bytes,
     )
 
 
@@ -373,14 +373,14 @@ def _teachers(group: TeacherGroup, control: SimulatedControl) -> TeachersResult:
     there_s = sum(teacher.there_until_now_s for teacher in mine)
     busy_s = sum(teacher.busy_s for teacher in mine)
     return TeachersResult(
-        group.name,
-        control.fleet.started[group.name],
-        control.fleet.lost[group.name],
-        there_s,
-        busy_s,
-        busy_s / (there_s * group.lanes) if there_s > 0 else 0.0,
-        sum(teacher.batches for teacher in mine),
-        there_s / 3600 * group.price_per_hour,
+        group=group.name,
+        started=control.fleet.started[group.name],
+        lost=control.fleet.lost[group.name],
+        there_s=there_s,
+        busy_s=busy_s,
+        utilization=busy_s / (there_s * group.lanes) if there_s > 0 else 0.0,
+        batches=sum(teacher.batches for teacher in mine),
+        cost=there_s / 3600 * group.price_per_hour,
     )
 
 

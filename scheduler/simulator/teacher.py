@@ -376,10 +376,9 @@ class TeacherFleet:
             self._clock.after(group.back_after_s, partial(self.order, group, group.start_s))
 
     def _stop(self, teacher: SimulatedTeacher) -> None:
-        """End a teacher's process: connected students notice at once, the registry later."""
+        """End a teacher's process without notice: the registry learns it later."""
         self._plan_expiry(teacher)
-        self._becomes(teacher, "gone")
-        self._gone(teacher)
+        self._end_process(teacher)
 
     def _hang(self, teacher: SimulatedTeacher, for_s: float | None) -> None:
         self._plan_expiry(teacher)
@@ -433,8 +432,9 @@ class TeacherFleet:
         self._on_event(teacher.group.service, rule.TeacherDraining(teacher.name))
         teacher.apply_state()
 
-    def _gone(self, teacher: SimulatedTeacher) -> None:
-        """Handle the end of a teacher's process; connected students notice at once."""
+    def _end_process(self, teacher: SimulatedTeacher) -> None:
+        """End a teacher's process; connected students notice at once."""
+        self._becomes(teacher, "gone")
         self._part(teacher)
         teacher.apply_state()
         self._on_disconnect(teacher.name)
@@ -443,10 +443,9 @@ class TeacherFleet:
         """End a draining teacher once it is idle and no student sends to it."""
         if teacher.state != "draining" or not (teacher.drain_heard and teacher.is_idle):
             return
-        self._becomes(teacher, "gone")
         teacher.leased = False
         self._trace.record("leave", teacher.name, "drained")
-        self._gone(teacher)
+        self._end_process(teacher)
         self._on_event(teacher.group.service, rule.TeacherDown(teacher.name, lost=False))
 
     def pick(
