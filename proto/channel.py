@@ -76,20 +76,15 @@ class Channel:
 
     def send(self, kind: str, **fields: Any) -> bool:
         """Send one message; returns False if the other process is gone."""
-        with self._lock:
-            message = {"kind": kind, **fields}
-            if self._held is None:
-                return self._send([message])
-            self._held.append(message)
-            return True
+        return self.send_all([{"kind": kind, **fields}])
 
     def send_all(self, messages: Iterable[Message]) -> bool:
         """Send messages, each with its "kind", by one system call; return what `send` returns."""
+        messages = [*messages]
         with self._lock:
-            if self._held is not None:
-                self._held += messages
-            elif messages := [*messages]:
-                return self._send(messages)
+            if self._held is None:
+                return not messages or self._send(messages)
+            self._held += messages
             return True
 
     def receive(self) -> Message | None:

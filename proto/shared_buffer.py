@@ -196,10 +196,7 @@ class SharedBuffer(Arena):
 
     def are_current(self, generations: Iterable[tuple[int, int]]) -> bool:
         """Return whether the arrays at these offsets have these generations. Thread-safe."""
-        current = True
-        for offset, number in generations:
-            current &= self.generation(offset) == number
-        return current
+        return all(self.generation(offset) == number for offset, number in generations)
 
     def _new_record(self, key: Layouts) -> Record:
         """Allocate as `Arena._new_record`, and leave the margins out of the record."""
