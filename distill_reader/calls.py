@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..proto.arena import Array, Record
+from ..proto.arena import Array, ArrayRef, Record, dtype_named
 from ..runtime.errors import EdlError, LabelTimeout
 from .batch_stream import copy_error
 from .structure import BatchParts, soft_labels
@@ -76,7 +76,7 @@ class Calls:
     Attributes:
         answered: number of calls that got labels.
         failed: number of calls that got an error.
-        label_specs: dtype, and shape of a row, of each of the latest labels; empty: there are none.
+        latest_labels: dtype and shape of each of the latest labels, by name; empty: there are none.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Calls:
         dropped: Callable[[int, str], None],
     ) -> None:
         self.answered = self.failed = 0
-        self.label_specs: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        self.latest_labels: Mapping[str, ArrayRef] = {}
         self._max_bytes = max_bytes
         self._waiting_for = waiting_for
         self._dropped = dropped
@@ -167,8 +167,10 @@ class Calls:
 
     def answer_without_rows(self, parts: BatchParts) -> Future[Labels]:
         """Answer a call for a batch without rows, for which no teacher is needed."""
-        specs = self.label_specs.items()
-        labels = {name: np.empty((0, *shape), dtype) for name, (dtype, shape) in specs}
+        labels = {
+            name: np.empty((0, *known.shape[1:]), dtype_named(known.dtype))
+            for name, known in self.latest_labels.items()
+        }
         future = Future[Labels]()
         future.set_result(soft_labels(parts.skeleton, labels))
         with self._lock:

@@ -26,7 +26,6 @@ from .batch_stream import BatchLabels, BatchStream, RingBatch, StreamSnapshot
 from .calls import CLOSED, Calls, PendingCall
 from .config import ReaderConfig
 from .ring import ArrayLeases, Ring
-from .structure import BatchParts
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +138,7 @@ class EngineClient:
         with self._lock:
             call.number = self._stream.next_number()
             self.calls.add(call)
-            self._send(self._call_message(call))
+            self._send(self._announcement(call))
 
     def expect_no_announcement(self) -> None:
         """Send the messages that wait for the next announcement, because pulling has paused."""
@@ -278,32 +277,25 @@ class EngineClient:
             self.restarts += 1  # from now on `pid` is that of the new engine
             old.labels.close()
 
-    def _announcement(self, pulled: RingBatch) -> Message:
-        """Make the message about a batch of the source to be labelled."""
-        about = self._location(pulled.number, pulled.record, pulled.parts)
-        return {"kind": "batch", "source_s": pulled.source_s, "at": time.monotonic(), **about}
-
-    def _call_message(self, call: PendingCall) -> Message:
-        about = self._location(call.number, call.record, call.parts)
-        return {"kind": "call", "at": time.monotonic(), **about}
-
-    def _location(self, number: int, record: Record, parts: BatchParts) -> Message:
-        """Describe a batch: its size, and where its fields are."""
-        fields = []
-        for key, index in parts.fields:
-            fields.append((key, record.arrays[index]))
+    def _announcement(self, batch: RingBatch | PendingCall) -> Message:
+        """Make the message about a batch to be labelled: its size, and where its fields are."""
+        record, parts = batch.record, batch.parts
+        fields = [(key, record.arrays[index]) for key, index in parts.fields]
         return {
-            "number": number,
+            "kind": "batch" if isinstance(batch, RingBatch) else "call",
+            "at": time.monotonic(),
+            "number": batch.number,
             "nbytes": record.nbytes,
             "samples": parts.samples,
             "fields": fields,
             "generation": self._ring.arena.generation(fields[0][1].offset) if fields else 0,
+            "source_s": batch.source_s if isinstance(batch, RingBatch) else 0.0,
         }
 
     def _repeat_calls(self) -> list[Message]:
         """Make the messages about the calls that wait, for an engine that does not know them."""
         calls = self.calls.renumber(self._stream.next_number)
-        return [self._call_message(call) for call in calls]
+        return [self._announcement(call) for call in calls]
 
     def _cancel(self, number: int, why: str) -> None:
         """Tell the engine that nobody waits for the labels of a call any more."""
@@ -366,7 +358,9 @@ class EngineClient:
                 self._stream.allow(message["limit"])
             case "labelled":
                 labels = read_labels(message, self._engine.leases)
-                self._keep_specs(labels)
+                if labels.record is not None:
+                    refs = zip(message["names"], labels.record.arrays, strict=True)
+                    self.calls.latest_labels = dict(refs)
                 if not self._stream.set_outcome(message["number"], labels):
                     self.calls.answer(message["number"], labels.arrays)
             case "withdraw":
@@ -405,12 +399,6 @@ class EngineClient:
             case kind:
                 raise errors.WireError(f"the engine sent a message of unknown kind {kind!r}")
 
-    def _keep_specs(self, labels: BatchLabels) -> None:
-        """Keep dtypes and shapes of labels, for calls without rows."""
-        arrays = labels.arrays.items()
-        specs = {name: (one.dtype, one.shape[1:]) for name, one in arrays if one is not None}
-        self.calls.label_specs = specs or self.calls.label_specs
-
     def _warn_of_store(self, stats: Message) -> None:
         """Log in this process when the label store fails, and when it works again."""
         before, now = self.stats.get("store_trouble", ""), stats.get("store_trouble", "")
@@ -427,8 +415,7 @@ class EngineClient:
         hangs, a thread of its own waits to send them.
         """
         engine = self._engine
-        for message in messages:
-            self._unsent.append((engine, message))
+        self._unsent.extend([(engine, message) for message in messages])
         if engine.channel.has_room:
             self._send_unsent()
         else:

@@ -215,7 +215,7 @@ class Pipeline:
         self._check_usable()
         deadline = time.monotonic() + timeout_s
         parts = take_apart(batch)
-        if not parts.samples and self.engine.calls.label_specs:
+        if not parts.samples and self.engine.calls.latest_labels:
             return self.engine.calls.answer_without_rows(parts)
         check_rows(parts)
         calls, nbytes = self.engine.calls, sum(array.nbytes for array in parts.arrays)

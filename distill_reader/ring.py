@@ -52,11 +52,10 @@ class ArrayLeases:
         whole = self._arena.memory(start, record.nbytes)
         lease = self._open[start] = _Lease(whole, self._over.append)
         lease.offset = start
-        views: list[Array] = []
-        for ref in record.arrays:
-            dtype = dtype_named(ref.dtype)
-            views.append(np.ndarray(ref.shape, dtype, whole, ref.offset - start))
-        return views
+        return [
+            np.ndarray(ref.shape, dtype_named(ref.dtype), whole, ref.offset - start)
+            for ref in record.arrays
+        ]
 
     def released(self) -> list[int]:
         """Return the offsets of the records that lost their last view, each once."""
@@ -92,11 +91,10 @@ class Ring:
             MemoryRefused: the system refuses more shared memory.
             WireError: a dtype that shared memory cannot hold.
         """
-        layouts = []
-        for array in arrays:
-            layouts.append((array.dtype, array.shape))
+        layouts = [(array.dtype, array.shape) for array in arrays]
         with self._lock:
-            self._reclaim()
+            for offset in self._leases.released():
+                self.arena.free(offset)
             try:
                 record = self.arena.allocate(layouts)
             except OSError as error:
@@ -105,15 +103,6 @@ class Ring:
         for view, array in zip(views, arrays, strict=True):
             np.copyto(view, array)
         return record, views
-
-    def reclaim(self) -> None:
-        """Free the records without views."""
-        with self._lock:
-            self._reclaim()
-
-    def _reclaim(self) -> None:
-        for offset in self._leases.released():
-            self.arena.free(offset)
 
     def close(self) -> None:
         self.arena.close()
