@@ -5,8 +5,7 @@ request; `Ledger.validate` raises `LedgerInvariant`.
 """
 
 from . import events
-from .check import LedgerInvariant
 from .ledger import Ledger
-from .view import InFlight
+from .view import InFlight, LedgerInvariant
 
 __all__ = ["InFlight", "Ledger", "LedgerInvariant", "events"]

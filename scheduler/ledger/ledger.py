@@ -29,7 +29,6 @@ from heapq import heappush
 from typing import assert_never
 
 from . import events as ev
-from .check import check
 from .dispatch import judge, may_recur
 from .state import (
     LABELLED,
@@ -115,10 +114,6 @@ class Ledger(LedgerView):
         if tables.queue and tables.open:
             self._dispatcher.send_what_waits(tables, out)
         return out
-
-    def validate(self) -> None:
-        """Raise LedgerInvariant, naming what broke, if the ledger contradicts itself."""
-        check(self._tables)
 
     # --------------------------------------------------------------------------- the source
 

@@ -13,7 +13,6 @@ import pytest
 
 from edl.scheduler.ledger import Ledger, LedgerInvariant
 from edl.scheduler.ledger import events as ev
-from edl.scheduler.ledger.check import check
 from edl.scheduler.ledger.events import Span
 from edl.scheduler.ledger.state import (
     BatchStage,
@@ -23,6 +22,7 @@ from edl.scheduler.ledger.state import (
     Refusal,
     Tables,
 )
+from edl.scheduler.ledger.view import check
 
 
 def valid_tables() -> Tables:
