@@ -17,8 +17,7 @@ from ..config import ReaderConfig
 from ..label_forms import LabelForms
 from ..options import WEIGHTS
 from ..ring import refused
-from .core_conversions import log_message
-from .ensemble_member import EnsembleMember
+from .ensemble_member import EnsembleMember, log_message
 from .label_records import AssembledLabels
 
 
@@ -99,8 +98,9 @@ class BatchDelivery:
         members: one member for each service.
         failed: called if the labels of this batch cannot be averaged.
         released: called with the batches that are final.
-        gave_up: called when the stream stops waiting for teachers; None: the batches are of calls,
-            which have deadlines, and are released at once in any order.
+        gave_up: called when the stream stops waiting for teachers; calls have deadlines instead.
+        beside: the delivery of the training loop's batches, if these batches are of calls; they are
+            released at once, in any order.
 
     Attributes:
         delivery: decides which batches to offer and release.
@@ -116,13 +116,14 @@ class BatchDelivery:
         failed: Callable[[int, EdlError], None],
         released: Callable[[Sequence[int]], None],
         gave_up: Callable[[], None] | None = None,
+        beside: BatchDelivery | None = None,
     ) -> None:
         self.delivery = Delivery(
             {member.config.service: member.ledger for member in members},
-            ordered=config.ordered and gave_up is not None,
-            policy=Policy() if gave_up is None else config.policy(),
+            ordered=config.ordered and beside is None,
+            policy=config.policy() if beside is None else Policy(),
             ensemble=None if config.mixing is None else config.mixing.rule(),
-            at_once=gave_up is None,
+            beside=None if beside is None else beside.delivery,
         )
         self.mixture: Mixture | None = None
         self._config = config

@@ -57,7 +57,11 @@ class Engine:
         self._batches = KnownBatches(config)
         self._timeline = open_timeline(config)
         listener = MemberListener(
-            self._on_settled, self._on_outcome, self._on_failed, self._on_call_failed
+            self._on_settled,
+            self._on_outcome,
+            self._on_failed,
+            self._on_call_failed,
+            self._on_end_epoch,
         )
         mixed = config.mixing is not None
         self.members = tuple(
@@ -71,11 +75,17 @@ class Engine:
             self.members,
             lambda _, error: self._on_failed(error, for_good=False),
             self._on_released,
-            self._on_given_up,
+            gave_up=self._on_given_up,
         )
         self._delivery = batch_delivery.delivery
         self._call_delivery = BatchDelivery(
-            config, channel, labels, self.members, self._on_call_failed, self._on_calls_ended
+            config,
+            channel,
+            labels,
+            self.members,
+            self._on_call_failed,
+            self._on_calls_ended,
+            beside=batch_delivery,
         )
         self._reporter = TrainerReporter(config, channel, self.members, batch_delivery)
         self._labels = labels
@@ -131,10 +141,8 @@ class Engine:
             self._timeline.on_message(message)
         now = time.monotonic()
         match message["kind"]:
-            case "batch":
-                self._on_batch(message)
-            case "call":
-                self._on_call(message)
+            case "batch" | "call":
+                self._on_batch(message, now)
             case "cancel":
                 self._drop_call(message["number"], message["why"])
                 # At once: if its labels were revoked before, teachers would label it again.
@@ -159,18 +167,16 @@ class Engine:
             case "resumed":
                 self._on_resumed(message, now)
 
-    def _on_batch(self, message: Message) -> None:
+    def _on_batch(self, message: Message, now: float) -> None:
+        """Have a batch of the source or of a call labelled."""
         batch = self._batches.add(message)
-        self._pulled += 1
-        self._delivery.queue(batch.number)
+        if batch.is_call:
+            self._call_delivery.delivery.queue(batch.number)
+        else:
+            self._pulled += 1
+            self._delivery.queue(batch.number)
         for member in self.members:
-            member.queue(batch, message["source_s"])
-
-    def _on_call(self, message: Message) -> None:
-        batch = self._batches.add(message, is_call=True)
-        self._call_delivery.delivery.queue(batch.number)
-        for member in self.members:
-            member.call(batch)
+            member.queue(batch, message["source_s"], now)
 
     def _drop_call(self, number: int, outcome: str) -> None:
         """Stop labelling the batch of a call, which nobody waits for any more."""
@@ -278,6 +284,11 @@ class Engine:
     def _on_failed(self, error: errors.EdlError, for_good: bool) -> None:
         self._reporter.fail(error, None if for_good else self._stream_epoch)
 
+    def _on_end_epoch(self) -> None:
+        if self._epoch_asked_for != self._stream_epoch:  # else another member has asked
+            self._epoch_asked_for = self._stream_epoch
+            self._channel.send("epoch_due")
+
     # --- decisions
 
     def _decide(self, now: float) -> None:
@@ -285,17 +296,13 @@ class Engine:
         for member in self.members:
             member.tick(now)
             limits.append(self._pulled + member.core.decision.pull)
-            if member.moves_at_epoch and self._epoch_asked_for != self._stream_epoch:
-                self._epoch_asked_for = self._stream_epoch
-                self._channel.send("epoch_due")
         if (limit := min(limits)) > self._allowed:
             self._allowed = limit
             self._channel.send("allow", limit=limit)
         if instructions := self._delivery.look(now):
             self._batch_delivery.execute(instructions)
-        # Also without calls: it must know since when a service has had no teacher.
-        if instructions := self._call_delivery.delivery.look(now):
-            self._call_delivery.execute(instructions)
+        if self.members[0].core.calls:
+            self._call_delivery.execute(self._call_delivery.delivery.look(now))
         self._reporter.report_if_due(now)
         if self._timeline is not None:
             self._timeline.tick(self.members, now)

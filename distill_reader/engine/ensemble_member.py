@@ -18,17 +18,18 @@ from typing import Final
 from ...proto.arena import Arena, Array
 from ...proto.shared_buffer import SharedBuffer
 from ...runtime import errors
-from ...scheduler.reader_core import ReaderCore
+from ...scheduler.flow import FlowConfig
+from ...scheduler.reader_core import CoreConfig, ReaderCore
 from ...scheduler.reader_core import events as ev
 from ...scheduler.reader_core import instructions as do
+from ...scheduler.reader_core.windows import WindowConfig
 from ...scheduler.stream_stats import StreamProfile
 from ..config import ReaderConfig
-from .answers import agree
+from .answers import agree, greatest_difference
 from .connection_attempts import ConnectionAttempts
-from .core_conversions import core_config, dispute_message, log_message, room_in_s
 from .inbox import Inbox
 from .label_cache import LabelCache
-from .label_cache_thread import CachedLabels
+from .label_cache_thread import NO_LABELS, CachedLabels
 from .label_records import LabelRecords
 from .profiles import ProfileRecorder
 from .requests import BatchMetadata, KnownBatches, RequestSender
@@ -61,6 +62,7 @@ class MemberListener:
             valid.
         on_failed: the stream has failed, in this epoch or (True) in every epoch.
         on_call_failed: this batch of a call cannot be labelled.
+        on_end_epoch: teachers of another content wait for the next epoch.
     """
 
     on_settled: Callable[
@@ -69,6 +71,7 @@ class MemberListener:
     on_outcome: Callable[[EnsembleMember, str, Outcome, float, bool], None]
     on_failed: Callable[[errors.EdlError, bool], None]
     on_call_failed: Callable[[int, errors.EdlError], None]
+    on_end_epoch: Callable[[], None]
 
 
 class EnsembleMember:
@@ -172,11 +175,6 @@ class EnsembleMember:
         )
 
     @property
-    def moves_at_epoch(self) -> bool:
-        """Whether the coordinator waits for the next epoch, to move this to another content."""
-        return self._coordinator_connected and self.core.contents.moves_at_epoch
-
-    @property
     def output_kinds(self) -> dict[str, str]:
         """The kinds of outputs that teachers publish, by name."""
         return {one.output: one.kind for one in self.core.contents.kinds.settled.values()}
@@ -186,45 +184,30 @@ class EnsembleMember:
         """Describes which teachers contradict each other, and by how much; empty: none do."""
         return self._dispute if self.core.teachers.comparisons.panel.disputed else ""
 
-    @property
-    def cut_off_since(self) -> float | None:
-        """Since when no teacher can be reached, in seconds since 1970; None: one is reachable."""
-        since = self.core.teachers.silent_since
-        return None if since is None else time.time() - (time.monotonic() - since)
-
     # --- the stream
 
-    def queue(self, batch: BatchMetadata, source_s: float) -> None:
+    def queue(self, batch: BatchMetadata, source_s: float, now: float) -> None:
         """Have a batch labelled; the source took `source_s` seconds to yield it."""
-        self.handle(ev.Pulled(source_s, batch.samples, batch.rows))
-        self._queue(batch)
-
-    def call(self, batch: BatchMetadata) -> None:
-        """Have the batch of a call labelled."""
-        self.handle(ev.Called(batch.samples, batch.rows))
-        self._queue(batch)
-
-    def _queue(self, batch: BatchMetadata) -> None:
-        if self.label_cache is None:
-            number, kind = batch.number, batch.kind
-            self.handle(
-                ev.Queued(number, batch.nbytes, batch.rows, kind=kind, is_call=batch.is_call)
-            )
+        if batch.is_call:
+            self.handle(ev.Called(batch.samples, batch.rows), now)
         else:
-            self.label_cache.queue(batch, time.monotonic())
+            self.handle(ev.Pulled(source_s, batch.samples, batch.rows), now)
+        if self.label_cache is not None:
+            self.label_cache.queue(batch, now)
+        else:
+            self._enqueue(batch, NO_LABELS)
 
     def _enqueue(self, batch: BatchMetadata, cached: CachedLabels) -> None:
         """Copy the cached labels of a batch, and have its other rows labelled."""
+        number, nbytes, rows, kind = batch.number, batch.nbytes, batch.rows, batch.kind
         missing, row_nbytes = None, 0
         if cached.rows:
             self.labels.fill(batch, cached.rows, cached.labels)
-            missing = cached.missing(batch.rows)
-            row_nbytes = cached.row_nbytes
-        if batch.number in self.ledger.withheld:
-            self.handle(ev.StoreSearched(batch.number, missing, row_nbytes))
-            return
-        number, nbytes, rows, kind = batch.number, batch.nbytes, batch.rows, batch.kind
-        self.handle(ev.Queued(number, nbytes, rows, missing, row_nbytes, kind, batch.is_call))
+            missing, row_nbytes = cached.missing(rows), cached.row_nbytes
+        if number in self.ledger.withheld:
+            self.handle(ev.StoreSearched(number, missing, row_nbytes))
+        else:
+            self.handle(ev.Queued(number, nbytes, rows, missing, row_nbytes, kind, batch.is_call))
 
     def hold(self, batch: BatchMetadata, labels_nbytes: int, makers: Sequence[str]) -> None:
         """Add a batch that a former engine has offered to the trainer, labelled by `makers`."""
@@ -320,23 +303,14 @@ class EnsembleMember:
                 kinds = published_kinds(self.config, link.peer, link.model)
                 self.handle(ev.Probed(name, link.number, link.model.most_rows, words, kinds))
             case LinkFailure(None, error):
-                failed = ev.ProbeFailed(
-                    name, link.number, failure_of(error), str(error), room_in_s(error)
-                )
-                self.handle(failed)
+                self.handle(ev.ProbeFailed(name, link.number, *failure_of(error)))
             case LinkFailure(TeacherRequest() as job, error):
                 about = {"service": self.config.service, **job.about(name)}
                 log.debug("%s does not label a request: %s", name, error, extra=about)
+                is_void = any(span.batch not in self._batches for span in job.spans)
+                failure = failure_of(error)
                 self.handle(
-                    ev.RequestFailed(
-                        name,
-                        link.number,
-                        job.request,
-                        failure_of(error),
-                        str(error),
-                        room_in_s(error),
-                        any(span.batch not in self._batches for span in job.spans),
-                    )
+                    ev.RequestFailed(name, link.number, job.request, *failure, void=is_void)
                 )
 
     def _on_done(self, link: TeacherLink, done: RequestDone, now: float) -> None:
@@ -351,9 +325,7 @@ class EnsembleMember:
         if log.isEnabledFor(logging.DEBUG):
             about = {"service": self.config.service, **job.about(name)}
             log.debug("%s answers after %.6f s", name, done.seconds, extra=about)
-        rows, nbytes = job.rows, 0
-        for label in done.labels.values():
-            nbytes += label.nbytes
+        rows, nbytes = job.rows, sum([label.nbytes for label in done.labels.values()])
         answer = ev.AnswerCame(
             name,
             link.number,
@@ -393,7 +365,7 @@ class EnsembleMember:
         link: TeacherLink | None = None,
     ) -> None:
         """Execute instructions; `done` is the response that led to them, received over `link`."""
-        for one in instructions:
+        for one in instructions:  # the cases of every batch come first
             match one:
                 case do.SendRequest():
                     self._send(one)
@@ -410,70 +382,58 @@ class EnsembleMember:
                 case do.KeepAnswer(request, name):
                     assert done is not None
                     self._kept.setdefault(request, {})[name] = done.labels
-                case _:
-                    self._execute_rare(one)
-
-    def _execute_rare(self, instruction: do.Instruction) -> None:
-        """Execute the less frequent instructions."""
-        match instruction:
-            case do.Discard():
-                self.labels.discarded_responses += 1
-            case do.ReportNow():
-                self.report_due = True
-            case do.LogMessage():
-                log_message(instruction)
-            case do.OpenConnection(number, peer):
-                self._open(number, peer)
-            case do.CloseConnection(number):
-                self.links.pop(number).close()
-            case do.Probe(number):
-                self.links[number].probe()
-            case do.TryPaths(peers, began_at):
-                for peer in peers:
-                    self._paths.attempt(peer, began_at)
-            case do.DropAnswers(request):
-                self._kept.pop(request, None)
-            case do.DropAllAnswers():
-                self._kept.clear()
-            case do.Disputed():
-                self._on_disputed(instruction)
-            case do.DropCachedLabels(name):
-                if self.label_cache is not None:
-                    self.label_cache.delete_rows_of(name)
-            case do.DropLabels(content_id):
-                self.labels.clear()
-                if self.label_cache is not None:
-                    self.label_cache.use_content(content_id)
-            case do.GoesUnlabelled(number):
-                self.labels.drop(number)
-                self._listener.on_settled(self, instruction)
-            case do.LabelsRevoked(number, whole):
-                self.relabelled += 1
-                self.labels.withdraw(number, whole=whole)
-                self._listener.on_settled(self, instruction)
-            case do.LookUp(number):
-                assert self.label_cache is not None
-                self.label_cache.requeue(self._batches[number], time.monotonic())
-            case do.Poison(number):
-                self.poisoned += 1
-                if self.label_cache is not None:
-                    self.label_cache.forget(number)
-                self._listener.on_settled(self, instruction)
-            case do.RefuseSettings(reason):
-                self._on_failed_for_good(errors.UsageError(reason))
+                case do.Discard():
+                    self.labels.discarded_responses += 1
+                case do.ReportNow():
+                    self.report_due = True
+                case do.EndEpoch():
+                    self._listener.on_end_epoch()
+                case do.LogMessage():
+                    log_message(one)
+                case do.OpenConnection(number, peer):
+                    self._open(number, peer)
+                case do.CloseConnection(number):
+                    self.links.pop(number).close()
+                case do.Probe(number):
+                    self.links[number].probe()
+                case do.TryPaths(peers, began_at):
+                    for peer in peers:
+                        self._paths.attempt(peer, began_at)
+                case do.DropAnswers(request):
+                    self._kept.pop(request, None)
+                case do.DropAllAnswers():
+                    self._kept.clear()
+                case do.Disputed():
+                    self._on_disputed(one)
+                case do.DropCachedLabels(name):
+                    if self.label_cache is not None:
+                        self.label_cache.delete_rows_of(name)
+                case do.DropLabels(content_id):
+                    self.labels.clear()
+                    if self.label_cache is not None:
+                        self.label_cache.use_content(content_id)
+                case do.GoesUnlabelled(number):
+                    self.labels.drop(number)
+                    self._listener.on_settled(self, one)
+                case do.LabelsRevoked(number, whole):
+                    self.relabelled += 1
+                    self.labels.withdraw(number, whole=whole)
+                    self._listener.on_settled(self, one)
+                case do.LookUp(number):
+                    assert self.label_cache is not None
+                    self.label_cache.requeue(self._batches[number], time.monotonic())
+                case do.Poison(number):
+                    self.poisoned += 1
+                    if self.label_cache is not None:
+                        self.label_cache.forget(number)
+                    self._listener.on_settled(self, one)
+                case do.RefuseSettings(reason):
+                    self._on_failed_for_good(errors.UsageError(reason))
 
     def _open(self, number: int, peer: ev.Peer) -> None:
-        config = self.config
+        post = partial(self._inbox.post, self._on_outcome)
         self.links[number] = TeacherLink(
-            peer,
-            config.request_s,
-            partial(self._inbox.post, self._on_outcome),
-            config.security,
-            self._ring,
-            stores_rows=config.store is not None,
-            by_numerics=config.deterministic,
-            inbox=self._inbox,
-            number=number,
+            peer, self.config, post, batches=self._ring, inbox=self._inbox, number=number
         )
 
     def _send(self, ask: do.SendRequest) -> None:
@@ -491,6 +451,37 @@ class EnsembleMember:
             self._listener.on_failed(error, False)
 
     def _on_disputed(self, disputed: do.Disputed) -> None:
-        kept = self._kept[disputed.request]
-        self._dispute = dispute_message(disputed, kept, self.config.service)
+        first, second = (self._kept[disputed.request][name] for name in disputed.pair)
+        output, apart = greatest_difference(first, second)
+        self._dispute = (
+            f"teachers {', '.join(disputed.teachers)} of {self.config.service!r} disagree by"
+            f" {apart} on output {output!r}; a third teacher is needed to tell which one is wrong"
+        )
         log.warning("%s", self._dispute)
+
+
+def core_config(config: ReaderConfig) -> CoreConfig:
+    """Convert the reader's settings to those of the core."""
+    most = config.window if config.deterministic else max(config.window, config.window_max)
+    return CoreConfig(
+        config.service,
+        FlowConfig(
+            upper_bytes=config.upper_bytes,
+            lower_bytes=config.lower_bytes,
+            buffer_bytes=config.buffer_bytes,
+            teachers_min=config.teachers_min,
+            teachers_max=config.teachers_max,
+        ),
+        WindowConfig(config.window, most),
+        config.request_rows,
+        ordered=config.ordered,
+        deterministic=config.deterministic,
+        canaries=None if config.canaries is None else config.canaries.rule(),
+        stored=config.store is not None,
+    )
+
+
+def log_message(news: do.LogMessage) -> None:
+    """Log a message of the core."""
+    level = logging.INFO if news.level == "info" else logging.WARNING
+    log.log(level, news.text, extra={"teacher": news.teacher} if news.teacher else {})

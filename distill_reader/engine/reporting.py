@@ -33,8 +33,9 @@ def waiting_for(member: EnsembleMember) -> str:
     looked_up = known + (0 if member.label_cache is None else len(member.label_cache))
     if looked_up and ledger.unlabelled == known:
         return f"{looked_up} batches wait for the label store, or the first labelled batch"
-    if (since := member.cut_off_since) is not None:
-        at = time.strftime("%H:%M:%S", time.localtime(since))
+    if (since := core.teachers.silent_since) is not None:
+        wall_s = time.time() - (time.monotonic() - since)
+        at = time.strftime("%H:%M:%S", time.localtime(wall_s))
         clauses = [f"{len(links)} of {len(links)} teachers unreachable since {at}"]
     elif ledger.usable == 0:
         clauses = [f"0 of {len(links)} teachers live"]

@@ -74,26 +74,21 @@ class KnownBatches(dict[int, BatchMetadata]):
         self._kinds: OrderedDict[InputLayout, int] = OrderedDict()  # least recently used first
         self._numbers = itertools.count()
 
-    def add(self, message: Message, *, is_call: bool = False) -> BatchMetadata:
+    def add(self, message: Message) -> BatchMetadata:
         """Add the batch of a message of the trainer."""
         number, samples = message["number"], message["samples"]
-        fields: dict[FieldKey, ArrayRef] = {}
-        for key, ref in message["fields"]:
-            fields[key] = ArrayRef.from_json(ref)
+        fields = {key: ArrayRef.from_json(ref) for key, ref in message["fields"]}
         fed = fields
         if self._fed:
             fed = {key: ref for key, ref in fields.items() if key in self._fed} or fields
-        lengths: set[int] = set()
-        layout = []
-        for key, ref in fed.items():
-            lengths.add(ref.shape[0] if ref.shape else 0)
-            layout.append((key, ref.dtype, ref.shape[1:]))
+        lengths = {ref.shape[0] if ref.shape else 0 for ref in fed.values()}
         can_split = len(lengths) == 1 and 0 not in lengths
         if can_split:
-            rows, kind = lengths.pop(), self._kind(tuple(layout))
+            layout = tuple((key, ref.dtype, ref.shape[1:]) for key, ref in fed.items())
+            rows, kind = lengths.pop(), self._kind(layout)
         else:
             rows, kind = 1, -1 - number  # a kind of its own: it is sent whole, and alone
-        generation = message.get("generation", 0)
+        generation, is_call = message["generation"], message["kind"] == "call"
         batch = BatchMetadata(
             number, message["nbytes"], samples, fields, rows, kind, can_split, generation, is_call
         )
@@ -324,18 +319,15 @@ class RequestSender:
             self._check(inputs)
         if ask.in_own_memory:
             inputs, locations, stamps = own_copies(inputs), {}, ()
-        now, samples = time.monotonic(), row_count(inputs.values())
         job = TeacherRequest(
             send.request,
             send.spans,
             inputs,
-            config.fetches,
-            samples,
-            config.labels,
-            now,
+            row_count(inputs.values()),
+            f"{self._student}#{send.request}",
+            time.monotonic(),
             locations,
             partial(self._ring.are_current, stamps),
-            self._student,
         )
         level = logging.INFO if send.attempt > 1 else logging.DEBUG
         if log.isEnabledFor(level):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...proto.clients import (
     LabelRequest,
@@ -25,7 +25,6 @@ from ...proto.clients import (
 )
 from ...proto.clients.oip_grpc import OipGrpcClient
 from ...proto.clients.transport import TransportConnection
-from ...proto.security import ClientSecurity
 from ...proto.shared_buffer import SharedBuffer
 from ...runtime.errors import (
     AccessError,
@@ -39,6 +38,7 @@ from ...runtime.errors import (
 )
 from ...scheduler import reachability
 from ...scheduler.reader_core.events import Peer
+from ..config import ReaderConfig
 from ..store.rows import Content, LabelRow
 from .answers import (
     ExpectedResponse,
@@ -267,40 +267,36 @@ class TeacherLink:
 
     Attributes:
         peer: the teacher.
-        request_timeout_s: timeout of each request.
+        config: settings of the member.
         post: called with the link and each outcome, in any thread.
-        security: credentials; None: none.
         batches: the ring, for teachers that read shared memory; None: every batch is sent.
         inputs: names of the model's inputs, once probed.
         model: the model, as of the latest probe.
-        stores_rows: split responses into rows for a label store.
-        by_numerics: store the labels of each numerics_id separately.
         inbox: inbox of the engine's thread; None: every request is sent by a thread.
         number: number of the link in the core.
     """
 
     peer: Peer
-    request_timeout_s: float
+    config: ReaderConfig
     post: Callable[[TeacherLink, Outcome], None]
-    security: ClientSecurity | None = None
     batches: SharedBuffer | None = None
     inputs: tuple[str, ...] = ()
     model: ModelDescription = field(default_factory=ModelDescription)
-    stores_rows: bool = False
-    by_numerics: bool = False
     inbox: Inbox | None = None
     number: int = 0
     _jobs: SimpleQueue[TeacherRequest | None] = field(default_factory=SimpleQueue)
     _closed: threading.Event = field(default_factory=threading.Event)
     _client: TeacherClient | None = None
     _pool: ConnectionPool | None = None
-    #: The template of requests, and the values that it was made from.
-    _template: tuple[tuple[Any, ...], RequestTemplate] | None = None
+    _template: RequestTemplate = field(init=False)
     _agreed: tuple[str, ...] = ()  # names of its outputs, if the server does not publish them
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _unfinished: int = 0  # jobs
     _senders: int = 0  # threads
     _in_flight: ConcurrencyCounter = field(default_factory=ConcurrencyCounter)
+
+    def __post_init__(self) -> None:
+        self._make_template()
 
     def probe(self) -> None:
         """Probe the teacher in a thread; posts `TeacherReady` or `LinkFailure`."""
@@ -311,8 +307,8 @@ class TeacherLink:
 
     def send(self, job: TeacherRequest) -> None:
         """Send a request; posts `RequestDone` or `LinkFailure`."""
-        pool, template = self._pool, self._template_of(job)
-        if pool is None or not pool.enqueue(job, template, self.request_timeout_s):
+        pool = self._pool
+        if pool is None or not pool.enqueue(job, self._template, self.config.request_s):
             self._send_by_thread(job)
 
     def check_deadlines(self, now: float) -> None:
@@ -366,7 +362,7 @@ class TeacherLink:
         if (client := self._client) is None:
             # In this thread: reading the files of credentials may fail.
             peer = self.peer
-            client = open_client(peer.protocol, peer.address, peer.model, self.security)
+            client = open_client(peer.protocol, peer.address, peer.model, self.config.security)
             self._client = client
             if isinstance(client, OipGrpcClient) and self.inbox is not None and not peer.foreign:
                 self._pool = ConnectionPool(
@@ -375,6 +371,7 @@ class TeacherLink:
             if self.closed:
                 client.close()
         model = self.model = client.probe(PROBE_TIMEOUT_S)
+        self._make_template()
         self._open_connection()
         return tuple(tensor.name for tensor in model.inputs) or self.peer.inputs
 
@@ -396,12 +393,12 @@ class TeacherLink:
         client = self._client
         assert client is not None  # requests are sent after a successful probe
         started = time.monotonic()
-        template = self._template_of(job)
+        template = self._template
         request = template.request(job)
         with self._in_flight as in_flight:
             answer: LabelResponse | EdlError
             try:
-                answer = client.infer(request, self.request_timeout_s)
+                answer = client.infer(request, self.config.request_s)
             except EdlError as error:
                 answer = error
             pending = PendingRequest(job, template, request, started, inf, in_flight)
@@ -414,13 +411,10 @@ class TeacherLink:
         except Exception as error:
             return LinkFailure(pending.job, _as_edl_error(error))
 
-    def _template_of(self, job: TeacherRequest) -> RequestTemplate:
-        """Return the template of requests; it changes after a probe that finds another model."""
-        model, agreed, known = self.model, self._agreed, self._template
-        of = (model, agreed, job.fetches, job.forms)
-        if known is None or known[0] != of:
-            known = self._template = (of, template_of(job, self.peer, model, agreed))
-        return known[1]
+    def _make_template(self) -> None:
+        """Make the template of requests for the model as it is known now."""
+        with self._lock:
+            self._template = template_of(self.config, self.peer, self.model, self._agreed)
 
     def _open_connection(self) -> None:
         """Open a connection of the pool if it needs one, so that requests need no thread."""
@@ -456,8 +450,8 @@ class TeacherLink:
         content_id = str(said.get("content_id", "")) or self.peer.content_id
         numerics_id = str(said.get("numerics_id", "")) or self.peer.numerics_id
         rows: Sequence[LabelRow] = ()
-        if self.stores_rows and content_id:
-            content = Content(content_id, numerics_id if self.by_numerics else "")
+        if self.config.store is not None and content_id:
+            content = Content(content_id, numerics_id if self.config.deterministic else "")
             rows = rows_of(answer, expected, content, self.peer.teacher_id)
         took_s = now - job.asked_at
         return RequestDone(job, labels, device_s, draining, took_s, content_id, numerics_id, rows)
@@ -473,19 +467,20 @@ class TeacherLink:
         Raises:
             BadAnswer: the responses have different outputs.
         """
-        expected = self._template_of(pending.job).expected
+        expected = self._template.expected
         if expected.outputs:  # agreed since the request was sent
             return expected
         assert self._client is not None
         outputs = [with_requested_names(answer, expected)[1]]
         while (step := reachability.believed_outputs(outputs)) == "ask":
-            again = self._client.infer(pending.request, self.request_timeout_s)
+            again = self._client.infer(pending.request, self.config.request_s)
             outputs.append(with_requested_names(again, expected)[1])
         if step == "contradiction":
             first, *_, last = map(list, outputs)
             raise BadAnswer(f"its outputs are {first}, and {last} when asked again")
         self._agreed = outputs[0]
-        return self._template_of(pending.job).expected
+        self._make_template()
+        return self._template.expected
 
     def _thread(self, target: Callable[[], None], role: str) -> None:
         name = f"edl-{role}-{self.peer.teacher_id}"

@@ -21,7 +21,6 @@ from ...runtime.errors import EdlError, RequestRefused
 from ...scheduler.ledger.events import Span
 from ...scheduler.reader_core.events import FailureCause, Peer, PublishedKind
 from ..config import ReaderConfig
-from ..label_forms import AS_GIVEN, LabelForms
 from ..store.rows import LabelRow
 from .answers import ExpectedResponse
 
@@ -39,30 +38,21 @@ class TeacherRequest(NamedTuple):
         request: its number in the ledger.
         spans: the rows, in the order of sending.
         inputs: inputs of the model, by name.
-        fetches: requested outputs; empty: all.
         samples: rows of the inputs and of each output.
-        forms: requested form of each output.
+        name: its id for teachers and logs: "JOB/RANK#NUMBER".
         asked_at: time of sending by the monotonic clock.
         locations: locations of the inputs in shared memory; empty: the inputs are sent.
         is_current: returns whether the inputs' memory still has these rows.
-        student: "JOB/RANK".
     """
 
     request: int
     spans: tuple[Span, ...]
     inputs: Mapping[str, Input]
-    fetches: tuple[str, ...]
     samples: int
-    forms: LabelForms = AS_GIVEN
+    name: str = ""
     asked_at: float = 0.0
     locations: Mapping[str, BufferLocation] = _NOWHERE
     is_current: Callable[[], bool] = _always
-    student: str = ""
-
-    @property
-    def name(self) -> str:
-        """The id of the request for teachers and logs: "JOB/RANK#NUMBER"."""
-        return f"{self.student}#{self.request}"
 
     def about(self, teacher: str) -> dict[str, object]:
         """Fields for log records; see `logs.KEYS`."""
@@ -120,8 +110,13 @@ class LinkFailure:
 Outcome = TeacherReady | RequestDone | LinkFailure
 
 
-def failure_of(error: EdlError) -> FailureCause:
-    """Classify an error for the core."""
+def failure_of(error: EdlError) -> tuple[FailureCause, str, float | None]:
+    """Return what the core is told of an error: `failure`, `reason` and `room_in_s` of an event."""
+    room_in_s = error.retry_after_s if isinstance(error, errors.RateLimited) else None
+    return _cause(error), str(error), room_in_s
+
+
+def _cause(error: EdlError) -> FailureCause:
     match error:
         case errors.InputsOverwritten():
             return "overwritten"
@@ -169,30 +164,30 @@ class RequestTemplate:
 
 
 def template_of(
-    job: TeacherRequest, peer: Peer, model: ModelDescription, agreed: tuple[str, ...] = ()
+    config: ReaderConfig, peer: Peer, model: ModelDescription, agreed: tuple[str, ...] = ()
 ) -> RequestTemplate:
-    """Make the template of requests like `job` to `peer`; for the arguments see `expected_of`."""
+    """Make the template of requests to `peer`; for the arguments see `expected_of`."""
     instance = {"teacher_id": peer.teacher_id, "incarnation": str(peer.incarnation)}
     known = tuple(tensor.name for tensor in model.outputs)
-    fetches = _fetched(job.fetches, known, peer.foreign)
+    fetches = _fetched(config.fetches, known, peer.foreign)
     outputs = fetches or known
-    asked = {name: job.forms.of(name) for name in outputs}
+    asked = {name: config.labels.of(name) for name in outputs}
     forms = {name: form.parameters() for name, form in asked.items() if form is not None}
     return RequestTemplate(
         outputs if forms else fetches,
         instance if peer.incarnation else {},
         forms,
-        expected_of(job, peer, model, agreed),
+        expected_of(config, peer, model, agreed),
     )
 
 
 def expected_of(
-    job: TeacherRequest, peer: Peer, model: ModelDescription, agreed: tuple[str, ...] = ()
+    config: ReaderConfig, peer: Peer, model: ModelDescription, agreed: tuple[str, ...] = ()
 ) -> ExpectedResponse:
     """Return what responses of `peer` are checked against.
 
     Args:
-        job: the request.
+        config: settings of the member.
         peer: the teacher.
         model: description of its model by its server.
         agreed: names of the outputs that repeated responses had, if the server does not publish
@@ -204,11 +199,11 @@ def expected_of(
         teacher_id,
         peer.incarnation,
         peer.content_id,
-        job.fetches or known,
-        job.forms,
+        config.fetches or known,
+        config.labels,
         peer.foreign,
         {spec.name: spec for spec in model.outputs},
-        whole=not job.fetches,
+        whole=not config.fetches,
     )
 
 

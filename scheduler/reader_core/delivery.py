@@ -48,8 +48,9 @@ class Delivery:
         ordered: batches are delivered in the order of the source; else when they are complete.
         policy: what to do while a service has no teacher.
         ensemble: how labels of several services are mixed; None: there is one service.
-        at_once: batches are of calls: the trainer takes what it is offered, so a batch is offered
-            only when it is released.
+        beside: the delivery of the training loop's batches, if these batches are of calls. The
+            trainer takes what it is offered for a call, so it is offered only when it is released.
+            `look` at the other delivery first.
 
     Attributes:
         unlabelled_by_service: number of batches without labels of a service, by service.
@@ -64,16 +65,17 @@ class Delivery:
         ordered: bool = True,
         policy: Policy = _WAIT_FOR_EVER,
         ensemble: Ensemble | None = None,
-        at_once: bool = False,
+        beside: Delivery | None = None,
     ) -> None:
         self.unlabelled_by_service = Counter[str]()
         self.partial = self.unlabelled = 0
         self._services = tuple(ledgers)
         self._ordered = ordered
-        self._at_once = at_once
+        self._at_once = beside is not None
         self._ensemble = ensemble or Ensemble(dict.fromkeys(ledgers, 1.0))
         self._whole: Mixture | None = Mixture(self._ensemble.shares, 1.0)
-        self._no_teacher = NoTeacherPolicy(ledgers, policy, self._ensemble)
+        watch = None if beside is None else beside._no_teacher
+        self._no_teacher = NoTeacherPolicy(ledgers, policy, self._ensemble, watch)
         #: Batches that are not offered, in order, with the services that have not labelled them.
         self._lacking: dict[int, set[str]] = {}
         self._without: dict[int, set[str]] = {}  # services that a batch goes without
@@ -265,18 +267,26 @@ class NoTeacherPolicy:
         ledgers: of the services, by name; only read.
         policy: the user's choice.
         ensemble: the services, and what to do without one of several.
+        watch: the policy that watches when services lose their teachers; None: this one.
 
     Attributes:
         loop_waits: the training loop waits for a batch.
     """
 
-    def __init__(self, ledgers: Mapping[str, Ledger], policy: Policy, ensemble: Ensemble) -> None:
+    def __init__(
+        self,
+        ledgers: Mapping[str, Ledger],
+        policy: Policy,
+        ensemble: Ensemble,
+        watch: NoTeacherPolicy | None,
+    ) -> None:
         self.loop_waits = False
         self._ledgers = ledgers
         self._policy = policy
         self._ensemble = ensemble
         self._patience = _NOT_WAITING
-        self._alone_since: dict[str, float] = {}
+        self._watches = watch is None
+        self._alone_since: dict[str, float] = {} if watch is None else watch._alone_since
         self._lacked: list[Ledger] = []  # those of the services that had no teacher lately
 
     def look(
@@ -290,7 +300,7 @@ class NoTeacherPolicy:
             without: services that each batch goes without.
             now: seconds of a clock that does not go back.
         """
-        for service, ledger in self._ledgers.items():
+        for service, ledger in self._ledgers.items() if self._watches else ():
             if ledger.usable:
                 self._alone_since.pop(service, None)
             else:

@@ -124,6 +124,10 @@ class ReportNow(NamedTuple):
     """Report to the coordinator now, not at the next regular time."""
 
 
+class EndEpoch(NamedTuple):
+    """Tell the trainer that teachers of another content wait for its next epoch."""
+
+
 class RefuseSettings(NamedTuple):
     """The reader's settings fit none of the models: raise an error."""
 
@@ -155,6 +159,7 @@ Instruction = (
     | DropCachedLabels
     | DropLabels
     | ReportNow
+    | EndEpoch
     | RefuseSettings
     | LogMessage
     | Poison

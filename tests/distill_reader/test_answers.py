@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.answers import (
     ExpectedResponse,
     check_inputs_finite,
@@ -16,7 +17,7 @@ from edl.distill_reader.engine.answers import (
 from edl.distill_reader.engine.answers import (
     soft_labels as checked_labels,
 )
-from edl.distill_reader.engine.teacher_requests import TeacherRequest, expected_of
+from edl.distill_reader.engine.teacher_requests import expected_of
 from edl.distill_reader.label_forms import LabelForms
 from edl.proto.clients import LabelResponse, ModelDescription
 from edl.proto.datatypes import TensorSpec
@@ -96,9 +97,9 @@ WHOLE = {"logits": LOGITS, "hidden": np.zeros((2, 9, 4), np.float32)}
 @pytest.mark.parametrize("fetches", [(), ("logits",)])
 def test_outputs_fit_the_model(fetches: tuple[str, ...], parameters: dict[str, Any]) -> None:
     """A bit may flip in a name, and a shape of as many numbers is another shape."""
-    job = TeacherRequest(1, (), {}, fetches, 2)
+    config = ReaderConfig("s", teachers=("h:1",), fetches=fetches)
     peer, found = Peer("t1", "", "s", 7, "c"), ModelDescription((), DECLARED)
-    expected = expected_of(job, peer, found)
+    expected = expected_of(config, peer, found)
     assert list(soft_labels(answer(WHOLE, parameters), expected)) == [*(fetches or WHOLE)]
     for spoilt, words in (
         ({"logitr": LOGITS, "hidden": WHOLE["hidden"]}, "lacks 'logits'"),

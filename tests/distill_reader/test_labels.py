@@ -45,14 +45,14 @@ class World:
     def add(self, number: int, *arrays: Array) -> None:
         record = self.records[number] = self.ring.put(arrays)
         fields = [[place, ref] for place, ref in enumerate(record.arrays)]
-        message = {"number": number, "nbytes": 1, "samples": len(arrays[0]), "fields": fields}
-        self.batches.add(message)
+        about = {"number": number, "nbytes": 1, "samples": len(arrays[0]), "fields": fields}
+        self.batches.add({"kind": "batch", "generation": 0, **about})
 
     def done(self, *spans: Span) -> RequestDone:
         rows = [self.inputs[s.batch][s.start : s.stop] for s in spans]
         x = np.concatenate(rows)
         return RequestDone(
-            TeacherRequest(1, spans, {"x": x}, (), len(x)),
+            TeacherRequest(1, spans, {"x": x}, len(x)),
             {"soft": x, "sum": x.sum(1)},
             0,
             False,

@@ -230,7 +230,7 @@ class EngineWorld(RuleBasedStateMachine):
         self.say("call", **self.described(number))
 
     def announce(self, number: int) -> None:
-        self.say("batch", source_s=0.0, **self.described(number))
+        self.say("batch", **self.described(number))
 
     def described(self, number: int) -> dict[str, Any]:
         rows, record = self.records[number]
@@ -240,6 +240,7 @@ class EngineWorld(RuleBasedStateMachine):
             "samples": rows,
             "fields": [[0, record.arrays[0]]],
             "generation": self.ring.generation(record.arrays[0].offset),
+            "source_s": 0.0,
         }
 
     @property
@@ -299,7 +300,7 @@ class EngineWorld(RuleBasedStateMachine):
         soft = np.concatenate(rows)
         if len(self.engine.members) > 1:  # then logits are asked for
             soft = np.log(soft)
-        job = TeacherRequest(request, spans, {"x": soft}, (), len(soft))
+        job = TeacherRequest(request, spans, {"x": soft}, len(soft))
         done = (
             RequestDone(job, {"soft": soft}, 0.001, False, 0.01)
             if error is None

@@ -161,7 +161,7 @@ class Bench:
     def jobs(self, name: str, service: str | None = None) -> list[TeacherRequest]:
         """What a teacher was sent and has not answered, the longest first."""
         requests = self.of(service).ledger.requests_at(name)
-        return [TeacherRequest(one.request, one.spans, {}, (), one.rows) for one in requests]
+        return [TeacherRequest(one.request, one.spans, {}, one.rows) for one in requests]
 
     def batches_at(self, name: str) -> list[int]:
         return [span.batch for job in self.jobs(name) for span in job.spans]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import pytest
 
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine import ensemble_member as members
-from edl.distill_reader.engine.core_conversions import core_config
+from edl.distill_reader.engine.ensemble_member import core_config
 from edl.distill_reader.engine.reporting import student_report, waiting_for
 from edl.distill_reader.engine.roster import AssignedTeachers
 from edl.distill_reader.engine.teacher_link import TeacherLink
@@ -269,8 +270,10 @@ def test_at_the_epoch_the_old_teachers_get_nothing_more(upgrade: Bench) -> None:
 
 
 def test_an_announced_content_asks_once_for_the_next_epoch(upgrade: Bench) -> None:
+    times = itertools.count(time.monotonic() + 1.0)
+
     def asked() -> int:
-        upgrade.engine._decide(1.0)  # noqa: SLF001  # as after each event
+        upgrade.look(next(times))
         return len(upgrade.told("epoch_due"))
 
     assert asked() == 0

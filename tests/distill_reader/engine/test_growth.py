@@ -22,8 +22,8 @@ BYTES_EACH = 80
 def kind_of(batches: KnownBatches, number: int, width: int) -> int:
     """Add a batch; its kind."""
     ref = ArrayRef("<f4", (4, width), 0)
-    message = {"number": number, "nbytes": 64, "samples": 4, "fields": [["x", ref]]}
-    return batches.add(message).kind
+    about = {"number": number, "nbytes": 64, "samples": 4, "fields": [["x", ref]]}
+    return batches.add({"kind": "batch", "generation": 0, **about}).kind
 
 
 def padded_batches() -> Callable[[int], None]:

@@ -14,6 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine import teacher_link
 from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.teacher_link import TeacherLink
@@ -44,13 +45,14 @@ ROWS = 3
 class Neighbour:
     """A link to a teacher in this process, and the thread of the engine: the test's."""
 
-    def __init__(self, arena: SharedBuffer, peer: Peer) -> None:
+    def __init__(self, arena: SharedBuffer, peer: Peer, fetches: tuple[str, ...]) -> None:
         self.inbox = Inbox()
         self.outcomes: deque[Outcome] = deque()
         self.by_threads = 0
         self._arena = arena
         self._numbers = itertools.count()
-        self.link = TeacherLink(peer, WAIT_S, self._post, batches=arena, inbox=self.inbox)
+        config = ReaderConfig("s", teachers=("h:1",), fetches=fetches, request_s=WAIT_S)
+        self.link = TeacherLink(peer, config, self._post, batches=arena, inbox=self.inbox)
         self.link.probe()
 
     def _post(self, _: TeacherLink, outcome: Outcome) -> None:
@@ -61,7 +63,7 @@ class Neighbour:
         number = next(self._numbers)
         record = self._arena.put([array(ROWS, 4) + np.float32(start)])
         x = self._arena.get(record.arrays[0])
-        job = TeacherRequest(number, (Span(number, 0, ROWS),), {inputs: x}, ("double",), ROWS)
+        job = TeacherRequest(number, (Span(number, 0, ROWS),), {inputs: x}, ROWS)
         self.link.send(job)
         return job
 
@@ -107,15 +109,15 @@ class Neighbour:
         self.inbox.close()
 
 
-Link = Callable[[Peer], Neighbour]
+Link = Callable[..., Neighbour]
 
 
 @pytest.fixture
 def link() -> Iterator[Link]:
-    """Makes links, which are closed at the end."""
+    """Makes links by which these outputs are asked for, all if none; they are closed at the end."""
     with ExitStack() as stack:
         batches = stack.enter_context(closing(SharedBuffer.create()))
-        yield lambda peer: stack.enter_context(closing(Neighbour(batches, peer)))
+        yield lambda peer, *fetches: stack.enter_context(closing(Neighbour(batches, peer, fetches)))
 
 
 # --- threads that probe and send
@@ -185,7 +187,7 @@ def vague() -> Iterator[Vague]:
     made.stop()
 
 
-JOB = TeacherRequest(1, (Span(0, 0, 2),), {"x": np.ones((2, 6), np.float32)}, (), 2)
+JOB = TeacherRequest(1, (Span(0, 0, 2),), {"x": np.ones((2, 6), np.float32)}, 2)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +274,7 @@ def bench() -> Iterator[Bench]:
 def linked(bench: Bench, link: Link) -> Neighbour:
     """A link that has been probed."""
     bench.labeller.before = lambda: None
-    made = link(Peer("t1", bench.address, "resnet", 41))
+    made = link(Peer("t1", bench.address, "resnet", 41), "double")
     assert made.outcome() == TeacherReady(("x",))
     return made
 

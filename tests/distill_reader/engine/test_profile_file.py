@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edl.distill_reader.config import DEFAULT_JOB, DEFAULT_PROFILES, ReaderConfig, profiles_of
-from edl.distill_reader.engine.core_conversions import core_config
+from edl.distill_reader.engine.ensemble_member import core_config
 from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.profiles import MOST_BYTES, ProfileFile, ProfileRecorder
 from edl.scheduler.reader_core import ReaderCore
