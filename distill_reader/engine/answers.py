@@ -141,9 +141,9 @@ def _check_instance(parameters: Mapping[str, Any], expected: ExpectedResponse) -
         ("teacher_id", expected.teacher_id),
         ("incarnation", str(expected.incarnation or "")),
     ):
-        said = str(parameters.get(key, ""))
-        if said and wanted and said != wanted:
-            raise WrongInstance(f"{key} {said} answered, {wanted} was asked")
+        named = str(parameters.get(key, ""))
+        if named and wanted and named != wanted:
+            raise WrongInstance(f"{key} {named} answered, {wanted} was asked")
     content = str(parameters.get("content_id", ""))
     if content and expected.content_id and content != expected.content_id:
         raise BadAnswer(f"content {content} answered, the service serves {expected.content_id}")
@@ -218,9 +218,9 @@ def in_form(
         RequestRefused: the output cannot have this form.
     """
     arrays = arrays_of(answer, name, form)
-    said = answer.output_parameters.get(next(iter(arrays)), {})
-    if form is None or _is_in(form, said):
-        return arrays, said
+    parameters = answer.output_parameters.get(next(iter(arrays)), {})
+    if form is None or _is_in(form, parameters):
+        return arrays, parameters
     if name not in arrays:
         raise BadAnswer(f"output {name!r} came in parts, and they do not say {form}")
     array = arrays[name]
@@ -243,18 +243,18 @@ def labels_of(
         WireError: the parts of the output contradict each other.
         RequestRefused: the output cannot have this form.
     """
-    arrays, said = in_form(answer, name, form)
+    arrays, parameters = in_form(answer, name, form)
     if expand:
-        yield name, decode(name, arrays, form, said)
+        yield name, decode(name, arrays, form, parameters)
     elif form.k:
-        yield from zip(form.parts(name), check_parts(name, arrays, form, said), strict=True)
+        yield from zip(form.parts(name), check_parts(name, arrays, form, parameters), strict=True)
     else:
         yield from arrays.items()
 
 
-def _is_in(form: LabelForm, said: Mapping[str, Parameter]) -> bool:
+def _is_in(form: LabelForm, parameters: Mapping[str, Parameter]) -> bool:
     try:
-        return LabelForm.from_parameters(said) == form
+        return LabelForm.from_parameters(parameters) == form
     except UsageError:  # a foreign server uses these parameters for something else
         return False
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from ...proto.arena import Arena
 from ...proto.channel import Channel, Message
@@ -22,13 +23,14 @@ from ...scheduler.reader_core.events import (
     SourceEnded,
 )
 from ..config import ReaderConfig
+from ..trace_file import TraceFile
 from .batch_delivery import BatchDelivery
 from .ensemble_member import EnsembleMember, MemberListener
 from .inbox import Inbox
 from .reporting import TrainerReporter
 from .requests import KnownBatches
 from .teacher_requests import Outcome, RequestDone
-from .tracing import open_timeline
+from .tracing import Timeline
 
 #: Interval of decisions that depend on time alone.
 TICK_S = 0.05
@@ -55,7 +57,9 @@ class Engine:
         self._channel = channel
         self._inbox = Inbox()
         self._batches = KnownBatches(config)
-        self._timeline = open_timeline(config)
+        self._timeline: Timeline | None = None
+        if config.trace:
+            self._timeline = Timeline(TraceFile(Path(config.trace), config.trace_max_bytes))
         listener = MemberListener(
             self._on_settled,
             self._on_outcome,
@@ -229,26 +233,22 @@ class Engine:
 
     # --- the members
 
-    def _on_settled(
-        self,
-        member: EnsembleMember,
-        said: do.BatchLabelled | do.GoesUnlabelled | do.LabelsRevoked | do.Poison,
-    ) -> None:
-        match said:
+    def _on_settled(self, member: EnsembleMember, settled: do.BatchSettled) -> None:
+        match settled:
             case do.BatchLabelled(number) | do.GoesUnlabelled(number):
                 self._reporter.report_before_batch()
                 if self._timeline is not None:
                     self._timeline.batches.labelled(number)
             case do.LabelsRevoked(number) if self._timeline is not None:
                 self._timeline.batches.unlabelled(number)
-        batch, delivery = self._batches.get(said.batch), self._batch_delivery
+        batch, delivery = self._batches.get(settled.batch), self._batch_delivery
         if batch is not None and batch.is_call:
             delivery = self._call_delivery
-            if isinstance(said, do.Poison):
+            if isinstance(settled, do.Poison):
                 self._without_labels[batch.number] = "failed"
-            elif isinstance(said, do.LabelsRevoked):
+            elif isinstance(settled, do.LabelsRevoked):
                 self._without_labels.pop(batch.number, None)
-        delivery.execute(delivery.delivery.handle(member.config.service, said))
+        delivery.execute(delivery.delivery.handle(member.config.service, settled))
 
     def _on_released(self, numbers: Sequence[int]) -> None:
         self._channel.send("release", numbers=numbers)

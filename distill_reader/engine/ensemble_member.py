@@ -65,9 +65,7 @@ class MemberListener:
         on_end_epoch: teachers of another content wait for the next epoch.
     """
 
-    on_settled: Callable[
-        [EnsembleMember, do.BatchLabelled | do.GoesUnlabelled | do.LabelsRevoked | do.Poison], None
-    ]
+    on_settled: Callable[[EnsembleMember, do.BatchSettled], None]
     on_outcome: Callable[[EnsembleMember, str, Outcome, float, bool], None]
     on_failed: Callable[[errors.EdlError, bool], None]
     on_call_failed: Callable[[int, errors.EdlError], None]

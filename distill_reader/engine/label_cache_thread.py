@@ -105,8 +105,8 @@ def rows_of(
     outputs: dict[str, tuple[LabelForm | None, int | None, list[Array]]] = {}
     for name in names:
         form = expected.forms.of(name)
-        arrays, said = in_form(answer, name, form)
-        classes = int(said[CLASSES]) if form is not None and form.k else None
+        arrays, parameters = in_form(answer, name, form)
+        classes = int(parameters[CLASSES]) if form is not None and form.k else None
         outputs[name] = form, classes, list(arrays.values())
     flat = [array for _, _, arrays in outputs.values() for array in arrays]
     return pack(layout_of(content, outputs, whole=expected.whole), flat, maker)
@@ -166,7 +166,7 @@ class _Group:
     @property
     def shape(self) -> _Shape:
         """The properties that rows in one array share; floats may differ in precision."""
-        classes = {name: int(said.get(CLASSES, 0)) for name, said in self.parameters.items()}
+        classes = {name: int(own.get(CLASSES, 0)) for name, own in self.parameters.items()}
         return tuple(
             (
                 part,

@@ -73,8 +73,6 @@ class MemberSnapshot:
         times: recent response times of its teachers.
         without_labels: number of batches delivered without its labels.
         weight: weight of its labels in the latest averaged batch; None: nothing is averaged.
-        upper_bytes: threshold `ut`.
-        lower_bytes: threshold `lt`.
         now: time of the engine's clock.
     """
 
@@ -82,8 +80,6 @@ class MemberSnapshot:
     times: TeacherTimes
     without_labels: int
     weight: float | None
-    upper_bytes: int
-    lower_bytes: int
     now: float
 
 
@@ -213,7 +209,10 @@ _STREAM: Final = (
         "gauge",
         "threshold_bytes",
         "Pulling pauses above ut and resumes below lt.",
-        lambda seen: [(("ut",), seen.upper_bytes), (("lt",), seen.lower_bytes)],
+        lambda seen: [
+            (("ut",), seen.member.config.upper_bytes),
+            (("lt",), seen.member.config.lower_bytes),
+        ],
         ("threshold",),
     ),
     _gauge(
@@ -436,10 +435,8 @@ class Exporter:
             service = member.config.service
             without_labels = delivery.unlabelled_by_service[service]
             weight = None if mixture is None else mixture.shares.get(service, 0.0)
-            bounds = config.upper_bytes, config.lower_bytes
-            seen.append(
-                MemberSnapshot(member, self._times[member], without_labels, weight, *bounds, now)
-            )
+            times = self._times[member]
+            seen.append(MemberSnapshot(member, times, without_labels, weight, now))
         self._shown = [
             *(_metric(family, seen) for family in FAMILIES),
             whole("counter", "partly_labelled_batches", _PARTLY, [((), delivery.partial)]),
@@ -489,8 +486,3 @@ def _made(
 def _of(config: ReaderConfig) -> tuple[str, str]:
     """Return the values of `LABELS`."""
     return config.service, config.student_id
-
-
-def open_exporter(config: ReaderConfig) -> Exporter | None:
-    """Create the exporter, if the configuration requests one."""
-    return Exporter(config) if config.metrics_listen else None

@@ -16,7 +16,7 @@ from ...scheduler.flow import FlowState
 from ..config import ReaderConfig
 from .batch_delivery import BatchDelivery
 from .ensemble_member import EnsembleMember
-from .metrics import Exporter, open_exporter
+from .metrics import Exporter
 
 
 def waiting_for(member: EnsembleMember) -> str:
@@ -165,7 +165,8 @@ class TrainerReporter:
             UsageError: the address cannot be used.
             AddressInUse: another process listens there.
         """
-        self.exporter = open_exporter(self._config)
+        if self._config.metrics_listen:
+            self.exporter = Exporter(self._config)
 
     def close(self) -> None:
         if self.exporter is not None:

@@ -443,12 +443,12 @@ class TeacherLink:
         except BadAnswer:
             check_inputs_finite(job.inputs)  # bad inputs may be the cause
             raise
-        said = answer.parameters
+        parameters = answer.parameters
         elapsed_s = now - pending.sent_at
-        device_s = device_seconds(said.get("device_seconds"), elapsed_s, pending.in_flight)
-        draining = bool(said.get("draining", False))
-        content_id = str(said.get("content_id", "")) or self.peer.content_id
-        numerics_id = str(said.get("numerics_id", "")) or self.peer.numerics_id
+        device_s = device_seconds(parameters.get("device_seconds"), elapsed_s, pending.in_flight)
+        draining = bool(parameters.get("draining", False))
+        content_id = str(parameters.get("content_id", "")) or self.peer.content_id
+        numerics_id = str(parameters.get("numerics_id", "")) or self.peer.numerics_id
         rows: Sequence[LabelRow] = ()
         if self.config.store is not None and content_id:
             content = Content(content_id, numerics_id if self.config.deterministic else "")

@@ -8,12 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ...proto.channel import Message
 from ...scheduler.circuit_breakers import IN_WORDS, Cause
-from ..config import ReaderConfig
 from ..trace_file import TraceEvent, TraceFile
 from .reporting import waiting_for
 from .teacher_requests import LinkFailure, Outcome, RequestDone, TeacherRequest
@@ -316,13 +314,6 @@ class StateTracer:
 
 #: Maximum delay of writing.
 FLUSH_EVERY_S: Final = 0.2
-
-
-def open_timeline(config: ReaderConfig) -> Timeline | None:
-    """Open the timeline, if the configuration requests one."""
-    if not config.trace:
-        return None
-    return Timeline(TraceFile(Path(config.trace), config.trace_max_bytes))
 
 
 class Timeline:

@@ -358,8 +358,8 @@ class Tables:
         if batch.refusals is not None:
             self.refused.pop(batch.id, None)
         if stage is POISONED:
-            said = (batch.refusals or {}).items()
-            reasons = tuple(f"{name}: {why.reason}" for name, why in said)
+            refusals = (batch.refusals or {}).items()
+            reasons = tuple(f"{name}: {refusal.reason}" for name, refusal in refusals)
             self.batch_instructions.append(Poison(batch.id, reasons))
             return
         if not batch.is_call:

@@ -167,13 +167,13 @@ class LedgerView:
         """Return the request in flight with this number; None: there is none."""
         for teacher in self._tables.teachers.values():
             if (found := teacher.in_flight.get(request)) is not None:
-                return _told(found)
+                return _described(found)
         return None
 
     def requests_at(self, teacher: str) -> Iterator[InFlight]:
         """Iterate over the requests in flight at `teacher`, in the order of sending."""
         known = self._tables.teachers.get(teacher)
-        return (_told(request) for request in known.in_flight.values()) if known else iter(())
+        return (_described(request) for request in known.in_flight.values()) if known else iter(())
 
     @property
     def sent(self) -> int:
@@ -260,7 +260,7 @@ class LedgerView:
         return frozenset(name for name, t in self._tables.teachers.items() if t.usable)
 
 
-def _told(request: LedgerRequest) -> InFlight:
+def _described(request: LedgerRequest) -> InFlight:
     teachers = tuple(sorted(request.holders))
     return InFlight(request.id, request.spans, request.attempt, teachers)
 

@@ -116,9 +116,9 @@ class Comparisons:
         The next request may take long to come.
         """
         for name in self.panel.trusted:
-            for told in self._ledger.requests_at(name):
-                if told.attempt == 1 and name in told.teachers and told.request not in self._cases:
-                    return self._copies(told.request, name)
+            for one in self._ledger.requests_at(name):
+                if one.attempt == 1 and name in one.teachers and one.request not in self._cases:
+                    return self._copies(one.request, name)
         return []
 
     def sent(self, send: ev.Send) -> tuple[bool, list[ev.Hedge]]:
@@ -203,8 +203,8 @@ class Comparisons:
 
     def _close(self, request: int, case: _ComparedRequest) -> list[ComparisonVerdict]:
         """Judge a request once nothing more is expected, and forget it."""
-        told = self._ledger.request(request)
-        if told is None or not told.teachers:  # it has its labels: the ledger sends no more copies
+        found = self._ledger.request(request)
+        if found is None or not found.teachers:  # it has its labels: the ledger sends no more copies
             self._end(case.planned)
             case.planned.clear()
         if case.asked or case.planned or self._cases.get(request) is not case:

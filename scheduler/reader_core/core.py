@@ -256,12 +256,12 @@ class ReaderCore:
 
         Other instructions of the same steps are left out.
         """
-        told = []
+        steps = []
         for stimulus, at, event, out in self._steps:
             instructions = tuple(one for one in out if batch in _batches(one))
             if instructions or batch in _batches(event):
-                told.append(Step(stimulus, at, event, instructions))
-        return told
+                steps.append(Step(stimulus, at, event, instructions))
+        return steps
 
     # --- the stream
 
@@ -313,9 +313,9 @@ class ReaderCore:
             return
         self.stats.answer(name, answer.device_s, answer.samples)
         in_flight = len(self.ledger.in_flight_at(name))
-        said = len(self._out)
+        emitted = len(self._out)
         self._apply(ev.Answered(name, answer.request, answer.row_nbytes, answer.device_s))
-        accepted = self._out[said]  # its first instruction says whether the answer counts
+        accepted = self._out[emitted]  # its first instruction says whether the answer counts
         spans = accepted.spans if isinstance(accepted, ev.Accept) else ()
         if spans:
             self.stats.labelled(name)

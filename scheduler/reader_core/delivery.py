@@ -124,14 +124,10 @@ class Delivery:
 
     # ------------------------------------------------------------------------------ the services
 
-    def handle(
-        self,
-        service: str,
-        said: do.BatchLabelled | do.GoesUnlabelled | do.LabelsRevoked | do.Poison,
-    ) -> list[do.StreamInstruction]:
+    def handle(self, service: str, settled: do.BatchSettled) -> list[do.StreamInstruction]:
         """Handle an instruction of a service's ledger about a batch."""
-        batch = said.batch
-        match said:
+        batch = settled.batch
+        match settled:
             case do.LabelsRevoked():
                 return self._relabelled(service, batch)
             case do.Poison(_, reasons):
@@ -140,7 +136,7 @@ class Delivery:
             return [do.DropBatch(batch)]
         if (lacking := self._lacking.get(batch)) is None:
             return []
-        if isinstance(said, do.GoesUnlabelled):
+        if isinstance(settled, do.GoesUnlabelled):
             self.unlabelled_by_service[service] += 1
             self._without.setdefault(batch, set()).add(service)
         lacking.discard(service)

@@ -141,13 +141,13 @@ class LogMessage:
     teacher: str = ""
 
 
+#: A batch has labels, or goes without them, or must be labelled again.
+BatchSettled = BatchLabelled | GoesUnlabelled | LabelsRevoked | Poison
 Instruction = (
-    SendRequest
+    BatchSettled
+    | SendRequest
     | Accept
     | Discard
-    | BatchLabelled
-    | GoesUnlabelled
-    | LabelsRevoked
     | OpenConnection
     | CloseConnection
     | Probe
@@ -162,7 +162,6 @@ Instruction = (
     | EndEpoch
     | RefuseSettings
     | LogMessage
-    | Poison
     | LookUp
 )
 

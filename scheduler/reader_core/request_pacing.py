@@ -187,8 +187,8 @@ class RequestPacing:
     def sent_at(self, name: str, request: int) -> float | None:
         """Return when an open request was sent."""
         known = self._teachers.get(name)
-        told = None if known is None else known.sent.get(request)
-        return None if told is None else told[0]
+        sent = None if known is None else known.sent.get(request)
+        return None if sent is None else sent[0]
 
     def oldest(self, name: str) -> float | None:
         """Return when the oldest open request was sent; None: there is none."""
@@ -204,10 +204,10 @@ class RequestPacing:
         """Record an answer of a teacher with `in_flight` requests; yield ledger events."""
         name, rows, device_s = answer.teacher, answer.rows, answer.device_s
         known = self._teachers.get(name)
-        told = None if known is None else known.sent.pop(answer.request, None)
-        if known is None or told is None:
+        sent = None if known is None else known.sent.pop(answer.request, None)
+        if known is None or sent is None:
             return
-        sent_at, asked = told
+        sent_at, asked = sent
         turnaround_s = now - began(sent_at, known.answered_at)
         known.answered_at = now
         self.times.answered(name, rows, turnaround_s)

@@ -200,7 +200,7 @@ class Bench:
     def metric(self, name: str, *labels: str) -> float:
         """The value of a metric of the first member."""
         forgone = self.engine._batch_delivery.delivery.unlabelled_by_service.total()  # noqa: SLF001  # `Exporter` reads it
-        seen = MemberSnapshot(self.member, TeacherTimes(), forgone, None, 0, 0, 0.0)
+        seen = MemberSnapshot(self.member, TeacherTimes(), forgone, None, 0.0)
         (family,) = (one for one in FAMILIES if one.name == name)
         return dict(family.samples(seen))[labels]
 
