@@ -291,7 +291,7 @@ class ReaderCore:
 
     def _on_probed(self, probed: events.Probed, now: float) -> None:
         if not probed.misfit:
-            misfit = self.contents.published(probed.teacher, probed.kinds)
+            misfit = self.contents.record_kinds(probed.teacher, probed.kinds)
             probed = probed._replace(misfit=misfit)
         self.teachers.probed(probed, now)
 
@@ -300,7 +300,7 @@ class ReaderCore:
         if not self._links.record_message(name, answer.link):
             self._emit(Discard(answer.request, name))
             return
-        if (without := self.contents.hear(name, answer.numerics_id)) is not None:
+        if (without := self.contents.record_numerics(name, answer.numerics_id)) is not None:
             self._follow((without, False), now)
             self._apply(events.Cancelled(name, answer.request))
             teachers.close_if_leaving(name, now)

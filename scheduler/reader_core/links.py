@@ -127,7 +127,7 @@ class TeacherLinks:
         self.unanswered.discard(name)
         return True
 
-    def answers(self, name: str) -> None:
+    def probe_answered(self, name: str) -> None:
         """Record an answered probe."""
         link = self._links[name]
         link.is_probed, link.attempts = False, 0

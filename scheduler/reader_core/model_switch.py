@@ -186,7 +186,7 @@ class NumericsPin:
     def __init__(self, is_deterministic: bool) -> None:
         self.is_deterministic = is_deterministic
         self.pinned = ""
-        self._told: dict[str, str] = {}  # numerics_ids in answers
+        self._seen: dict[str, str] = {}  # numerics_ids in answers
 
     def barred(self, peers: Iterable[Peer]) -> frozenset[str]:
         """Return the peers that must not label.
@@ -196,23 +196,23 @@ class NumericsPin:
         if not self.is_deterministic:
             return frozenset()
         peers = [*peers]
-        for gone in self._told.keys() - {peer.teacher_id for peer in peers}:
-            del self._told[gone]
+        for gone in self._seen.keys() - {peer.teacher_id for peer in peers}:
+            del self._seen[gone]
         known = {
-            peer.teacher_id: peer.numerics_id if peer.incarnation else self._told[peer.teacher_id]
+            peer.teacher_id: peer.numerics_id if peer.incarnation else self._seen[peer.teacher_id]
             for peer in peers
-            if peer.incarnation or peer.teacher_id in self._told
+            if peer.incarnation or peer.teacher_id in self._seen
         }
         self.pinned = pinned(self.pinned, known.values())
-        return frozenset(name for name, told in known.items() if not admits(self.pinned, told))
+        return frozenset(name for name, own in known.items() if not admits(self.pinned, own))
 
     def admits(self, numerics_id: str) -> bool:
         """Whether labels of this numerics_id may be used."""
         return not self.is_deterministic or admits(self.pinned, numerics_id)
 
-    def hear(self, teacher: str, numerics_id: str) -> bool:
+    def record(self, teacher: str, numerics_id: str) -> bool:
         """Record a teacher's numerics_id; return whether its labels may be used."""
-        self._told[teacher] = numerics_id
+        self._seen[teacher] = numerics_id
         self.pinned = pinned(self.pinned, [numerics_id])
         return admits(self.pinned, numerics_id)
 
@@ -235,7 +235,7 @@ class LabelKinds:
         self.is_firm = False
         self._fitting: frozenset[str] = frozenset()  # teachers that publish the settled kinds
 
-    def hear(self, teacher: str, published: Iterable[PublishedKind]) -> str:
+    def record(self, teacher: str, published: Iterable[PublishedKind]) -> str:
         """Record what a teacher publishes; return why it must not label, or an empty text."""
         self.forget_others(self._fitting - {teacher})
         for one in published:
@@ -323,12 +323,12 @@ class ModelSwitch:
             self._followed = there
         return self._carry_out(step, frozenset())
 
-    def hear(self, teacher: str, numerics_id: str) -> Assigned | None:
+    def record_numerics(self, teacher: str, numerics_id: str) -> Assigned | None:
         """Record a numerics_id; return the teachers to use if its labels must not be used."""
         if not self._numerics.is_deterministic:
             return None
         before = self._numerics.pinned
-        admitted = self._numerics.hear(teacher, numerics_id)
+        admitted = self._numerics.record(teacher, numerics_id)
         if admitted and before == self._numerics.pinned:
             return None
         self._settle()
@@ -339,9 +339,9 @@ class ModelSwitch:
         self.kinds.is_firm = True
         self._leave()
 
-    def published(self, teacher: str, kinds: Iterable[PublishedKind]) -> str:
-        """Record what a teacher publishes; see `LabelKinds.hear`."""
-        misfit = self.kinds.hear(teacher, kinds)
+    def record_kinds(self, teacher: str, kinds: Iterable[PublishedKind]) -> str:
+        """Record what a teacher publishes; see `LabelKinds.record`."""
+        misfit = self.kinds.record(teacher, kinds)
         self._leave()
         return misfit
 

@@ -33,12 +33,10 @@ class Turnaround(NamedTuple):
     Attributes:
         seconds_per_row: of a request (> 0).
         rows: of a request (> 0).
-        answers: number of answers.
     """
 
     seconds_per_row: float
     rows: float
-    answers: int = 1
 
     def expected_s(self, rows: int) -> float:
         """Return the seconds for a request of `rows`, or of its usual size if that is larger."""
@@ -73,7 +71,6 @@ class Turnarounds:
         self._teachers[teacher] = Turnaround(
             max(known.seconds_per_row + GAIN * (per_row - known.seconds_per_row), LEAST_S),
             known.rows + GAIN * (rows - known.rows),
-            known.answers + 1,
         )
 
     def forget(self, teacher: str) -> None:

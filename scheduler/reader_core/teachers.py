@@ -173,7 +173,7 @@ class TeacherStates:
 
     def _ready(self, event: Probed, now: float) -> None:
         name, links = event.teacher, self.links
-        links.answers(name)
+        links.probe_answered(name)
         if (pause_s := self._pause_s(name, now)) > 0:
             links.connect(name, now, pause_s)  # ejected since the probe began: probe it again
             return
@@ -200,7 +200,7 @@ class TeacherStates:
         If every teacher does, the settings are wrong.
         """
         links = self.links
-        links.answers(name)
+        links.probe_answered(name)
         if self.breakers.convict(name, "refused", now):
             self._log("warning", f"teacher {name} does not fit: {words}", name)
         links.mark_useless(name)

@@ -42,7 +42,7 @@ def foreign_teachers() -> Callable[[int], None]:
     def one(number: int) -> None:
         name = f"10.0.0.1:{number}"
         numerics.barred([Peer(name, name, "s")])
-        numerics.hear(name, "fp32")
+        numerics.record(name, "fp32")
 
     return one
 

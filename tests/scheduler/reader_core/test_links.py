@@ -55,7 +55,7 @@ def world() -> World:
     made = World()
     made.assign(A)
     assert made.passes() == [OpenConnection(1, A), Probe(1, "a")]
-    made.links.answers("a")
+    made.links.probe_answered("a")
     return made
 
 
@@ -80,7 +80,7 @@ def test_pauses_between_probes_grow_and_end_when_it_is_connected_to_again(world:
     assert world.passes(0.01) == []
     world.links.connect("a", world.now)
     assert world.passes() == [Probe(1, "a")]
-    world.links.answers("a")
+    world.links.probe_answered("a")
     assert len(world.links.unavailable) == 0
 
 
@@ -95,7 +95,7 @@ def test_requests_that_fail_together_are_one_failure(world: World) -> None:
     assert world.passes() == [Probe(1, "a")]
     fail(8)
     assert world.passes(60.0) == [], "it is being probed"
-    world.links.answers("a")
+    world.links.probe_answered("a")
     fail(1)
     assert world.passes() == []
     assert world.passes(0.2) == [Probe(1, "a")]
