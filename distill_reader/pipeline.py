@@ -186,7 +186,11 @@ class Pipeline:
         waited_s = 0.0
         while True:
             called_at = time.monotonic()
-            labelled = self._next_labelled(epoch)
+            try:
+                labelled = self.stream.next(epoch, MOMENT_S) or self._wait(epoch)
+            except StopIteration:
+                self.engine.request_stats()  # `stats` then includes the whole epoch
+                raise
             waited_s += time.monotonic() - called_at
             # Before it is taken: if this raises, the same batch is returned again.
             batch, pulled = labelled.batch(), labelled.pulled
@@ -307,18 +311,9 @@ class Pipeline:
         # An epoch that was left early is not read again.
         return StreamProgress(progress.epoch + (progress.epoch == self._begun))
 
-    def _next_labelled(self, epoch: int) -> LabelledBatch:
-        try:
-            labelled = self.stream.next(epoch, MOMENT_S)
-            if labelled is None:
-                self.engine.waiting()
-                labelled = self._wait(epoch)
-        except StopIteration:
-            self.engine.request_stats()  # `stats` then includes the whole epoch
-            raise
-        return labelled
-
     def _wait(self, epoch: int) -> LabelledBatch:
+        """Wait for the next batch, and log what the wait is for."""
+        self.engine.waiting()
         since = time.monotonic()
         while (labelled := self.stream.next(epoch, EXPLAIN_EVERY_S)) is None:
             why = self.engine.stats.get("waiting_for") or "the engine has not reported a reason"

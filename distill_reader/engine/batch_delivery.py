@@ -206,9 +206,8 @@ class BatchDelivery:
         self._send(number, record, self._names)
 
     def _send(self, number: int, record: Record | None, names: Sequence[str]) -> None:
-        makers: dict[str, Sequence[str]] = {}
-        for service, member in self._members.items():
-            makers[service] = member.ledger.makers(number)
+        members = self._members.items()
+        makers = {service: member.ledger.makers(number) for service, member in members}
         self._channel.send("labelled", number=number, names=names, record=record, makers=makers)
 
 

@@ -292,11 +292,10 @@ class Engine:
     # --- decisions
 
     def _decide(self, now: float) -> None:
-        limits: list[int] = []
         for member in self.members:
             member.tick(now)
-            limits.append(self._pulled + member.core.decision.pull)
-        if (limit := min(limits)) > self._allowed:
+        limit = self._pulled + min([member.core.decision.pull for member in self.members])
+        if limit > self._allowed:
             self._allowed = limit
             self._channel.send("allow", limit=limit)
         if instructions := self._delivery.look(now):

@@ -189,10 +189,7 @@ class LabelRecords:
         layouts = []
         for name, label in labels.items():
             shape = (batch.rows, *label.shape[1:]) if batch.can_split else label.shape
-            dtype = label.dtype
-            if dtype is not self._widest[name]:
-                dtype = self._wide(name, label)
-            layouts.append((dtype, shape))
+            layouts.append((self._wide(name, label), shape))
         try:
             return AssembledLabels(tuple(labels), self._arena.allocate(layouts))
         except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ...proto import coordinator_pb2 as pb
@@ -13,6 +13,7 @@ from ...proto.channel import Channel
 from ...proto.protocols import PROTOCOL_VERSION
 from ...runtime import errors
 from ...scheduler.flow import FlowState
+from ...scheduler.reader_core.events import PublishedKind
 from ..config import ReaderConfig
 from .batch_delivery import BatchDelivery
 from .ensemble_member import EnsembleMember
@@ -152,7 +153,7 @@ class TrainerReporter:
         self._stats_at = 0.0
         self._request = self._answered = 0  # number of the trainer's latest request for stats
         #: Resends and kinds of labels of each member, as sent.
-        self._sent_before_batch: list[tuple[int, object]] = []
+        self._sent_before_batch: list[tuple[int, Mapping[str, PublishedKind]]] = []
         #: The latest state that was sent, by service; an engine's initial states are not sent.
         self._handoff_states = {
             member.config.service: member.core.contents.handoff_state for member in members
@@ -226,9 +227,9 @@ class TrainerReporter:
 
     def report_before_batch(self) -> None:
         """Send stats if resends or kinds of labels have changed: they must precede a batch."""
-        current: list[tuple[int, object]] = []
-        for member in self._members:
-            current.append((member.ledger.resends, member.core.contents.kinds.settled))
+        current = [
+            (member.ledger.resends, member.core.contents.kinds.settled) for member in self._members
+        ]
         if current != self._sent_before_batch:
             self._sent_before_batch = current
             self._report_to_trainer(time.monotonic())

@@ -62,10 +62,7 @@ class TeacherRequest(NamedTuple):
     @property
     def rows(self) -> int:
         """Number of rows, counted as in `BatchMetadata.rows`."""
-        rows = 0
-        for _, start, stop in self.spans:
-            rows += stop - start
-        return rows
+        return sum([span.rows for span in self.spans])
 
 
 @dataclass(frozen=True, slots=True)
