@@ -1,12 +1,12 @@
-"""Choice of the teacher for waiting rows, and of the batch to blame for refusals."""
+"""The teacher for waiting rows, the request that it gets, and the batch to blame for refusals."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
+from heapq import heappop
 from typing import Literal
 
-from .events import Instruction, Send, Span
+from .events import Send, Span
 from .state import LedgerBatch, LedgerRequest, LedgerTeacher, Refusal, Tables, count, cut, runs
 
 Verdict = Literal["poison", "again", "wait"]
@@ -118,77 +118,15 @@ def is_useless(
     return teacher.idle and not any(batch.may_go_to(teacher.name) for batch in queue)
 
 
-class Dispatcher:
-    """Makes, numbers and counts requests; all other state is in the tables.
-
-    Attributes:
-        sent: requests sent so far, without copies.
-        resends: those of them with rows that had been sent before.
-        hedges: copies sent to any free teacher.
-        probes: copies sent to a named teacher.
-    """
-
-    def __init__(self) -> None:
-        self.sent = self.resends = self.hedges = self.probes = 0
-
-    def send_what_waits(self, tables: Tables, out: list[Instruction]) -> None:
-        """Send rows, the lowest batch first, while a suitable teacher has room.
-
-        A free place in a window is filled at once, even with few rows.
-        """
-        queue, batches = tables.queue, tables.batches
-        kept = []  # refused by every open teacher; few, because the caller bounds the queue
-        while queue and tables.open:
-            batch = batches[queue[0]]
-            if (teacher := _best_for(batch, tables.open)) is None:
-                kept.append(heappop(queue))
-            else:
-                out.append(self._send(tables, batch, teacher))
-        for batch_id in kept:
-            heappush(queue, batch_id)
-
-    def send_copies(self, tables: Tables, out: list[Instruction]) -> None:
-        """Send the requested copies as far as there is room, and drop those that lapsed."""
-        pending, tables.hedges = tables.hedges, []
-        for request, name in pending:
-            if not request.may_be_copied:
-                continue
-            if name is None:
-                able = [t for t in tables.open.values() if t.may_copy(request)]
-                teacher = soonest(request.rows, able)
-                self.hedges += teacher is not None
-            else:
-                teacher = tables.teachers.get(name)
-                if teacher is None or teacher.revoked or not teacher.may_copy(request):
-                    continue
-                if not teacher.room:
-                    teacher = None
-                self.probes += teacher is not None
-            if teacher is None:
-                tables.hedges.append((request, name))
-                continue
-            out.append(_start(tables, request, teacher))
-
-    def _send(self, tables: Tables, first: LedgerBatch, teacher: LedgerTeacher) -> Send:
-        """Make a request of the front of the queue, where `first` is."""
-        if len(first.waiting) == 1 and teacher.most_rows is None:  # as nearly always
-            start, stop, attempts = first.waiting.pop()
-            heappop(tables.queue)
-            spans: tuple[Span, ...] = (Span(first.id, start, stop),)
-            owners: tuple[LedgerBatch, ...] = (first,)
-            rows = stop - start
-        else:
-            spans, owners, rows, attempts = _gather(tables, first, teacher)
-        self.sent += 1
-        if attempts:
-            self.resends += 1
-        return _start(tables, LedgerRequest(self.sent, spans, owners, rows, attempts), teacher)
-
-
-def _gather(
-    tables: Tables, first: LedgerBatch, teacher: LedgerTeacher
-) -> tuple[tuple[Span, ...], tuple[LedgerBatch, ...], int, int]:
-    """Take rows for one request from the front of the queue: spans, batches, rows, attempts."""
+def next_request(
+    tables: Tables, first: LedgerBatch, teacher: LedgerTeacher, number: int
+) -> LedgerRequest:
+    """Make a request of the front of the queue, where `first` is."""
+    if len(first.waiting) == 1 and teacher.most_rows is None:  # as nearly always
+        start, stop, attempts = first.waiting.pop()
+        heappop(tables.queue)
+        span = Span(first.id, start, stop)
+        return LedgerRequest(number, (span,), (first,), stop - start, attempts)
     queue = tables.queue
     spans: list[Span] = []
     owners: list[LedgerBatch] = []
@@ -208,10 +146,11 @@ def _gather(
         attempts = max(attempts, *(sent for _, _, sent in pieces))
         if teacher.most_rows is None:
             break
-    return tuple(spans), tuple(owners), rows, attempts
+    return LedgerRequest(number, tuple(spans), tuple(owners), rows, attempts)
 
 
-def _best_for(batch: LedgerBatch, open_teachers: dict[str, LedgerTeacher]) -> LedgerTeacher | None:
+def best_for(batch: LedgerBatch, open_teachers: dict[str, LedgerTeacher]) -> LedgerTeacher | None:
+    """Return the teacher for the batch's waiting rows; None: all with room have refused it."""
     able: Iterable[LedgerTeacher] = open_teachers.values()
     if batch.refusals is not None:
         able = [teacher for teacher in able if batch.may_go_to(teacher.name)]
@@ -220,7 +159,7 @@ def _best_for(batch: LedgerBatch, open_teachers: dict[str, LedgerTeacher]) -> Le
     return soonest(count(batch.waiting), [*able])
 
 
-def _start(tables: Tables, request: LedgerRequest, teacher: LedgerTeacher) -> Send:
+def put_in_flight(tables: Tables, request: LedgerRequest, teacher: LedgerTeacher) -> Send:
     """Put the request into the teacher's window."""
     request.attempt += 1
     if not teacher.on_trial:

@@ -25,11 +25,11 @@ Nothing here waits, and no event takes time that grows with the number of past b
 from __future__ import annotations
 
 from dataclasses import replace
-from heapq import heappush
+from heapq import heappop, heappush
 from typing import assert_never
 
 from . import events as ev
-from .dispatch import judge, may_recur
+from .dispatch import best_for, judge, may_recur, next_request, put_in_flight, soonest
 from .state import (
     LABELLED,
     POISONED,
@@ -110,9 +110,9 @@ class Ledger(LedgerView):
             out += tables.batch_instructions
             tables.batch_instructions.clear()
         if tables.hedges:
-            self._dispatcher.send_copies(tables, out)
+            self._send_copies(out)
         if tables.queue and tables.open:
-            self._dispatcher.send_what_waits(tables, out)
+            self._send_what_waits(out)
         return out
 
     # --------------------------------------------------------------------------- the source
@@ -275,6 +275,48 @@ class Ledger(LedgerView):
         )
 
     # ------------------------------------------------------------------------ what follows
+
+    def _send_what_waits(self, out: list[ev.Instruction]) -> None:
+        """Send rows, the lowest batch first, while a suitable teacher has room.
+
+        A free place in a window is filled at once, even with few rows.
+        """
+        tables = self._tables
+        queue, kept = tables.queue, []  # kept: refused by every open teacher; they are few
+        while queue and tables.open:
+            batch = tables.batches[queue[0]]
+            if (teacher := best_for(batch, tables.open)) is None:
+                kept.append(heappop(queue))
+                continue
+            self.sent += 1
+            request = next_request(tables, batch, teacher, self.sent)
+            self.resends += request.attempt > 0
+            out.append(put_in_flight(tables, request, teacher))
+        for batch_id in kept:
+            heappush(queue, batch_id)
+
+    def _send_copies(self, out: list[ev.Instruction]) -> None:
+        """Send the requested copies as far as there is room, and drop those that lapsed."""
+        tables = self._tables
+        pending, tables.hedges = tables.hedges, []
+        for request, name in pending:
+            if not request.may_be_copied:
+                continue
+            if name is None:
+                able = [t for t in tables.open.values() if t.may_copy(request)]
+                teacher = soonest(request.rows, able)
+                self.hedges += teacher is not None
+            else:
+                teacher = tables.teachers.get(name)
+                if teacher is None or teacher.revoked or not teacher.may_copy(request):
+                    continue
+                if not teacher.room:
+                    teacher = None
+                self.probes += teacher is not None
+            if teacher is None:
+                tables.hedges.append((request, name))
+            else:
+                out.append(put_in_flight(tables, request, teacher))
 
     def _judge_refused(self) -> None:
         """Poison batches that enough teachers refused, or allow retries if no teacher is left."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .dispatch import Dispatcher, is_useless, judge
+from .dispatch import is_useless, judge
 from .events import Span
 from .state import LABELLED, RELEASED, UNLABELLED, LedgerBatch, LedgerRequest, Tables
 
@@ -66,12 +66,19 @@ class LedgerLoad(NamedTuple):
 
 
 class LedgerView:
-    """Read access to a ledger; nothing here changes it."""
+    """Read access to a ledger; nothing here changes it.
+
+    Attributes:
+        sent: number of requests sent so far, resends included, copies not.
+        resends: number of those with rows that had been sent before.
+        hedges: number of copies sent to any free teacher.
+        probes: number of copies sent to a named teacher.
+        accepted: number of answers that counted.
+    """
 
     def __init__(self) -> None:
-        self.accepted = 0  # answers that counted
+        self.sent = self.resends = self.hedges = self.probes = self.accepted = 0
         self._tables = Tables()
-        self._dispatcher = Dispatcher()
 
     def validate(self) -> None:
         """Raise LedgerInvariant, naming what broke, if the ledger contradicts itself."""
@@ -174,26 +181,6 @@ class LedgerView:
         """Iterate over the requests in flight at `teacher`, in the order of sending."""
         known = self._tables.teachers.get(teacher)
         return (_described(request) for request in known.in_flight.values()) if known else iter(())
-
-    @property
-    def sent(self) -> int:
-        """Number of requests sent so far, resends included, copies not."""
-        return self._dispatcher.sent
-
-    @property
-    def resends(self) -> int:
-        """Number of sent requests with rows that had been sent before."""
-        return self._dispatcher.resends
-
-    @property
-    def hedges(self) -> int:
-        """Number of copies sent to any free teacher."""
-        return self._dispatcher.hedges
-
-    @property
-    def probes(self) -> int:
-        """Number of copies sent to a named teacher."""
-        return self._dispatcher.probes
 
     # --------------------------------------------------------------------------- the teachers
 
