@@ -100,7 +100,7 @@ class EngineClient:
         self._story: tuple[int, list[str]] = (-1, [])  # batch, lines
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self._later = later
-        #: Messages in order, each with the engine that it is for; another one is not told.
+        #: Messages in order, each with its engine; a later engine does not get it.
         self._unsent: deque[tuple[EngineInstance, Message]] = deque()
         self._sequence = itertools.count()  # numbers messages that wait in `_unsent`
         self._taken = -1  # number of the batch taken last

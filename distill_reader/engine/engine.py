@@ -65,7 +65,7 @@ class Engine:
             self._on_outcome,
             self._on_failed,
             self._on_call_failed,
-            self._on_end_epoch,
+            self._on_epoch_due,
         )
         mixed = config.mixing is not None
         self.members = tuple(
@@ -284,7 +284,7 @@ class Engine:
     def _on_failed(self, error: errors.EdlError, for_good: bool) -> None:
         self._reporter.fail(error, None if for_good else self._stream_epoch)
 
-    def _on_end_epoch(self) -> None:
+    def _on_epoch_due(self) -> None:
         if self._epoch_asked_for != self._stream_epoch:  # else another member has asked
             self._epoch_asked_for = self._stream_epoch
             self._channel.send("epoch_due")

@@ -62,14 +62,14 @@ class MemberListener:
             valid.
         on_failed: the stream has failed, in this epoch or (True) in every epoch.
         on_call_failed: this batch of a call cannot be labelled.
-        on_end_epoch: teachers of another content wait for the next epoch.
+        on_epoch_due: teachers of another content wait for the next epoch.
     """
 
     on_settled: Callable[[EnsembleMember, do.BatchSettled], None]
     on_outcome: Callable[[EnsembleMember, str, Outcome, float, bool], None]
     on_failed: Callable[[errors.EdlError, bool], None]
     on_call_failed: Callable[[int, errors.EdlError], None]
-    on_end_epoch: Callable[[], None]
+    on_epoch_due: Callable[[], None]
 
 
 class EnsembleMember:
@@ -384,8 +384,8 @@ class EnsembleMember:
                     self.labels.discarded_responses += 1
                 case do.ReportNow():
                     self.report_due = True
-                case do.EndEpoch():
-                    self._listener.on_end_epoch()
+                case do.EpochDue():
+                    self._listener.on_epoch_due()
                 case do.LogMessage():
                     log_message(one)
                 case do.OpenConnection(number, peer):

@@ -22,7 +22,7 @@ from .hedging import LOOK_EVERY_S
 from .instructions import (
     Discard,
     DropLabels,
-    EndEpoch,
+    EpochDue,
     Instruction,
     LogLevel,
     LogMessage,
@@ -142,7 +142,7 @@ class ReaderCore:
         self._times = SampleTimes(None, None)
         self._pace_s: float | None = None
         self._awaited = 0  # as last told to the ledger
-        self._asked_for_epoch = False  # since this epoch began
+        self._epoch_due = False  # the trainer knows that its next epoch is waited for
         self._looked_at = -inf
         self._reported: tuple[object, ...] = ()
         #: The fields of each `Step`; objects are only made on demand.
@@ -277,7 +277,7 @@ class ReaderCore:
     def _on_epoch(self, data_epoch: int, now: float) -> None:
         self.teachers.comparisons.clear()
         self.waiting_since = None
-        self.source_ended = self._asked_for_epoch = False
+        self.source_ended = self._epoch_due = False
         self.calls = 0
         self.stats.begin()
         self._apply(ev.Reset())
@@ -359,9 +359,9 @@ class ReaderCore:
             self._load = None
         usable = self.ledger.usable
         self._follow(self.contents.look(now, look.coordinator_answers, usable), now)
-        if self.contents.moves_at_epoch and look.coordinator_answers and not self._asked_for_epoch:
-            self._asked_for_epoch = True
-            self._emit(EndEpoch())
+        if self.contents.moves_at_epoch and look.coordinator_answers and not self._epoch_due:
+            self._epoch_due = True
+            self._emit(EpochDue())
         self.teachers.look(self.lacks_labels or self.calls > 0, now)
 
     def _decide(self, look: events.Tick, now: float) -> None:

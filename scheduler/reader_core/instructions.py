@@ -124,7 +124,7 @@ class ReportNow(NamedTuple):
     """Report to the coordinator now, not at the next regular time."""
 
 
-class EndEpoch(NamedTuple):
+class EpochDue(NamedTuple):
     """Tell the trainer that teachers of another content wait for its next epoch."""
 
 
@@ -159,7 +159,7 @@ Instruction = (
     | DropCachedLabels
     | DropLabels
     | ReportNow
-    | EndEpoch
+    | EpochDue
     | RefuseSettings
     | LogMessage
     | LookUp
