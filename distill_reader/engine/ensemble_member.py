@@ -440,13 +440,11 @@ class EnsembleMember:
         except errors.UsageError as error:
             batches = [self._batches[span.batch] for span in ask.spans]
             for batch in batches:
-                if batch.is_call:
-                    self._listener.on_call_failed(batch.number, error)
+                self._on_unfit(batch, error)
             if all(batch.is_call for batch in batches):
                 self.handle(ev.Cancelled(ask.send.teacher, ask.send.request))
-                return
-            self._unsent.append((ask.send.teacher, ask.send.request))
-            self._listener.on_failed(error, False)
+            else:
+                self._unsent.append((ask.send.teacher, ask.send.request))
 
     def _on_disputed(self, disputed: do.Disputed) -> None:
         first, second = (self._kept[disputed.request][name] for name in disputed.pair)
