@@ -267,8 +267,7 @@ class EnsembleMember:
             in_store, store_content = len(self.label_cache), self.label_cache.content_id
             calls_in_store = self.label_cache.calls
         tick = ev.Tick(in_store, store_content, self._coordinator_connected, calls_in_store)
-        if instructions := self.core.handle(tick, now):
-            self._execute(instructions)
+        self.handle(tick, now)
 
     # --- the teachers
 
