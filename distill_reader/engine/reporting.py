@@ -250,7 +250,7 @@ def stats(
 ) -> dict[str, Any]:
     """Return the fields of `ReaderStats` that only the engine knows."""
     cores = [member.core for member in members]
-    label_caches = [member.label_cache for member in members if member.label_cache is not None]
+    stores = [member.label_cache.stats for member in members if member.label_cache is not None]
     states = {core.decision.state for core in cores}
     return {
         "resends": sum(member.ledger.resends for member in members),
@@ -292,12 +292,10 @@ def stats(
             [name, kind] for member in members for name, kind in member.output_kinds.items()
         ],
         "waiting_for": _waiting_for(members),
-        "store_hits": sum(label_cache.stats.hits for label_cache in label_caches),
-        "store_misses": sum(label_cache.stats.misses for label_cache in label_caches),
-        "store_dropped": sum(label_cache.stats.dropped for label_cache in label_caches),
-        "store_trouble": next(
-            filter(None, (label_cache.stats.trouble for label_cache in label_caches)), ""
-        ),
+        "store_hits": sum(store.hits for store in stores),
+        "store_misses": sum(store.misses for store in stores),
+        "store_dropped": sum(store.dropped for store in stores),
+        "store_trouble": next((store.trouble for store in stores if store.trouble), ""),
         "partly_labelled": batch_delivery.delivery.partial,
         "weights": []
         if batch_delivery.mixture is None
