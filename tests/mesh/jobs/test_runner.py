@@ -200,12 +200,12 @@ def test_no_other_runner_has_the_queue_before_the_last_node_has_left(
         for _ in range(7):  # of which each lasts for five
             assert taken.acquire(timeout=DEADLINE_S)
             now_s += 0.1
-        assert not take("r-2", {}, 1.0)
+        assert not lead("r-2", {}, 1.0)
         assert job(queue, "a").progress.state == "scaling"
         assert "the fleet was ended" in job(queue, "a").progress.reason
         (tmp_path / "go").touch()
         ended.result(DEADLINE_S)
-        assert take("r-2", {}, 1.0), "then it is given back at once"
+        assert lead("r-2", {}, 1.0), "then it is given back at once"
     assert job(queue, "a").progress.state == "creating"
 
 
