@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,8 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...runtime.errors import CheckpointMismatch
-from ..frameworks import Framework, framework_of
-from ..frameworks.json_state import bytes_to_text, from_json, text_to_bytes, to_json
+from ..frameworks import Framework, framework_of, from_json, to_json
 from .contents import MODEL, OPTIMIZER, Array, Contents
 
 #: Key of the state under which `capture` puts everything but arrays.
@@ -195,8 +195,8 @@ def _seed(framework: Framework, state: Mapping[str, Any], rank: int) -> None:
 
 
 def _packed(words: np.ndarray[Any, np.dtype[np.uint32]]) -> str:
-    return bytes_to_text(words.astype("<u4").tobytes())
+    return b64encode(words.astype("<u4").tobytes()).decode("ascii")
 
 
 def _unpacked(text: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    return np.frombuffer(text_to_bytes(text), "<u4").astype(np.uint32)
+    return np.frombuffer(b64decode(text), "<u4").astype(np.uint32)

@@ -5,20 +5,22 @@ here differs:
 
 | module | content |
 |---|---|
-| `paddle.py`, `torch.py` | devices, learning rates, mixed precision, kinds of objects |
+| `paddle.py`, `torch.py` | devices, kinds of objects, state of models, optimizers and generators |
 | `groups.py`, `paddle_groups.py`, `torch_groups.py` | the group of ranks; collectives |
-| `paddle_state.py`, `torch_state.py` | state of models, optimizers and random generators |
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final, Literal, Protocol, get_args
+
+import numpy as np
 
 from ...proto.arena import Array
 from ...runtime.errors import UsageError
@@ -30,55 +32,85 @@ FrameworkName = Literal["paddle", "torch"]
 STATED: Final = "FRAMEWORK"
 
 
-class LearningRate(Protocol):
+class LearningRate:
     """The learning rate of an optimizer: its schedule, times a factor.
 
     The schedule computes the same rates as without changes of the number of ranks; the factor is
     applied to its result.
 
+    Args:
+        schedule: schedule of the optimizer; None: the rate is fixed.
+        by_metric: the schedule advances after evaluations, not after steps.
+        multiply: multiplies the present rate.
+
     Attributes:
-        factor: product of all changes so far; 1 leaves every rate unchanged, bit for bit.
+        factor: product of all changes so far; 1 leaves every rate unchanged, bit for bit. After a
+            checkpoint was restored, set it to that of the checkpoint.
     """
 
-    factor: float
-
-    def restored(self, factor: float) -> None:
-        """Set the factor of a checkpoint, after its optimizer and schedule were restored."""
+    def __init__(self, schedule: Any, by_metric: bool, multiply: Callable[[float], None]) -> None:
+        self._schedule, self._by_metric, self._multiply = schedule, by_metric, multiply
+        self.factor = 1.0
 
     def scale(self, by: float) -> None:
         """Multiply the present rate, and all later ones."""
+        if by != 1.0:
+            self.factor *= by
+            self._multiply(by)
 
     def step(self) -> None:
-        """Advance the schedule, if there is one, after a step of the optimizer.
-
-        A schedule that follows a metric is advanced by `evaluated` instead.
-        """
+        """Advance the schedule after a step of the optimizer, unless it follows a metric."""
+        if self._schedule is not None and not self._by_metric:
+            self._advance()
 
     def evaluated(self, metric: float) -> None:
         """Advance a schedule that follows a metric, after an evaluation."""
+        if self._by_metric:
+            self._advance(metric)
+
+    def _advance(self, *metric: float) -> None:
+        """Advance the schedule without the factor, as some compute a rate from the last one."""
+        if self.factor == 1.0:
+            self._schedule.step(*metric)
+            return
+        self._multiply(1 / self.factor)
+        self._schedule.step(*metric)
+        self._multiply(self.factor)
 
 
-class Precision(Protocol):
-    """Automatic mixed precision; "off" changes nothing, bit for bit.
+def _itself(optimizer: Any) -> Any:
+    return optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Automatic mixed precision; the default, "off", changes nothing, bit for bit.
 
     Gradients in float16 can underflow. So a `GradScaler` multiplies the loss before the backward
     pass, divides the gradients afterwards, and adapts the factor to overflows. All ranks see the
     same summed gradients, so their factors stay equal.
 
     Attributes:
+        forward: returns the context of the forward pass and the loss.
         scaler: the framework's `GradScaler`, which checkpoints capture; None: there is none.
+        unwrap: returns the optimizer as the scaler takes it.
     """
 
-    scaler: Any
-
-    def forward(self) -> AbstractContextManager[Any]:
-        """Return the context of the forward pass and the loss."""
+    forward: Callable[[], AbstractContextManager[Any]] = nullcontext
+    scaler: Any = None
+    unwrap: Callable[[Any], Any] = _itself
 
     def backward(self, loss: Any) -> None:
         """Add the gradients of `loss` to the present ones."""
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
     def step(self, optimizer: Any) -> None:
         """Take a step of the optimizer; skipped, with a smaller factor, if gradients overflowed."""
+        if self.scaler is None:
+            optimizer.step()
+            return
+        self.scaler.step(self.unwrap(optimizer))
+        self.scaler.update()
 
 
 class Framework(Protocol):
@@ -248,3 +280,38 @@ def check_amp(amp: Amp, device: str) -> None:
     """Raise UsageError for a precision that the device does not support."""
     if amp == "float16" and device == "cpu":
         raise UsageError("--amp float16 needs a GPU; on a CPU take bfloat16, or off")
+
+
+def check_has_gpu(local_rank: int, gpus: int) -> None:
+    """Raise UsageError if a rank has no GPU of its own."""
+    if local_rank >= gpus:
+        raise UsageError(
+            f"local rank {local_rank} has no GPU: there are {gpus}; give --ranks-per-node no more"
+            " than that"
+        )
+
+
+def to_json(value: Any) -> Any:
+    """Return a state dict as JSON; a mapping with other keys than strings becomes pairs."""
+    if isinstance(value, Mapping):
+        if any(not isinstance(key, str) for key in value):
+            return {"pairs": [[to_json(key), to_json(each)] for key, each in value.items()]}
+        return {key: to_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(each) for each in value]
+    if hasattr(value, "numpy"):
+        value = value.numpy()
+    if isinstance(value, np.ndarray):
+        return {"array": value.tolist(), "dtype": value.dtype.name}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def from_json(value: Any) -> Any:
+    """Return what `to_json` was given, with lists in place of tuples, and arrays of numpy."""
+    if isinstance(value, Mapping):
+        if value.keys() == {"array", "dtype"}:
+            return np.array(value["array"], value["dtype"])
+        if value.keys() == {"pairs"}:
+            return {from_json(key): from_json(each) for key, each in value["pairs"]}
+        return {key: from_json(each) for key, each in value.items()}
+    return [from_json(each) for each in value] if isinstance(value, list) else value

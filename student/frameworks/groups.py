@@ -88,6 +88,12 @@ class SingleRankGroup:
 class TensorOps(Protocol):
     """What ranks do with tensors of a framework, and with its process group."""
 
+    def open_store(self, rank: int, endpoints: Sequence[str]) -> Any:
+        """Return the store of the process group, which has a method `add`."""
+
+    def form_group(self, store: Any, rank: int, world: int) -> None:
+        """Form the process group; all ranks must call it within 30 s."""
+
     def no_grad(self) -> AbstractContextManager[Any]:
         """Return a context in which no gradients are recorded."""
 
@@ -207,15 +213,33 @@ class DistributedGroup:
         except RuntimeError as error:  # the base class of all that process groups raise
             raise PeerLost(
                 f"rank {self.rank} of {self.world} waited for {what}, and one of them is gone:"
-                f" {last_line(error)}"
+                f" {_last_line(error)}"
             ) from error
         finally:
             self._waits_since_s = None
 
 
-def last_line(error: BaseException) -> str:
+def _last_line(error: BaseException) -> str:
     """Return the end of a message of a framework, which may begin with a stack of C++ frames."""
     return str(error).strip().rpartition("\n")[2][:300]
+
+
+def join(rank: int, endpoints: Sequence[str], ops: TensorOps) -> Group:
+    """See `Framework.join`."""
+    world = len(endpoints)
+    if world <= 1:
+        return SingleRankGroup()
+    try:
+        store = ops.open_store(rank, endpoints)
+        group = DistributedGroup(rank, world, store, ops)
+        group.meet()
+        ops.form_group(store, rank, world)
+    except (RuntimeError, ValueError) as error:
+        raise PeerLost(
+            f"rank {rank} found no group with the ranks at {', '.join(endpoints)}:"
+            f" {_last_line(error)}"
+        ) from error
+    return group
 
 
 class Buckets:

@@ -1,16 +1,21 @@
-"""Paddle."""
+"""Paddle: kinds of objects, devices, and the state of trainings.
+
+Parameters have their names in the network (`fc.weight`), also in the optimizer's state: Paddle's
+own names (`linear_7.w_0`) depend on what else a process has created before.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
-from ...proto.arena import Array
-from ...runtime.errors import UsageError
+from ...proto.arena import Array, dtype_named
+from ...runtime.errors import CheckpointMismatch
 from ..settings import Amp
 from . import (
     Framework,
@@ -18,10 +23,16 @@ from . import (
     LearningRate,
     Precision,
     check_amp,
-    paddle_groups,
-    paddle_state,
+    check_has_gpu,
+    from_json,
+    to_json,
 )
-from .groups import Group
+from .groups import Group, join
+from .paddle_groups import PaddleTensors
+
+log = logging.getLogger(__name__)
+
+_MASTER: Final = "master"
 
 
 class PaddleFramework:
@@ -51,7 +62,10 @@ class PaddleFramework:
         from ...teacher.backends.paddle import import_paddle
 
         paddle = import_paddle()
-        device = _device_of(local_rank)
+        device = "cpu"
+        if paddle.is_compiled_with_cuda() and (gpus := paddle.device.cuda.device_count()):
+            check_has_gpu(local_rank, gpus)
+            device = f"gpu:{local_rank}"
         paddle.set_device(device)
         return device
 
@@ -73,7 +87,10 @@ class PaddleFramework:
         paddle.device.synchronize()
 
     def no_grad(self) -> AbstractContextManager[Any]:
-        return paddle_groups.PaddleTensors().no_grad()
+        import paddle
+
+        context: AbstractContextManager[Any] = paddle.no_grad()
+        return context
 
     def flatten(self, outputs: Any) -> list[Any]:
         import paddle
@@ -81,22 +98,50 @@ class PaddleFramework:
         return [one for one in paddle.utils.flatten(outputs) if hasattr(one, "numpy")]
 
     def learning_rate(self, optimizer: Any) -> LearningRate:
-        return PaddleRate(optimizer)
+        from paddle.optimizer.lr import LRScheduler, ReduceOnPlateau
+
+        given = optimizer._learning_rate  # `get_lr` would return a number for both kinds
+        schedule = given if isinstance(given, LRScheduler) else None
+
+        def multiply(by: float) -> None:
+            if schedule is None:
+                optimizer.set_lr(optimizer.get_lr() * by)
+            else:
+                schedule.last_lr *= by
+
+        return LearningRate(schedule, isinstance(schedule, ReduceOnPlateau), multiply)
 
     def precision(self, amp: Amp, device: str) -> Precision:
-        return PaddlePrecision(amp, device)
+        check_amp(amp, device)
+        if amp == "off":
+            return Precision()
+        import paddle
+
+        scaler = paddle.amp.GradScaler() if amp == "float16" else None
+        return Precision(partial(paddle.amp.auto_cast, dtype=amp, level="O1"), scaler)
 
     def join(self, rank: int, endpoints: Sequence[str], device: str) -> Group:
-        return paddle_groups.join(rank, endpoints, device)
+        return join(rank, endpoints, PaddleTensors(device))
 
     def tensors(self, model: Any) -> dict[str, Any]:
         return dict(model.state_dict())
 
     def array(self, tensor: Any) -> Array:
-        return paddle_state.array_of(tensor)
+        if isinstance(tensor, np.ndarray):  # the optimizer was restored and has not stepped yet
+            return tensor.view(dtype_named("bfloat16")) if tensor.dtype == np.uint16 else tensor
+        detached = tensor.detach()
+        brain = str(detached.dtype).endswith("bfloat16")
+        if not detached.place.is_cpu_place() or not detached.is_contiguous():
+            copied: Array = detached.numpy()
+            return copied.view(dtype_named("bfloat16")) if brain else copied
+        if brain:  # numpy has no such dtype: take the bits as int16
+            bits: Array = np.from_dlpack(detached.view("int16"))
+            return bits.view(dtype_named("bfloat16"))
+        array: Array = np.from_dlpack(detached)
+        return array
 
     def set_value(self, tensor: Any, array: Array) -> None:
-        paddle_state.set_value(tensor, array)
+        tensor.set_value(_as_paddle_takes_it(array))
 
     def optimizer_class(self, optimizer: Any) -> str:
         return type(optimizer).__name__
@@ -104,7 +149,20 @@ class PaddleFramework:
     def optimizer_state(
         self, model: Any, optimizer: Any
     ) -> tuple[dict[str, Array], dict[str, Any]]:
-        return paddle_state.optimizer_state(model, optimizer)
+        names, arrays = _names(model), {}
+        state = dict(optimizer.state_dict())
+        details: dict[str, Any] = {"class": type(optimizer).__name__}
+        schedule = state.pop("LR_Scheduler", None)
+        if schedule is None:
+            details["rate"] = float(optimizer.get_lr())
+        else:
+            details["schedule"] = to_json(schedule)
+        for paddle_name, tensor in state.pop("master_weights", {}).items():
+            arrays[f"{names.get(paddle_name, paddle_name)}:{_MASTER}"] = self.array(tensor)
+        for key, tensor in state.items():
+            parameter, kind = _split(key, names)
+            arrays[f"{names.get(parameter, parameter)}:{kind}"] = self.array(tensor)
+        return arrays, details
 
     def restore_optimizer(
         self,
@@ -114,7 +172,14 @@ class PaddleFramework:
         details: Mapping[str, Any],
         step: int,
     ) -> None:
-        paddle_state.restore_optimizer(model, optimizer, arrays, details, step)
+        try:
+            optimizer.set_state_dict(_meant_for(model, optimizer, arrays, details, step))
+        except (AssertionError, ValueError) as error:
+            raise CheckpointMismatch(
+                f"the optimizer of the checkpoint of step {step} does not fit the job's: {error}"
+            ) from error
+        if "rate" in details:
+            optimizer.set_lr(details["rate"])
 
     def seed(self, seed: int) -> None:
         import paddle
@@ -122,10 +187,25 @@ class PaddleFramework:
         paddle.seed(seed)
 
     def random_state(self) -> dict[str, Any]:
-        return paddle_state.random_state()
+        import paddle
+
+        kinds = ["cpu", *(["gpu"] if paddle.get_device().startswith("gpu") else [])]
+        return {
+            kind: [_json_state(one.__getstate__()) for one in paddle.get_rng_state(kind)]
+            for kind in kinds
+        }
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        paddle_state.set_random_state(state)
+        import paddle
+
+        for kind, saved in state.items():
+            if kind == "gpu" and not paddle.get_device().startswith("gpu"):
+                log.warning("the checkpoint is of a GPU: its random generator has no meaning here")
+                continue
+            now = paddle.get_rng_state(kind)
+            if len(now) != len(saved):  # another number of GPUs is visible
+                saved = [saved[0]] * len(now)
+            paddle.set_rng_state([_generator(type(now[0]), values) for values in saved], kind)
 
     def optimizer_settings(self, optimizer: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         given = {
@@ -143,97 +223,78 @@ class PaddleFramework:
         return isinstance(value, LRScheduler)
 
 
-def _device_of(local_rank: int) -> str:
+def _names(model: Any) -> dict[str, str]:
+    """Return a mapping from Paddle's names to those in the network; the first of a shared one.
+
+    A parameter is shared if the network has it under several names.
+    """
+    found: dict[str, str] = {}
+    for name, tensor in model.state_dict().items():
+        found.setdefault(tensor.name, name)
+    return found
+
+
+def _split(key: str, names: Mapping[str, str]) -> tuple[str, str]:
+    """Split `linear_7.w_0_velocity_0` into `linear_7.w_0` and `velocity`, without the number."""
+    parameter = max((name for name in names if key.startswith(f"{name}_")), key=len, default="")
+    kind = key.removeprefix(f"{parameter}_") if parameter else key
+    bare, _, number = kind.rpartition("_")
+    return parameter or key, bare if bare and number.isdigit() else kind
+
+
+def _meant_for(
+    model: Any, optimizer: Any, arrays: Mapping[str, Array], details: Mapping[str, Any], step: int
+) -> dict[str, Any]:
+    """Return the argument for `set_state_dict` of this optimizer."""
     import paddle
 
-    if not paddle.is_compiled_with_cuda() or paddle.device.cuda.device_count() == 0:
-        return "cpu"
-    if local_rank >= paddle.device.cuda.device_count():
-        raise UsageError(
-            f"local rank {local_rank} has no GPU: there are {paddle.device.cuda.device_count()};"
-            " give --ranks-per-node no more than that"
-        )
-    return f"gpu:{local_rank}"
-
-
-class PaddleRate:
-    """See `LearningRate`."""
-
-    def __init__(self, optimizer: Any) -> None:
-        from paddle.optimizer.lr import LRScheduler
-
-        self._optimizer = optimizer
-        given = optimizer._learning_rate  # `get_lr` would return a number for both kinds
-        self._schedule = given if isinstance(given, LRScheduler) else None
-        self.factor = 1.0
-
-    def restored(self, factor: float) -> None:
-        self.factor = factor
-
-    def scale(self, by: float) -> None:
-        if by == 1.0:
-            return
-        self.factor *= by
-        if self._schedule is None:
-            self._optimizer.set_lr(self._optimizer.get_lr() * by)
+    names = _names(model)
+    paddle_names = {ours: theirs for theirs, ours in names.items()}
+    live = {_split(key, names): key for key in optimizer.state_dict()}
+    state: dict[str, Any] = {}
+    masters: dict[str, Any] = {}
+    for key, array in arrays.items():
+        ours, _, kind = key.rpartition(":")
+        parameter = paddle_names.get(ours, ours)
+        if kind == _MASTER:
+            masters[parameter] = paddle.to_tensor(array)
         else:
-            self._schedule.last_lr *= by
-
-    def step(self) -> None:
-        if self._schedule is None or self._by_metric():
-            return
-        self._bare(self._schedule.step)
-
-    def evaluated(self, metric: float) -> None:
-        if self._by_metric():
-            schedule: Any = self._schedule
-            self._bare(lambda: schedule.step(metric))
-
-    def _by_metric(self) -> bool:
-        from paddle.optimizer.lr import ReduceOnPlateau
-
-        return isinstance(self._schedule, ReduceOnPlateau)
-
-    def _bare(self, step: Any) -> None:
-        """Advance the schedule without the factor, as some compute a rate from the last one."""
-        if self.factor == 1.0:
-            step()
-            return
-        schedule: Any = self._schedule
-        schedule.last_lr /= self.factor
-        step()
-        schedule.last_lr *= self.factor
+            here = live.get((parameter, kind), f"{parameter}_{kind}_0")
+            state[here] = _as_paddle_takes_it(array)
+    if masters:
+        state["master_weights"] = masters
+    has_schedule = isinstance(optimizer._learning_rate, paddle.optimizer.lr.LRScheduler)
+    if has_schedule != ("schedule" in details):
+        kinds = ("a fixed learning rate", "a schedule of the learning rate")
+        raise CheckpointMismatch(
+            f"the checkpoint of step {step} is of an optimizer with"
+            f" {kinds[not has_schedule]}, the job's has {kinds[has_schedule]}"
+        )
+    if has_schedule:
+        state["LR_Scheduler"] = from_json(details["schedule"])
+    return state
 
 
-class PaddlePrecision:
-    """See `Precision`; level O1 of Paddle."""
+def _as_paddle_takes_it(array: Array) -> Array:
+    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
 
-    def __init__(self, amp: Amp, device: str) -> None:
-        check_amp(amp, device)
-        self._amp = amp
-        self.scaler: Any = None
-        if amp == "float16":
-            import paddle
 
-            self.scaler = paddle.amp.GradScaler()
+def _generator(kind: Any, values: list[Any]) -> Any:
+    """Create a generator state: setting the state of an existing one has no effect in Paddle."""
+    made = kind.__new__(kind)
+    made.__setstate__(_state_of_json(values))
+    return made
 
-    def forward(self) -> AbstractContextManager[Any]:
-        if self._amp == "off":
-            return contextlib.nullcontext()
-        import paddle
 
-        managed: AbstractContextManager[Any] = paddle.amp.auto_cast(dtype=self._amp, level="O1")
-        return managed
+def _json_state(values: tuple[Any, ...]) -> list[Any]:
+    """Return Paddle's tuple of numbers and one list of characters as JSON, the list as a string."""
+    return [bytes(each).decode("ascii") if isinstance(each, list) else each for each in values]
 
-    def backward(self, loss: Any) -> None:
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
-    def step(self, optimizer: Any) -> None:
-        if self.scaler is None:
-            optimizer.step()
-            return
-        self.scaler.step(optimizer)
-        self.scaler.update()
+def _state_of_json(values: list[Any]) -> tuple[Any, ...]:
+    return tuple(
+        list(value.encode("ascii")) if isinstance(value, str) else value for value in values
+    )
 
 
 FRAMEWORK: Final[Framework] = PaddleFramework()

@@ -12,12 +12,29 @@ from typing import Any
 import numpy as np
 
 from ...proto.arena import Array
-from ...runtime.errors import PeerLost
-from .groups import DistributedGroup, Group, SingleRankGroup, last_line
 
 
 class PaddleTensors:
-    """The operations of `groups.TensorOps` on Paddle's tensors."""
+    """The operations of `groups.TensorOps` on Paddle's tensors.
+
+    Args:
+        device: device of this rank.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def open_store(self, rank: int, endpoints: Sequence[str]) -> Any:
+        from paddle.base import core
+
+        _tell_paddle(rank, endpoints, self._device)
+        return core.create_or_get_global_tcp_store()
+
+    def form_group(self, store: Any, rank: int, world: int) -> None:
+        import paddle.distributed as dist
+
+        with contextlib.redirect_stderr(io.StringIO()):  # it prints the flags that it sets
+            dist.init_parallel_env()
 
     def no_grad(self) -> AbstractContextManager[Any]:
         import paddle
@@ -87,29 +104,6 @@ class PaddleTensors:
                 _set_sparse(one, part.reshape(one.shape))
             elif present:
                 one.grad = part.reshape(one.shape)
-
-
-def join(rank: int, endpoints: Sequence[str], device: str) -> Group:
-    """See `Framework.join`."""
-    world = len(endpoints)
-    if world <= 1:
-        return SingleRankGroup()
-    import paddle.distributed as dist
-    from paddle.base import core
-
-    _tell_paddle(rank, endpoints, device)
-    try:
-        store = core.create_or_get_global_tcp_store()
-        peers = DistributedGroup(rank, world, store, PaddleTensors())
-        peers.meet()  # forming the group has a limit of 30 s
-        with contextlib.redirect_stderr(io.StringIO()):  # it prints the flags that it sets
-            dist.init_parallel_env()
-    except (RuntimeError, ValueError) as error:
-        raise PeerLost(
-            f"rank {rank} found no group with the ranks at {', '.join(endpoints)}:"
-            f" {last_line(error)}"
-        ) from error
-    return peers
 
 
 def _tell_paddle(rank: int, endpoints: Sequence[str], device: str) -> None:

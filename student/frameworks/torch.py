@@ -1,18 +1,24 @@
-"""PyTorch."""
+"""PyTorch: kinds of objects, devices, and the state of trainings.
+
+Parameters have their names in the network, also in the optimizer's state, where PyTorch numbers
+them in the order in which the optimizer got them.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import logging
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from ...distill_reader.structure import map_leaves
-from ...proto.arena import Array
-from ...runtime.errors import UsageError
+from ...proto.arena import Array, dtype_named
+from ...runtime.errors import CheckpointMismatch
 from ..settings import Amp
 from . import (
     Framework,
@@ -20,10 +26,17 @@ from . import (
     LearningRate,
     Precision,
     check_amp,
-    torch_groups,
-    torch_state,
+    check_has_gpu,
+    from_json,
+    to_json,
 )
-from .groups import Group
+from .groups import Group, join
+from .torch_groups import TorchTensors
+
+log = logging.getLogger(__name__)
+
+#: Key of the parameters in a group of `state_dict`.
+_PARAMETERS: Final = "params"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +106,7 @@ class TorchFramework:
 
         if not torch.cuda.is_available():
             return "cpu"
-        if local_rank >= torch.cuda.device_count():
-            raise UsageError(
-                f"local rank {local_rank} has no GPU: there are {torch.cuda.device_count()}; give"
-                " --ranks-per-node no more than that"
-            )
+        check_has_gpu(local_rank, torch.cuda.device_count())
         torch.cuda.set_device(local_rank)
         return f"cuda:{local_rank}"
 
@@ -108,7 +117,7 @@ class TorchFramework:
         import torch
 
         if isinstance(value, np.ndarray):
-            value = torch_state.tensor_of(value)
+            value = _tensor_of(value)
         if isinstance(value, torch.Tensor) and value.device != (device := _device()):
             return value.to(device, non_blocking=True)
         return value
@@ -119,21 +128,39 @@ class TorchFramework:
         torch.cuda.synchronize()
 
     def no_grad(self) -> AbstractContextManager[Any]:
-        return torch_groups.TorchTensors("cpu").no_grad()
+        import torch
+
+        context: AbstractContextManager[Any] = torch.no_grad()
+        return context
 
     def flatten(self, outputs: Any) -> list[Any]:
         found: list[Any] = []
         map_leaves(outputs, lambda leaf: found.append(leaf) if hasattr(leaf, "numpy") else None)
         return found
 
-    def learning_rate(self, optimizer: Any) -> LearningRate:
-        return TorchRate(optimizer)
+    def learning_rate(self, optimizer: TorchOptimizer) -> LearningRate:
+        from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+        def multiply(by: float) -> None:
+            for group in optimizer.optimizer.param_groups:
+                group["lr"] *= by
+
+        by_metric = isinstance(optimizer.schedule, ReduceLROnPlateau)
+        return LearningRate(optimizer.schedule, by_metric, multiply)
 
     def precision(self, amp: Amp, device: str) -> Precision:
-        return TorchPrecision(amp, device)
+        check_amp(amp, device)
+        if amp == "off":
+            return Precision()
+        import torch
+
+        kind = device.partition(":")[0]
+        scaler = torch.amp.GradScaler(kind) if amp == "float16" else None
+        forward = partial(torch.autocast, kind, dtype=getattr(torch, amp))
+        return Precision(forward, scaler, lambda optimizer: optimizer.optimizer)
 
     def join(self, rank: int, endpoints: Sequence[str], device: str) -> Group:
-        return torch_groups.join(rank, endpoints, device)
+        return join(rank, endpoints, TorchTensors(device))
 
     def tensors(self, model: Any) -> dict[str, Any]:
         import torch
@@ -142,11 +169,18 @@ class TorchFramework:
         return {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
 
     def array(self, tensor: Any) -> Array:
-        return torch_state.array_of(tensor)
+        import torch
+
+        detached = tensor.detach().cpu().contiguous()
+        if detached.dtype is torch.bfloat16:  # numpy has no such dtype: take the bits as int16
+            bits: Array = detached.view(torch.int16).numpy()
+            return bits.view(dtype_named("bfloat16"))
+        array: Array = detached.numpy()
+        return array
 
     def set_value(self, tensor: Any, array: Array) -> None:
         with self.no_grad():
-            tensor.copy_(torch_state.tensor_of(array))
+            tensor.copy_(_tensor_of(array))
 
     def optimizer_class(self, optimizer: TorchOptimizer) -> str:
         return type(optimizer.optimizer).__name__
@@ -154,7 +188,27 @@ class TorchFramework:
     def optimizer_state(
         self, model: Any, optimizer: TorchOptimizer
     ) -> tuple[dict[str, Array], dict[str, Any]]:
-        return torch_state.optimizer_state(model, optimizer.optimizer, optimizer.schedule)
+        plain, schedule = optimizer.optimizer, optimizer.schedule
+        state, names = plain.state_dict(), _names(model, plain)
+        arrays: dict[str, Array] = {}
+        numbers: dict[str, Any] = {}
+        for index, kinds in state["state"].items():
+            for kind, value in kinds.items():
+                key = f"{names[index]}:{kind}"
+                if hasattr(value, "numpy"):
+                    arrays[key] = self.array(value)
+                elif value is not None:
+                    numbers[key] = value
+        groups = [
+            to_json({key: one for key, one in group.items() if key != _PARAMETERS})
+            for group in state["param_groups"]
+        ]
+        details: dict[str, Any] = {"class": type(plain).__name__, "groups": groups}
+        if numbers:
+            details["numbers"] = numbers
+        if schedule is not None:
+            details["schedule"] = to_json(_without_functions(schedule.state_dict()))
+        return arrays, details
 
     def restore_optimizer(
         self,
@@ -164,9 +218,45 @@ class TorchFramework:
         details: Mapping[str, Any],
         step: int,
     ) -> None:
-        torch_state.restore_optimizer(
-            model, optimizer.optimizer, optimizer.schedule, arrays, details, step
-        )
+        plain, schedule = optimizer.optimizer, optimizer.schedule
+        kept, live = details["groups"], plain.state_dict()["param_groups"]
+        if len(kept) != len(live):
+            raise CheckpointMismatch(
+                f"the optimizer of the checkpoint of step {step} has {len(kept)} groups of"
+                f" parameters, the job's has {len(live)}"
+            )
+        if (schedule is not None) != ("schedule" in details):
+            has, had = (
+                "a schedule" if one else "no schedule" for one in (schedule, "schedule" in details)
+            )
+            raise CheckpointMismatch(
+                f"the checkpoint of step {step} is of an optimizer with {had} of the learning rate,"
+                f" the job's has {has}"
+            )
+        indices = {name: index for index, name in _names(model, plain).items()}
+        state: dict[int, dict[str, Any]] = {}
+        for key, value in {**arrays, **details.get("numbers", {})}.items():
+            name, _, kind = key.rpartition(":")
+            if name not in indices:
+                raise CheckpointMismatch(
+                    f"the checkpoint of step {step} has a state of the parameter {name!r}, which"
+                    " the job's optimizer does not train"
+                )
+            one = _tensor_of(value.copy()) if isinstance(value, np.ndarray) else value
+            state.setdefault(indices[name], {})[kind] = one
+        groups = [
+            {**now, **_like(now, from_json(then)), _PARAMETERS: now[_PARAMETERS]}
+            for now, then in zip(live, kept, strict=True)
+        ]
+        try:
+            plain.load_state_dict({"state": state, "param_groups": groups})
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise CheckpointMismatch(
+                f"the optimizer of the checkpoint of step {step} does not fit the job's: {error}"
+            ) from error
+        if schedule is not None:
+            now = schedule.state_dict()
+            schedule.load_state_dict({**now, **_like(now, from_json(details["schedule"]))})
 
     def seed(self, seed: int) -> None:
         import torch
@@ -174,10 +264,21 @@ class TorchFramework:
         torch.manual_seed(seed)
 
     def random_state(self) -> dict[str, Any]:
-        return torch_state.random_state()
+        import torch
+
+        state = {"cpu": _text(torch.get_rng_state())}
+        if torch.cuda.is_available():
+            state["cuda"] = _text(torch.cuda.get_rng_state())
+        return state
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        torch_state.set_random_state(state)
+        import torch
+
+        torch.set_rng_state(_bytes(state["cpu"]))
+        if "cuda" in state and not torch.cuda.is_available():
+            log.warning("the checkpoint is of a GPU: its random generator has no meaning here")
+        elif "cuda" in state:
+            torch.cuda.set_rng_state(_bytes(state["cuda"]))
 
     def optimizer_settings(
         self, optimizer: TorchOptimizer
@@ -201,82 +302,47 @@ def _device() -> Any:
     return torch.device("cpu")
 
 
-class TorchRate:
-    """See `LearningRate`."""
+def _tensor_of(array: Array) -> Any:
+    """Return an array as a tensor on the CPU, without a copy if it is writable."""
+    import torch
 
-    def __init__(self, optimizer: TorchOptimizer) -> None:
-        self._groups = optimizer.optimizer
-        self._schedule = optimizer.schedule
-        self.factor = 1.0
-
-    def restored(self, factor: float) -> None:
-        self.factor = factor
-
-    def scale(self, by: float) -> None:
-        if by != 1.0:
-            self.factor *= by
-            self._multiply(by)
-
-    def step(self) -> None:
-        if self._schedule is not None and not self._by_metric():
-            self._bare(self._schedule.step)
-
-    def evaluated(self, metric: float) -> None:
-        if self._by_metric():
-            schedule = self._schedule
-            self._bare(lambda: schedule.step(metric))
-
-    def _by_metric(self) -> bool:
-        from torch.optim.lr_scheduler import ReduceLROnPlateau
-
-        return isinstance(self._schedule, ReduceLROnPlateau)
-
-    def _bare(self, step: Any) -> None:
-        """Advance the schedule without the factor, as some compute a rate from the last one."""
-        if self.factor == 1.0:
-            step()
-            return
-        self._multiply(1 / self.factor)
-        step()
-        self._multiply(self.factor)
-
-    def _multiply(self, by: float) -> None:
-        for group in self._groups.param_groups:
-            group["lr"] *= by
+    if array.dtype.name == "bfloat16":
+        return _tensor_of(array.view(np.int16)).view(torch.bfloat16)
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    return torch.from_numpy(array)
 
 
-class TorchPrecision:
-    """See `Precision`."""
+def _names(model: Any, optimizer: Any) -> dict[int, str]:
+    """Return the names in the network by the numbers in the optimizer's state."""
+    names: dict[int, str] = {}
+    for name, parameter in model.named_parameters():
+        names.setdefault(id(parameter), name)
+    every = [one for group in optimizer.param_groups for one in group[_PARAMETERS]]
+    return {index: names.get(id(one), f"parameter-{index}") for index, one in enumerate(every)}
 
-    def __init__(self, amp: Amp, device: str) -> None:
-        check_amp(amp, device)
-        self._amp = amp
-        self._device_type = device.partition(":")[0]
-        self.scaler: Any = None
-        if amp == "float16":
-            import torch
 
-            self.scaler = torch.amp.GradScaler(self._device_type)
+def _like(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of the types of those with the same keys: JSON has no tuples or counters."""
+    kinds = (tuple, dict, Mapping)
+    return {
+        key: type(now[key])(value) if isinstance(now.get(key), kinds) else value
+        for key, value in then.items()
+    }
 
-    def forward(self) -> AbstractContextManager[Any]:
-        if self._amp == "off":
-            return contextlib.nullcontext()
-        import torch
 
-        managed: AbstractContextManager[Any] = torch.autocast(
-            self._device_type, dtype=getattr(torch, self._amp)
-        )
-        return managed
+def _without_functions(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of a schedule without functions, which the job makes again."""
+    return {key: value for key, value in state.items() if not callable(value)}
 
-    def backward(self, loss: Any) -> None:
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
-    def step(self, optimizer: TorchOptimizer) -> None:
-        if self.scaler is None:
-            optimizer.step()
-            return
-        self.scaler.step(optimizer.optimizer)
-        self.scaler.update()
+def _text(tensor: Any) -> str:
+    """Return the bytes of a tensor as text, for JSON."""
+    return b64encode(tensor.numpy().tobytes()).decode("ascii")
+
+
+def _bytes(text: str) -> Any:
+    return _tensor_of(np.frombuffer(b64decode(text), np.uint8))
 
 
 FRAMEWORK: Final[Framework] = TorchFramework()

@@ -10,8 +10,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 from ...proto.arena import Array
-from ...runtime.errors import PeerLost
-from .groups import DistributedGroup, Group, SingleRankGroup, last_line
 
 #: Longest wait in a collective; a rank that hangs is ended by its supervisor long before.
 _TIMEOUT: Final = timedelta(hours=1)
@@ -21,11 +19,32 @@ class TorchTensors:
     """The operations of `groups.TensorOps` on PyTorch's tensors.
 
     Args:
-        device: device of the tensors of collectives.
+        device: device of this rank, and of the tensors of collectives.
     """
 
     def __init__(self, device: str) -> None:
         self._device = device
+
+    def open_store(self, rank: int, endpoints: Sequence[str]) -> Any:
+        import torch.distributed as dist
+
+        host, _, port = endpoints[0].rpartition(":")
+        host = host.strip("[]")
+        if _is_loopback(host):  # gloo would look the host's own name up
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        world = len(endpoints)
+        return dist.TCPStore(host, int(port), world, rank == 0, _TIMEOUT, wait_for_workers=False)
+
+    def form_group(self, store: Any, rank: int, world: int) -> None:
+        import torch.distributed as dist
+
+        dist.init_process_group(
+            "gloo" if self._device == "cpu" else "nccl",
+            store=store,
+            rank=rank,
+            world_size=world,
+            timeout=_TIMEOUT,
+        )
 
     def no_grad(self) -> AbstractContextManager[Any]:
         import torch
@@ -114,39 +133,8 @@ def _sparse(summed: Any) -> Any:
     )
 
 
-def join(rank: int, endpoints: Sequence[str], device: str) -> Group:
-    """See `Framework.join`."""
-    world = len(endpoints)
-    if world <= 1:
-        return SingleRankGroup()
-    import torch.distributed as dist
-
-    host, _, port = endpoints[0].rpartition(":")
-    if _is_loopback(host):  # gloo would look the host's own name up
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    try:
-        store = dist.TCPStore(
-            host.strip("[]"), int(port), world, rank == 0, _TIMEOUT, wait_for_workers=False
-        )
-        peers = DistributedGroup(rank, world, store, TorchTensors(device))
-        peers.meet()
-        dist.init_process_group(
-            "gloo" if device == "cpu" else "nccl",
-            store=store,
-            rank=rank,
-            world_size=world,
-            timeout=_TIMEOUT,
-        )
-    except (RuntimeError, ValueError) as error:
-        raise PeerLost(
-            f"rank {rank} found no group with the ranks at {', '.join(endpoints)}:"
-            f" {last_line(error)}"
-        ) from error
-    return peers
-
-
 def _is_loopback(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"

@@ -139,7 +139,7 @@ def _resume(
             seed_all(framework, order.settings.seed + 7919 * order.rank)
         return rate
     restore(trained, contents, rank=order.rank)
-    rate.restored(float(state.get(FACTOR, 1.0)))
+    rate.factor = float(state.get(FACTOR, 1.0))
     old, new = contents.world, order.world
     if adapt_to_world(order.settings.lr_policy, old, new, rate, assembly.spec.on_scale):
         log.info("the world has %d ranks now, it had %d", new, old)
