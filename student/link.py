@@ -56,14 +56,6 @@ class RankPort:
         """Send a message; False if the rank is gone."""
         return self._channel.send_all([message.to_json()])
 
-    def answer(self, ask: Ask, value: Any = None) -> bool:
-        """Answer a question of the rank; False if the rank is gone."""
-        return self.send(Answer(ask.number, value))
-
-    def refuse(self, ask: Ask, error: EdlError) -> bool:
-        """Answer a question with an error, raised in the rank; False if the rank is gone."""
-        return self.send(Answer(ask.number, str(error), type(error).__name__))
-
     def receive(self) -> FromRank | None:
         """Wait for the next message; None if the rank is gone.
 
@@ -81,24 +73,17 @@ class RankLink:
     """The rank's end of the connection; thread-safe. A thread of its own receives.
 
     Args:
-        channel: channel to the supervisor.
-        on_lost: called once, in the receiving thread, when the supervisor is gone.
+        fd: file descriptor that this process has inherited.
     """
 
-    def __init__(self, channel: Channel, on_lost: Callable[[], None] | None = None) -> None:
-        self._channel = channel
-        self._on_lost = on_lost
+    def __init__(self, fd: int) -> None:
+        self._channel = Channel.attach(fd)
         self._numbers = itertools.count(1)
         self._changed = threading.Condition()
         self._answers: dict[int, Answer] = {}
         self._waiting: set[int] = set()
         self._leaving = self._lost = False
         self._listener: threading.Thread | None = None
-
-    @classmethod
-    def attach(cls, fd: int, on_lost: Callable[[], None] | None = None) -> Self:
-        """Return the link of an inherited file descriptor."""
-        return cls(Channel.attach(fd), on_lost)
 
     @property
     def leaving(self) -> bool:
@@ -181,8 +166,6 @@ class RankLink:
             with self._changed:
                 self._lost = True
                 self._changed.notify_all()
-            if self._on_lost is not None:
-                self._on_lost()
 
     def _heard(self, message: FromSupervisor) -> None:
         match message:

@@ -11,9 +11,9 @@ They are JSON lines on a socket pair (`link.py`), with the class name in lower c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final, Literal, Self
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal, get_args
 
 from ..proto.channel import Message
 from ..runtime.errors import WireError
@@ -30,19 +30,6 @@ class RankMessage:
 
     def to_json(self) -> Message:
         return {"kind": type(self).__name__.lower(), **asdict(self)}
-
-    @classmethod
-    def from_json(cls, message: Mapping[str, Any]) -> Self:
-        """Parse `to_json`; fields of newer versions are ignored.
-
-        Raises:
-            WireError: a field is missing.
-        """
-        known = {one.name for one in fields(cls)}
-        try:
-            return cls(**{name: value for name, value in message.items() if name in known})
-        except TypeError as error:
-            raise WireError(f"not a message {cls.__name__!r} between ranks: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +63,6 @@ class Order(RankMessage):
     snapshot: tuple[str, ...] = ()
     moved: bool = False
     inspect: bool = False
-
-    def to_json(self) -> Message:
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {"kind": "order", **values, "settings": self.settings.to_json()}
-
-    @classmethod
-    def from_json(cls, message: Mapping[str, Any]) -> Self:
-        given = {one.name: message[one.name] for one in fields(cls) if one.name in message}
-        given["settings"] = TrainSettings.from_json(message["settings"])
-        for name in ("endpoints", "snapshot"):
-            given[name] = tuple(given.get(name, ()))
-        return cls(**given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,33 +249,30 @@ class Failed(RankMessage):
 FromSupervisor = Order | Leave | Answer
 FromRank = Inspected | Ready | Progress | Saved | Ask | Scaled | Finished | Left | Failed
 
-_FROM_SUPERVISOR: Final[dict[str, type[FromSupervisor]]] = {
-    "order": Order,
-    "leave": Leave,
-    "answer": Answer,
-}
-_FROM_RANK: Final[dict[str, type[FromRank]]] = {
-    "inspected": Inspected,
-    "ready": Ready,
-    "progress": Progress,
-    "saved": Saved,
-    "ask": Ask,
-    "scaled": Scaled,
-    "finished": Finished,
-    "left": Left,
-    "failed": Failed,
-}
-
 
 def from_supervisor(message: Message) -> FromSupervisor:
     """Parse a message of a supervisor; raises WireError if it is none."""
-    if (kind := _FROM_SUPERVISOR.get(message["kind"])) is None:
-        raise WireError(f"unknown message {message['kind']!r} from a supervisor")
-    return kind.from_json(message)
+    if message["kind"] == "order":
+        lists = {name: tuple(message[name]) for name in ("endpoints", "snapshot")}
+        settings = TrainSettings.from_json(message["settings"])
+        message = {**message, **lists, "settings": settings}
+    found: FromSupervisor = _parse(message, get_args(FromSupervisor), "a supervisor")
+    return found
 
 
 def from_rank(message: Message) -> FromRank:
     """Parse a message of a rank; raises WireError if it is none."""
-    if (kind := _FROM_RANK.get(message["kind"])) is None:
-        raise WireError(f"unknown message {message['kind']!r} from a rank")
-    return kind.from_json(message)
+    found: FromRank = _parse(message, get_args(FromRank), "a rank")
+    return found
+
+
+def _parse(message: Message, kinds: Sequence[type], sender: str) -> Any:
+    values = dict(message)
+    name = values.pop("kind")
+    for kind in kinds:
+        if kind.__name__.lower() == name:
+            try:
+                return kind(**values)
+            except TypeError as error:
+                raise WireError(f"{sender} sent an invalid message {name!r}: {error}") from error
+    raise WireError(f"unknown message {name!r} from {sender}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -139,13 +139,9 @@ class TrainSettings:
         if self.coordinator is not None and self.teachers:
             raise UsageError("give --redis or teachers' addresses, not both")
 
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values for `from_json`."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Parse `to_json`. Raises UsageError as the constructor does."""
+        """Return settings from their fields as JSON. Raises UsageError as the constructor does."""
         lists = {name: tuple(value[name]) for name in ("nodes", "teachers", "accept_changes")}
         return cls(**{**value, **lists})
 

@@ -159,7 +159,7 @@ def main(fd: int) -> int:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
     configure_logging()
-    link = RankLink.attach(fd)
+    link = RankLink(fd)
     try:
         order = link.order()
     except EdlError as error:

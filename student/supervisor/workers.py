@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from ...runtime.errors import EdlError, UsageError, WireError
 from ...runtime.lifecycle import Stop
@@ -22,6 +22,7 @@ from ...scheduler.students.world import Ending
 from ..link import RankPort, ShardServer
 from ..messages import (
     EXIT_AGAIN,
+    Answer,
     Ask,
     Failed,
     Finished,
@@ -39,13 +40,6 @@ log = logging.getLogger(__name__)
 RANK_MODULE: Final = "edl.student.rank"
 _KILL_S: Final = 10.0
 _INSPECT_POLL_S: Final = 0.05
-
-
-class RankQuestions(Protocol):
-    """Answers the questions of ranks."""
-
-    def answer(self, rank: int, ask: Ask, alive: Callable[[], bool]) -> Any:
-        """Return the value for `RankPort.answer`; raises EdlError for `RankPort.refuse`."""
 
 
 @dataclass(slots=True)
@@ -124,7 +118,7 @@ class WorkerGroup:
 
     Args:
         orders: one for each rank of this node.
-        asked: answers their questions.
+        shard_server: answers their questions.
         echo: called with the number of a rank and each line that it prints.
         module: module that each process runs.
         environment: variables to add to those of this process.
@@ -133,12 +127,12 @@ class WorkerGroup:
     def __init__(
         self,
         orders: Sequence[Order],
-        asked: RankQuestions,
+        shard_server: ShardServer,
         echo: Callable[[int, str], None],
         module: str = RANK_MODULE,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._asked = asked
+        self._shard_server = shard_server
         self._messages: queue.SimpleQueue[tuple[RankProcess, FromRank | int]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.ranks: list[RankProcess] = []
@@ -205,7 +199,7 @@ class WorkerGroup:
                 else:
                     self._messages.put((rank, message))
         except (WireError, OSError) as error:
-            log.error("killing rank %d: it sent an invalid message: %s", rank.number, error)
+            log.error("killing rank %d: %s", rank.number, error)
             rank.process.kill()
         rank.asks.put(None)
         code = rank.process.wait()
@@ -215,10 +209,10 @@ class WorkerGroup:
         """Answer questions; in a thread of its own, as an answer may wait for Redis."""
         while (ask := rank.asks.get()) is not None:
             try:
-                value = self._asked.answer(rank.number, ask, lambda: rank.process.alive)
-                rank.port.answer(ask, value)
+                value = self._shard_server.answer(rank.number, ask, lambda: rank.process.alive)
+                rank.port.send(Answer(ask.number, value))
             except EdlError as error:
-                rank.port.refuse(ask, error)
+                rank.port.send(Answer(ask.number, str(error), type(error).__name__))
             except Exception:
                 log.exception("killing rank %d: answering its question failed", rank.number)
                 rank.process.kill()

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ SAID = (
 def ends() -> Iterator[tuple[RankPort, RankLink]]:
     """Of a supervisor, and of a rank that has its order."""
     port, fd = RankPort.pair()
-    link = RankLink.attach(fd)
+    link = RankLink(fd)
     assert port.send(ORDER)
     assert link.order() == ORDER
     yield port, link
@@ -66,7 +67,8 @@ def test_concurrent_requests_get_their_own_answers(ends: tuple[RankPort, RankLin
         leases = [pool.submit(link.lease, epoch) for epoch in range(5)]
         asks: list[Any] = [port.receive() for _ in leases]
         for ask in reversed(asks):
-            port.answer(ask, None if ask.epoch == 3 else [ask.epoch, ask.epoch + 2])
+            shard = None if ask.epoch == 3 else [ask.epoch, ask.epoch + 2]
+            port.send(messages.Answer(ask.number, shard))
         assert [one.result(5) for one in leases] == [(0, 2), (1, 3), (2, 4), None, (4, 6)]
 
 
@@ -78,7 +80,7 @@ def test_what_is_refused_is_raised_as_the_same_error(ends: tuple[RankPort, RankL
     with ThreadPoolExecutor() as pool:
         filling = pool.submit(link.fill, 0, [(0, 4)])
         ask: Any = port.receive()
-        port.refuse(ask, GenerationSuperseded("there is another world"))
+        port.send(messages.Answer(ask.number, "there is another world", "GenerationSuperseded"))
         with pytest.raises(GenerationSuperseded, match="another world"):
             filling.result(5)
 
@@ -116,7 +118,7 @@ URL = "redis://head:6379"
 )
 def test_settings_are_json(given: dict[str, Any]) -> None:
     settings = TrainSettings("/jobs/a.py", "a", **{"epochs": 1} | given)
-    assert TrainSettings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
+    assert TrainSettings.from_json(json.loads(json.dumps(asdict(settings)))) == settings
 
 
 @pytest.mark.parametrize(

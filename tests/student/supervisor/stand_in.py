@@ -169,7 +169,7 @@ class StandIn:
 
 def main(fd: int) -> int:
     end_with_parent(1.0)
-    link = RankLink.attach(fd, lambda: os._exit(messages.EXIT_AGAIN))
+    link = RankLink(fd)
     order = link.order()
     try:
         rank = StandIn(link, order)
