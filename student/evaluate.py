@@ -7,7 +7,7 @@ the feed. Both accumulate metrics in `Scores`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ from .frameworks import Precision
 from .frameworks.groups import Group
 from .job.assembly import restore_model
 from .job.batches import batches_of, split
-from .job.spec import JobSpec, Split
+from .job.spec import JobSpec, Split, is_dataset
+from .settings import TrainSettings
 
 
 class Scores:
@@ -180,18 +181,19 @@ class RankEvaluation:
 
     Args:
         spec: the job file.
-        feed: returns the batches.
+        settings: settings of the job.
         precision: precision of the forward pass.
 
     Raises:
         JobError: `metrics()` of the job fails.
     """
 
-    def __init__(self, spec: JobSpec, feed: Callable[[], Any], precision: Precision) -> None:
+    def __init__(self, spec: JobSpec, settings: TrainSettings, precision: Precision) -> None:
         self._spec = spec
+        #: Rows of a batch, if the feed is a data set.
+        self._batch = settings.micro_batch or settings.total_batch or 64
         self._scores = Scores(spec)
         self._alone = not self._scores.mergeable
-        self._feed = feed
         self._precision = precision
         self._patient = True  # ranks may end the first one far apart: its duration is unknown
 
@@ -231,6 +233,14 @@ class RankEvaluation:
             if was_training:
                 model.train()
         return [rows, self._scores.values()]
+
+    def _feed(self) -> Any:
+        feed = self._spec.feed("eval")
+        if not is_dataset(feed):
+            return feed
+        from ..distill_reader.sources.batched import Batched
+
+        return Batched(feed, self._batch)
 
 
 def _part(feed: Any, group: Group, alone: bool) -> Iterator[Any]:

@@ -24,11 +24,10 @@ from ...runtime.standard_streams import write_whole_lines
 from ...runtime.supervise import end_with_parent
 from ..job.spec import as_job_error, summary_line, trace_of
 from ..link import RankLink
-from ..messages import EXIT_AGAIN, Failed, Finished, Inspected, Left, Order, Ready
+from ..messages import EXIT_AGAIN, Failed, Finished, Inspected, Left, Order
 
 if TYPE_CHECKING:
-    from .reporting import RankReporter
-    from .starting import PreparedRank
+    from .loop import Loop
 
 log = logging.getLogger("edl.student.rank")
 
@@ -42,8 +41,7 @@ class Rank:
     def __init__(self, link: RankLink, order: Order) -> None:
         self._link = link
         self._order = order
-        self._reporter: RankReporter | None = None
-        self._started = False
+        self._loop: Loop | None = None  # once it is ready for its first step
 
     def run(self) -> int:
         """Execute the order, report how it ended, and return the exit code."""
@@ -63,86 +61,48 @@ class Rank:
         return 0
 
     def _train(self) -> int:
+        from .reporting import reporting_waits
         from .starting import start
 
-        ready = start(self._order, self._link)
+        loop, ready = start(self._order, self._link)
+        self._loop = loop
         try:
-            return self._loop(ready)
+            self._link.send(ready)
+            with reporting_waits(loop.waiting_for, loop.reporter.waits_for):
+                ending = loop.run()
+            step = loop.position.step
+            if ending == "left":
+                self._link.send(Left(step, safe=True, why="as its supervisor asked"))
+                return EXIT_AGAIN
+            self._link.send(Finished(step, loop.reporter.metrics))
+            return 0
         finally:
-            ready.shares.close()
-            ready.prefetcher.close()
-
-    def _loop(self, ready: PreparedRank) -> int:
-        from .loop import Loop
-        from .reporting import RankReporter, WaitReporter
-
-        reporter = RankReporter(
-            self._order, self._link, ready.saver, ready.evaluation, ready.prefetcher
-        )
-        reporter.position = ready.position
-        self._reporter = reporter
-        settings = self._order.settings
-        loop = Loop(
-            ready.learner,
-            ready.prefetcher,
-            ready.data,
-            ready.shares,
-            reporter,
-            lambda: self._link.leaving,
-            ready.saver.due,
-            ready.position,
-            settings.steps,
-            settings.epochs,
-            ready.adapt,
-            ready.synchronize,
-        )
-
-        def waiting_for() -> str:
-            if ready.learner.group.waits_s:
-                return "the other ranks"
-            return ready.prefetcher.waiting_for() if loop.waits else ""
-
-        position, rows = ready.position, ready.data.source.total_batch or 0
-        self._link.send(Ready(position.step, position.epoch, ready.steps or 0, rows))
-        self._started = True
-        pulse = WaitReporter(waiting_for, reporter.waits_for)
-        try:
-            ending = loop.run()
-        finally:
-            pulse.close()
-            reporter.close()
-        if ending == "left":
-            self._link.send(Left(ready.position.step, safe=True, why="as its supervisor asked"))
-            return EXIT_AGAIN
-        self._link.send(Finished(ready.position.step, reporter.metrics))
-        return 0
+            loop.close()
 
     def _left(self, error: BaseException) -> int:
         """End because a peer or the supervisor is gone; the job itself has not failed."""
         log.warning("%s; this rank ends, to go on in the next generation", error)
-        step = 0 if self._reporter is None else self._reporter.position.step
+        step = 0 if self._loop is None else self._loop.position.step
         self._link.send(Left(step, safe=False, why=str(error)))
         return EXIT_AGAIN
 
     def _failed(self, error: BaseException) -> int:
-        reporter = self._reporter
+        loop = self._loop
         error = as_job_error(error, self._order.settings.spec)
         # Errors of EDL explain themselves in one line; for errors of a job, show its code.
         ours = isinstance(error, EdlError) and not isinstance(error, JobError)
         trace = "" if ours else trace_of(error, self._order.settings.spec)
         words = str(error) if isinstance(error, EdlError) else summary_line(error)
         # Until the first step of the job, the user has made a mistake; later errors are retried.
-        usage = isinstance(error, UsageError) and (
-            not self._started or reporter is None or reporter.position.step == 0
-        )
+        usage = isinstance(error, UsageError) and (loop is None or loop.position.step == 0)
         gave_up = isinstance(error, NoTeacherAvailable)
         if not (usage or gave_up):  # else the command ends with the same message
             log.error("%s", words)
         self._link.send(
             Failed(
-                0 if reporter is None else reporter.position.step + 1,
-                0 if reporter is None else reporter.position.epoch,
-                [] if reporter is None else reporter.positions,
+                0 if loop is None else loop.position.step + 1,
+                0 if loop is None else loop.position.epoch,
+                [] if loop is None else loop.reporter.positions,
                 words,
                 trace,
                 usage=usage,

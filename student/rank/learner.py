@@ -1,23 +1,16 @@
-"""One step of the optimizer over the rows of all ranks: the paper's Algorithm 2, lines 4 to 7.
-
-Also the change of the learning rate with the number of ranks. A checkpoint has the number of ranks
-that wrote it. If that has changed, a rank scales the learning rate and calls
-the job's `on_scale`, once: the next checkpoint has the new number, and the effects of both.
-"""
+"""One step of the optimizer over the rows of all ranks: the paper's Algorithm 2, lines 4 to 7."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...scheduler.students.weights import BatchPiece, RateScaling, factor, pieces
+from ...scheduler.students.weights import BatchPiece, pieces
 from ..frameworks import LearningRate, Precision
 from ..frameworks.groups import Group
 from ..job.batches import Parts
-
-#: From (outputs, labels, soft labels, step) to `Terms`: `losses.step.StepLoss`.
-LossOfStep = Callable[[Any, Any, Mapping[str, Any], int], Any]
+from ..losses.step import StepLoss
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +31,7 @@ class Learner:
     model: Any
     parameters: Sequence[Any]
     optimizer: Any
-    loss: LossOfStep
+    loss: StepLoss
     rate: LearningRate
     precision: Precision
     group: Group
@@ -62,7 +55,8 @@ class Learner:
         for piece in cut:
             named = self._piece(batch.part(piece.start, piece.stop), piece, step)
             for name, value in named.items():
-                part = value if len(cut) == 1 else value * _share(piece, batch.rows)
+                share = (piece.stop - piece.start) / batch.rows
+                part = value if len(cut) == 1 else value * share
                 means[name] = means[name] + part if name in means else part
         return means
 
@@ -72,8 +66,7 @@ class Learner:
         # With weight 1 it stays unchanged: a single rank trains bit-identically to plain training.
         loss = terms.total if piece.weight == 1 else terms.total * piece.weight
         self.precision.backward(loss)
-        named: Mapping[str, Any] = terms.named
-        return named
+        return terms.named
 
     def apply(self) -> None:
         """Sum the gradients of all ranks, and take the step."""
@@ -87,16 +80,39 @@ class Learner:
         return [one for one in self.model.buffers() if one.is_floating_point()]
 
 
-def _share(piece: BatchPiece, rows: int) -> float:
-    return (piece.stop - piece.start) / rows
+@dataclass(slots=True)
+class TrainingPosition:
+    """Progress of the training.
+
+    Attributes:
+        step: optimizer steps taken.
+        epoch: number of the current epoch, from 0.
+    """
+
+    step: int = 0
+    epoch: int = 0
 
 
-def adapt_to_world(
-    policy: RateScaling, old: int, new: int, rate: LearningRate, on_scale: Any
-) -> bool:
-    """Scale the rate and call `on_scale` if the number of ranks has changed; return whether."""
-    if old in (0, new):
-        return False
-    rate.scale(factor(policy, old, new))
-    on_scale(old, new)
-    return True
+@dataclass(frozen=True, slots=True)
+class CompletedStep:
+    """A step that was taken.
+
+    Attributes:
+        step: its number, from 1.
+        epoch: epoch of its rows.
+        positions: positions of this rank's rows.
+        rows: rows of this rank.
+        total: rows of all ranks.
+        losses: terms of the loss by name, scalar tensors: means over this rank's rows.
+        step_s: seconds of the step, without waiting for the batch or for other ranks.
+        wait_s: seconds spent waiting for the batch.
+    """
+
+    step: int
+    epoch: int
+    positions: list[int]
+    rows: int
+    total: int
+    losses: dict[str, Any]
+    step_s: float
+    wait_s: float

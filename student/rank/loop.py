@@ -12,89 +12,21 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from ...runtime.errors import UsageError
 from ...scheduler.students.agreement import StepDecision, Vote, decide
 from ..job.batches import Parts
-from .learner import Learner
-from .prefetcher import END_OF_EPOCH, BatchPrefetcher, Shares
+from .learner import CompletedStep, Learner, TrainingPosition
+from .prefetcher import END_OF_EPOCH, BatchPrefetcher, RankData, Shares
+from .reporting import RankReporter
 
 #: Seconds after which a rank without a batch votes that it waits.
 TAKE_S: Final = 1.0
 #: "finished": the job is done; "left": the ranks left at a safe point, as requested.
 Ending = Literal["finished", "left"]
-
-
-class Data(Protocol):
-    """The source of the rank's batches."""
-
-    def take_apart(self, batch: Any) -> Parts:
-        """Return a batch as the step uses it, with its positions."""
-
-    def stepped(self, epoch: int, positions: Any) -> None:
-        """Record that a step trained a batch with these positions."""
-
-
-class LoopObserver(Protocol):
-    """Observer of the loop; called in its thread."""
-
-    def step_begins(self, position: TrainingPosition, positions: list[int]) -> None:
-        """Called before this rank trains these positions of the epoch."""
-
-    def step_done(self, taken: CompletedStep) -> None:
-        """Called after a step."""
-
-    def save(self, position: TrainingPosition) -> None:
-        """Write a snapshot; all ranks are at `position`."""
-
-    def epoch_done(self, position: TrainingPosition) -> bool:
-        """Called after all of an epoch is trained; `position` still has its number.
-
-        Returns:
-            Whether a new snapshot would differ from one before, as by the metrics of an evaluation;
-            equal on all ranks.
-        """
-
-
-@dataclass(slots=True)
-class TrainingPosition:
-    """Progress of the training.
-
-    Attributes:
-        step: optimizer steps taken.
-        epoch: number of the current epoch, from 0.
-    """
-
-    step: int = 0
-    epoch: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CompletedStep:
-    """A step that was taken.
-
-    Attributes:
-        step: its number, from 1.
-        epoch: epoch of its rows.
-        positions: positions of this rank's rows.
-        rows: rows of this rank.
-        total: rows of all ranks.
-        losses: terms of the loss by name, scalar tensors: means over this rank's rows.
-        step_s: seconds of the step, without waiting for the batch or for other ranks.
-        wait_s: seconds spent waiting for the batch.
-    """
-
-    step: int
-    epoch: int
-    positions: list[int]
-    rows: int
-    total: int
-    losses: dict[str, Any]
-    step_s: float
-    wait_s: float
 
 
 def do_nothing() -> None:
@@ -110,7 +42,7 @@ class Loop:
         prefetcher: thread that takes batches.
         data: source of the batches.
         shares: rows of each rank.
-        observer: observer.
+        reporter: gets each step, and writes snapshots.
         leaving: returns whether this rank has to leave.
         due: returns whether a snapshot is due after the step of this number.
         position: progress of the training; the loop advances it.
@@ -123,9 +55,9 @@ class Loop:
 
     learner: Learner
     prefetcher: BatchPrefetcher
-    data: Data
+    data: RankData
     shares: Shares
-    observer: LoopObserver
+    reporter: RankReporter
     leaving: Callable[[], bool]
     due: Callable[[int], bool]
     position: TrainingPosition = field(default_factory=TrainingPosition)
@@ -144,6 +76,18 @@ class Loop:
     _unsaved: bool = True  # so that each step is saved at most once
     _patient: bool = True  # ranks may be far apart in time at the first step of a world
 
+    def waiting_for(self) -> str:
+        """Return what this rank waits for, as text; empty: nothing. For any thread."""
+        if self.learner.group.waits_s:
+            return "the other ranks"
+        return self.prefetcher.waiting_for() if self.waits else ""
+
+    def close(self) -> None:
+        """Stop reading batches."""
+        self.reporter.close()
+        self.shares.close()
+        self.prefetcher.close()
+
     def run(self) -> Ending:
         """Train to the end, or until all ranks leave.
 
@@ -160,7 +104,7 @@ class Loop:
             empty = 0 if self._in_epoch else empty + 1
             if empty > 1:  # a single epoch may have been trained completely before
                 raise UsageError("feed('train') gives no rows: there is nothing to train on")
-            self._unsaved |= self.observer.epoch_done(self.position)
+            self._unsaved |= self.reporter.epoch_done()
             if not self._ended():
                 self.position.epoch += 1
         if self.position.step > self._began:
@@ -214,7 +158,7 @@ class Loop:
 
     def _save(self) -> None:
         if self._unsaved:
-            self.observer.save(self.position)
+            self.reporter.save()
             self._unsaved = False
 
     def _vote(self, batch: Any) -> StepDecision:
@@ -245,7 +189,7 @@ class Loop:
 
     def _step(self, batch: Parts | None, decision: StepDecision) -> None:
         positions = [] if batch is None or batch.positions is None else batch.positions.tolist()
-        self.observer.step_begins(self.position, positions)
+        self.reporter.step_begins(positions)
         began = time.perf_counter()
         losses = self.learner.backward(batch, decision.total, self.position.step)
         self.synchronize()
@@ -270,7 +214,7 @@ class Loop:
         if batch is not None:
             self._held = None
             self.data.stepped(self.position.epoch, np.asarray(positions, np.int64))
-        self.observer.step_done(taken)
+        self.reporter.step_done(taken)
 
     def _pace(self, taken: CompletedStep) -> float:
         """Return seconds per row; 0 for the epoch's first step, or one with few rows."""

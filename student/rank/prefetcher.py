@@ -12,39 +12,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ...runtime.errors import PeerLost
 from ...scheduler.students.agreement import RowShares, within
-from ..feeding import ShardedSource, UnshardedSource
+from ..feeding import DirectReader, ShardedSource, UnshardedSource
 from ..job.batches import Parts, split
+
+if TYPE_CHECKING:
+    from ...distill_reader.reader import DistilReader
 
 #: Follows the last batch of an epoch.
 END_OF_EPOCH: Final = object()
-
-
-class Reader(Protocol):
-    """A `DistilReader`, or without teachers a `DirectReader`; iterated once per epoch."""
-
-    def __iter__(self) -> Iterator[Any]:
-        """Begin the next epoch; called in the main thread, as workers of loaders require."""
-
-    def close(self) -> None:
-        """Release its resources."""
-
-
-class StoppableSource(Protocol):
-    """The source of a reader."""
-
-    def stop(self) -> None:
-        """Give no more batches."""
 
 
 class BatchPrefetcher:
     """Takes one batch ahead of the loop. Exceptions of the source are raised unchanged in `take`.
 
     Args:
-        reader: reader of the batches.
+        reader: reader of the batches, iterated once per epoch, in the main thread.
         source: its source, stopped before the reader is closed.
         on_label_kinds: called once with what teachers publish about their outputs, before the first
             batch after that is known; in the thread of the prefetcher.
@@ -55,8 +41,8 @@ class BatchPrefetcher:
 
     def __init__(
         self,
-        reader: Reader,
-        source: StoppableSource,
+        reader: DistilReader | DirectReader,
+        source: ShardedSource | UnshardedSource,
         on_label_kinds: Callable[[Mapping[str, str]], None],
     ) -> None:
         self._reader = reader
@@ -216,7 +202,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class RankData:
-    """The source of the rank's batches; see `loop.Data`.
+    """The source of the rank's batches.
 
     Attributes:
         source: deals rows to the ranks.
@@ -229,8 +215,10 @@ class RankData:
     tensor: Callable[[Any], Any]
 
     def take_apart(self, batch: Any) -> Parts:
+        """Return a batch as the step uses it, with its positions."""
         positions = self.source.has_positions
         return split(batch, self.label_names, tensor=self.tensor, positions=positions)
 
     def stepped(self, epoch: int, positions: Any) -> None:
+        """Record that a step trained a batch with these positions."""
         self.source.trained(epoch, positions)

@@ -26,20 +26,39 @@ from ..evaluate import RankEvaluation
 from ..feeding import ShardedSource, UnshardedSource, merge_states
 from ..link import RankLink
 from ..messages import Order, Progress, Saved
-from .learner import Learner
-from .loop import CompletedStep, TrainingPosition
+from .learner import CompletedStep, Learner, TrainingPosition
 from .prefetcher import BatchPrefetcher
 
+log = logging.getLogger(__name__)
+
+#: Keys of a checkpoint's state.
+EPOCH: Final = "epoch"
+FEED: Final = "feed"
+FACTOR: Final = "learning_rate_factor"
+METRICS: Final = "metrics"
+#: Number of saves whose costs predict that of the next one. The first one costs more, as its memory
+#: is new.
+_COSTS: Final = 2
+#: Seconds between reports of a rank that waits.
+EVERY_S: Final = 1.0
 #: Least seconds between reports of steps, as reading the losses waits for the device.
 SEND_EVERY_S: Final = 0.05
 _RATE_S: Final = 10.0
 
 
 class RankReporter:
-    """The observer of the loop; see `loop.LoopObserver`.
+    """Reports steps, evaluates, and saves; called in the loop's thread, except `waits_for`.
+
+    Args:
+        order: order of the rank.
+        link: connection to the supervisor.
+        saver: writes snapshots.
+        evaluation: evaluates at the end of each epoch.
+        prefetcher: knows the statistics of the reader.
+        position: current step and epoch, which the loop advances.
+        metrics: metrics of the last evaluation before.
 
     Attributes:
-        position: current step and epoch.
         positions: positions of the current batch.
         metrics: metrics of the last evaluation.
     """
@@ -51,6 +70,8 @@ class RankReporter:
         saver: Saver,
         evaluation: RankEvaluation,
         prefetcher: BatchPrefetcher,
+        position: TrainingPosition,
+        metrics: Mapping[str, float],
     ) -> None:
         self._order = order
         self._link = link
@@ -63,14 +84,16 @@ class RankReporter:
         self._unsent: CompletedStep | None = None
         self._rates: deque[tuple[float, int]] = deque()
         self._samples_per_s = 0.0  # for another thread, which must not read `_rates`
-        self.position = TrainingPosition()
+        self._position = position
         self.positions: list[int] = []
-        self.metrics: dict[str, float] = dict(saver.metrics)
+        self.metrics = dict(metrics)
 
-    def step_begins(self, position: TrainingPosition, positions: list[int]) -> None:
-        self.position, self.positions = position, positions
+    def step_begins(self, positions: list[int]) -> None:
+        """Call before this rank trains these positions of the epoch."""
+        self.positions = positions
 
     def step_done(self, taken: CompletedStep) -> None:
+        """Report a step."""
         now = time.monotonic()
         self._rates.append((now, taken.total))
         while now - self._rates[0][0] > _RATE_S:
@@ -81,12 +104,18 @@ class RankReporter:
         if now - self._sent_at_s >= SEND_EVERY_S:
             self._send_progress()
 
-    def save(self, position: TrainingPosition) -> None:
+    def save(self) -> None:
+        """Write a snapshot; all ranks call it after the same step."""
         self._send_progress()
-        self._saver.metrics = self.metrics
-        self._saver.save(position)
+        self._saver.save(self._position, self.metrics)
 
-    def epoch_done(self, position: TrainingPosition) -> bool:
+    def epoch_done(self) -> bool:
+        """Evaluate after all of an epoch is trained.
+
+        Returns:
+            Whether a new snapshot would differ from one before, as by the metrics of an evaluation;
+            equal on all ranks.
+        """
         found = self._evaluation.run(self._saver.learner.model, self._saver.learner.group)
         if found:
             self.metrics = found
@@ -121,7 +150,7 @@ class RankReporter:
         peers_s = self._saver.learner.group.waits_s
         if taken is None:
             return Progress(
-                self.position.step, self.position.epoch, waiting_for=waiting, peers_s=peers_s
+                self._position.step, self._position.epoch, waiting_for=waiting, peers_s=peers_s
             )
         losses = {name: float(value) for name, value in taken.losses.items()} if read_losses else {}
         return Progress(
@@ -185,44 +214,28 @@ def _naming(path: Path) -> Iterator[None]:
         raise EdlError(f"the log of ids {path} cannot be written: {error.strerror}") from error
 
 
-EVERY_S = 1.0
+@contextmanager
+def reporting_waits(
+    waiting_for: Callable[[], str], report: Callable[[str], None]
+) -> Iterator[None]:
+    """In the context, call `report(what)` every second while `waiting_for()` is not empty.
 
-
-class WaitReporter:
-    """Calls `report(what)` every second while `waiting_for()` is not empty.
-
-    Args:
-        waiting_for: returns what the rank waits for, as text; empty: nothing.
-        report: called in a thread of its own.
+    Both are called in a thread of its own.
     """
+    over = threading.Event()
 
-    def __init__(self, waiting_for: Callable[[], str], report: Callable[[str], None]) -> None:
-        self._waiting_for = waiting_for
-        self._report = report
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="edl-rank-pulse", daemon=True)
-        self._thread.start()
+    def run() -> None:
+        while not over.wait(EVERY_S):
+            if what := waiting_for():
+                report(what)
 
-    def _run(self) -> None:
-        while not self._over.wait(EVERY_S):
-            if what := self._waiting_for():
-                self._report(what)
-
-    def close(self) -> None:
-        self._over.set()
-        self._thread.join()
-
-
-log = logging.getLogger(__name__)
-
-#: Keys of a checkpoint's state.
-EPOCH: Final = "epoch"
-FEED: Final = "feed"
-FACTOR: Final = "learning_rate_factor"
-METRICS: Final = "metrics"
-#: Number of saves whose costs predict that of the next one. The first one costs more, as its memory
-#: is new.
-_COSTS: Final = 2
+    thread = threading.Thread(target=run, name="edl-rank-pulse", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @dataclass(slots=True)
@@ -236,7 +249,6 @@ class Saver:
         learner: learner of this rank.
         source: source of this rank.
         base: the feed's part of the checkpoint that the generation started from; None: none.
-        metrics: metrics of the last evaluation.
         began: step at which the generation started.
     """
 
@@ -246,8 +258,7 @@ class Saver:
     learner: Learner
     source: ShardedSource | UnshardedSource
     base: Mapping[str, Any] | None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    began: int = 0
+    began: int
     _writer: SnapshotWriter | None = None
     _last_step: int = 0
     _last_s: float = 0.0
@@ -263,22 +274,21 @@ class Saver:
         if self.order.rank:
             return False
         settings = self.order.settings
-        rhythm = SaveSchedule(
+        schedule = SaveSchedule(
             settings.save_every_steps, settings.save_every_s, settings.save_overhead
         )
-        now_s = time.monotonic()
-        return rhythm.due(step, now_s, self._last_step, self._last_s, self._costs_s)
+        return schedule.due(step, time.monotonic(), self._last_step, self._last_s, self._costs_s)
 
-    def save(self, position: TrainingPosition) -> None:
+    def save(self, position: TrainingPosition, metrics: Mapping[str, float]) -> None:
         """Save `position`, where all ranks are; log a warning if memory is too short for it."""
         began_s = time.monotonic()
         try:
-            self._save(position)
+            self._save(position, metrics)
         finally:
             self._last_step, self._last_s = position.step, time.monotonic()
             self._costs_s.append(self._last_s - began_s)
 
-    def _save(self, position: TrainingPosition) -> None:
+    def _save(self, position: TrainingPosition, metrics: Mapping[str, float]) -> None:
         group = self.learner.group
         group.average(self.learner.float_buffers())
         states = group.gather_json(self.source.state())
@@ -289,7 +299,7 @@ class Saver:
             EPOCH: position.epoch,
             FEED: merge_states(states, self.base),
             FACTOR: self.learner.rate.factor,
-            METRICS: dict(self.metrics),
+            METRICS: dict(metrics),
             "generation": self.order.generation,
         }
         contents = capture(self.trained, step=position.step, world=group.world, state=state)

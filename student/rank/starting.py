@@ -4,65 +4,38 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ...runtime.errors import UsageError
 from ...scheduler.students.agreement import RowShares
+from ...scheduler.students.weights import factor as scaling_factor
 from ..checkpoint import open_checkpoint
 from ..checkpoint.capture import TrainingObjects, restore
 from ..checkpoint.contents import Contents
 from ..evaluate import RankEvaluation
 from ..feeding import ShardedSource, UnshardedSource, make_reader, source_for
-from ..frameworks import Framework, LearningRate, Precision
-from ..frameworks.groups import Group
+from ..frameworks import Framework, LearningRate
 from ..job.assembly import Assembly, assemble
-from ..job.spec import JobSpec, is_dataset, load_job
+from ..job.spec import load_job
 from ..link import RankLink
-from ..messages import Order, Scaled
+from ..messages import Order, Ready, Scaled
 from ..settings import TrainSettings
-from .learner import Learner, adapt_to_world
-from .loop import TrainingPosition, do_nothing
+from .learner import Learner, TrainingPosition
+from .loop import Loop, do_nothing
 from .prefetcher import BatchPrefetcher, RankData, Shares
-from .reporting import EPOCH, FACTOR, FEED, METRICS, Saver
+from .reporting import EPOCH, FACTOR, FEED, METRICS, RankReporter, Saver
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedRank:
-    """A rank that is ready for its first step.
-
-    Attributes:
-        learner: model, optimizer and loss.
-        data: source of its batches.
-        prefetcher: thread that takes the batches.
-        shares: rows of each rank.
-        saver: writes snapshots.
-        evaluation: evaluates at the end of each epoch.
-        position: position from which it trains.
-        steps: approximate number of optimizer steps of the whole job; None: unknown.
-        adapt: ranks get rows in proportion to their speed.
-        synchronize: waits for the device.
-    """
-
-    learner: Learner
-    data: RankData
-    prefetcher: BatchPrefetcher
-    shares: Shares
-    saver: Saver
-    evaluation: RankEvaluation
-    position: TrainingPosition
-    steps: int | None
-    adapt: bool
-    synchronize: Callable[[], None]
-
-
-def start(order: Order, link: RankLink) -> PreparedRank:
+def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
     """Prepare a rank: load the job, restore the checkpoint, join the other ranks.
+
+    Returns:
+        The loop before its first step, and the message that says so.
 
     Raises:
         UsageError: the job file, the settings or the checkpoint cannot work.
@@ -98,22 +71,36 @@ def start(order: Order, link: RankLink) -> PreparedRank:
     rate = _resume(assembly, trained, contents, state, order, link)
     group = framework.join(rank, order.endpoints[:world], device)
     group.share([*assembly.model.parameters(), *assembly.model.buffers()])
-    learner = _learner(assembly, rate, precision, group, settings.micro_batch)
-    saver = Saver(order, link, trained, learner, source, fed, state.get(METRICS, {}), position.step)
+    learner = Learner(
+        assembly.model,
+        list(assembly.model.parameters()),
+        assembly.optimizer,
+        assembly.loss,
+        rate,
+        precision,
+        group,
+        settings.micro_batch,
+    )
+    saver = Saver(order, link, trained, learner, source, fed, position.step)
+    evaluation = RankEvaluation(spec, settings, precision)
     reader = make_reader(source, assembly.distill, settings, rank=rank, epoch=position.epoch)
-    names = assembly.label_names if assembly.needs_teachers else ()
-    return PreparedRank(
+    prefetcher = BatchPrefetcher(reader, source, assembly.loss.on_label_kinds)
+    metrics = state.get(METRICS, {})
+    loop = Loop(
         learner,
-        RankData(source, names, framework.tensor),
-        BatchPrefetcher(reader, source, assembly.loss.on_label_kinds),
+        prefetcher,
+        RankData(source, assembly.label_names if assembly.needs_teachers else (), framework.tensor),
         shares,
-        saver,
-        _evaluation(spec, settings, precision),
+        RankReporter(order, link, saver, evaluation, prefetcher, position, metrics),
+        lambda: link.leaving,
+        saver.due,
         position,
-        steps,
+        settings.steps,
+        settings.epochs,
         adapt=settings.deal == "dynamic" and source.total_batch is not None,
         synchronize=framework.synchronize if world > 1 and device != "cpu" else do_nothing,
     )
+    return loop, Ready(position.step, position.epoch, steps or 0, source.total_batch or 0)
 
 
 def seed_all(framework: Framework, seed: int) -> None:
@@ -131,7 +118,11 @@ def _resume(
     order: Order,
     link: RankLink,
 ) -> LearningRate:
-    """Restore the checkpoint, and adapt to a change of the number of ranks since then."""
+    """Restore the checkpoint, and adapt to a change of the number of ranks since then.
+
+    That is done once: the next checkpoint has the new number of ranks, the changed learning rate,
+    and the effects of the job's `on_scale`.
+    """
     framework = assembly.spec.framework
     rate = framework.learning_rate(assembly.optimizer)
     if contents is None:
@@ -141,29 +132,12 @@ def _resume(
     restore(trained, contents, rank=order.rank)
     rate.factor = float(state.get(FACTOR, 1.0))
     old, new = contents.world, order.world
-    if adapt_to_world(order.settings.lr_policy, old, new, rate, assembly.spec.on_scale):
+    if old not in (0, new):
+        rate.scale(scaling_factor(order.settings.lr_policy, old, new))
+        assembly.spec.on_scale(old, new)
         log.info("the world has %d ranks now, it had %d", new, old)
         link.send(Scaled(old, new))
     return rate
-
-
-def _learner(
-    assembly: Assembly,
-    rate: LearningRate,
-    precision: Precision,
-    group: Group,
-    micro_batch: int | None,
-) -> Learner:
-    return Learner(
-        assembly.model,
-        list(assembly.model.parameters()),
-        assembly.optimizer,
-        assembly.loss,
-        rate,
-        precision,
-        group,
-        micro_batch,
-    )
 
 
 def _check_total(total: int, world: int) -> None:
@@ -182,15 +156,3 @@ def _steps(settings: TrainSettings, source: ShardedSource | UnshardedSource) -> 
         if positions is not None:
             known.append(settings.epochs * -(-positions // source.total_batch))
     return min(known, default=None)
-
-
-def _evaluation(spec: JobSpec, settings: TrainSettings, precision: Precision) -> RankEvaluation:
-    def feed() -> Any:
-        given = spec.feed("eval")
-        if not is_dataset(given):
-            return given
-        from ...distill_reader.sources.batched import Batched
-
-        return Batched(given, settings.micro_batch or settings.total_batch or 64)
-
-    return RankEvaluation(spec, feed, precision)

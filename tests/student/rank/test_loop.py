@@ -13,7 +13,8 @@ from edl.runtime.errors import PeerLost
 from edl.scheduler.students.agreement import RowShares
 from edl.student.frameworks.groups import SingleRankGroup
 from edl.student.job.batches import Parts
-from edl.student.rank.loop import Loop, TrainingPosition
+from edl.student.rank.learner import TrainingPosition
+from edl.student.rank.loop import Loop
 from edl.student.rank.prefetcher import END_OF_EPOCH, MARGIN, Shares
 
 BATCH = Parts((), None, {}, None, 4)
@@ -40,7 +41,7 @@ class Trained:
         others.take.side_effect = lambda timeout_s: self.left.pop() if self.left else END_OF_EPOCH
         others.take_apart.return_value = BATCH
         others.backward.return_value = {}
-        others.save.side_effect = lambda position: self.saved.append(position.step)
+        others.save.side_effect = lambda: self.saved.append(self.position.step)
         others.epoch_done.return_value = evaluates
         shares = Shares(RowShares.equal(4, 1), 0)
         leaves, due = lambda: self.position.step == leave_at, lambda step: step % 2 == 0
