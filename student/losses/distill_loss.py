@@ -7,7 +7,7 @@ from typing import get_args
 
 from ...proto.forms import SoftLabelIs
 from ...runtime.errors import UsageError
-from .terms import Tensor, check_hard_label, check_logits, cross_entropy, kl_divergence, weighted
+from .terms import Tensor, cross_entropy, kl_divergence, weighted
 
 
 class DistillLoss:
@@ -93,26 +93,18 @@ class DistillLoss:
         Raises:
             UsageError: a needed label is missing, or its shape or dtype does not fit.
         """
-        check_logits(student_logits)
         hard = soft = None
         if self.alpha:
-            hard = self._hard_loss(student_logits, hard_label)
+            hard = weighted(self.alpha, cross_entropy(student_logits, hard_label))
         if self.beta:
-            soft = self._soft_loss(student_logits, soft_label)
+            divergence = kl_divergence(
+                student_logits,
+                soft_label,
+                self.temperature,
+                self.soft_label_is,
+                self.soft_label_temperature,
+            )
+            soft = weighted(self.beta * self.temperature**2, divergence)
         if hard is None or soft is None:
             return hard if soft is None else soft
         return hard + soft
-
-    def _hard_loss(self, student_logits: Tensor, hard_label: Tensor | None) -> Tensor:
-        check_hard_label(student_logits, hard_label)
-        return weighted(self.alpha, cross_entropy(student_logits, hard_label))
-
-    def _soft_loss(self, student_logits: Tensor, soft_label: Tensor | None) -> Tensor:
-        divergence = kl_divergence(
-            student_logits,
-            soft_label,
-            self.temperature,
-            self.soft_label_is,
-            self.soft_label_temperature,
-        )
-        return weighted(self.beta * self.temperature**2, divergence)

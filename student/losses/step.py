@@ -9,14 +9,13 @@ from typing import Any, Final
 from ...proto.forms import SoftLabelIs
 from ...runtime.errors import UsageError
 from ...scheduler.students.weights import always_zero, needs_total, weight_at
-from ..job.distill import Distill, Hint, OutputKey
+from ..frameworks import framework_of
+from ..job.distill import Distill, OutputKey
 from .terms import (
     as_logits,
     cast,
     feature_l2,
-    framework_of,
     kl_divergence,
-    layer_class,
     logarithm,
     logits_mse,
     smoothed,
@@ -249,8 +248,14 @@ def attach_projectors(distill: Distill | None, model: Any) -> Mapping[str, Any]:
     made = {}
     for number, hint in enumerate(() if distill is None else distill.hints):
         if hint.projector is not None:
-            made[hint.teacher] = _made(hint, framework_of(model))
-            setattr(model, f"{PROJECTOR}{number}", made[hint.teacher])
+            projector, framework = hint.projector(), framework_of(model)
+            if not framework.is_model(projector):
+                raise UsageError(
+                    f"the projector of the hint {hint.teacher!r} has to make"
+                    f" {framework.kinds['model']}, it made a {type(projector).__name__}"
+                )
+            setattr(model, f"{PROJECTOR}{number}", projector)
+            made[hint.teacher] = projector
     return made
 
 
@@ -258,14 +263,3 @@ def detach_projectors(model: Any) -> None:
     """Remove the projectors of hints from the model: only distillation needs them."""
     for name in [name for name, _ in model.named_children() if name.startswith(PROJECTOR)]:
         delattr(model, name)
-
-
-def _made(hint: Hint, framework: Any) -> Any:
-    assert hint.projector is not None
-    layer = hint.projector()
-    if not isinstance(layer, wanted := layer_class(framework)):
-        raise UsageError(
-            f"the projector of the hint {hint.teacher!r} has to make a"
-            f" {framework.__name__}.nn.{wanted.__name__}, it made a {type(layer).__name__}"
-        )
-    return layer

@@ -7,7 +7,7 @@
 | `top_k_divergence` | the first one, for only the K greatest classes and the mass of the rest |
 
 Also `smoothed_cross_entropy` (Szegedy et al. 2016) of hard labels, and `feature_l2` (Romero et al.
-2015) of feature maps. Functions such as `framework_of` and `take_along_last` hide differences
+2015) of feature maps. Functions such as `module_of` and `take_along_last` hide differences
 between Paddle and PyTorch. Everything else that the losses use is spelled the same in both:
 `F.log_softmax(x, -1)`, `x.sum(-1)`, `x.clip(min=0)`.
 """
@@ -15,10 +15,13 @@ between Paddle and PyTorch. Everything else that the losses use is spelled the s
 from __future__ import annotations
 
 import sys
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from ...proto.forms import SUM_TOLERANCE, SoftLabelIs
 from ...runtime.errors import UsageError
+
+#: A tensor of Paddle or PyTorch.
+Tensor: TypeAlias = Any
 
 
 def kl_divergence(
@@ -46,10 +49,8 @@ def kl_divergence(
     Raises:
         UsageError: shapes or dtypes do not fit.
     """
-    check_logits(student_logits)
-    check_soft_label(student_logits, soft_label)
-    assert soft_label is not None
-    framework = framework_of(student_logits)
+    soft_label = _checked(student_logits, soft_label)
+    framework = module_of(student_logits)
     log_softmax = framework.nn.functional.log_softmax
     with framework.no_grad():
         teacher = cast(soft_label, student_logits.dtype)
@@ -72,7 +73,7 @@ def as_logits(soft_label: Tensor) -> Tensor:
     Args:
         soft_label: float [N, ..., C].
     """
-    framework = framework_of(soft_label)
+    framework = module_of(soft_label)
     off = (cast(soft_label, "float32").sum(-1) - 1).abs().max()
     known = framework.logical_and(soft_label.min() >= 0, off <= SUM_TOLERANCE)
     return framework.where(known.broadcast_to(soft_label.shape), logarithm(soft_label), soft_label)
@@ -80,7 +81,7 @@ def as_logits(soft_label: Tensor) -> Tensor:
 
 def logarithm(probabilities: Tensor) -> Tensor:
     """Return their logarithm; the smallest normal number replaces 0, with negligible weight."""
-    tiny = float(framework_of(probabilities).finfo(probabilities.dtype).tiny)
+    tiny = float(module_of(probabilities).finfo(probabilities.dtype).tiny)
     return probabilities.clip(min=tiny).log()
 
 
@@ -98,10 +99,33 @@ def logits_mse(student_logits: Tensor, soft_label: Tensor | None) -> Tensor:
     Raises:
         UsageError: shapes or dtypes do not fit.
     """
-    check_logits(student_logits)
-    check_soft_label(student_logits, soft_label)
-    assert soft_label is not None
+    soft_label = _checked(student_logits, soft_label)
     return (student_logits - cast(soft_label.detach(), student_logits.dtype)).square().mean()
+
+
+def _checked(student_logits: Tensor, soft_label: Tensor | None) -> Tensor:
+    """Return the soft label; raise UsageError unless it has a teacher's scores for these logits."""
+    _check_logits(student_logits)
+    if soft_label is None:
+        raise UsageError("beta is above 0, so the loss needs the teacher's soft label")
+    if list(soft_label.shape) != list(student_logits.shape):
+        raise UsageError(
+            f"the soft label must have the shape of student_logits, {list(student_logits.shape)},"
+            f" not {list(soft_label.shape)}"
+        )
+    if is_integer(soft_label):
+        raise UsageError(
+            "the soft label holds the teacher's scores, floats; its dtype is"
+            f" {dtype_name(soft_label)}"
+        )
+    return soft_label
+
+
+def _check_logits(logits: Tensor) -> None:
+    if len(logits.shape) < 2:
+        raise UsageError(
+            f"student_logits must have the shape [batch, ..., classes], not {list(logits.shape)}"
+        )
 
 
 #: Replaces the logarithm of 0, for float32.
@@ -143,7 +167,7 @@ def top_k_divergence(
     _check(student_logits, values, indices, tail)
     if "64" not in str(student_logits.dtype):
         student_logits = cast(student_logits, "float32")
-    framework, dtype = framework_of(student_logits), student_logits.dtype
+    framework, dtype = module_of(student_logits), student_logits.dtype
     whole = values.shape[-1] == student_logits.shape[-1]
     with framework.no_grad():
         kept, rest = cast(values, dtype), cast(tail, dtype)
@@ -158,7 +182,7 @@ def top_k_divergence(
 
 def _student(logits: Tensor, indices: Tensor, whole: bool) -> Tensor:
     """Return the student's log-probabilities of the K + 1 events, [N, ..., K + 1]."""
-    framework = framework_of(logits)
+    framework = module_of(logits)
     functional = framework.nn.functional
     log_q = functional.log_softmax(logits, -1)
     kept = take_along_last(log_q, indices)
@@ -170,11 +194,11 @@ def _student(logits: Tensor, indices: Tensor, whole: bool) -> Tensor:
 
 
 def _joined(kept: Tensor, rest: Tensor) -> Tensor:
-    return framework_of(kept).concat([kept, rest.unsqueeze(-1)], -1)
+    return module_of(kept).concat([kept, rest.unsqueeze(-1)], -1)
 
 
 def _check(student_logits: Tensor, values: Tensor, indices: Tensor, tail: Tensor) -> None:
-    check_logits(student_logits)
+    _check_logits(student_logits)
     rows, classes = list(student_logits.shape[:-1]), student_logits.shape[-1]
     k = values.shape[-1] if values.ndim else 0
     fits = list(values.shape[:-1]) == rows and list(indices.shape) == list(values.shape)
@@ -186,6 +210,32 @@ def _check(student_logits: Tensor, values: Tensor, indices: Tensor, tail: Tensor
         )
     if not is_integer(indices) or is_integer(values):
         raise UsageError("of top-k labels the indices are integers, the values floats")
+
+
+def cross_entropy(logits: Tensor, hard_label: Tensor | None) -> Tensor:
+    """Return the mean cross entropy of logits [N, ..., C] with classes [N, ...] or [N, ..., 1].
+
+    Raises:
+        UsageError: shapes or dtypes do not fit.
+    """
+    _check_logits(logits)
+    if hard_label is None:
+        raise UsageError("alpha is above 0, so the loss needs the hard label")
+    rows, shape = list(logits.shape[:-1]), list(hard_label.shape)
+    if shape not in (rows, [*rows, 1]):
+        raise UsageError(
+            f"the hard label must have the shape {rows} or {[*rows, 1]} for student_logits of"
+            f" {list(logits.shape)}, not {shape}"
+        )
+    if not is_integer(hard_label):
+        raise UsageError(
+            f"the hard label holds class numbers, integers; its dtype is {dtype_name(hard_label)}"
+        )
+    framework = module_of(logits)
+    of_batch = framework.nn.functional.cross_entropy
+    if framework.__name__ == "torch":  # expects the classes in the second axis
+        return of_batch(logits.flatten(0, -2), cast(hard_label, "int64").flatten())
+    return of_batch(logits, hard_label)
 
 
 def smoothed_cross_entropy(logits: Tensor, hard_label: Tensor, smoothing: float = 0.1) -> Tensor:
@@ -202,8 +252,6 @@ def smoothed_cross_entropy(logits: Tensor, hard_label: Tensor, smoothing: float 
     Raises:
         UsageError: shapes or dtypes do not fit, or the smoothing is out of range.
     """
-    check_logits(logits)
-    check_hard_label(logits, hard_label)
     return smoothed(cross_entropy(logits, hard_label), logits, smoothing)
 
 
@@ -213,12 +261,8 @@ def smoothed(hard: Tensor, logits: Tensor, smoothing: float) -> Tensor:
         raise UsageError(f"label smoothing is from 0 to below 1, not {smoothing}")
     if smoothing == 0:
         return hard
-    return (1 - smoothing) * hard + smoothing * uniform_cross_entropy(logits)
-
-
-def uniform_cross_entropy(logits: Tensor) -> Tensor:
-    """Return the cross entropy of logits [N, ..., C] with 1/C for each class, a scalar tensor."""
-    return -framework_of(logits).nn.functional.log_softmax(logits, -1).mean()
+    uniform = -module_of(logits).nn.functional.log_softmax(logits, -1).mean()
+    return (1 - smoothing) * hard + smoothing * uniform
 
 
 def feature_l2(student: Tensor, teacher: Tensor, projector: Any = None, name: str = "") -> Tensor:
@@ -247,58 +291,34 @@ def feature_l2(student: Tensor, teacher: Tensor, projector: Any = None, name: st
     return (own - cast(teacher.detach(), own.dtype)).square().mean()
 
 
-#: A tensor of Paddle or PyTorch.
-Tensor: TypeAlias = Any
-
-#: Framework -> its base class of layers.
-_LAYERS: Final = {"paddle": "Layer", "torch": "Module"}
-
-
-def framework_of(value: Any) -> Any:
-    """Return the module `paddle` or `torch` to which a tensor or a layer belongs.
+def module_of(tensor: Tensor) -> Any:
+    """Return the module `paddle` or `torch` to which a tensor belongs.
 
     Raises:
         UsageError: it belongs to neither.
     """
-    for name in _LAYERS:
-        framework = sys.modules.get(name)
-        if framework is None:
-            continue
+    for name in ("paddle", "torch"):
+        module = sys.modules.get(name)
         # Tensors of Paddle's static programs have other classes.
-        of_framework = type(value).__module__.partition(".")[0] == name
-        if of_framework or isinstance(value, (framework.Tensor, layer_class(framework))):
-            return framework
-    raise UsageError(f"a tensor of Paddle or PyTorch is needed, not {type(value).__name__}")
-
-
-def layer_class(framework: Any) -> type:
-    """Return `paddle.nn.Layer` or `torch.nn.Module`."""
-    found: type = getattr(framework.nn, _LAYERS[framework.__name__])
-    return found
+        own = type(tensor).__module__.partition(".")[0] == name
+        if module is not None and (own or isinstance(tensor, module.Tensor)):
+            return module
+    raise UsageError(f"a tensor of Paddle or PyTorch is needed, not {type(tensor).__name__}")
 
 
 def cast(tensor: Tensor, dtype: Any) -> Tensor:
     """Return the tensor in another dtype of its framework, which may be given by name."""
-    framework = framework_of(tensor)
+    framework = module_of(tensor)
     wanted = getattr(framework, dtype) if isinstance(dtype, str) else dtype
     return tensor.to(wanted) if framework.__name__ == "torch" else tensor.astype(wanted)
 
 
 def take_along_last(tensor: Tensor, indices: Tensor) -> Tensor:
     """Return the elements of the last axis, [..., C], at int64 `indices`, [..., K]."""
-    framework = framework_of(tensor)
+    framework = module_of(tensor)
     if framework.__name__ == "torch":
         return framework.gather(tensor, -1, indices)
     return framework.take_along_axis(tensor, indices, axis=-1)
-
-
-def cross_entropy(logits: Tensor, hard_label: Tensor) -> Tensor:
-    """Return the mean cross entropy of logits [N, ..., C] with classes [N, ...] or [N, ..., 1]."""
-    framework = framework_of(logits)
-    of_batch = framework.nn.functional.cross_entropy
-    if framework.__name__ == "torch":  # expects the classes in the second axis
-        return of_batch(logits.flatten(0, -2), cast(hard_label, "int64").flatten())
-    return of_batch(logits, hard_label)
 
 
 def weighted(weight: float, term: Any) -> Any:
@@ -314,43 +334,3 @@ def dtype_name(tensor: Tensor) -> str:
 def is_integer(tensor: Tensor) -> bool:
     """Whether the tensor holds integers or booleans."""
     return dtype_name(tensor).startswith(("int", "uint", "bool"))
-
-
-def check_logits(logits: Tensor) -> None:
-    """Raise UsageError if the shape is not that of logits of a batch."""
-    if len(logits.shape) < 2:
-        raise UsageError(
-            f"student_logits must have the shape [batch, ..., classes], not {list(logits.shape)}"
-        )
-
-
-def check_hard_label(logits: Tensor, hard_label: Tensor | None) -> None:
-    """Raise UsageError unless these are class numbers for the rows of these logits."""
-    if hard_label is None:
-        raise UsageError("alpha is above 0, so the loss needs the hard label")
-    rows, shape = list(logits.shape[:-1]), list(hard_label.shape)
-    if shape not in (rows, [*rows, 1]):
-        raise UsageError(
-            f"the hard label must have the shape {rows} or {[*rows, 1]} for student_logits of"
-            f" {list(logits.shape)}, not {shape}"
-        )
-    if not is_integer(hard_label):
-        raise UsageError(
-            f"the hard label holds class numbers, integers; its dtype is {dtype_name(hard_label)}"
-        )
-
-
-def check_soft_label(logits: Tensor, soft_label: Tensor | None) -> None:
-    """Raise UsageError unless these are a teacher's scores for these logits."""
-    if soft_label is None:
-        raise UsageError("beta is above 0, so the loss needs the teacher's soft label")
-    if list(soft_label.shape) != list(logits.shape):
-        raise UsageError(
-            f"the soft label must have the shape of student_logits, {list(logits.shape)},"
-            f" not {list(soft_label.shape)}"
-        )
-    if is_integer(soft_label):
-        raise UsageError(
-            "the soft label holds the teacher's scores, floats; its dtype is"
-            f" {dtype_name(soft_label)}"
-        )
