@@ -11,11 +11,10 @@ from ..scheduler.students.shards import rows_of_rank, shard_rows
 from ..scheduler.students.world import WorldLimits
 from .checkpoint import Repository
 from .evaluate import Scores
-from .feeding import check_feed
-from .feeding.positions import SampleOrder, reason_not_shardable
+from .feeding import sample_order
 from .job.assembly import Assembly, assemble
 from .job.batches import first_batch
-from .job.spec import NEEDED, OPTIONAL, JobSpec, is_dataset, load_job
+from .job.spec import NEEDED, OPTIONAL, JobSpec, load_job
 from .settings import TrainSettings
 
 
@@ -53,12 +52,8 @@ def plan(settings: TrainSettings) -> Iterator[str]:
 
 def _data(settings: TrainSettings, spec: JobSpec) -> Iterator[str]:
     feed = spec.feed("train")
-    check_feed(feed, settings)
     batch, total = settings.total_batch, None
-    if is_dataset(feed):
-        total = len(feed)
-    elif not reason_not_shardable(feed):
-        ordered = SampleOrder(feed, settings.seed)
+    if (ordered := sample_order(feed, settings)) is not None:
         batch, total = batch or ordered.batch_size, ordered.total(0)
         ordered.close()
     if total is None or batch is None:

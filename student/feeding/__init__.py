@@ -6,34 +6,21 @@ for batch in reader:                        # one epoch
     parts = split(batch, ..., positions=source.has_positions)
     ...                                     # the step
     source.trained(epoch, parts.positions)
-checkpoint["feed"] = merged([source.state() of all ranks], saved)
+checkpoint["feed"] = merge_states([source.state() of all ranks], saved)
 """
 
 from __future__ import annotations
 
-from .positions import (
-    BoardLeases,
-    PositionLeases,
-    ShardBoard,
-    StaticLeases,
-    merge_states,
-    trained_positions,
-)
-from .sharded import ShardedSource, Sizes
-from .sources import DirectReader, UnshardedSource, check_feed, make_reader, source_for
+from .positions import merge_states
+from .sharded import ShardedSource
+from .sources import DirectReader, UnshardedSource, make_reader, sample_order, source_for
 
 __all__ = [
-    "BoardLeases",
     "DirectReader",
-    "PositionLeases",
-    "ShardBoard",
     "ShardedSource",
-    "Sizes",
-    "StaticLeases",
     "UnshardedSource",
-    "check_feed",
     "make_reader",
     "merge_states",
+    "sample_order",
     "source_for",
-    "trained_positions",
 ]

@@ -37,16 +37,11 @@ class SampleOrder:
     Attributes:
         batch_size: rows of the feed's own batches; None: unknown.
         keeps_workers: whether the loader keeps its workers from epoch to epoch.
-
-    Raises:
-        UsageError: its samples cannot be dealt to ranks; see `reason_not_shardable`.
     """
 
     def __init__(self, feed: Any, seed: int) -> None:
-        if why := reason_not_shardable(feed):
-            raise UsageError(why)
         loader = loader_of(feed)
-        assert loader is not None  # else `reason_not_shardable` has a reason
+        assert loader is not None, "see `reason_not_shardable`"
         self._loader: BatchLoader = loader
         self._samplers = with_inner(loader.batch_sampler)
         self._seed = seed

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -72,7 +73,7 @@ class ShardedSource:
         self._ids: dict[int, Sequence[Any]] = {}  # by epoch
         self._stopped = False
         self.total_batch = total_batch
-        self._equal_rows = equal_rows
+        self._equal_rows = max(1, equal_rows)
 
     # --- the training loop's side
 
@@ -147,27 +148,15 @@ class _ShardedReading:
     def __init__(self, source: ShardedSource, epoch: int, remaining: int) -> None:
         self._source = source
         self._ended = False
-        self._batches: Iterator[Any] = source._ordered.begin(epoch, self._planned(epoch, remaining))
+        plan_of = partial(self._plan_of, epoch, remaining)
+        self._batches: Iterator[Any] = source._ordered.begin(epoch, plan_of)
 
-    def _planned(self, epoch: int, remaining: int) -> Any:
+    def _plan_of(self, epoch: int, remaining: int, ids: Sequence[Any]) -> DealtPlan:
         source = self._source
-
-        def plan_of(ids: Sequence[Any]) -> DealtPlan:
-            # Batches of the epoch before may still be in training.
-            source._ids = {epoch: ids, epoch - 1: source._ids.get(epoch - 1, ())}
-            self._plan = DealtPlan(
-                epoch,
-                ids,
-                source._leases,
-                source._sizes,
-                source._counter,
-                remaining,
-                source.total_batch,
-                source._equal_rows,
-            )
-            return self._plan
-
-        return plan_of
+        # Batches of the epoch before may still be in training.
+        source._ids = {epoch: ids, epoch - 1: source._ids.get(epoch - 1, ())}
+        self._plan = DealtPlan(source, epoch, ids, remaining)
+        return self._plan
 
     def __next__(self) -> Any:
         if not self._source._may_go_on():
@@ -217,14 +206,10 @@ class DealtPlan:
     """A batch sampler that leases positions; the loader may iterate it in any thread.
 
     Args:
+        source: source of the rank.
         epoch: number of the epoch.
         ids: ids of all its samples, in order.
-        leases: leases of positions for this rank.
-        sizes: sizes of its batches.
-        counter: counter that gets each leased shard.
         remaining: untrained positions of the epoch, of all ranks together.
-        total_batch: rows of one step, of all ranks together.
-        equal_rows: rows of this rank in one step if all ranks had equal parts.
 
     Attributes:
         pending_positions: positions, int64 [rows], of the batches that the loader has asked
@@ -233,25 +218,11 @@ class DealtPlan:
     """
 
     def __init__(
-        self,
-        epoch: int,
-        ids: Sequence[Any],
-        leases: PositionLeases,
-        sizes: Sizes,
-        counter: ShardCounter,
-        remaining: int,
-        total_batch: int,
-        equal_rows: int,
+        self, source: ShardedSource, epoch: int, ids: Sequence[Any], remaining: int
     ) -> None:
-        self._epoch = epoch
-        self._ids = ids
-        self._leases = leases
-        self._sizes = sizes
-        self._counter = counter
-        self._have: deque[range] = deque()
+        self._source, self._epoch, self._ids = source, epoch, ids
         self._remaining = remaining
-        self._total_batch = total_batch
-        self._equal_rows = max(1, equal_rows)
+        self._have: deque[range] = deque()
         self.pending_positions: deque[Array] = deque()
         self.error: Exception | None = None
 
@@ -266,14 +237,14 @@ class DealtPlan:
             self.error = error
 
     def _batches(self) -> Iterator[Ids]:
-        ordinal, left = 0, self._remaining
+        ordinal, left, total = 0, self._remaining, self._source.total_batch
         while rows := self._rows(ordinal, left):
-            positions = self._next(rows, rows_left_for_rank(rows, left, self._total_batch))
+            positions = self._next(rows, rows_left_for_rank(rows, left, total))
             if not positions:
                 return
             self.pending_positions.append(np.array(positions, np.int64))
             yield [self._ids[position] for position in positions]
-            ordinal, left = ordinal + 1, max(0, left - self._total_batch)
+            ordinal, left = ordinal + 1, max(0, left - total)
 
     def _rows(self, ordinal: int, left: int) -> int:
         """Return the rows of this rank's next batch; 0: no more batches.
@@ -281,11 +252,11 @@ class DealtPlan:
         Once this rank has leased all that is left, the other ranks have no rows. A step would then
         have only this rank's share, perhaps a single row. So it takes at least an equal part.
         """
-        rows = self._sizes.rows(ordinal, left)
+        rows = self._source._sizes.rows(ordinal, left)
         held = sum(map(len, self._have))
         if rows and held < left:
             return rows
-        return max(rows, min(self._equal_rows, held))
+        return max(rows, min(self._source._equal_rows, held))
 
     def _next(self, rows: int, most: int) -> list[int]:
         """Return the next positions, fewer than `rows` if no more are left for this rank.
@@ -302,11 +273,11 @@ class DealtPlan:
         return taken
 
     def _lease(self, most: int) -> bool:
-        given = self._leases.next(self._epoch, most)
+        given = self._source._leases.next(self._epoch, most)
         if given is None:
             return False
         shard = Shard(*given)
-        self._counter.leased(self._epoch, shard)
+        self._source._counter.leased(self._epoch, shard)
         self._have.append(range(*shard))
         return True
 
@@ -330,7 +301,7 @@ class ShardCounter:
         self._changed = threading.Condition()
         self._open: list[_Open] = []
         self._trained: dict[int, Ranges] = {}
-        self._handed = 0
+        self._read = 0
         self._stepped = 0
 
     def leased(self, epoch: int, shard: Shard) -> None:
@@ -342,12 +313,12 @@ class ShardCounter:
         """Begin an epoch: forget what was read of the former one and not trained."""
         with self._changed:
             self._open.clear()
-            self._handed = self._stepped = 0
+            self._read = self._stepped = 0
 
     def count_read(self) -> None:
         """Count a batch that was read."""
         with self._changed:
-            self._handed += 1
+            self._read += 1
 
     def trained(self, epoch: int, positions: Array) -> None:
         """Record a step of these positions, int64 [rows]; empty: the rank had no batch."""
@@ -377,7 +348,7 @@ class ShardCounter:
     @property
     def ahead(self) -> int:
         """Number of batches that are read and not trained."""
-        return self._handed - self._stepped
+        return self._read - self._stepped
 
     def wait(self, ends: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until `ends()`, checked after each step and each `wake`; False after `timeout_s`."""

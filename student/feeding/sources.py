@@ -7,12 +7,17 @@ source for samples with ids.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...distill_reader.sources import source_of
 from ...distill_reader.sources.batched import Batched
+from ...distill_reader.sources.source import Mark, ResumableSource, SourceIterator
+from ...distill_reader.structure import take_apart
+from ...proto.arena import Array
 from ...runtime.errors import UsageError
-from ...scheduler.students.shards import rows_of_rank
+from ...scheduler.students.shards import RankShard, rows_of_rank
 from ..job.distill import Distill
 from ..job.spec import is_dataset
 from ..settings import TrainSettings
@@ -30,14 +35,6 @@ from .sharded import ShardedSource, Sizes
 
 if TYPE_CHECKING:
     from ...distill_reader.reader import DistilReader
-from collections import deque
-from collections.abc import Iterator, Sequence
-
-from ...distill_reader.sources import source_of
-from ...distill_reader.sources.source import Mark, ResumableSource, SourceIterator
-from ...distill_reader.structure import take_apart
-from ...proto.arena import Array
-from ...scheduler.students.shards import RankShard
 
 
 def source_for(
@@ -66,7 +63,7 @@ def source_for(
         UsageError: the feed cannot be divided among this many ranks, the checkpoint is of another
             feed, or the batch size is unknown.
     """
-    ordered = ordered_of(feed, settings)
+    ordered = sample_order(feed, settings)
     if ordered is None:
         check_fits(saved, UnshardedSource.kind, None, world)
         mine = None if saved is None else saved["ranks"][rank]
@@ -88,25 +85,27 @@ def source_for(
     )
 
 
-def ordered_of(feed: Any, settings: TrainSettings) -> SampleOrder | None:
+def sample_order(feed: Any, settings: TrainSettings) -> SampleOrder | None:
     """Return the order of a feed's samples; None if they have no ids.
 
     Raises:
         UsageError: the feed does not fit the settings.
     """
-    check_feed(feed, settings)
-    feed = _batches_of(feed, settings)
-    return None if reason_not_shardable(feed) else SampleOrder(feed, settings.seed)
-
-
-def check_feed(feed: Any, settings: TrainSettings) -> None:
-    """Raise UsageError if a feed does not fit the settings; used before any rank starts."""
+    if is_dataset(feed):
+        if settings.total_batch is None:
+            raise UsageError(
+                f"feed('train') gave a data set, a {type(feed).__name__}, which says nothing of"
+                " batches: give --total-batch ROWS, or have it return Batched(dataset, batch_size)"
+            )
+        feed = Batched(feed, settings.total_batch, shuffle=True)
+    if not (why := reason_not_shardable(feed)):
+        return SampleOrder(feed, settings.seed)
     least, most = settings.nodes
-    why = reason_not_shardable(_batches_of(feed, settings))
-    if why and least != most:
+    if least != most:
         raise UsageError(f"--nodes {least}:{most} lets ranks come and go, but {why}")
-    if why and settings.total_batch is not None:
+    if settings.total_batch is not None:
         raise UsageError(f"--total-batch cuts batches anew, but {why}")
+    return None
 
 
 def make_reader(
@@ -150,17 +149,6 @@ def make_reader(
     if epoch:
         reader.load_state_dict({**reader.state_dict(), "epoch": epoch})
     return reader
-
-
-def _batches_of(feed: Any, settings: TrainSettings) -> Any:
-    if not is_dataset(feed):
-        return feed
-    if settings.total_batch is None:
-        raise UsageError(
-            f"feed('train') gave a data set, a {type(feed).__name__}, which says nothing of"
-            " batches: give --total-batch ROWS, or have it return Batched(dataset, batch_size)"
-        )
-    return Batched(feed, settings.total_batch, shuffle=True)
 
 
 class DirectReader:

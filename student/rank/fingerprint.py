@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ..feeding.sources import ordered_of
+from ..feeding import sample_order
 from ..frameworks import Framework
 from ..job.assembly import assemble
 from ..job.distill import Distill
@@ -43,7 +43,7 @@ def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
     framework = spec.framework
     device = framework.set_device(0)
     feed = spec.feed("train")
-    ordered = ordered_of(feed, settings)
+    ordered = sample_order(feed, settings)
     order = {} if ordered is None else ordered.identity()
     seed_all(framework, settings.seed)
     assembly = assemble(spec, settings.steps)

@@ -26,10 +26,10 @@ from edl.student.feeding import (
     DirectReader,
     ShardedSource,
     UnshardedSource,
-    check_feed,
     merge_states,
-    trained_positions,
+    sample_order,
 )
+from edl.student.feeding.positions import trained_positions
 from edl.student.feeding.sharded import DEFAULT_AHEAD
 from edl.student.job.batches import with_positions
 from edl.student.rank.prefetcher import Shares
@@ -337,16 +337,16 @@ def test_ranks_of_a_fixed_world_get_parts_of_a_divisible_feed() -> None:
 @pytest.mark.parametrize("feed", [Plain(), Stateful(), Divided(), list(Plain())])
 def test_a_feed_without_ids_needs_a_fixed_number_of_nodes(feed: Any) -> None:
     with pytest.raises(UsageError, match=r"--nodes 1:4 .*Batched\(dataset, batch_size\)") as error:
-        check_feed(feed, settings_of(nodes=(1, 4)))
+        sample_order(feed, settings_of(nodes=(1, 4)))
     assert "--nodes 2:2" in str(error.value)
     with pytest.raises(UsageError, match="--total-batch"):
-        check_feed(feed, settings_of(32))
-    check_feed(feed, settings_of(nodes=(4, 4)))
-    check_feed(batched(9, 2), settings_of(32, nodes=(1, 4)))
+        sample_order(feed, settings_of(32))
+    sample_order(feed, settings_of(nodes=(4, 4)))
+    sample_order(batched(9, 2), settings_of(32, nodes=(1, 4)))
     divides = Batched(Numbers(10), 2)
     divides.batch_sampler.nranks = 2  # type: ignore[attr-defined]
     with pytest.raises(UsageError, match="divides the samples itself"):
-        check_feed(divides, settings_of(nodes=(1, 2)))
+        sample_order(divides, settings_of(nodes=(1, 2)))
 
 
 def test_a_data_set_needs_a_total_batch() -> None:
