@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..runtime.errors import UsageError
 from .frameworks import framework_of
+from .job.batches import rows_of
 
 #: Losses are read from the device once per this many steps, as each read stalls it.
 LOSSES_PENDING = 32
@@ -138,7 +139,7 @@ class Trainer:
             with contextlib.closing(_batches(loader, epochs, steps)) as batches:
                 for epoch, batch in batches:
                     loss = self._step(batch)
-                    taken, samples = taken + 1, samples + _row_count(batch)
+                    taken, samples = taken + 1, samples + rows_of(batch)
                     pending.append(loss)
                     if len(pending) == LOSSES_PENDING:
                         losses.extend(float(one) for one in pending)
@@ -195,9 +196,10 @@ def _batches(
     """Yield (number of the epoch, batch), at most `steps` times."""
     left = steps
     for epoch in itertools.count() if epochs is None else range(epochs):
-        iterator = iter(loader)
+        iterator: Any = iter(loader)
         made_here = iterator is not loader
-        with _closing(iterator) if made_here else contextlib.nullcontext():
+        closes = made_here and hasattr(iterator, "close")
+        with contextlib.closing(iterator) if closes else contextlib.nullcontext():
             empty = True
             while left is None or left > 0:
                 try:
@@ -211,23 +213,3 @@ def _batches(
             return
         if empty:
             raise UsageError("the loader yields no batches")
-
-
-@contextlib.contextmanager
-def _closing(iterator: Iterator[Any]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        close = getattr(iterator, "close", None)
-        if callable(close):
-            close()
-
-
-def _row_count(batch: Any) -> int:
-    """Return the number of rows of a batch, as its first field has them."""
-    first = batch
-    while isinstance(first, (tuple, list, dict)) and first:
-        fields = first.values() if isinstance(first, dict) else first
-        first = next(iter(fields))
-    shape: Sequence[int] = getattr(first, "shape", ())
-    return shape[0] if len(shape) else 1

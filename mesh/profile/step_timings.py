@@ -342,7 +342,7 @@ def function_steps(name: str) -> _FunctionSteps:
 def _noise(parts: Assembly, outputs: Any) -> dict[str, Any]:
     """Make random soft labels in the shape of the student's logits."""
     distill = parts.distill
-    if distill is None or not parts.needs_teachers:
+    if distill is None or not distill.needs_labels:
         return {}
     draw, tensor = np.random.default_rng(0), parts.spec.framework.tensor
 

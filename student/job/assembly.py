@@ -30,13 +30,10 @@ class Assembly:
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Names of the soft labels in batches of a reader, for `job.batches.split`."""
-        return () if self.distill is None else self.distill.label_names
-
-    @property
-    def needs_teachers(self) -> bool:
-        """Whether batches must be labelled by teachers."""
-        return self.distill is not None and self.distill.needs_labels
+        """Names of the soft labels in batches of a reader; empty: no teacher is asked."""
+        if self.distill is None or not self.distill.needs_labels:
+            return ()
+        return self.distill.label_names
 
 
 def assemble(spec: JobSpec, steps_total: int | None = None) -> Assembly:

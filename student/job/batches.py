@@ -87,7 +87,7 @@ def split(
     else:
         fields = list(batch) if isinstance(batch, (tuple, list)) else [batch]
         inputs, labels, where, found = _of_fields(fields, soft, positions)
-    rows = _rows(inputs)
+    rows = rows_of(inputs)
     return Parts(
         map_leaves(inputs, tensor),
         map_leaves(labels, tensor),
@@ -148,10 +148,10 @@ def _positions(value: Any, rows: int) -> Positions:
     return found
 
 
-def _rows(inputs: Any) -> int:
+def rows_of(batch: Any) -> int:
+    """Return the rows of the first array of a structure that has any; 1 if none has."""
     arrays: list[Any] = []
-    for field in inputs.values() if isinstance(inputs, Mapping) else inputs:
-        map_leaves(field, lambda leaf: arrays.append(leaf) if hasattr(leaf, "ndim") else None)
+    map_leaves(batch, lambda leaf: arrays.append(leaf) if hasattr(leaf, "ndim") else None)
     return int(row_count(arrays))
 
 

@@ -126,7 +126,7 @@ class Distill:
         self._check_outputs()
         if taken := sorted(_BY_THE_RANK & set(self.options)):
             raise UsageError(f"{taken[0]!r} is set by the training itself: omit it")
-        own = [name for name in self.reader_options(False) if name in self.options]
+        own = [name for name in self._own_options() if name in self.options]
         if own:
             raise UsageError(f"give {own[0]}=... to Distill itself, not in options")
         if self.options:
@@ -180,11 +180,16 @@ class Distill:
         """Name of the output that is compared with the student's logits; "": the only output."""
         return self.output or (self.fetches[0] if self.fetches else "")
 
-    def reader_options(self, with_options: bool = True) -> dict[str, Any]:
-        """Return keyword arguments for `DistilReader`, without those that the rank sets.
+    def reader_options(self) -> dict[str, Any]:
+        """Return keyword arguments for `DistilReader`, without those that the rank sets."""
+        from ...distill_reader import Timeouts
 
-        `with_options=False`: only those that have a field of their own here.
-        """
+        timeouts = self.options.get("timeouts") or Timeouts()
+        own = replace(timeouts, no_teacher_s=self.no_teacher_grace_s, wait_s=self.wait_timeout_s)
+        return {**self._own_options(), **self.options, "timeouts": own}
+
+    def _own_options(self) -> dict[str, Any]:
+        """Return the arguments for `DistilReader` that have a field of their own here."""
         form: Any = self.label_form
         at: Any = self.teacher_temperature
         kind: Any = self.soft_label_is
@@ -193,7 +198,7 @@ class Distill:
             form = {main: form} if isinstance(form, str) else form
             at = None if at is None else {main: at}
             kind = None if kind is None else {main: kind}
-        options = {
+        return {
             "service": self.service,
             "feeds": self.feeds,
             "fetches": tuple(self.fetches) or ((self.output,) if self.output else None),
@@ -204,13 +209,6 @@ class Distill:
             "no_teacher": self.no_teacher,
             "store": self.store,
         }
-        if not with_options:
-            return options
-        from ...distill_reader import Timeouts
-
-        timeouts = self.options.get("timeouts") or Timeouts()
-        own = replace(timeouts, no_teacher_s=self.no_teacher_grace_s, wait_s=self.wait_timeout_s)
-        return {**options, **self.options, "timeouts": own}
 
     def _check_weights(self) -> None:
         _check_weight("alpha", self.alpha)

@@ -238,15 +238,10 @@ def _run(file: Path) -> ModuleType:
         if before is not None:
             sys.modules[name] = before
         if isinstance(cause := error.__cause__, SyntaxError):
-            raise _of_syntax(cause, str(file)) from cause
+            where = source_location(cause.filename or str(file), "", cause.lineno)
+            raise JobError(f"{where}: {cause.msg} (a syntax error)") from cause
         raise
     return module
-
-
-def _of_syntax(error: SyntaxError, file: str) -> JobError:
-    """Return an error at the place of a syntax error: in the job file, or in an imported one."""
-    where = source_location(error.filename or file, "", error.lineno)
-    return JobError(f"{where}: {error.msg} (a syntax error)")
 
 
 def _functions(file: str, module: ModuleType) -> dict[str, Callable[..., Any]]:
@@ -303,19 +298,10 @@ def _shown(value: Any) -> str:
     return f"a {type(value).__name__}, {with_words[:80]}"
 
 
-__all__ = ["NEEDED", "OPTIONAL", "JobSpec", "Metric", "Split", "is_dataset", "load_job"]
-
-
 def source_location(file: str, function: str, line: int | None) -> str:
     """Return the start of an error message: file, line and function."""
     where = file if line is None else f"{file}, line {line}"
     return f"{where}, in {function}()" if function else where
-
-
-def line_in(file: str, trace: TracebackType | None) -> int | None:
-    """Return the innermost line of `file` in a traceback; None if it has none."""
-    frame = _frame_in(file, trace)
-    return None if frame is None else frame.lineno
 
 
 def as_job_error(error: BaseException, file: str) -> BaseException:
@@ -368,5 +354,6 @@ def converting_errors(file: str, function: str, line: int | None) -> Iterator[No
     except JobError:
         raise
     except (Exception, SystemExit) as error:
-        at = line_in(file, error.__traceback__) or line
+        frame = _frame_in(file, error.__traceback__)
+        at = line if frame is None else frame.lineno
         raise JobError(f"{source_location(file, function, at)}: {summary_line(error)}") from error

@@ -89,7 +89,7 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
     loop = Loop(
         learner,
         prefetcher,
-        RankData(source, assembly.label_names if assembly.needs_teachers else (), framework.tensor),
+        RankData(source, assembly.label_names, framework.tensor),
         shares,
         RankReporter(order, link, saver, evaluation, prefetcher, position, metrics),
         lambda: link.leaving,

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -88,7 +89,10 @@ class CheckpointVerifier:
 
     def __init__(self, repository: Repository, patience_s: float = PATIENCE_S) -> None:
         self._repository, self._patience_s = repository, patience_s
-        self._look: _Search | None = None
+        self._asked = (0, CheckpointHistory())
+        self._search: Future[Checkpoint | None] | None = None
+        self._taken = True  # the result of the search was returned
+        self._found: Checkpoint | None = None  # result of the last search, for `_asked[0]`
 
     def newest(self, generation: int, history: CheckpointHistory) -> NewestCheckpoint | None:
         """Return the newest valid checkpoint; None while it is being read.
@@ -100,46 +104,35 @@ class CheckpointVerifier:
         Raises:
             CheckpointUnavailable: the place cannot be read now.
         """
-        asked, look = (generation, history), self._look
-        if look is None or (look.over.is_set() and (look.taken or look.asked != asked)):
-            known = look.found if look and look.asked[0] == generation else None
-            look = self._look = _Search(self._repository, asked, known)
-        if not look.over.wait(self._patience_s) or look.asked != asked:
+        asked, search = (generation, history), self._search
+        if search is None or (search.done() and (self._taken or self._asked != asked)):
+            search = self._begin(asked)
+        if not wait([search], self._patience_s).done or self._asked != asked:
             return None
-        look.taken = True
-        if look.error is not None:
-            raise look.error
-        return NewestCheckpoint(look.found, history)
+        self._taken = True
+        return NewestCheckpoint(search.result(), history)
 
+    def _begin(self, asked: tuple[int, CheckpointHistory]) -> Future[Checkpoint | None]:
+        """Search in a thread; a checkpoint that was read for this generation is not read again."""
+        if asked[0] != self._asked[0]:
+            self._found = None
+        self._asked, self._taken = asked, False
+        search: Future[Checkpoint | None] = Future()
+        self._search = search
 
-class _Search:
-    """One search, in a thread; the checkpoint `known` is not read again if it is the newest."""
+        def run() -> None:
+            generation, history = asked
+            try:
+                self._found = self._repository.newest_for_next_generation(
+                    history, generation or None, self._found
+                )
+                search.set_result(self._found)
+            except Exception as error:
+                search.set_exception(error)
 
-    def __init__(
-        self,
-        repository: Repository,
-        asked: tuple[int, CheckpointHistory],
-        known: Checkpoint | None,
-    ) -> None:
-        self.asked = asked
-        self.found = known
-        self.error: Exception | None = None
-        self.over = threading.Event()
-        self.taken = False
-        threading.Thread(
-            target=self._run, args=(repository,), name="edl-checkpoint-verifier", daemon=True
-        ).start()
-
-    def _run(self, repository: Repository) -> None:
-        generation, history = self.asked
-        try:
-            self.found = repository.newest_for_next_generation(
-                history, generation or None, self.found
-            )
-        except Exception as error:
-            self.error = error
-        finally:
-            self.over.set()
+        # Not in an executor, whose thread would keep a process that ends while a disk hangs.
+        threading.Thread(target=run, name="edl-checkpoint-verifier", daemon=True).start()
+        return search
 
 
 #: After a search of the place, the next one waits for this multiple of its duration: it takes a
