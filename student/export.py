@@ -76,11 +76,16 @@ def export(
     model, step = restore_model(spec, checkpoint)
     batch = first_batch(spec, "eval", batch_size)
     inputs = named_inputs(model, batch)
+    few = {name: value[:_CHECKED_ROWS] for name, value in inputs.items()}
+    with spec.job_errors("model"):
+        expected = _outputs(spec, model, batch, few)  # before `to_static` changes the model
+    save = _save_torch if own == "torch" else _save_paddle
     target = Path(folder).absolute()
     try:
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target, prefix=".new-") as new:
-            worst = _written(spec, model, batch, inputs, Path(new), formats)
+            saved = save(spec, model, inputs, Path(new), formats)
+            worst = {name: _checked(name, saved[name], few, expected) for name in formats}
             files = tuple(sorted(path.name for path in Path(new).iterdir()))
             for name in files:
                 os.replace(Path(new) / name, target / name)
@@ -108,40 +113,10 @@ def named_inputs(model: Any, batch: Parts) -> dict[str, Any]:
     return found
 
 
-def _written(
-    spec: JobSpec,
-    model: Any,
-    batch: Parts,
-    inputs: Mapping[str, Any],
-    folder: Path,
-    formats: Sequence[Format],
-) -> dict[str, float | None]:
-    few = {name: value[: min(_CHECKED_ROWS, batch.rows)] for name, value in inputs.items()}
-    with spec.job_errors("model"):
-        expected = _outputs(spec, model, batch, few)
-    worst: dict[str, float | None] = {}
-    if spec.framework.name == "torch":
-        if "torch" in formats:
-            worst["torch"] = _checked(
-                "torch", _save_torch(spec, model, inputs, folder), few, expected
-            )
-        if "onnx" in formats:
-            file = _save_torch_as_onnx(spec, model, inputs, folder)
-            worst["onnx"] = _checked("onnx", file, few, expected)
-        return worst
-    program = _save_paddle(spec, model, inputs, folder)
-    if "paddle" in formats:
-        worst["paddle"] = _checked("paddle", program, few, expected)
-    if "onnx" in formats:
-        worst["onnx"] = _checked("onnx", _save_onnx(program, folder), few, expected)
-    if "paddle" not in formats:
-        for path in folder.glob(f"{NAME}.*"):
-            if path.suffix != ".onnx":
-                path.unlink()
-    return worst
-
-
-def _save_paddle(spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: Path) -> Path:
+def _save_paddle(
+    spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: Path, formats: Sequence[Format]
+) -> dict[Format, Path]:
+    """Write the files of these formats; return the file of each by which it is opened."""
     import paddle
 
     given = [
@@ -155,13 +130,20 @@ def _save_paddle(spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: P
         paddle.jit.save(static, str(folder / NAME))
     except RuntimeError as error:  # Paddle's error if the disk is full
         raise OSError(" ".join(str(error).split())[-200:]) from error
-    return folder / f"{NAME}.json"
+    saved: dict[Format, Path] = {"paddle": folder / f"{NAME}.json"}
+    if "onnx" in formats:
+        saved["onnx"] = _paddle_to_onnx(saved["paddle"])
+    if "paddle" not in formats:
+        for path in folder.glob(f"{NAME}.*"):
+            if path.suffix != ".onnx":
+                path.unlink()
+    return saved
 
 
-def _save_onnx(program: Path, folder: Path) -> Path:
+def _paddle_to_onnx(program: Path) -> Path:
     import paddle2onnx
 
-    target = folder / f"{NAME}.onnx"
+    target = program.with_suffix(".onnx")
     try:
         weights = str(program.with_suffix(".pdiparams"))
         # Its optimizer, Polygraphy, would install missing packages with pip.
@@ -172,19 +154,26 @@ def _save_onnx(program: Path, folder: Path) -> Path:
     return target
 
 
-def _save_torch(spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: Path) -> Path:
+def _save_torch(
+    spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: Path, formats: Sequence[Format]
+) -> dict[Format, Path]:
+    """Write the files of these formats; return the file of each by which it is opened."""
     import torch.export
 
-    rows = torch.export.Dim("rows")
-    shapes = {name: {0: rows} for name in inputs}
-    file = folder / f"{NAME}.pt2"
-    with spec.job_errors("model"):
-        program = torch.export.export(model, (), dict(inputs), dynamic_shapes=shapes)
-    torch.export.save(program, file)
-    return file
+    saved: dict[Format, Path] = {}
+    if "torch" in formats:
+        saved["torch"] = folder / f"{NAME}.pt2"
+        rows = torch.export.Dim("rows")
+        shapes = {name: {0: rows} for name in inputs}
+        with spec.job_errors("model"):
+            program = torch.export.export(model, (), dict(inputs), dynamic_shapes=shapes)
+        torch.export.save(program, saved["torch"])
+    if "onnx" in formats:
+        saved["onnx"] = _torch_to_onnx(spec, model, inputs, folder)
+    return saved
 
 
-def _save_torch_as_onnx(spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: Path) -> Path:
+def _torch_to_onnx(spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: Path) -> Path:
     import torch.onnx
 
     file = folder / f"{NAME}.onnx"

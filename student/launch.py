@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ..coordinator.config import join_address
 from ..coordinator.store.redis_url import parse
 from ..runtime.errors import UsageError
 
@@ -157,11 +158,10 @@ def free_endpoints(host: str, count: int) -> tuple[str, ...]:
     Raises:
         UsageError: `host` is not an address of this machine.
     """
-    bare = host.strip("[]")
     try:
         with contextlib.ExitStack() as held:
             family, kind, protocol, _, address = socket.getaddrinfo(
-                bare, 0, type=socket.SOCK_STREAM
+                host.strip("[]"), 0, type=socket.SOCK_STREAM
             )[0]
             ports: list[int] = []
             choices = _rank_ports()
@@ -179,8 +179,7 @@ def free_endpoints(host: str, count: int) -> tuple[str, ...]:
             f"ranks cannot listen at {host!r}: {error.strerror or error}; --advertise names an"
             " address of this machine"
         ) from error
-    shown = f"[{bare}]" if ":" in bare else bare
-    return tuple(f"{shown}:{port}" for port in ports)
+    return tuple(join_address(host, port) for port in ports)
 
 
 def _rank_ports() -> range:
