@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from ...proto.shared_buffer import descriptor_of
 from ...runtime.errors import CheckpointDamaged, EdlError, UsageError
 from ...scheduler.students.saving import (
     DEFAULT_KEEP,
@@ -51,7 +50,6 @@ from .checkpoint import (
 )
 from .contents import Contents
 from .files import LEFTOVER_S, MOST_STEPS, Files, Lock, begun_s, open_files, step_of, unique_name_of
-from .snapshot import newest_of, open_slots
 
 log = logging.getLogger(__name__)
 
@@ -442,8 +440,7 @@ def open_checkpoint(location: str) -> Contents:
 
     Args:
         location: path or URL of a checkpoint (`Checkpoint.location`), or of a repository: then its
-            newest valid one is taken; or `SnapshotOwner.location`: then the newest snapshot in
-            memory is taken.
+            newest valid one is taken.
 
     Returns:
         Contents with memory of their own.
@@ -453,8 +450,6 @@ def open_checkpoint(location: str) -> Contents:
         CheckpointDamaged: the named checkpoint is damaged.
         CheckpointUnavailable: the place cannot be read now.
     """
-    if descriptor_of(location.partition(",")[0]) is not None:
-        return _from_memory(location.split(","))
     repository, checkpoint = located(location)
     checkpoint = checkpoint or repository.newest_valid()
     if checkpoint is None:
@@ -476,15 +471,3 @@ def located(location: str) -> tuple[Repository, Checkpoint | None]:
     if (checkpoint := repository.find(name)) is None:
         raise UsageError(f"there is no checkpoint at {location}")
     return repository, checkpoint
-
-
-def _from_memory(keys: list[str]) -> Contents:
-    slots = open_slots(keys)
-    try:
-        with newest_of(slots) as found:
-            if found is None:
-                raise UsageError("there is no snapshot in the memory of this node")
-            return found[1].copied()
-    finally:
-        for slot in slots:
-            slot.close()

@@ -89,14 +89,10 @@ class Slot:
         self._map: mmap.mmap | None = None
 
     @contextlib.contextmanager
-    def locked(self, wait: bool = False, shared: bool = False) -> Iterator[bool]:
-        """Hold the lock in the context; yields False if another opening has it, unless `wait`.
-
-        `shared` excludes writers only, as all ranks of a node read at once.
-        """
+    def locked(self, wait: bool = False) -> Iterator[bool]:
+        """Hold the lock in the context; yields False if another opening has it, unless `wait`."""
         try:
-            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-            fcntl.flock(self.fd, kind | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(self.fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             yield False
             return
@@ -157,11 +153,6 @@ class SnapshotOwner:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def location(self) -> str:
-        """Location of the newest snapshot for `open_checkpoint`, on this host."""
-        return ",".join(self.keys)
-
     def newest_header(self) -> Header | None:
         """Return the header of the newest complete snapshot; None if there is none."""
         for _ in range(_ROUNDS):
@@ -180,8 +171,16 @@ class SnapshotOwner:
 
         Yields None if there is none. Skips a slot that is being written.
         """
-        with newest_of(self._slots) as found:
-            yield found
+        for _ in range(_ROUNDS):
+            found = [(header.sequence, slot) for slot in self._slots if (header := slot.header())]
+            for _, slot in sorted(found, key=lambda pair: pair[0], reverse=True):
+                with slot.locked() as mine:
+                    header = slot.header() if mine else None
+                    contents = None if header is None else _read(slot, header)
+                    if header is not None and contents is not None:
+                        yield header, contents
+                        return
+        yield None
 
     def close(self) -> None:
         """Free the memory; writers that have mapped it keep it until they end."""
@@ -202,7 +201,18 @@ class SnapshotWriter:
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
-        self._slots = open_slots(keys)
+        if not keys:
+            raise UsageError("no memory for snapshots was named")
+        self._slots: list[Slot] = []
+        try:
+            for key in keys:
+                self._slots.append(Slot(_open(key)))
+        except OSError as error:
+            self.close()
+            raise UsageError(
+                f"the memory for snapshots {key!r} cannot be opened: {error.strerror}; it lives as"
+                " long as the supervisor that has made it, on one host and for one user"
+            ) from error
 
     def __enter__(self) -> Self:
         return self
@@ -233,43 +243,6 @@ class SnapshotWriter:
         """Close the slots; the memory stays with its owner."""
         for slot in self._slots:
             slot.close()
-
-
-@contextlib.contextmanager
-def newest_of(slots: Sequence[Slot]) -> Iterator[tuple[Header, Contents] | None]:
-    """Yield the newest complete snapshot of these slots, locked in the context; None: none."""
-    for _ in range(_ROUNDS):
-        found = [(header.sequence, slot) for slot in slots if (header := slot.header())]
-        for _, slot in sorted(found, key=lambda pair: pair[0], reverse=True):
-            with slot.locked(shared=True) as mine:
-                header = slot.header() if mine else None
-                contents = None if header is None else _read(slot, header)
-                if header is not None and contents is not None:
-                    yield header, contents
-                    return
-    yield None
-
-
-def open_slots(keys: Sequence[str]) -> list[Slot]:
-    """Open the slots of an owner on this host; locks belong to this opening.
-
-    Raises:
-        UsageError: a key is invalid, or its owner is gone.
-    """
-    slots: list[Slot] = []
-    try:
-        for key in keys:
-            slots.append(Slot(_open(key)))
-    except OSError as error:
-        for slot in slots:
-            slot.close()
-        raise UsageError(
-            f"the memory for snapshots {key!r} cannot be opened: {error.strerror}; it lives as long"
-            " as the supervisor that has made it, on one host and for one user"
-        ) from error
-    if not slots:
-        raise UsageError("no memory for snapshots was named")
-    return slots
 
 
 def _open(key: str) -> int:

@@ -24,7 +24,7 @@ from edl.student.messages import Ready
 from edl.tests.gpu import networks
 from edl.tests.gpu.conftest import ROWS, Start, TestDevice, needs_gpu
 from edl.tests.gpu.test_teachers import Rows
-from edl.tests.student.rank.world import JOB, World, settings
+from edl.tests.student.rank.world import JOB, World, on_disk, settings
 
 STEPS = 60
 
@@ -136,13 +136,14 @@ def test_a_job_file_trains_on_the_device_and_goes_on(device: TestDevice, tmp_pat
     with SnapshotOwner() as owner:
         with World(settings(**job, epochs=4), ranks, owner=owner) as world:
             assert set(world.ended().values()) == {0}
-        left = open_checkpoint(owner.location)
+        saved = on_disk(owner, tmp_path / "left").location
+        left = open_checkpoint(saved)
         assert ("scaler" in left.state["training"]) == device.on_gpu
         assert ("cuda" in left.state["training"]["random"]["torch"]) == device.on_gpu
         more = settings(**job, epochs=8)
-        with World(more, ranks, owner=owner, restore=owner.location, generation=2) as world:
+        with World(more, ranks, owner=owner, restore=saved, generation=2) as world:
             assert set(world.ended().values()) == {0}
             assert world.said(Ready)[0].step == left.step > 0
-        done = open_checkpoint(owner.location)
+        done = open_checkpoint(on_disk(owner, tmp_path / "done").location)
     assert done.step == 2 * left.step
     assert done.state["metrics"]["accuracy"] > max(0.5, left.state["metrics"]["accuracy"] - 0.1)

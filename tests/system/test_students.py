@@ -18,11 +18,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edl.proto.shared_buffer import key_of
 from edl.runtime.errors import NoTeacherAvailable
 from edl.runtime.supervise import Process, python_command, start
 from edl.student.checkpoint import Repository
-from edl.student.checkpoint.snapshot import Slot, open_slots
+from edl.student.checkpoint.snapshot import Slot
 from edl.tests.student.id_log import check_each_once, surviving
 from edl.tests.system.coordinator_process import edl_output
 from edl.tests.system.redis_servers import redis_server
@@ -204,7 +203,7 @@ def slots_of(node: Process) -> list[Slot]:
     """The memory for snapshots of a node, as its ranks open it."""
     folder = Path(f"/proc/{node.pid}/fd")
     found = [fd for fd in folder.iterdir() if "edl-snapshot" in os.readlink(fd)]
-    return open_slots([key_of(node.pid, int(fd.name)) for fd in found])
+    return [Slot(os.open(fd, os.O_RDONLY)) for fd in found]
 
 
 def signal_all(processes: Sequence[int], number: int) -> None:

@@ -95,7 +95,7 @@ def test_killed_during_copy(
         persister.start()
         try:
             for number in range(1, kills + 1):
-                saver = Saver("memory", owner.location, number)
+                saver = Saver("memory", ",".join(owner.keys), number)
                 for _ in range(rng.randrange(4)):
                     if meanwhile:
                         persister.wake()

@@ -20,7 +20,6 @@ from fsspec.implementations.memory import MemoryFile
 
 from edl.runtime.errors import CheckpointUnavailable, MemoryRefused, UsageError
 from edl.student.checkpoint import Repository, SnapshotOwner, SnapshotWriter, open_checkpoint
-from edl.student.checkpoint.snapshot import newest_of, open_slots
 from edl.tests.student.checkpoint.history import clear_memory
 from edl.tests.student.checkpoint.samples import (
     SIZE,
@@ -62,27 +61,20 @@ def test_the_newest_snapshot_is_restored(owner: SnapshotOwner, writer: SnapshotW
             writer.write(contents_of(step, size))
             assert owner.newest_step() == step
             check_newest(owner, step, size)
-    check(open_checkpoint(owner.location), size)
 
 
-def test_a_snapshot_is_read_by_several_and_not_overwritten_meanwhile() -> None:
+def test_a_snapshot_that_is_read_is_not_overwritten_meanwhile() -> None:
     with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
         writer.write(contents_of(1))
         writer.write(contents_of(2))
-        slots = [open_slots(owner.keys) for _ in range(3)]  # as ranks of a node do
-        with contextlib.ExitStack() as reading:
-            found = [reading.enter_context(newest_of(of_rank)) for of_rank in slots]
-            assert [one and one[0].step for one in found] == [2, 2, 2]
+        with owner.newest() as found:
+            assert found is not None
+            assert found[0].step == 2
             for step in (3, 4, 5):  # all of them into the other slot
                 writer.write(contents_of(step))
-            for one in found:
-                assert one is not None
-                check(one[1])
-            del found, one
+            check(found[1])
+            del found
         assert owner.newest_step() == 5
-        for of_rank in slots:
-            for slot in of_rank:
-                slot.close()
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -124,11 +116,9 @@ def test_memory_that_the_system_does_not_give(
     assert owner.newest_step() == 1
 
 
-def test_memory_without_an_owner_or_a_snapshot_is_refused() -> None:
+def test_memory_without_an_owner_is_refused() -> None:
     with SnapshotOwner() as owner:
         keys = list(owner.keys)
-        with pytest.raises(UsageError, match="no snapshot in the memory"):
-            open_checkpoint(owner.location)
     for wrong, match in (
         (keys, "snapshots"),
         (["/dev/shm/other", "x"], "names no memory"),

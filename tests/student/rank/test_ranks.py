@@ -18,7 +18,7 @@ from edl.student.checkpoint import SnapshotOwner, open_checkpoint
 from edl.student.messages import EXIT_AGAIN, Failed, Finished, Left, Progress, Ready, Saved, Scaled
 from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher
 from edl.tests.student.id_log import assert_each_once, lines
-from edl.tests.student.rank.world import JOB, World, settings
+from edl.tests.student.rank.world import JOB, World, on_disk, settings
 
 pytestmark = pytest.mark.system
 
@@ -96,9 +96,9 @@ def test_a_world_leaves_and_another_goes_on(name: str, tmp_path: Path) -> None:
             assert first.safe
             assert owner.newest_step() == first.step == world.said(Saved)[-1].step
             assert not world.said(Scaled), "the first world is no change"
-        left = open_checkpoint(owner.location)
+        left = on_disk(owner, tmp_path / "saved")
         assert left.world == 2
-        again = World(job, 1, owner=owner, restore=owner.location, generation=2, environment=slowly)
+        again = World(job, 1, owner=owner, restore=left.location, generation=2, environment=slowly)
         with again as world:
             world.wait(lambda: bool(world.said(Ready)), "the second world")
             assert world.said(Ready)[0].step == first.step
@@ -106,7 +106,7 @@ def test_a_world_leaves_and_another_goes_on(name: str, tmp_path: Path) -> None:
             assert world.said(Scaled) == [Scaled(2, 1)]
             assert [line for line in world.lines if "on_scale" in line] == ["0: on_scale(2, 1)"]
             metrics = world.said(Finished)[0].metrics
-        done = open_checkpoint(owner.location)
+        done = open_checkpoint(on_disk(owner, tmp_path / "saved").location)
     assert_each_once(ids, [ROWS] * 3)
     totals = [line["total"] for line in lines(ids)]
     assert max(totals) == 16  # whatever the world
@@ -206,7 +206,8 @@ def test_a_feed_without_ids_continues_where_it_was_left(tmp_path: Path) -> None:
             world.wait(lambda: any(p.step >= 4 for p in world.said(Progress)), "step 4")
             world.crew.leave()
             assert world.ended() == {0: EXIT_AGAIN, 1: EXIT_AGAIN}
-        again = World(job, 2, owner=owner, restore=owner.location, generation=2, environment=stream)
+        left = on_disk(owner, tmp_path / "saved").location
+        again = World(job, 2, owner=owner, restore=left, generation=2, environment=stream)
         with again as world:
             assert world.ended() == {0: 0, 1: 0}
             first, second = world.said(Finished)

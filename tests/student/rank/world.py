@@ -11,7 +11,7 @@ from typing import Any
 
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.student.checkpoint import SnapshotOwner
+from edl.student.checkpoint import Checkpoint, Repository, SnapshotOwner
 from edl.student.launch import LOOPBACK, free_endpoints
 from edl.student.link import ShardServer
 from edl.student.messages import FromRank, Order
@@ -25,6 +25,13 @@ DEADLINE_S = 90.0
 def settings(**given: Any) -> TrainSettings:
     base: dict[str, Any] = {"spec": str(JOB), "job": "small", "save_overhead": 0.0}
     return TrainSettings(**{**base, **given})
+
+
+def on_disk(owner: SnapshotOwner, folder: Path) -> Checkpoint:
+    """Save the newest snapshot, as a supervisor does."""
+    with owner.newest() as found:
+        assert found is not None
+        return Repository(str(folder)).save(found[1])
 
 
 class World(ExitStack):
