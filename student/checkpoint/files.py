@@ -56,13 +56,6 @@ class Draft(Protocol):
         """Remove all written files; never raises."""
 
 
-class Lock(Protocol):
-    """A lock on a place; it also ends with the process."""
-
-    def close(self) -> None:
-        """Release the lock."""
-
-
 class Files(Protocol):
     """Folders of checkpoints at one place. All methods raise CheckpointUnavailable.
 
@@ -98,8 +91,10 @@ class Files(Protocol):
     def tidy(self) -> None:
         """Remove what killed writers have left."""
 
-    def lock(self) -> Lock | None:
-        """Lock the place for this process; None if the place has no locks.
+    def lock(self) -> BinaryIO | None:
+        """Lock the place until the returned file is closed, or the process ends.
+
+        None if the place has no locks.
 
         Raises:
             BlockingIOError: another process has the lock.

@@ -18,7 +18,6 @@ from .files import (
     LEFTOVER_S,
     Draft,
     FileDigest,
-    Lock,
     Piece,
     begun_s,
     raise_unavailable,
@@ -89,7 +88,7 @@ class FsspecFiles:
                 if not self._fs.exists(f"{self._root}/{name}/{MANIFEST}"):
                     _remove(self._fs, f"{self._root}/{name}")
 
-    def lock(self) -> Lock | None:
+    def lock(self) -> BinaryIO | None:
         return None
 
     def location(self, name: str) -> str:

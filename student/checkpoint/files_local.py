@@ -21,7 +21,6 @@ from .files import (
     LEFTOVER_S,
     Draft,
     FileDigest,
-    Lock,
     Piece,
     name_of,
     raise_unavailable,
@@ -106,7 +105,7 @@ class LocalFiles:
                 if _is_left(folder):
                     shutil.rmtree(folder, ignore_errors=True)
 
-    def lock(self) -> Lock | None:
+    def lock(self) -> BinaryIO | None:
         with contextlib.suppress(OSError):
             self._root.mkdir(parents=True, exist_ok=True)
         try:

@@ -23,7 +23,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from ...runtime.errors import CheckpointDamaged, EdlError, UsageError
 from ...scheduler.students.saving import (
@@ -49,7 +49,7 @@ from .checkpoint import (
     read_manifest,
 )
 from .contents import Contents
-from .files import LEFTOVER_S, MOST_STEPS, Files, Lock, begun_s, open_files, step_of, unique_name_of
+from .files import LEFTOVER_S, MOST_STEPS, Files, begun_s, open_files, step_of, unique_name_of
 
 log = logging.getLogger(__name__)
 
@@ -356,11 +356,11 @@ class Repository:
         # Listing the names avoids stale data from the cache of fsspec.
         return self._look(name) if name in self._files.names() else None
 
-    def lock(self) -> Lock | None:
+    def lock(self) -> BinaryIO | None:
         """Lock the place, so that no other training without a coordinator saves here.
 
         Returns:
-            The lock, which the caller closes; None if the place has no locks.
+            A file, which holds the lock until it is closed; None if the place has no locks.
 
         Raises:
             UsageError: another training has the lock.

@@ -103,7 +103,7 @@ class TensorOps(Protocol):
     def broadcast(self, tensor: Any) -> None:
         """Replace a tensor by that of rank 0."""
 
-    def begin_sum(self, tensor: Any) -> Callable[[], None]:
+    def begin_sum(self, tensor: Any) -> Callable[[], object]:
         """Start to sum a tensor over all ranks, in place; returns a function that waits for it."""
 
     def average(self, tensor: Any, world: int) -> None:

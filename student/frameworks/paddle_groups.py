@@ -56,14 +56,10 @@ class PaddleTensors:
 
         dist.broadcast(tensor, src=0)
 
-    def begin_sum(self, tensor: Any) -> Callable[[], None]:
+    def begin_sum(self, tensor: Any) -> Callable[[], object]:
         import paddle.distributed as dist
 
-        task = dist.all_reduce(tensor, sync_op=False)
-
-        def wait() -> None:
-            task.wait()
-
+        wait: Callable[[], object] = dist.all_reduce(tensor, sync_op=False).wait
         return wait
 
     def average(self, tensor: Any, world: int) -> None:

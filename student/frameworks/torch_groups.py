@@ -67,14 +67,10 @@ class TorchTensors:
 
         dist.broadcast(tensor, src=0)
 
-    def begin_sum(self, tensor: Any) -> Callable[[], None]:
+    def begin_sum(self, tensor: Any) -> Callable[[], object]:
         import torch.distributed as dist
 
-        task = dist.all_reduce(tensor, async_op=True)
-
-        def wait() -> None:
-            task.wait()
-
+        wait: Callable[[], object] = dist.all_reduce(tensor, async_op=True).wait
         return wait
 
     def average(self, tensor: Any, world: int) -> None:
