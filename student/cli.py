@@ -326,13 +326,14 @@ def _supervise(settings: TrainSettings, start: LaunchInfo, host: str | None) -> 
     from .job.spec import load_job
     from .launch import own_address
     from .show import open_display
+    from .show.events import EventFiles
     from .supervisor.agent import NodeDependencies, Supervisor
     from .supervisor.ui import DisplayHandler, NodeReporter
 
     if not Path(settings.spec).is_file():
         load_job(settings.spec)  # raises an error that says what is wrong
     # If the supervisor does not start, this still restores the terminal's cursor.
-    with closing(open_display(Console(), settings.job, settings.events)) as display:
+    with closing(open_display(Console(), settings.job)) as display:
         if not is_json():
             handler = DisplayHandler(display)
             root = logging.getLogger()
@@ -343,7 +344,7 @@ def _supervise(settings: TrainSettings, start: LaunchInfo, host: str | None) -> 
             open_board(settings.coordinator),
             start.node_id(),
             host or start.host or own_address(settings.coordinator),
-            NodeReporter(display),
+            NodeReporter(display, EventFiles(settings.events) if settings.events else None),
             NodeDependencies(environment=_quiet(start.gpus)),
         )
         with stop_on_signals(reraise=(signal.SIGINT, signal.SIGTERM)) as stop:

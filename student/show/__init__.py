@@ -1,7 +1,4 @@
-"""Displays of a training: live at a terminal, plain lines elsewhere, event files.
-
-`open_display` selects one; the supervisor calls the same methods of each.
-"""
+"""Displays of a training: live at a terminal, plain lines elsewhere; and event files."""
 
 from __future__ import annotations
 
@@ -39,54 +36,18 @@ class Display(Protocol):
         """End the display."""
 
 
-class Several:
-    """Passes every call to several displays."""
-
-    def __init__(self, *displays: Display) -> None:
-        self._displays = displays
-
-    def begin(self, generation: int, world: int, step: int, steps: int) -> None:
-        for one in self._displays:
-            one.begin(generation, world, step, steps)
-
-    def progress(self, rank: int, progress: Progress) -> None:
-        for one in self._displays:
-            one.progress(rank, progress)
-
-    def waiting(self, what: str) -> None:
-        for one in self._displays:
-            one.waiting(what)
-
-    def line(self, text: str) -> None:
-        for one in self._displays:
-            one.line(text)
-
-    def close(self) -> None:
-        for one in self._displays:
-            one.close()
-
-
-def open_display(console: Console, job: str, events: str | None = None) -> Display:
+def open_display(console: Console, job: str) -> Display:
     """Return the display for a console; the caller closes it.
 
     Args:
         console: the console.
         job: name of the training.
-        events: folder of event files of TensorBoard; None: write none.
-
-    Raises:
-        UsageError: event files cannot be written.
     """
-    files: list[Display] = []
-    if events is not None:
-        from .events import EventFiles
-
-        files.append(EventFiles(events))
     from .displays import Plain, Terminal
 
     if console.is_terminal:
-        return Several(Terminal(console, job), *files)
-    return Several(Plain(lambda text: print_plainly(console, text)), *files)
+        return Terminal(console, job)
+    return Plain(lambda text: print_plainly(console, text))
 
 
 def print_plainly(console: Console, text: str) -> None:

@@ -65,23 +65,19 @@ class EventFiles:
         self._written = -1
 
     def begin(self, generation: int, world: int, step: int, steps: int) -> None:
+        """Begin a generation; see `Display.begin`."""
         self._status.begin(generation, world, step, steps)
         self._purge = step + 1 if step or generation > 1 else None
         self._written = step
 
     def progress(self, rank: int, progress: Progress) -> None:
+        """Write a report of a rank of this node."""
         self._status.progress(rank, progress, self._clock())
         if rank != 0 or progress.step <= self._written:
             return
         self._written = progress.step
         values = tuple(scalars(self._status))
         self._log.add(StepScalars(self._status.generation, self._purge, progress.step, values))
-
-    def waiting(self, what: str) -> None:
-        pass
-
-    def line(self, text: str) -> None:
-        pass
 
     def close(self) -> None:
         self._log.close()

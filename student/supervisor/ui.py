@@ -12,20 +12,23 @@ from ...runtime.standard_streams import escape_control_characters
 from ...scheduler.students.failures import RankFailure
 from ..messages import Failed, FromRank, Progress, Ready, Scaled
 from ..show import Display
+from ..show.events import EventFiles
 from .workers import RankProcess
 
 
 class NodeReporter:
-    """Shows on a display what happens on a node.
+    """Shows what happens on a node.
 
     Used by the supervisor's thread, except that any thread may call `line`.
 
     Args:
         display: the display.
+        events: event files, which get the steps, too; None: none are written.
     """
 
-    def __init__(self, display: Display) -> None:
+    def __init__(self, display: Display, events: EventFiles | None = None) -> None:
         self._display = display
+        self._shows_steps = (display,) if events is None else (display, events)
         self._waits = self._said = ""
         self._world = 0
 
@@ -55,9 +58,11 @@ class NodeReporter:
         """Show a message of a rank."""
         match message:
             case Ready() if rank.order.local_rank == 0:
-                self._display.begin(rank.order.generation, self._world, message.step, message.steps)
+                for one in self._shows_steps:
+                    one.begin(rank.order.generation, self._world, message.step, message.steps)
             case Progress():
-                self._display.progress(rank.number, message)
+                for one in self._shows_steps:
+                    one.progress(rank.number, message)
             case Scaled() if rank.number == 0:
                 self.say(f"scaled from {message.old} to {message.new} ranks")
             case Failed():
@@ -81,8 +86,9 @@ class NodeReporter:
         self._display.line(escape_control_characters(text))
 
     def close(self) -> None:
-        """Close the display."""
-        self._display.close()
+        """Close the display and the event files."""
+        for one in self._shows_steps:
+            one.close()
 
 
 class DisplayHandler(logging.Handler):
