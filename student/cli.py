@@ -31,7 +31,7 @@ _WORLD = "Nodes and ranks"
 _LENGTH = "How long"
 _BATCH = "Batches"
 _SAVING = "Checkpoints"
-_LOOKING = "Looking on"
+_MONITORING = "Monitoring"
 
 JobFile = Annotated[
     Path,
@@ -155,8 +155,8 @@ Checkpoint = Annotated[
     str | None,
     typer.Option(
         metavar="PLACE",
-        help="Folder or URL (s3://, gs://, hdfs://) that all nodes reach; training goes on from "
-        "the newest valid checkpoint there. Default: a temporary one, for one node.",
+        help="Folder or URL (s3://, gs://, hdfs://) that all nodes reach; training continues from "
+        "the newest valid checkpoint there. Default: a temporary folder, for one node.",
         rich_help_panel=_SAVING,
     ),
 ]
@@ -165,8 +165,8 @@ AcceptChange = Annotated[
     typer.Option(
         "--accept-change",
         metavar="FIELD",
-        help="Go on from a checkpoint although this setting, as `seed` or `total_batch`, has "
-        "changed since; may be given several times.",
+        help="Continue from a checkpoint although this setting, such as `seed` or `total_batch`, "
+        "has changed since; may be given several times.",
         rich_help_panel=_SAVING,
     ),
 ]
@@ -198,7 +198,7 @@ Save = Annotated[
 Events = Annotated[
     Path | None,
     typer.Option(
-        metavar="FOLDER", help="Write event files of TensorBoard.", rich_help_panel=_LOOKING
+        metavar="FOLDER", help="Write event files of TensorBoard.", rich_help_panel=_MONITORING
     ),
 ]
 IdLog = Annotated[
@@ -206,7 +206,7 @@ IdLog = Annotated[
     typer.Option(
         metavar="FOLDER",
         help="Each rank writes which samples each of its steps trained.",
-        rich_help_panel=_LOOKING,
+        rich_help_panel=_MONITORING,
     ),
 ]
 DryRun = Annotated[

@@ -19,7 +19,9 @@ app = typer.Typer(no_args_is_help=True)
 
 Where = Annotated[
     str,
-    typer.Argument(metavar="PLACE", help="Folder or URL (s3://, gs://, hdfs://, ...) of a job's."),
+    typer.Argument(
+        metavar="PLACE", help="Folder or URL (s3://, gs://, hdfs://, ...) of checkpoints."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -27,7 +29,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command("list")
 def list_(
     place: Annotated[
-        str, typer.Argument(metavar="PLACE", help="Folder or URL of a job's, or of one of them.")
+        str,
+        typer.Argument(metavar="PLACE", help="Folder or URL of checkpoints, or of one of them."),
     ],
     verify: Annotated[
         bool,
@@ -41,8 +44,8 @@ def list_(
 ) -> None:
     """List checkpoints, the newest first, by their manifests and the lengths of their files.
 
-    A training may write there meanwhile. Nothing is changed; a training that starts passes damaged
-    checkpoints over.
+    A training may write there meanwhile. Nothing is changed; a training that starts skips damaged
+    checkpoints.
     """
     from .repository import located
 
@@ -89,10 +92,10 @@ def _verify(repository: Repository, found: Sequence[Checkpoint], place: str, as_
 def prune(
     place: Where,
     keep: Annotated[
-        int, typer.Option("--keep", metavar="N", min=1, help="Of the newest whole ones.")
+        int, typer.Option("--keep", metavar="N", min=1, help="Number of whole checkpoints to keep.")
     ],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be removed; remove nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -295,7 +295,7 @@ class Repository:
                     return checkpoint
             except CheckpointDamaged as error:
                 if self._look(checkpoint.name) is not None:  # else it was pruned meanwhile
-                    log.warning("%s; it is passed over, and the one before it is taken", error)
+                    log.warning("%s; it is skipped, and the one before it is taken", error)
         return None
 
     def verify(self, checkpoint: Checkpoint) -> None:

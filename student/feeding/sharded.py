@@ -103,7 +103,7 @@ class ShardedSource:
     # --- the reader's side
 
     def __len__(self) -> int:
-        raise TypeError("how many batches fall to a rank shows while an epoch is trained")
+        raise TypeError("the number of a rank's batches is known only at the end of an epoch")
 
     def identity(self) -> dict[str, Any]:
         return self._ordered.identity()
@@ -111,8 +111,8 @@ class ShardedSource:
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> _ShardedReading:
         if taken or mark is not None:
             raise UsageError(
-                "what ranks that come and go have trained stands in checkpoints, as ranges of"
-                " positions; a reader's own state says nothing of it"
+                "a reader cannot restore a source that is dealt to ranks: their checkpoint has the"
+                " trained positions"
             )
         leave_garbage_to_the_parent()
         self._counter.begin()

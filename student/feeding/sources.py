@@ -266,7 +266,7 @@ class UnshardedSource:
 
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> SourceIterator:
         if taken:
-            raise UsageError("where a rank goes on stands in the checkpoint, not in its reader")
+            raise UsageError("the position of a rank is restored from its checkpoint, not by its reader")
         self._marks.clear()
         self._end = None
         saved, self._saved = self._saved, None

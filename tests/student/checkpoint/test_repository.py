@@ -86,7 +86,7 @@ def test_a_damaged_newest_is_passed_over_and_named(
     (said,) = [record.getMessage() for record in caplog.records]
     assert newer.location in said
     assert file in said
-    assert "passed over" in said
+    assert "it is skipped" in said
     caplog.clear()
     assert repository.newest_valid() == older
     assert not caplog.records, "it is said once"
