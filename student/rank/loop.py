@@ -20,7 +20,7 @@ from ...runtime.errors import UsageError
 from ...scheduler.students.agreement import StepDecision, Vote, decide
 from ..job.batches import Parts
 from .learner import CompletedStep, Learner, TrainingPosition
-from .prefetcher import END_OF_EPOCH, BatchPrefetcher, RankData, Shares
+from .prefetcher import END_OF_EPOCH, BatchPrefetcher, Shares
 from .reporting import RankReporter
 
 #: Seconds after which a rank without a batch votes that it waits.
@@ -40,7 +40,6 @@ class Loop:
     Attributes:
         learner: model, optimizer and loss.
         prefetcher: thread that takes batches.
-        data: source of the batches.
         shares: rows of each rank.
         reporter: gets each step, and writes snapshots.
         leaving: returns whether this rank has to leave.
@@ -55,7 +54,6 @@ class Loop:
 
     learner: Learner
     prefetcher: BatchPrefetcher
-    data: RankData
     shares: Shares
     reporter: RankReporter
     leaving: Callable[[], bool]
@@ -144,7 +142,7 @@ class Loop:
             batch = self.prefetcher.take(TAKE_S)
         self._wait_s += time.perf_counter() - began
         if batch is not None:
-            self._held = batch if batch is END_OF_EPOCH else self.data.take_apart(batch)
+            self._held = batch if batch is END_OF_EPOCH else self.prefetcher.parts(batch)
             self._source_s = self.prefetcher.source_s
         return self._held
 
@@ -213,7 +211,7 @@ class Loop:
         self._wait_s = 0.0
         if batch is not None:
             self._held = None
-            self.data.stepped(self.position.epoch, np.asarray(positions, np.int64))
+            self.prefetcher.trained(self.position.epoch, np.asarray(positions, np.int64))
         self.reporter.step_done(taken)
 
     def _pace(self, taken: CompletedStep) -> float:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
+from ...proto.arena import Array
 from ...runtime.errors import PeerLost
 from ...scheduler.students.agreement import RowShares, within
 from ..feeding import DirectReader, ShardedSource, UnshardedSource
@@ -34,6 +34,8 @@ class BatchPrefetcher:
         source: its source, stopped before the reader is closed.
         on_label_kinds: called once with what teachers publish about their outputs, before the first
             batch after that is known; in the thread of the prefetcher.
+        label_names: names of the soft labels; empty: batches have none.
+        tensor: converts a leaf of a batch: `Framework.tensor`.
 
     Attributes:
         source_s: seconds that the latest batch took to arrive, whether or not the loop waited.
@@ -44,9 +46,12 @@ class BatchPrefetcher:
         reader: DistilReader | DirectReader,
         source: ShardedSource | UnshardedSource,
         on_label_kinds: Callable[[Mapping[str, str]], None],
+        label_names: tuple[str, ...],
+        tensor: Callable[[Any], Any],
     ) -> None:
         self._reader = reader
         self._source = source
+        self._label_names, self._tensor = label_names, tensor
         self._on_label_kinds: Callable[[Mapping[str, str]], None] | None = on_label_kinds
         self._epochs: SimpleQueue[Iterator[Any] | None] = SimpleQueue()
         self._taken: SimpleQueue[Any] = SimpleQueue()
@@ -73,6 +78,15 @@ class BatchPrefetcher:
             self.source_s = source_s
             self._room.release()
         return value
+
+    def parts(self, batch: Any) -> Parts:
+        """Return a batch as the step uses it, with its positions."""
+        positions = self._source.has_positions
+        return split(batch, self._label_names, tensor=self._tensor, positions=positions)
+
+    def trained(self, epoch: int, positions: Array) -> None:
+        """Record that a step trained a batch with these positions, int64 [rows]."""
+        self._source.trained(epoch, positions)
 
     def waiting_for(self) -> str:
         """Return what the next batch waits for, as text."""
@@ -198,27 +212,3 @@ class Shares:
 
     def _free(self, step: int) -> bool:
         return self._promised is None or step <= self._promised
-
-
-@dataclass(frozen=True, slots=True)
-class RankData:
-    """The source of the rank's batches.
-
-    Attributes:
-        source: deals rows to the ranks.
-        label_names: names of the soft labels; empty: batches have none.
-        tensor: converts a leaf of a batch: `Framework.tensor`.
-    """
-
-    source: ShardedSource | UnshardedSource
-    label_names: tuple[str, ...]
-    tensor: Callable[[Any], Any]
-
-    def take_apart(self, batch: Any) -> Parts:
-        """Return a batch as the step uses it, with its positions."""
-        positions = self.source.has_positions
-        return split(batch, self.label_names, tensor=self.tensor, positions=positions)
-
-    def stepped(self, epoch: int, positions: Any) -> None:
-        """Record that a step trained a batch with these positions."""
-        self.source.trained(epoch, positions)

@@ -25,7 +25,7 @@ from ..messages import Order, Ready, Scaled
 from ..settings import TrainSettings
 from .learner import Learner, TrainingPosition
 from .loop import Loop, do_nothing
-from .prefetcher import BatchPrefetcher, RankData, Shares
+from .prefetcher import BatchPrefetcher, Shares
 from .reporting import EPOCH, FACTOR, FEED, METRICS, RankReporter, Saver
 
 log = logging.getLogger(__name__)
@@ -84,12 +84,13 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
     saver = Saver(order, link, trained, learner, source, fed, position.step)
     evaluation = RankEvaluation(spec, settings, precision)
     reader = make_reader(source, assembly.distill, settings, rank=rank, epoch=position.epoch)
-    prefetcher = BatchPrefetcher(reader, source, assembly.loss.on_label_kinds)
+    prefetcher = BatchPrefetcher(
+        reader, source, assembly.loss.on_label_kinds, assembly.label_names, framework.tensor
+    )
     metrics = state.get(METRICS, {})
     loop = Loop(
         learner,
         prefetcher,
-        RankData(source, assembly.label_names, framework.tensor),
         shares,
         RankReporter(order, link, saver, evaluation, prefetcher, position, metrics),
         lambda: link.leaving,

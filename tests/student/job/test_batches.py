@@ -184,7 +184,7 @@ def test_a_rank_hears_what_teachers_publish_of_their_outputs(teacher: ScriptedTe
     options = Distill("teachers").reader_options()
     source = batches("tuple") * 100
     reader = DistilReader(source, teachers=[teacher.address], **options)
-    prefetcher = BatchPrefetcher(reader, Mock(), loss.on_label_kinds)
+    prefetcher = BatchPrefetcher(reader, Mock(), loss.on_label_kinds, (), Mock())
     try:
         prefetcher.begin()
         taken = iter(partial(prefetcher.take, DEADLINE_S), END_OF_EPOCH)

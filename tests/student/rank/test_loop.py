@@ -39,15 +39,13 @@ class Trained:
         others: Any = Mock(source_s=0.0, group=SingleRankGroup())
         others.begin.side_effect = self.begin
         others.take.side_effect = lambda timeout_s: self.left.pop() if self.left else END_OF_EPOCH
-        others.take_apart.return_value = BATCH
+        others.parts.return_value = BATCH
         others.backward.return_value = {}
         others.save.side_effect = lambda: self.saved.append(self.position.step)
         others.epoch_done.return_value = evaluates
         shares = Shares(RowShares.equal(4, 1), 0)
         leaves, due = lambda: self.position.step == leave_at, lambda step: step % 2 == 0
-        self.loop = Loop(
-            others, others, others, shares, others, leaves, due, self.position, **options
-        )
+        self.loop = Loop(others, others, shares, others, leaves, due, self.position, **options)
         self.ends = self.loop.run()
 
     def begin(self) -> None:
