@@ -67,7 +67,7 @@ def _train(folder: Path, steps: int) -> None:
         deadline = time.monotonic() + _DEADLINE_S
         for group in groups:
             while group.running and time.monotonic() < deadline:
-                group.news(0.2)
+                group.receive(0.2)
             codes = [rank.code for rank in group.ranks]
             if any(codes):
                 raise ProcessFailed(f"the ranks of the benchmark ended with {codes}, not with 0")

@@ -47,8 +47,8 @@ class Order(RankMessage):
         restore: path or URL of the checkpoint to start from; empty: start at step 0.
         snapshot: keys of the shared memory for snapshots, one for each slot; empty: this rank
             writes none.
-        moved: settings that decide the order of samples have changed since that checkpoint, so the
-            epoch starts anew.
+        restarts_epoch: settings that decide the order of samples have changed since that
+            checkpoint, so the epoch starts anew.
         inspect: do not train: send the fingerprint of the job as `Inspected`, and exit.
     """
 
@@ -61,7 +61,7 @@ class Order(RankMessage):
     endpoints: tuple[str, ...] = ()
     restore: str = ""
     snapshot: tuple[str, ...] = ()
-    moved: bool = False
+    restarts_epoch: bool = False
     inspect: bool = False
 
 

@@ -120,14 +120,14 @@ class BatchPrefetcher:
         self._room.acquire()
         began = time.perf_counter()
         for batch in batches:
-            self._hear_kinds()
+            self._report_label_kinds()
             self._taken.put(("batch", batch, time.perf_counter() - began))
             self._room.acquire()
             if self._closed:
                 return
             began = time.perf_counter()
 
-    def _hear_kinds(self) -> None:
+    def _report_label_kinds(self) -> None:
         if self._on_label_kinds is None or (stats := self.stats()) is None:
             return
         if stats.label_kinds:

@@ -48,7 +48,7 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
     contents = open_checkpoint(order.restore) if order.restore else None
     state = {} if contents is None else contents.state
     # The saved positions stand for other samples now: restart the epoch.
-    fed = None if order.moved else state.get(FEED)
+    fed = None if order.restarts_epoch else state.get(FEED)
     position = TrainingPosition(0 if contents is None else contents.step, int(state.get(EPOCH, 0)))
     shares = Shares(RowShares.equal(world, world), rank)
     source = source_for(

@@ -83,7 +83,7 @@ class RendezvousSession:
         board: job board of the mesh, or of this process for a single node.
         job: name of the training.
         node: id of this node.
-        look: called with each view, in the session's thread.
+        on_view: called with each view, in the session's thread.
         ttl_s: see `TTL_S`.
         tick_s: seconds between reads of the board.
     """
@@ -93,11 +93,11 @@ class RendezvousSession:
         board: JobBoard,
         job: str,
         node: str,
-        look: Callable[[RendezvousView], None],
+        on_view: Callable[[RendezvousView], None],
         ttl_s: float = TTL_S,
         tick_s: float = TICK_S,
     ) -> None:
-        self._board, self._job, self._node, self._on_view = board, job, node, look
+        self._board, self._job, self._node, self._on_view = board, job, node, on_view
         self._ttl_s, self._tick_s = ttl_s, tick_s
         self._lock = threading.Lock()
         self._facts = NodeInfo()

@@ -96,7 +96,7 @@ class RankProcess:
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
         return False
 
-    def sign(self) -> RankProgress:
+    def liveness(self) -> RankProgress:
         """Return its progress, for the detection of hangs."""
         return RankProgress(
             self.number,
@@ -157,7 +157,7 @@ class WorkerGroup:
         """Ranks with processes that have not ended."""
         return [rank for rank in self.ranks if rank.code is None]
 
-    def news(self, wait_s: float) -> list[tuple[RankProcess, FromRank | int]]:
+    def receive(self, wait_s: float) -> list[tuple[RankProcess, FromRank | int]]:
         """Return messages of ranks, and exit codes of ended ones; waits up to `wait_s` for one."""
         found: list[tuple[RankProcess, FromRank | int]] = []
         with contextlib.suppress(queue.Empty):
@@ -239,15 +239,15 @@ def inspect(
         while workers.running:
             if stop.requested:
                 return None
-            for _, message in workers.news(_INSPECT_POLL_S):
+            for _, message in workers.receive(_INSPECT_POLL_S):
                 if isinstance(message, Inspected | Failed):
                     found = message
                 if not isinstance(message, int):
                     heard(rank, message)
-            if hung([rank.sign()], hang_s, time.monotonic()):
+            if hung([rank.liveness()], hang_s, time.monotonic()):
                 raise EdlError(
                     "the functions of the job file did not return within"
-                    f" {allowed_s(rank.sign(), hang_s):g} s; a larger --hang gives them longer"
+                    f" {allowed_s(rank.liveness(), hang_s):g} s; a larger --hang gives them longer"
                 )
     finally:
         workers.close()
@@ -369,7 +369,7 @@ class WorkerRun:
 
     def poll(self, wait_s: float) -> RunResult | None:
         """Handle messages and hangs of the ranks; return the result once all have ended."""
-        for rank, message in self.workers.news(wait_s):
+        for rank, message in self.workers.receive(wait_s):
             if isinstance(message, int):
                 self._ended(rank)
             else:
@@ -381,7 +381,7 @@ class WorkerRun:
             self.shard_server.close()  # so that no other rank waits for an answer
         now_s = time.monotonic()
         if not self.shard_server.waiting:  # else all ranks wait for Redis
-            for number in hung([rank.sign() for rank in running], self._hang_s, now_s):
+            for number in hung([rank.liveness() for rank in running], self._hang_s, now_s):
                 log.warning("rank %d hangs: no step for %g s; it is killed", number, self._hang_s)
                 self.workers.kill("hang", [number])
         self._kill_stragglers(running, now_s)

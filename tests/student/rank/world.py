@@ -93,7 +93,7 @@ class World(ExitStack):
         return [word for _, word in self.words if isinstance(word, kind)]
 
     def _hear(self, wait_s: float) -> bool:
-        news = self.crew.news(wait_s)
+        news = self.crew.receive(wait_s)
         for rank, word in news:
             if isinstance(word, int):
                 self.codes[rank.number] = word

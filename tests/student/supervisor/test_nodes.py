@@ -439,13 +439,13 @@ def test_a_rank_is_heard_while_its_question_waits(tmp_path: Path) -> None:
     said = list[FromRank | int]()
 
     def waits() -> bool:
-        said.extend(word for _, word in crew.news(0.05))
+        said.extend(word for _, word in crew.receive(0.05))
         return any(isinstance(word, Progress) and word.waiting_for for word in said)
 
     try:
         wait_until(waits)
         may_answer.set()
-        wait_until(lambda: bool(crew.news(0.05)) and not crew.running)
+        wait_until(lambda: bool(crew.receive(0.05)) and not crew.running)
         assert "SIGKILL" in crew.ranks[0].ending()
     finally:
         may_answer.set()
