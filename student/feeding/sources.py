@@ -266,7 +266,7 @@ class UnshardedSource:
 
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> SourceIterator:
         if taken:
-            raise UsageError("the position of a rank is restored from its checkpoint, not by its reader")
+            raise UsageError("a rank's position is restored from its checkpoint, not by its reader")
         self._marks.clear()
         self._end = None
         saved, self._saved = self._saved, None
