@@ -80,11 +80,8 @@ class MapSource:
         if mark is not None:
             with reading_mark():
                 start, known = int(mark["start"]), (mark["of"], mark["ids"])
-        if callable(getattr(self._loader.dataset, "set_epoch", None)):
-            self._loader.close()  # persistent workers have copies of the data set
-        tell_epoch(epoch, *self._samplers, self._loader.dataset)
-        with seeded(self._seed, epoch, *self._samplers):
-            plan = self._drawn()
+        with drawing(self._loader, self._seed, epoch):
+            plan = list(draw(self._loader.batch_sampler))
             digest = _digest(plan)
             if known is not None and known != (len(plan), digest):
                 raise UsageError(
@@ -100,18 +97,6 @@ class MapSource:
 
     def close(self) -> None:
         self._loader.close()
-
-    def _drawn(self) -> list[Ids]:
-        expected = len(self._loader.batch_sampler)
-        plan: list[Ids] = []
-        for ids in self._loader.batch_sampler:
-            plan.append(ids)
-            if len(plan) > 2 * expected + 1000:  # some lengths are estimates
-                raise UsageError(
-                    f"the batch sampler says that it has {expected} batches and yields more than"
-                    f" {len(plan)}; an epoch needs an end"
-                )
-        return plan
 
 
 class _MapIterator:
@@ -291,6 +276,33 @@ def _frameworks() -> list[Any]:
 
 def _is_map(dataset: Any) -> bool:
     return not any(isinstance(dataset, module.IterableDataset) for module in _frameworks())
+
+
+@contextmanager
+def drawing(loader: BatchLoader, seed: int, epoch: int) -> Iterator[None]:
+    """Prepare a loader for an epoch; in the context, its order is drawn from (seed, epoch)."""
+    samplers = with_inner(loader.batch_sampler)
+    if callable(getattr(loader.dataset, "set_epoch", None)):
+        loader.close()  # persistent workers have copies of the data set
+    tell_epoch(epoch, *samplers, loader.dataset)
+    with seeded(seed, epoch, *samplers):
+        yield
+
+
+def draw(sampler: Any) -> Iterator[Ids]:
+    """Yield the batches of ids of a batch sampler.
+
+    Raises:
+        UsageError: it does not end.
+    """
+    most = 2 * len(sampler) + 1000  # some lengths are estimates
+    for number, ids in enumerate(sampler):
+        if number >= most:
+            raise UsageError(
+                f"the batch sampler says that it has {len(sampler)} batches and yields more than"
+                f" {most}; an epoch needs an end"
+            )
+        yield ids
 
 
 @contextmanager

@@ -17,12 +17,12 @@ from ...distill_reader.sources.batched import Batched
 from ...distill_reader.sources.map_style import (
     BatchLoader,
     EpochPlan,
+    draw,
+    drawing,
     loader_of,
     own_ranks,
-    seeded,
     with_inner,
 )
-from ...distill_reader.sources.source import tell_epoch
 from ...runtime.errors import UsageError
 from ...scheduler.students.shards import Ranges, Shard, StaticDeal, cut, shard_rows
 
@@ -43,7 +43,6 @@ class SampleOrder:
         loader = loader_of(feed)
         assert loader is not None, "see `reason_not_shardable`"
         self._loader: BatchLoader = loader
-        self._samplers = with_inner(loader.batch_sampler)
         self._seed = seed
         self._drawn: tuple[int, list[Any]] = (-1, [])
         self.batch_size: int | None = getattr(loader.batch_sampler, "batch_size", None)
@@ -51,22 +50,20 @@ class SampleOrder:
 
     def identity(self) -> dict[str, Any]:
         """Return, as JSON values, what must be equal for positions to name the same samples."""
-        names = [type(sampler).__name__ for sampler in self._samplers]
+        names = [type(sampler).__name__ for sampler in with_inner(self._loader.batch_sampler)]
         samples = _length(self._loader.dataset)
         return {"sampler": " of ".join(names), "seed": self._seed, "samples": samples}
 
     def total(self, epoch: int) -> int:
         """Return the number of positions of the epoch."""
         if self._drawn[0] != epoch:
-            self._tell(epoch)
-            with seeded(self._seed, epoch, *self._samplers):
+            with drawing(self._loader, self._seed, epoch):
                 self._draw(epoch)
         return len(self._drawn[1])
 
     def begin(self, epoch: int, plan_of: Callable[[Sequence[Any]], EpochPlan]) -> Iterator[Any]:
         """Start an epoch: the loader reads the batches of ids of `plan_of(ids in order)`."""
-        self._tell(epoch)
-        with seeded(self._seed, epoch, *self._samplers):
+        with drawing(self._loader, self._seed, epoch):
             # Draw again even if the order is known: the loader draws the seeds of its workers
             # after it, as in an epoch of its own.
             return self._loader.read(plan_of(self._draw(epoch)))
@@ -75,22 +72,8 @@ class SampleOrder:
         """Stop the workers that the loader keeps."""
         self._loader.close()
 
-    def _tell(self, epoch: int) -> None:
-        if callable(getattr(self._loader.dataset, "set_epoch", None)):
-            self._loader.close()  # persistent workers have copies of the data set
-        tell_epoch(epoch, *self._samplers, self._loader.dataset)
-
     def _draw(self, epoch: int) -> list[Any]:
-        sampler = self._loader.batch_sampler
-        most = 2 * len(sampler) + 1000  # some lengths are estimates
-        ids: list[Any] = []
-        for number, batch in enumerate(sampler):
-            if number > most:
-                raise UsageError(
-                    f"the batch sampler says that it has {len(sampler)} batches and yields more"
-                    f" than {most}; an epoch needs an end"
-                )
-            ids.extend(batch)
+        ids = [one for batch in draw(self._loader.batch_sampler) for one in batch]
         self._drawn = (epoch, ids)
         return ids
 
