@@ -20,7 +20,6 @@ from ..runtime.structured_option import Given, Key, StructuredOption
 from ..runtime.supervise import end_with_parent
 from ..scheduler.students.saving import DEFAULT_KEEP, OVERHEAD
 from ..scheduler.students.weights import RateScaling
-from .launch import VISIBLE_GPUS
 from .settings import DEFAULT_HANG_S, Amp, Deal, TrainSettings
 
 if TYPE_CHECKING:
@@ -360,6 +359,8 @@ def _quiet(gpus: str) -> dict[str, str]:
     Paddle logs its sockets and its build, which helps only its developers. Variables that the user
     has set are kept.
     """
+    from .launch import VISIBLE_GPUS
+
     given = {name: value for name, value in _NOTES.items() if name not in os.environ}
     return given | ({VISIBLE_GPUS: gpus} if gpus else {})
 

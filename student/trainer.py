@@ -11,7 +11,6 @@ from typing import Any
 
 from ..runtime.errors import UsageError
 from .frameworks import framework_of
-from .job.batches import rows_of
 
 #: Losses are read from the device once per this many steps, as each read stalls it.
 LOSSES_PENDING = 32
@@ -128,6 +127,8 @@ class Trainer:
             UsageError: neither epochs nor steps are given, or a loader that is not an iterator
                 yields nothing.
         """
+        from .job.batches import rows_of
+
         if epochs is None and steps is None:
             raise UsageError("say for how long to train: epochs=..., steps=... or both")
         losses: list[float] = []
