@@ -324,7 +324,7 @@ def _supervise(settings: TrainSettings, start: LaunchInfo, host: str | None) -> 
     from ..coordinator.jobs import open_board
     from .job.spec import load_job
     from .launch import own_address
-    from .show import open_display
+    from .show.displays import open_display
     from .show.events import EventFiles
     from .supervisor.agent import NodeDependencies, Supervisor
     from .supervisor.ui import DisplayHandler, NodeReporter

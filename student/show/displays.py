@@ -1,11 +1,14 @@
-"""Displays of a training: a live one for terminals, and plain lines for everything else."""
+"""Displays of a training: a live one for terminals, and plain lines for everything else.
+
+Any thread may call `line`; only one thread calls the other methods.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -14,7 +17,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ..messages import Progress
-from . import print_plainly
 from .status import TrainingStatus, count, duration, figures, parts, position_text, size, teachers
 
 _PER_S: Final = 4
@@ -47,18 +49,29 @@ class Terminal:
         self._live.start()
 
     def begin(self, generation: int, world: int, step: int, steps: int) -> None:
+        """Show that the ranks of a generation are ready.
+
+        Args:
+            generation: number of the generation.
+            world: number of ranks on all nodes.
+            step: number of steps taken.
+            steps: steps of the whole training; 0: unknown.
+        """
         with self._lock:
             self._status.begin(generation, world, step, steps)
 
     def progress(self, rank: int, progress: Progress) -> None:
+        """Show a report of a rank of this node."""
         with self._lock:
             self._status.progress(rank, progress, self._clock())
 
     def waiting(self, what: str) -> None:
+        """Show what the node waits for; empty: nothing."""
         with self._lock:
             self._status.waits = what
 
     def line(self, text: str) -> None:
+        """Show a line that stays."""
         print_plainly(self._console, text)
 
     def close(self) -> None:
@@ -123,7 +136,7 @@ WAITS_S: Final = 5.0
 
 
 class Plain:
-    """Lines of progress at intervals, and a line for each other event.
+    """Lines of progress at intervals, and a line for each other event; methods as of `Terminal`.
 
     Args:
         write: called with each line.
@@ -187,3 +200,23 @@ class Plain:
         elif not self._said and now - self._waits_since >= WAITS_S:
             self._said = True
             self._write(f"waiting for {waits}")
+
+
+Display: TypeAlias = Terminal | Plain
+
+
+def open_display(console: Console, job: str) -> Display:
+    """Return the display for a console; the caller closes it.
+
+    Args:
+        console: the console.
+        job: name of the training.
+    """
+    if console.is_terminal:
+        return Terminal(console, job)
+    return Plain(lambda text: print_plainly(console, text))
+
+
+def print_plainly(console: Console, text: str) -> None:
+    """Print a line unchanged, without interpreting brackets as markup."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

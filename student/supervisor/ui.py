@@ -11,7 +11,7 @@ from ...runtime import logs
 from ...runtime.standard_streams import escape_control_characters
 from ...scheduler.students.failures import RankFailure
 from ..messages import Failed, FromRank, Progress, Ready, Scaled
-from ..show import Display
+from ..show.displays import Display
 from ..show.events import EventFiles
 from .workers import RankProcess
 

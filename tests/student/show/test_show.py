@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from edl.student.messages import Progress
-from edl.student.show import open_display
-from edl.student.show.displays import Plain
+from edl.student.show.displays import Plain, open_display
 from edl.student.show.status import TrainingStatus
 
 STEP = Progress(
