@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from ..coordinator.job_queue import is_name
 from ..runtime.errors import UsageError
@@ -106,9 +106,6 @@ class TrainSettings:
             raise UsageError(f"hang_s must be above 0 seconds, not {self.hang_s}")
         if self.epochs is None and self.steps is None:
             raise UsageError("a training needs an end: give --epochs or --steps")
-        for name, kind in (("deal", Deal), ("amp", Amp), ("lr_policy", RateScaling)):
-            if (value := getattr(self, name)) not in (known := get_args(kind)):
-                raise UsageError(f"{name} must be one of {', '.join(known)}, not {value}")
         for name in self.accept_changes:
             if name not in FIELDS:
                 raise UsageError(f"--accept-change is one of {', '.join(FIELDS)}, not {name!r}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from ...distill_reader.sources.batched import Batched
 from ...distill_reader.sources.map_style import (
@@ -126,28 +126,10 @@ class ShardBoard(Protocol):
         """Mark a shard as trained."""
 
 
-class PositionLeases(Protocol):
-    """Leases of positions for one rank.
-
-    One thread at a time calls `begin` and `next`; another one calls `done`.
-    """
-
-    def begin(self, epoch: int, total: int) -> int:
-        """Begin an epoch of `total` positions.
-
-        Returns:
-            How many of them all ranks together still have to train.
-        """
-
-    def next(self, epoch: int, most: int) -> Shard | None:
-        """Return the next positions of this rank, which can use `most`; None if none are left."""
-
-    def done(self, epoch: int, shard: Shard) -> None:
-        """Mark the positions that `next` returned as trained; does not block."""
-
-
 class BoardLeases:
     """Leases shards of the untrained positions from a board, one after another.
+
+    One thread at a time calls `begin` and `next`; another one calls `done`.
 
     The board learns that a shard is done when the next one is leased or another epoch begins. So a
     board that does not answer blocks the reading thread, but no step.
@@ -177,6 +159,11 @@ class BoardLeases:
         self._done: deque[tuple[int, Shard]] = deque()
 
     def begin(self, epoch: int, total: int) -> int:
+        """Begin an epoch of `total` positions.
+
+        Returns:
+            How many of them all ranks together still have to train.
+        """
         self._tell()
         remaining = _remaining(self._trained, epoch, total)
         rows = self._rows or shard_rows(total, self._world, self._batch)
@@ -184,11 +171,13 @@ class BoardLeases:
         return remaining.count
 
     def next(self, epoch: int, most: int) -> Shard | None:
+        """Return the next positions of this rank, which can use `most`; None if none are left."""
         self._tell()
         leased = self._board.lease(epoch, most)
         return None if leased is None else Shard(*leased)
 
     def done(self, epoch: int, shard: Shard) -> None:
+        """Mark the positions that `next` returned as trained; does not block."""
         self._done.append((epoch, shard))
 
     def _tell(self) -> None:
@@ -198,7 +187,7 @@ class BoardLeases:
 
 
 class StaticLeases:
-    """The positions of `StaticDeal`: fixed ahead, whatever the timing.
+    """The positions of `StaticDeal`: fixed ahead, whatever the timing. See `BoardLeases`.
 
     They also are the `Sizes` of a source with these leases.
 
@@ -243,6 +232,9 @@ class StaticLeases:
 
     def done(self, epoch: int, shard: Shard) -> None:
         pass  # no other rank could train it
+
+
+PositionLeases: TypeAlias = BoardLeases | StaticLeases
 
 
 def _remaining(trained: Mapping[int, Ranges], epoch: int, total: int) -> Ranges:

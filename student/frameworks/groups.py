@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -27,45 +27,8 @@ BUCKET_BYTES = 25 << 20
 _LOOK_FIRST_S, _LOOK_LAST_S = 0.001, 0.05
 
 
-class Group(Protocol):
-    """The ranks of one world.
-
-    All must call the same methods in the same order, or none returns.
-
-    Attributes:
-        rank: number of this rank, from 0.
-        world: number of ranks.
-        patient: ranks may be far apart in time, so the next collective first waits for all of them
-            without a limit, which takes a tenth of a second.
-        waits_s: seconds for which this rank has waited for others without a break; 0: it does not
-            wait.
-    """
-
-    rank: int
-    world: int
-    patient: bool
-
-    @property
-    def waits_s(self) -> float: ...
-
-    def gather(self, numbers: Sequence[float]) -> list[tuple[float, ...]]:
-        """Return the numbers of each rank, equally many, in the order of ranks."""
-
-    def gather_json(self, value: Any) -> list[Any]:
-        """Return a JSON value of each rank, in the order of ranks."""
-
-    def sum_gradients(self, parameters: Sequence[Any]) -> None:
-        """Replace each gradient by the sum over all ranks; one that no rank has stays None."""
-
-    def share(self, tensors: Sequence[Any]) -> None:
-        """Replace all values by those of rank 0."""
-
-    def average(self, tensors: Sequence[Any]) -> None:
-        """Replace all values by the means over all ranks."""
-
-
 class SingleRankGroup:
-    """A world of one rank, without communication."""
+    """A world of one rank, without communication; see `DistributedGroup`."""
 
     rank, world, patient, waits_s = 0, 1, False, 0.0
 
@@ -138,11 +101,19 @@ class TensorOps(Protocol):
 class DistributedGroup:
     """A world of several ranks.
 
+    All must call the same methods in the same order, or none returns.
+
     Args:
         rank: number of this rank.
         world: number of ranks.
         store: the process group's store, with a method `add`.
         ops: the framework's operations; its process group may be made later.
+
+    Attributes:
+        rank: number of this rank, from 0.
+        world: number of ranks.
+        patient: ranks may be far apart in time, so the next collective first waits for all of them
+            without a limit, which takes a tenth of a second.
     """
 
     def __init__(self, rank: int, world: int, store: Any, ops: TensorOps) -> None:
@@ -156,14 +127,17 @@ class DistributedGroup:
 
     @property
     def waits_s(self) -> float:
+        """Seconds for which this rank has waited for others without a break; 0: it does not."""
         since_s = self._waits_since_s  # read once: other threads call this
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def gather(self, numbers: Sequence[float]) -> list[tuple[float, ...]]:
+        """Return the numbers of each rank, equally many, in the order of ranks."""
         theirs = self._gathered(np.array(list(numbers), np.float64))
         return [tuple(row) for row in theirs.tolist()]
 
     def gather_json(self, value: Any) -> list[Any]:
+        """Return a JSON value of each rank, in the order of ranks."""
         data = json.dumps(value).encode()
         lengths = [int(length) for (length,) in self.gather([len(data)])]
         room = np.zeros(max(lengths), np.uint8)
@@ -172,17 +146,20 @@ class DistributedGroup:
         return [json.loads(row[:length].tobytes()) for row, length in rows]
 
     def sum_gradients(self, parameters: Sequence[Any]) -> None:
+        """Replace each gradient by the sum over all ranks; one that no rank has stays None."""
         if self._buckets is None or self._buckets.parameters is not parameters:
             self._buckets = Buckets(parameters, self._ops)
         with self._together("the gradients of the other ranks"):
             self._buckets.reduce()
 
     def share(self, tensors: Sequence[Any]) -> None:
+        """Replace all values by those of rank 0."""
         with self._together("the parameters of rank 0"), self._ops.no_grad():
             for tensor in tensors:
                 self._ops.broadcast(tensor)
 
     def average(self, tensors: Sequence[Any]) -> None:
+        """Replace all values by the means over all ranks."""
         with self._together("the buffers of the other ranks"), self._ops.no_grad():
             for tensor in tensors:
                 self._ops.average(tensor, self.world)
@@ -222,6 +199,9 @@ class DistributedGroup:
 def _last_line(error: BaseException) -> str:
     """Return the end of a message of a framework, which may begin with a stack of C++ frames."""
     return str(error).strip().rpartition("\n")[2][:300]
+
+
+Group: TypeAlias = SingleRankGroup | DistributedGroup
 
 
 def join(rank: int, endpoints: Sequence[str], ops: TensorOps) -> Group:
