@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -160,14 +160,17 @@ class Supervisor:
         self._reporter.waiting("the functions of the job file")
         shard_server = ShardServer(self._board, self._settings.job, 1, local=True)
         order = Order(self._settings, node=self._node, inspect=True)
-        workers = WorkerGroup(
-            [order],
+        workers = self._start_workers([order], shard_server)
+        return inspect(workers, self._settings.hang_s, self._reporter.heard, stop)
+
+    def _start_workers(self, orders: Sequence[Order], shard_server: ShardServer) -> WorkerGroup:
+        return WorkerGroup(
+            orders,
             shard_server,
             self._reporter.line,
             self._dependencies.module,
             self._dependencies.environment,
         )
-        return inspect(workers, self._settings.hang_s, self._reporter.heard, stop)
 
     def _check_settings(self, view: RendezvousView, stop: Stop) -> bool:
         """Raise UsageError if this node's settings differ from those of the job.
@@ -340,13 +343,7 @@ class Supervisor:
         local = len(generation.world.nodes) == 1
         shard_server = ShardServer(self._board, self._settings.job, generation.number, local)
         try:
-            workers = WorkerGroup(
-                orders,
-                shard_server,
-                self._reporter.line,
-                self._dependencies.module,
-                self._dependencies.environment,
-            )
+            workers = self._start_workers(orders, shard_server)
         except EdlError as error:
             self._concluded(RunResult.not_started(orders[0], restored, str(error)))
             return
