@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
 from ...distill_reader.sources.batched import Batched
@@ -202,16 +203,13 @@ class StaticLeases:
         self, trained: Mapping[int, Ranges], total_batch: int, rank: int, world: int
     ) -> None:
         self._trained = trained
-        self._whose = (total_batch, rank, world)
-        self._deals: dict[int, StaticDeal] = {}
-        self._coming: deque[Shard] = deque()
-        self._step = 0
+        self._deal = StaticDeal(Ranges(), total_batch, rank, world)  # of the current epoch
+        self._coming: Iterator[Shard] = iter(())
 
     def begin(self, epoch: int, total: int) -> int:
         remaining = _remaining(self._trained, epoch, total)
-        self._deals = {epoch: StaticDeal(remaining, *self._whose)}
-        self._coming.clear()
-        self._step = 0
+        deal = self._deal = replace(self._deal, remaining=remaining)
+        self._coming = (shard for step in range(deal.steps) for shard in deal.shards(step))
         return remaining.count
 
     def rows(self, ordinal: int, left: int) -> int:
@@ -220,15 +218,10 @@ class StaticLeases:
         If a step has fewer rows than ranks, always the last ranks have none. So a rank without rows
         in one step has none in all later ones.
         """
-        (deal,) = self._deals.values()
-        return deal.rows(ordinal)
+        return self._deal.rows(ordinal)
 
     def next(self, epoch: int, most: int) -> Shard | None:
-        deal = self._deals[epoch]
-        while not self._coming and self._step < deal.steps:
-            self._coming.extend(deal.shards(self._step))
-            self._step += 1
-        return self._coming.popleft() if self._coming else None
+        return next(self._coming, None)
 
     def done(self, epoch: int, shard: Shard) -> None:
         pass  # no other rank could train it
