@@ -85,22 +85,17 @@ class Scores:
         Raises:
             JobError: a metric fails.
         """
-        if not self._rows:
-            return {}
-        with self._spec.job_errors("metrics"):
-            return self._values()
-
-    def _values(self) -> dict[str, float]:
         found: dict[str, float] = {}
-        for name, metric in self._metrics.items():
+        for name, metric in self._metrics.items() if self._rows else ():
             if not hasattr(metric, "accumulate"):
                 found[name] = self._sums[name] / self._rows
                 continue
-            value = metric.accumulate()
-            if isinstance(value, (tuple, list)):  # such as Accuracy(topk=(1, 5))
-                found |= {f"{name}_{n}": float(one) for n, one in enumerate(value)}
-            else:
-                found[name] = float(value)
+            with self._spec.job_errors("metrics"):
+                value = metric.accumulate()
+                if isinstance(value, (tuple, list)):  # such as Accuracy(topk=(1, 5))
+                    found |= {f"{name}_{n}": float(one) for n, one in enumerate(value)}
+                else:
+                    found[name] = float(value)
         return found
 
     def clear(self) -> None:

@@ -109,7 +109,7 @@ def restore(
 def _check_layers(step: int, live: Mapping[str, Any], kept: Mapping[str, Array]) -> None:
     wrong = []
     for name in live.keys() & kept.keys():
-        here, there = _shape(live[name]), _shape_of(kept[name])
+        here, there = _shape(live[name]), _shape(kept[name])
         if here != there:
             wrong.append(f"{name} is {there} there and {here} in the job")
     wrong.sort()
@@ -137,10 +137,6 @@ def _more(names: list[str]) -> list[str]:
 
 def _shape(tensor: Any) -> str:
     return f"{str(tensor.dtype).rpartition('.')[2]}{list(tensor.shape)}"
-
-
-def _shape_of(array: Array) -> str:
-    return f"{array.dtype.name}{list(array.shape)}"
 
 
 def _check_optimizer(step: int, name: str, details: Mapping[str, Any]) -> None:

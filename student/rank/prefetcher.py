@@ -179,7 +179,9 @@ class Shares:
         """
         step = self._first + ordinal
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._free(step))
+            self._changed.wait_for(
+                lambda: self._closed or self._promised is None or step <= self._promised
+            )
             if self._closed:
                 raise PeerLost("the training loop has ended while its source read ahead")
             self._read = max(self._read, step)
@@ -209,6 +211,3 @@ class Shares:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-
-    def _free(self, step: int) -> bool:
-        return self._promised is None or step <= self._promised

@@ -401,17 +401,13 @@ class Supervisor:
         match message:
             case Saved():
                 self._session.update_facts(snapshot=message.step)
-                if self._is_first():
-                    self._checkpoints.write()
+                if self._generation and self._generation.world.nodes[0] == self._node:
+                    self._checkpoints.write()  # the first node writes those of its generation
             case Scaled() if rank.number == 0:
                 self._session.add_event({"kind": "scaled", "generation": number, **asdict(message)})
             case Ready() | Progress():
                 self._session.report(number, rank.number, report_of(rank))
         self._reporter.heard(rank, message)
-
-    def _is_first(self) -> bool:
-        """Whether this node writes the checkpoints of its generation."""
-        return self._generation is not None and self._generation.world.nodes[0] == self._node
 
     def _give_orders(self, orders: LeaderOrders) -> None:
         self._session.update_facts(recall=orders.recall, says=orders.waiting_for)
