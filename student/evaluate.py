@@ -85,8 +85,10 @@ class Scores:
         Raises:
             JobError: a metric fails.
         """
+        if not self._rows:
+            return {}
         found: dict[str, float] = {}
-        for name, metric in self._metrics.items() if self._rows else ():
+        for name, metric in self._metrics.items():
             if not hasattr(metric, "accumulate"):
                 found[name] = self._sums[name] / self._rows
                 continue

@@ -85,7 +85,9 @@ def export(
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target, prefix=".new-") as new:
             saved = save(spec, model, inputs, Path(new), formats)
-            worst = {name: _checked(name, saved[name], few, expected) for name in formats}
+            worst: dict[str, float | None] = {
+                name: _checked(name, saved[name], few, expected) for name in formats
+            }
             files = tuple(sorted(path.name for path in Path(new).iterdir()))
             for name in files:
                 os.replace(Path(new) / name, target / name)

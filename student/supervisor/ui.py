@@ -28,7 +28,9 @@ class NodeReporter:
 
     def __init__(self, display: Display, events: EventFiles | None = None) -> None:
         self._display = display
-        self._shows_steps = (display,) if events is None else (display, events)
+        self._shows_steps: list[Display | EventFiles] = [display]
+        if events is not None:
+            self._shows_steps.append(events)
         self._waits = self._said = ""
         self._world = 0
 
