@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -429,13 +430,13 @@ def test_a_rank_is_heard_while_its_question_waits(tmp_path: Path) -> None:
     settings = TrainSettings(str(spec), "job", epochs=1, total_batch=4)
     may_answer = threading.Event()
 
-    class Desk:
-        def answer(self, rank: int, ask: Ask, alive: Callable[[], bool]) -> Any:
-            may_answer.wait(DEADLINE_S)
-            raise ValueError("no answer to that")
+    def answer(rank: int, ask: Ask, alive: Callable[[], bool]) -> None:
+        may_answer.wait(DEADLINE_S)
+        raise ValueError("no answer to that")
 
     order = Order(settings, local_rank=1, endpoints=("127.0.0.1:1",))
-    crew = WorkerGroup([order], Desk(), lambda rank, line: None, STAND_IN)
+    shard_server = Mock(answer=answer)
+    crew = WorkerGroup([order], shard_server, lambda rank, line: None, STAND_IN)
     said = list[FromRank | int]()
 
     def waits() -> bool:
