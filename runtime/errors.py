@@ -68,7 +68,7 @@ class ManifestRefused(UsageError):
     """
 
 
-class ObjectMissing(UsageError):
+class KubernetesObjectMissing(UsageError):
     """Kubernetes has no object of this name.
 
     Remedy: Check the name and namespace. If the kind is unknown, install the definitions from
@@ -342,11 +342,11 @@ class CheckpointDamaged(EdlError):
     exit_code = 65  # EX_DATAERR
 
 
-class ObjectChanged(EdlError):
+class KubernetesObjectChanged(EdlError):
     """A Kubernetes object has changed since it was read: read it again."""
 
 
-class ObjectExists(ObjectChanged):
+class KubernetesObjectExists(KubernetesObjectChanged):
     """Kubernetes has an object of this name already."""
 
 

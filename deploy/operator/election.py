@@ -10,7 +10,12 @@ from typing import Any, Final
 
 from ...mesh.kubernetes.client import Client
 from ...mesh.kubernetes.resources import APP, LEASE, PART_OF_LABEL, Object, rfc3339
-from ...runtime.errors import EdlError, LeaseSuperseded, ObjectChanged, ObjectMissing
+from ...runtime.errors import (
+    EdlError,
+    KubernetesObjectChanged,
+    KubernetesObjectMissing,
+    LeaseSuperseded,
+)
 from ...runtime.lifecycle import Periodic
 from ...scheduler.leadership import (
     RENEWING,
@@ -104,7 +109,7 @@ class LeaseElection:
         with self._lock:
             try:
                 self._look()
-            except ObjectChanged:
+            except KubernetesObjectChanged:
                 log.debug("another operator was faster")
             except EdlError as error:
                 self._errors.report(log, self._name, "cannot renew or acquire the lease", error)
@@ -138,7 +143,7 @@ class LeaseElection:
             if found["spec"].get("holderIdentity") == self._me:
                 found["spec"].update(holderIdentity="", leaseDurationSeconds=1)
                 self._client.replace(LEASE, found)
-        except (ObjectChanged, ObjectMissing):
+        except (KubernetesObjectChanged, KubernetesObjectMissing):
             return  # another operator has it
 
     def _notify(self) -> None:

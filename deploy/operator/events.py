@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from ...mesh.kubernetes.client import Client
 from ...mesh.kubernetes.resources import EVENT, OPERATOR, Object, rfc3339_s
-from ...runtime.errors import EdlError, LeaseSuperseded, ObjectExists
+from ...runtime.errors import EdlError, KubernetesObjectExists, LeaseSuperseded
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def _write(client: Client, one: ResourceEvent, now: float) -> None:
     namespace = event["metadata"]["namespace"]
     try:
         client.create(EVENT, event, namespace)
-    except ObjectExists:
+    except KubernetesObjectExists:
         name = event["metadata"]["name"]
         count = client.get(EVENT, name, namespace).get("count", 1) + 1
         client.patch(

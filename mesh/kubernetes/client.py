@@ -10,11 +10,11 @@ from urllib.parse import urlencode
 from ...runtime.errors import (
     EdlError,
     Forbidden,
+    KubernetesObjectChanged,
+    KubernetesObjectExists,
+    KubernetesObjectMissing,
     KubernetesUnavailable,
     ManifestRefused,
-    ObjectChanged,
-    ObjectExists,
-    ObjectMissing,
     Unauthenticated,
 )
 from .connection import Connection, connect
@@ -39,7 +39,7 @@ class Client:
     - KubernetesUnavailable: the server does not answer, is overloaded or fails; retry later;
     - Unauthenticated, Forbidden: the credentials are wrong, or do not permit the request;
     - ManifestRefused: the schema, a rule or an admission webhook rejects the object;
-    - ObjectMissing, ObjectExists, ObjectChanged: see the methods.
+    - KubernetesObjectMissing, KubernetesObjectExists, KubernetesObjectChanged: see the methods.
 
     Args:
         connection: result of `connect`.
@@ -79,7 +79,7 @@ class Client:
         """Return an object.
 
         Raises:
-            ObjectMissing: the object does not exist.
+            KubernetesObjectMissing: the object does not exist.
         """
         return self._json("GET", self._path(kind, namespace, name))
 
@@ -87,7 +87,7 @@ class Client:
         """Return an object; None: it does not exist."""
         try:
             return self.get(kind, name, namespace)
-        except ObjectMissing:
+        except KubernetesObjectMissing:
             return None
 
     def list(
@@ -102,7 +102,7 @@ class Client:
             fields: field selector, such as "status.phase=Running".
 
         Raises:
-            ObjectMissing: the cluster does not know the kind (`unknown_kind`).
+            KubernetesObjectMissing: the cluster does not know the kind (`unknown_kind`).
         """
         query: dict[str, str | int] = {"limit": _PAGE}
         query.update({"labelSelector": labels} if labels else {})
@@ -124,8 +124,8 @@ class Client:
         """Create an object. The default `namespace` is that of `body`, then that of the client.
 
         Raises:
-            ObjectExists: an object of this name exists.
-            ObjectMissing: the namespace or the kind does not exist.
+            KubernetesObjectExists: an object of this name exists.
+            KubernetesObjectMissing: the namespace or the kind does not exist.
         """
         path = self._path(kind, namespace or body["metadata"].get("namespace"))
         return self._json("POST", path, body=_typed(kind, body))
@@ -151,8 +151,8 @@ class Client:
             resource_version: change nothing unless the object still has this version.
 
         Raises:
-            ObjectMissing: the object does not exist.
-            ObjectChanged: the object has another version.
+            KubernetesObjectMissing: the object does not exist.
+            KubernetesObjectChanged: the object has another version.
         """
         body = dict(changes)
         if resource_version is not None:
@@ -178,8 +178,8 @@ class Client:
         """Replace an object by a changed copy.
 
         Raises:
-            ObjectMissing: the object does not exist.
-            ObjectChanged: its `resourceVersion` is not that of `body`.
+            KubernetesObjectMissing: the object does not exist.
+            KubernetesObjectChanged: its `resourceVersion` is not that of `body`.
         """
         meta = body["metadata"]
         path = self._path(kind, namespace or meta.get("namespace"), meta["name"])
@@ -216,7 +216,7 @@ class Client:
             options["preconditions"] = {key: value for key, value in meant.items() if value}
         try:
             self._json("DELETE", self._path(kind, namespace, name), body=options)
-        except (ObjectMissing, ObjectChanged):
+        except (KubernetesObjectMissing, KubernetesObjectChanged):
             return False
         return True
 
@@ -239,7 +239,7 @@ class Client:
             container: name of the container; empty: the only one.
 
         Raises:
-            ObjectMissing: the pod does not exist.
+            KubernetesObjectMissing: the pod does not exist.
             ManifestRefused: the container has not started yet.
         """
         from urllib3.exceptions import HTTPError
@@ -340,20 +340,21 @@ def _error(method: str, path: str, status: int, body: bytes) -> EdlError:
         message, reason = str(told["message"]), str(told.get("reason", ""))
     except (ValueError, KeyError, TypeError):
         if status == 404:
-            return ObjectMissing(
+            return KubernetesObjectMissing(
                 f"this cluster does not know {path}: are the definitions of {GROUP} installed?",
                 True,
             )
         message, reason = body.decode(errors="replace")[:200].strip() or f"status {status}", ""
     match status:
         case 409:
-            return (ObjectExists if reason == "AlreadyExists" else ObjectChanged)(message)
+            exists = reason == "AlreadyExists"
+            return (KubernetesObjectExists if exists else KubernetesObjectChanged)(message)
         case 401:
             return Unauthenticated(f"Kubernetes rejected the credentials: {message}")
         case 403:
             return Forbidden(f"Kubernetes does not allow it: {message}")
         case 404:
-            return ObjectMissing(message)
+            return KubernetesObjectMissing(message)
         case 400 | 405 | 413 | 415 | 422:
             return ManifestRefused(message)
     return KubernetesUnavailable(f"Kubernetes answered {status} to {method} {path}: {message}")

@@ -46,7 +46,8 @@ commands, errors, links, resources = map(hook, ("commands", "errors", "links", "
 INTERNAL = {
     *("EdlError", "UnavailableError", "AccessError", "TeacherError", "RetryableError"),
     *("StartCancelled", "PeerLost", "DeadlineExceeded", "PredictorCrashed", "WrongInstance"),
-    *("InputsOverwritten", "GenerationSuperseded", "ObjectChanged", "ObjectExists"),
+    *("InputsOverwritten", "GenerationSuperseded"),
+    *("KubernetesObjectChanged", "KubernetesObjectExists"),
 }
 
 

@@ -15,10 +15,10 @@ from ....mesh.kubernetes.client import Client
 from ....mesh.kubernetes.resources import DISTILL_JOB, POD, Object
 from ....runtime.errors import (
     Forbidden,
+    KubernetesObjectChanged,
+    KubernetesObjectExists,
+    KubernetesObjectMissing,
     ManifestRefused,
-    ObjectChanged,
-    ObjectExists,
-    ObjectMissing,
 )
 from ..events import ResourceEvent, post_events
 from .ledger import JobActions, JobNotice, PodLedger, PodsConfig, refused
@@ -69,7 +69,7 @@ def apply_actions(
                 subresource="status",
                 resource_version=meta["resourceVersion"],
             )
-        except (ObjectChanged, ObjectMissing) as error:
+        except (KubernetesObjectChanged, KubernetesObjectMissing) as error:
             log.debug("job %s is looked at again: %s", name, error)
             return False
     for number in (*actions.leave, *actions.forget):
@@ -103,7 +103,8 @@ def _start(
         try:
             client.create(POD, pod_of(resource, number, coordinator))
             made += 1
-        except ObjectExists as error:  # pod of a deleted job of this name: use the next number
+        except KubernetesObjectExists as error:
+            # It is a pod of a deleted job of this name: use the next number.
             log.info("node %d is not started: %s", number, error)
         except (Forbidden, ManifestRefused) as error:
             why = f"node {number} cannot be started: {error}"
@@ -126,7 +127,7 @@ def _keep(client: Client, resource: Object, before: PodLedger, after: PodLedger)
             subresource="status",
             resource_version=meta["resourceVersion"],
         )
-    except (ObjectChanged, ObjectMissing) as changed:
+    except (KubernetesObjectChanged, KubernetesObjectMissing) as changed:
         log.debug("it is tried again at once: %s", changed)
     # A message that differs only in numbers is not repeated.
     is_known = _NUMBERS.sub("", after.why) == _NUMBERS.sub("", before.why)

@@ -20,10 +20,10 @@ from ....mesh.kubernetes.resources import (
 from ....runtime.errors import (
     EdlError,
     Forbidden,
+    KubernetesObjectChanged,
+    KubernetesObjectMissing,
     LeaseSuperseded,
     ManifestRefused,
-    ObjectChanged,
-    ObjectMissing,
     Unauthenticated,
     UnavailableError,
     UsageError,
@@ -100,9 +100,9 @@ class TeacherServiceReconciler:
                 self._errors.clear(meta["uid"])
             except (LeaseSuperseded, UnavailableError, Unauthenticated):
                 raise
-            except ObjectMissing as error:
+            except KubernetesObjectMissing as error:
                 log.info("%s has gone meanwhile: %s", meta["name"], error)
-            except ObjectChanged as error:  # the change wakes the loop
+            except KubernetesObjectChanged as error:  # the change wakes the loop
                 log.debug("%s has changed meanwhile: %s", meta["name"], error)
             except Exception as error:  # must not affect other services
                 odd = not isinstance(error, EdlError)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ....coordinator.job_queue import JobProgress, QueuedJob
 from ....coordinator.store.records import TimelineEntry
 from ....runtime.errors import (
+    KubernetesObjectChanged,
+    KubernetesObjectExists,
+    KubernetesObjectMissing,
     KubernetesUnavailable,
     ManifestRefused,
-    ObjectChanged,
-    ObjectExists,
-    ObjectMissing,
     UnavailableError,
     UsageError,
 )
@@ -61,11 +61,11 @@ class KubernetesBackend:
         resource = to_resource(spec, self._client.namespace)
         try:  # before an ended job is deleted, as the spec may be refused
             self._create(resource)
-        except ObjectExists:
+        except KubernetesObjectExists:
             self._delete_ended(spec.name)
             try:
                 self._create(resource)
-            except ObjectExists:  # another user has submitted a job meanwhile
+            except KubernetesObjectExists:  # another user has submitted a job meanwhile
                 raise not_ended(spec.name) from None
         place = f"namespace {self._client.namespace} of {self._host}"
         return [f"job {spec.name} is in {place}", *notes(spec)]
@@ -73,7 +73,7 @@ class KubernetesBackend:
     def _create(self, resource: Object) -> None:
         try:
             self._client.create(DISTILL_JOB, resource)
-        except ObjectMissing as error:
+        except KubernetesObjectMissing as error:
             if error.unknown_kind:
                 raise _not_installed() from None
             raise
@@ -140,9 +140,9 @@ class KubernetesBackend:
         changes = {"metadata": {"uid": job.spec["uid"]}, "spec": spec}
         try:
             self._client.patch(DISTILL_JOB, job.name, changes)
-        except ObjectMissing:
+        except KubernetesObjectMissing:
             return False
-        except (ObjectChanged, ManifestRefused):
+        except (KubernetesObjectChanged, ManifestRefused):
             if self.ended(job) is None:
                 raise
             return False
@@ -184,7 +184,7 @@ class KubernetesBackend:
     def _resource(self, name: str) -> Object | None:
         try:
             return self._client.get(DISTILL_JOB, name)
-        except ObjectMissing as error:
+        except KubernetesObjectMissing as error:
             if error.unknown_kind:
                 raise _not_installed() from None
             return None
@@ -192,12 +192,12 @@ class KubernetesBackend:
     def _resources(self) -> list[Object]:
         try:
             return self._client.list(DISTILL_JOB)
-        except ObjectMissing:
+        except KubernetesObjectMissing:
             raise _not_installed() from None
 
 
-def _not_installed() -> ObjectMissing:
-    return ObjectMissing(
+def _not_installed() -> KubernetesObjectMissing:
+    return KubernetesObjectMissing(
         "this cluster does not know DistillJob: 'kubectl apply -k deploy/operator/crds' installs"
         " it, and docs/how-to/kubernetes.md has the operator that runs such jobs",
         unknown_kind=True,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from ....runtime.errors import ManifestRefused, ObjectMissing
+from ....runtime.errors import KubernetesObjectMissing, ManifestRefused
 from ...kubernetes.client import Client
 from ...kubernetes.resources import (
     JOB_LABEL,
@@ -93,8 +93,8 @@ class PodLogs:
                     meta["name"], since_time=since, tail_lines=tail, container=_container(pod)
                 )
             )
-        except (ObjectMissing, ManifestRefused):  # the pod was deleted, or has not started
-            return []
+        except (KubernetesObjectMissing, ManifestRefused):
+            return []  # the pod was deleted, or has not started
         position.ended = phase in ("Succeeded", "Failed")
         number = meta.get("labels", {}).get(NODE_LABEL, "?")
         return [(stamp, f"node {number} | {line}") for stamp, line in _unread(position, lines)]

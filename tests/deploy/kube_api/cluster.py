@@ -35,7 +35,7 @@ from edl.mesh.kubernetes.resources import (
     quantity,
     selector,
 )
-from edl.runtime.errors import ObjectExists
+from edl.runtime.errors import KubernetesObjectExists
 
 from .server import ApiServer
 
@@ -96,7 +96,7 @@ class Cluster:
         self.namespace = self.connection.namespace
         self.client = undo.enter_context(self.calling(None))
         for crd in definitions():
-            with suppress(ObjectExists):  # of an earlier test, on a real server
+            with suppress(KubernetesObjectExists):  # of an earlier test, on a real server
                 self.client.create(CRD, crd)
         if real:
             self.client.create(NAMESPACE, {"metadata": {"name": self.namespace}})

@@ -15,7 +15,7 @@ from edl.deploy.operator.teachers.manifests import deployment_of, pod_spec_of
 from edl.deploy.operator.teachers.reconciler import TeacherServiceReconciler
 from edl.deploy.operator.templates import covers, with_hash
 from edl.mesh.kubernetes.resources import DEPLOYMENT, TEACHER_SERVICE, Object
-from edl.runtime.errors import Forbidden, ManifestRefused, ObjectChanged, UsageError
+from edl.runtime.errors import Forbidden, KubernetesObjectChanged, ManifestRefused, UsageError
 from edl.tests.deploy.kube_api.cluster import Cluster, KillBefore, Killed
 
 from .jobs_world import REDIS, refusing
@@ -149,7 +149,7 @@ def test_a_former_leader_does_not_overwrite_its_successor(cluster: Cluster) -> N
 def test_no_event_is_sent_for_a_status_that_was_not_written(cluster: Cluster) -> None:
     operator = Operator(cluster, CoordinatorNumbers(resnet101=1), growing_cluster=True)
     cluster.create(TEACHER_SERVICE, NAME, SPEC)
-    hook = refusing("PATCH", "/status", ObjectChanged("it has been changed"))
+    hook = refusing("PATCH", "/status", KubernetesObjectChanged("it has been changed"))
     with cluster.calling(hook) as client:
         operator.reconcile(client)
     assert cluster.events() == []

@@ -44,11 +44,11 @@ def client(cluster: Cluster) -> Iterator[Client]:
 def test_objects_are_created_changed_and_deleted(cluster: Cluster, client: Client) -> None:
     made = client.create(CONFIG_MAP, {"metadata": {"name": "a", "labels": {"x": "1"}}, "data": {}})
     assert made["metadata"]["namespace"] == cluster.namespace
-    with pytest.raises(errors.ObjectExists, match="already exists"):
+    with pytest.raises(errors.KubernetesObjectExists, match="already exists"):
         client.create(CONFIG_MAP, {"metadata": {"name": "a"}})
     client.patch(CONFIG_MAP, "a", {"data": {"k": "v"}})
     first = made["metadata"]["resourceVersion"]
-    with pytest.raises(errors.ObjectChanged, match="modified"):
+    with pytest.raises(errors.KubernetesObjectChanged, match="modified"):
         client.patch(CONFIG_MAP, "a", {"data": None}, resource_version=first)
     assert [one["metadata"]["name"] for one in client.list(CONFIG_MAP, "x=1")] == ["a"]
     assert client.list(CONFIG_MAP, "x=2") == []
@@ -58,10 +58,10 @@ def test_objects_are_created_changed_and_deleted(cluster: Cluster, client: Clien
     assert client.delete(CONFIG_MAP, "a", uid="another") is False
     assert client.delete(CONFIG_MAP, "a") is True
     assert client.delete(CONFIG_MAP, "a") is False
-    with pytest.raises(errors.ObjectMissing, match="not found") as caught:
+    with pytest.raises(errors.KubernetesObjectMissing, match="not found") as caught:
         client.get(CONFIG_MAP, "a")
     assert not caught.value.unknown_kind
-    with pytest.raises(errors.ObjectMissing) as caught:
+    with pytest.raises(errors.KubernetesObjectMissing) as caught:
         client.list(Kind("edl-dist.io/v1", "Nothing", "nothings"))
     assert caught.value.unknown_kind
 

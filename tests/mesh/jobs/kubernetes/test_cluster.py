@@ -26,9 +26,9 @@ from edl.mesh.jobs.spec import QueuedJobSpec
 from edl.mesh.kubernetes.resources import DISTILL_JOB, POD, Object, labels_of, owner_reference
 from edl.runtime.errors import (
     Forbidden,
+    KubernetesObjectMissing,
     KubernetesUnavailable,
     ManifestRefused,
-    ObjectMissing,
     UsageError,
 )
 from edl.scheduler.elastic_values import ElasticConfig
@@ -152,7 +152,7 @@ def test_refusals_of_the_server_are_reported(
         ("events", "--jobs"),
         ("delete", "job", "a"),
     ):
-        with pytest.raises(ObjectMissing, match="kubectl apply -k deploy/operator/crds"):
+        with pytest.raises(KubernetesObjectMissing, match="kubectl apply -k deploy/operator/crds"):
             edl_job(*words)
 
 

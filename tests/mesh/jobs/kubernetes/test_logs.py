@@ -11,7 +11,12 @@ import pytest
 from edl.mesh.jobs.kubernetes.pod_logs import TAIL, PodLogs
 from edl.mesh.kubernetes.client import Client
 from edl.mesh.kubernetes.resources import JOB_LABEL, NODE_LABEL, seconds_of
-from edl.runtime.errors import KubernetesUnavailable, ManifestRefused, ObjectMissing, UsageError
+from edl.runtime.errors import (
+    KubernetesObjectMissing,
+    KubernetesUnavailable,
+    ManifestRefused,
+    UsageError,
+)
 
 
 class Cluster:
@@ -100,7 +105,10 @@ def test_pods_that_have_not_begun_or_have_gone_or_are_of_another_job_say_nothing
     ):  # fmt: skip
         cluster.pod(name, f"2026-01-01T10:00:00Z {name}", phase=phase, owner=owner)
     cluster.pods["by-hand"]["metadata"]["ownerReferences"] = []
-    cluster.refuses = {"gone": ObjectMissing("gone"), "begins": ManifestRefused("creating")}
+    cluster.refuses = {
+        "gone": KubernetesObjectMissing("gone"),
+        "begins": ManifestRefused("creating"),
+    }
     logs = cluster.logs
     assert logs.new() == []
     cluster.refuses.clear()
