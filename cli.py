@@ -183,6 +183,7 @@ _MOVED_OF: Final[dict[str, dict[str, str]]] = {
         "--tolerance": "it is --canary FILE,tolerance=SHARE now",
         "--seconds": "leave it out: it ends after 60 s",
     },
+    "demo": {"--seeds": "it is --students now"},
     "profile": {
         "--steps": "it is --measure steps=N now",
         "--seconds": "it is --measure seconds=SECONDS now",

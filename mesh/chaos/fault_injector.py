@@ -142,7 +142,7 @@ class FaultInjector:
                 process.send_signal(signal.SIGSTOP)
             case "silence-teacher":
                 teacher.proxy.hold()
-            case "part-teacher":
+            case "partition-teacher":
                 teacher.redis_proxy.hold()
             case "break-teacher":
                 teacher.proxy.close_connections()
@@ -189,7 +189,7 @@ class FaultInjector:
                     process.send_signal(signal.SIGCONT)
             case "silence-manager":
                 self._mesh.manager_proxy.heal()
-            case "silence-teacher" | "delay-teacher" | "part-teacher":
+            case "silence-teacher" | "delay-teacher" | "partition-teacher":
                 self._teacher_proxy(fault).heal()
             case corruption if corruption in CORRUPTIONS:
                 self._mesh.teachers[fault.target].corruptor.use(None)
@@ -199,7 +199,7 @@ class FaultInjector:
         match fault.kind:
             case "silence-manager":
                 return self._mesh.manager_proxy.effects
-            case "silence-teacher" | "delay-teacher" | "part-teacher" | "break-teacher":
+            case "silence-teacher" | "delay-teacher" | "partition-teacher" | "break-teacher":
                 return self._teacher_proxy(fault).effects
             case corruption if corruption in CORRUPTIONS:
                 return self._mesh.teachers[fault.target].corruptor.corrupted
@@ -207,7 +207,7 @@ class FaultInjector:
 
     def _teacher_proxy(self, fault: Fault) -> ChaosProxy | ProxyGroup:
         teacher = self._mesh.teachers[fault.target]
-        return teacher.redis_proxy if fault.kind == "part-teacher" else teacher.proxy
+        return teacher.redis_proxy if fault.kind == "partition-teacher" else teacher.proxy
 
     # --- work in threads
 

@@ -85,7 +85,7 @@ FAULT_KINDS: tuple[FaultKind, ...] = (
         "silence-teacher", _TEACHER, "all its incoming data held back", 1.5, 4.0, effect_unit=_HELD
     ),
     FaultKind(
-        "part-teacher",
+        "partition-teacher",
         _TEACHER,
         "partitioned from Redis",
         1.0,

@@ -107,7 +107,7 @@ def as_json(report: ChaosReport) -> dict[str, Any]:
 
 
 def _fault_line(trace: RunTrace, one: InjectedFault) -> str:
-    text = f"{one.at_s:7.1f} s  {one.fault.kind:<16} {one.fault.target:<10}"
+    text = f"{one.at_s:7.1f} s  {one.fault.kind:<17} {one.fault.target:<10}"
     if one.skipped:
         return f"{text} skipped: {one.skipped}"
     unit = KIND_BY_NAME[one.fault.kind].effect_unit
@@ -132,4 +132,4 @@ def _lines_by_kind(report: ChaosReport) -> Iterator[str]:
             if took
             else "no recovery"
         )
-        yield f"{len(faults):4} x {name:<16} {kind.description}: {times}"
+        yield f"{len(faults):4} x {name:<17} {kind.description}: {times}"

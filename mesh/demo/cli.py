@@ -25,8 +25,9 @@ PACKAGES = ("paddle", "psutil", "sklearn", "matplotlib")
 
 PicturePath = Annotated[Path, typer.Option(help="Write the picture to this file (PNG).")]
 JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")]
-Seeds = Annotated[
-    int | None, typer.Option(min=1, show_default="3, quick: 2", help="Students per mode.")
+Students = Annotated[
+    int | None,
+    typer.Option(min=1, show_default="3, quick: 2", help="Students per mode, each with a seed."),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Train the teacher even if it is cached.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Train for a few steps only.")]
@@ -35,7 +36,7 @@ Quick = Annotated[bool, typer.Option("--quick", help="Train for a few steps only
 def demo(
     picture: PicturePath = Path("edl-demo.png"),
     json: JsonPath = None,
-    seeds: Seeds = None,
+    students: Students = None,
     fresh: Fresh = False,
     quick: Quick = False,
 ) -> None:
@@ -56,8 +57,8 @@ def demo(
     from .settings import DemoSettings
 
     settings = DemoSettings.quick() if quick else DemoSettings()
-    if seeds is not None:
-        settings = replace(settings, seeds=seeds)
+    if students is not None:
+        settings = replace(settings, seeds=students)
     with stop_on_signals(reraise=(signal.SIGINT, signal.SIGTERM)) as stop:
         run_demo(
             settings,
