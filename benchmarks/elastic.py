@@ -23,7 +23,7 @@ from ..coordinator.job_queue import DesiredJobState, QueueBoard, QueuedJob, open
 from ..coordinator.jobs import JobBoard, open_board
 from ..mesh.cores import available_cores, children_on
 from ..mesh.jobs.job_run import progress_of
-from ..mesh.jobs.slots import divide_cores
+from ..mesh.jobs.node_scaler import divide_cores
 from ..mesh.jobs.spec import QueuedJobSpec
 from ..runtime.errors import ProcessFailed, UsageError
 from ..runtime.supervise import python_command, start

@@ -295,7 +295,7 @@ def _check_mode(ctx: typer.Context, local: bool) -> None:
 def _run_local(
     teacher: TeacherSpec, mesh: MeshContext, least: int, most: int | None, logs: Path | None
 ) -> None:
-    from ..fleet.teacher_fleet import run_local_fleet
+    from .teacher_fleet import run_local_fleet
 
     open_all_descriptors()
     quiet_grpc()

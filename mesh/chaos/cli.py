@@ -16,8 +16,8 @@ from ...runtime.supervise import end_with_parent
 
 if TYPE_CHECKING:
     from ...runtime.lifecycle import Stop
+    from .fault_plan import ChaosSettings
     from .report import ChaosReport
-    from .settings import ChaosSettings
 
 EXIT_BROKEN = 1
 
@@ -67,8 +67,8 @@ def chaos(
     """
     end_with_parent()
     from ...runtime.lifecycle import stop_on_signals
+    from .fault_plan import ChaosSettings
     from .report import as_json, report_lines
-    from .settings import ChaosSettings
 
     settings = ChaosSettings(
         seed=random.SystemRandom().randrange(1 << 32) if seed is None else seed,

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from .fault_plan import KIND_BY_NAME, Fault, FaultTarget, is_allowed
+from .fault_plan import KIND_BY_NAME, ChaosSettings, Fault, FaultTarget, is_allowed
 from .processes import START_TIMEOUT_S, STOP_TIMEOUT_S, ChaosMesh, RestartableProcess
 from .proxy import ChaosProxy, ProxyGroup
 from .response_corruptor import CORRUPTIONS
 from .run_trace import InjectedFault, latest_stats
-from .settings import ChaosSettings
 
 #: Delay of each chunk by "delay-teacher", in each direction.
 DELAY_S = 0.2

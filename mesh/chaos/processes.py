@@ -14,9 +14,9 @@ from ...coordinator.embedded import free_port, server_command
 from ...runtime.errors import ProcessFailed
 from ...runtime.supervise import Command, Process, python_command, start, stop_all
 from ..local import COORDINATOR_READY, TEACHER_READY, TeacherSpec
+from .fault_plan import PROBABILITIES, ChaosSettings
 from .proxy import ChaosProxy, ProxyGroup, StreamFilter
 from .response_corruptor import ResponseCorruptor
-from .settings import PROBABILITIES, ChaosSettings
 from .student import MAX_ROWS, StudentConfig
 from .synthetic_samples import MODEL, PROBABILITIES_MODEL, REFUSES
 

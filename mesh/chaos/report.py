@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .fault_plan import KIND_BY_NAME, Fault
+from .fault_plan import KIND_BY_NAME, ChaosSettings, Fault
 from .invariants import InvariantResult
 from .liveness import recovery_s
 from .run_trace import InjectedFault, RunTrace
-from .settings import ChaosSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from ...runtime.errors import ProcessFailed
 from ...runtime.lifecycle import Stop
 from .elastic_training import ElasticTraining
 from .fault_injector import FaultInjector
-from .fault_plan import KIND_BY_NAME, Fault, make_plan
+from .fault_plan import KIND_BY_NAME, ChaosSettings, Fault, make_plan
 from .invariants import check_invariants, mesh_recovered
 from .monitoring import LeftoverCheck, MeshMonitor
 from .processes import POLL_S, SERVICE, START_TIMEOUT_S, ChaosMesh
@@ -24,7 +24,6 @@ from .run_trace import (
     read_records,
     read_stats,
 )
-from .settings import ChaosSettings
 
 #: Most seconds to wait for the recovery of the mesh at the end of a run.
 RECOVERY_TIMEOUT_S = 30.0

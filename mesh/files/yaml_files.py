@@ -19,13 +19,17 @@ import yaml
 from ...runtime.errors import UsageError
 from ...scheduler.units import Number
 from ..output_files import replacing
-from . import scalars
 from .yaml_tree import (
+    ANY_NUMBER,
     FileLocation,
+    boolean,
     compose,
     compose_all,
     describe_node,
+    integer,
     load,
+    number,
+    string,
     unknown_key,
 )
 
@@ -91,20 +95,20 @@ def parse_kinds(text: str, kinds: Mapping[str, type[T]], name: str) -> list[T]:
 
 def _value(node: yaml.Node, kind: Any, location: FileLocation) -> Any:
     """Convert a node to a type."""
-    rule = scalars.ANY
+    rule = ANY_NUMBER
     while get_origin(kind) is Annotated:
         rule = next((mark for mark in get_args(kind)[1:] if isinstance(mark, Number)), rule)
         kind = get_args(kind)[0]
     if kind is float:
-        return scalars.number(node, location, rule)
+        return number(node, location, rule)
     if kind is int:
-        return scalars.integer(node, location, rule)
+        return integer(node, location, rule)
     if kind is bool:
-        return scalars.boolean(node, location)
+        return boolean(node, location)
     if kind is str:
-        return scalars.text(node, location)
+        return string(node, location)
     if kind is Path:
-        return Path(location.name).parent / scalars.text(node, location)
+        return Path(location.name).parent / string(node, location)
     if is_dataclass(kind):
         return _dataclass(node, kind, location)
     return _compound(node, kind, location)

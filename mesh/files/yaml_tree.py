@@ -1,4 +1,4 @@
-"""YAML text as a tree of nodes with line numbers, and errors that name file, line and key.
+"""YAML text as a tree of nodes with line numbers, its scalars, and errors that name line and key.
 
 No object is constructed: tags are only compared, so a file cannot name a class. Anchors are
 refused, as a few lines with anchors can expand to gigabytes. Deep nesting is refused too.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import NoReturn
@@ -15,6 +16,7 @@ from typing import NoReturn
 import yaml
 
 from ...runtime.errors import UsageError
+from ...scheduler.units import EXAMPLES, LARGEST, SPELLINGS, Number, sensible
 
 
 class FileLocation:
@@ -125,7 +127,7 @@ def compose_all(text: str, name: str, *, most: int) -> list[yaml.MappingNode]:
         _check(text, name, loader, most)
         roots = [one for one in yaml.compose_all(text, Loader=loader) if not _is_empty(one)]
     except yaml.YAMLError as error:
-        raise UsageError(_complaint(error, text, name)) from error
+        raise UsageError(_not_yaml(error, text, name)) from error
     if not roots:
         raise UsageError(f"{name} is empty: expects a mapping, `key: value` a line")
     found = []
@@ -165,9 +167,90 @@ def _check(text: str, name: str, loader: type[yaml.SafeLoader], most: int) -> No
             raise UsageError(f"{name}:{line}: the tag {tag!r} is not supported: remove it")
 
 
-def _complaint(error: yaml.YAMLError, text: str, name: str) -> str:
+def _not_yaml(error: yaml.YAMLError, text: str, name: str) -> str:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "broken"
     # Errors about an invalid character have a position in the text instead of a mark.
     line = text.count("\n", 0, getattr(error, "position", 0)) if mark is None else mark.line
     return f"{name}:{line + 1}: not YAML: {problem}"
+
+
+_WHOLE = re.compile(r"[-+]?[0-9](_?[0-9])*")
+_REAL = re.compile(r"[-+]?([0-9](_?[0-9])*\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_WITH_UNIT = re.compile(rf"({_REAL.pattern})\s*([^\d\s].*)")
+ANY_NUMBER = Number()
+
+
+def string(node: yaml.Node, location: FileLocation) -> str:
+    """Return a text. A text that YAML takes for a number or a date must be in quotes."""
+    if not isinstance(node, yaml.ScalarNode) or node.tag == f"{_TAG}null":
+        location.fail(node, f"expects text, got {describe_node(node)}")
+    if node.tag != f"{_TAG}str":
+        location.fail(
+            node, f"expects text, got {describe_node(node)}: put it in quotes if it is meant so"
+        )
+    return str(node.value)
+
+
+def boolean(node: yaml.Node, location: FileLocation) -> bool:
+    if node.tag != f"{_TAG}bool" or not isinstance(node, yaml.ScalarNode):
+        location.fail(node, f"expects true or false, got {describe_node(node)}")
+    return str(node.value).lower() in ("true", "yes", "on")
+
+
+def integer(node: yaml.Node, location: FileLocation, rule: Number) -> int:
+    """Return an integer within the bounds, also after conversion from a unit."""
+    written = _written(node)
+    real = None if written is None else parse_number(written, rule)
+    if written is not None and _WHOLE.fullmatch(written) and len(written) < 30:
+        value: int | None = int(written)  # conversion through a float would lose digits
+    else:
+        value = int(real) if real is not None and real.is_integer() else None
+    if value is None or not rule.takes(value):
+        location.fail(node, _complaint("a whole number", rule, real, node))
+    return value
+
+
+def number(node: yaml.Node, location: FileLocation, rule: Number) -> float:
+    """Return a finite number within the bounds, with or without a unit."""
+    written = _written(node)
+    real = None if written is None else parse_number(written, rule)
+    if real is None or not rule.takes(real):
+        location.fail(node, _complaint("a number", rule, real, node))
+    return real
+
+
+def _complaint(kind: str, rule: Number, value: float | None, node: yaml.Node) -> str:
+    far = value is not None and not sensible(value)
+    most = f"; no figure here is beyond {LARGEST:g}, or nearer to 0 than {1 / LARGEST:g}"
+    return f"expects {describe_number(kind, rule)}, got {describe_node(node)}{most if far else ''}"
+
+
+def _written(node: yaml.Node) -> str | None:
+    """Return the text of a scalar; None: the node is no scalar, or is a number in quotes."""
+    if not isinstance(node, yaml.ScalarNode):
+        return None
+    quoted = node.style in ("'", '"')
+    return None if quoted and _REAL.fullmatch(node.value) else str(node.value).strip()
+
+
+def parse_number(written: str, rule: Number) -> float | None:
+    """Return the number in a text, with or without a unit of `rule`; None: it is no number."""
+    if _REAL.fullmatch(written):
+        return float(written)
+    parts = _WITH_UNIT.fullmatch(written)
+    if parts is None:
+        return None
+    factor = SPELLINGS.get(rule.unit, {}).get(parts[len(parts.groups())].strip())
+    return None if factor is None else float(parts[1]) * factor
+
+
+def describe_number(kind: str, rule: Number) -> str:
+    """Describe the expected number: its kind, bounds and units."""
+    words = f"{kind}{rule.bounds()}"
+    if not rule.unit:
+        return words
+    units, example = SPELLINGS[rule.unit], f"`{EXAMPLES[rule.unit]}`"
+    if len(units) == 1:
+        return f"{words}, alone or as {example}"
+    return f"{words}, in {rule.unit} or as {example} ({', '.join(units)})"

@@ -153,7 +153,7 @@ class JobLocation:
             UsageError: the URL is invalid, or there is no kubeconfig or no such context.
         """
         if self.kubernetes:
-            from .kubernetes.backend import KubernetesBackend
+            from .kubernetes_backend import KubernetesBackend
 
             return KubernetesBackend.open(self)
         from .queue_backend import QueueBackend
@@ -167,7 +167,7 @@ class JobLocation:
             UsageError: the job cannot run at this location.
         """
         if self.kubernetes:
-            from .kubernetes.resource import manifest
+            from .kubernetes_resource import manifest
 
             return manifest(spec, self)
         from .views import plan

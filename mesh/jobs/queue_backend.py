@@ -1,9 +1,10 @@
-"""Job backend for a queue in Redis; `edl agent jobs` runs its jobs."""
+"""Jobs in a queue in Redis, which `edl agent jobs` runs, and reservations of its slots."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
@@ -16,9 +17,9 @@ from ...coordinator.job_queue import (
     QueuedJob,
     open_queue,
 )
-from ...coordinator.ops.queue_view import NOBODY, is_lost
 from ...coordinator.store.records import TimelineEntry
-from ...runtime.errors import UsageError
+from ...runtime.errors import EdlError, UsageError
+from ...runtime.lifecycle import Stop
 from .backend import Listing, not_ended
 from .spec import QueuedJobSpec
 from .views import fleet_line
@@ -26,7 +27,16 @@ from .views import fleet_line
 if TYPE_CHECKING:
     from .backend import JobLocation
 
-_POLL_S: Final = 0.25
+
+log = logging.getLogger(__name__)
+
+#: Seconds between reads of logs that are followed.
+_READ_S: Final = 0.25
+#: In seconds: TTL of a reservation, and the intervals of its renewals and of checks whether its
+#: slots are free.
+TTL_S: Final = 5.0
+_RENEWAL_S: Final = 1.0
+_POLL_S: Final = 0.1
 
 
 class QueueBackend:
@@ -115,10 +125,83 @@ class QueueBackend:
                     yield from map(str, piece.body.get("lines", ()))
             if is_last:
                 return
-            time.sleep(_POLL_S)
+            time.sleep(_READ_S)
 
     def events(self, last: int) -> list[TimelineEntry]:
         return self._board.events(count=EVENTS_KEPT)[-last:]  # [-0:] is all
 
     def close(self) -> None:
         self._board.close()
+
+
+def hold_slots(
+    board: QueueBoard,
+    name: str,
+    slots: int,
+    for_s: float | None,
+    stop: Stop,
+    say: Callable[[str], None],
+) -> None:
+    """Reserve slots until `stop` is requested, or for `for_s` seconds.
+
+    Args:
+        board: job queue of the fleet.
+        name: name of the reservation.
+        slots: number of slots.
+        for_s: duration in seconds; None: until `stop`.
+        stop: ends the reservation.
+        say: called with a line of text when the slots are free, and at the end.
+
+    Raises:
+        UsageError: the name is taken, no fleet runs, or the fleet has fewer slots.
+        EdlError: Redis does not answer at the start. Later errors are logged.
+    """
+    _check(board, name, slots)
+    began_s = renewed_s = time.monotonic()
+    board.reserve(name, slots, TTL_S)
+    is_free = False
+    try:
+        while for_s is None or time.monotonic() - began_s < for_s:
+            if stop.wait(_RENEWAL_S / 2 if is_free else _POLL_S):
+                break
+            try:
+                if time.monotonic() - renewed_s > _RENEWAL_S:
+                    board.reserve(name, slots, TTL_S)
+                    renewed_s = time.monotonic()
+                if not is_free and (text := _describe_free_slots(board, name, slots)):
+                    is_free = True
+                    say(f"{text} free after {time.monotonic() - began_s:.1f} s")
+            except EdlError as error:
+                log.warning("the reservation is not prolonged: %s", error)
+    finally:
+        try:
+            board.unreserve(name)
+        except EdlError as error:
+            log.warning("the reservation ends in %g s, as it cannot be deleted: %s", TTL_S, error)
+    say("given back" if is_free else f"cancelled before {slots} slots were free")
+
+
+def _check(board: QueueBoard, name: str, slots: int) -> None:
+    if any(one.name == name for one in board.reservations()):
+        raise UsageError(f"there is a reservation {name!r} already: take another --name")
+    runner = board.runner()
+    if runner is None:
+        raise UsageError("no fleet runs jobs now, so there is nothing to take slots from")
+    if slots > (there := int(runner.facts.get("slots", 0))):
+        raise UsageError(f"the fleet has {there} slots, {slots} cannot be reserved")
+
+
+def _describe_free_slots(board: QueueBoard, name: str, slots: int) -> str:
+    """Describe the slots once the fleet keeps all of them free; return "" until then."""
+    runner = board.runner()
+    if runner is None:
+        return ""
+    kept = runner.facts.get("kept", {}).get(name, [])
+    if len(kept) < slots:
+        return ""
+    cores = runner.facts.get("cores", [])
+    words = []
+    for slot in kept:
+        numbers = ", ".join(map(str, cores[slot])) if slot < len(cores) else ""
+        words.append(f"slot {slot}" + (f" (cores {numbers})" if numbers else ""))
+    return ", ".join(words) + (" is" if len(words) == 1 else " are")

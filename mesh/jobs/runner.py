@@ -16,8 +16,7 @@ from ...runtime.errors import EdlError, LeaseSuperseded, UsageError
 from ...runtime.lifecycle import Periodic, Stop
 from ..cores import pin_process
 from .job_run import JobRun
-from .node_scaler import NodeScaler
-from .slots import JobRunnerConfig
+from .node_scaler import JobRunnerConfig, NodeScaler
 from .spec import QueuedJobSpec
 
 log = logging.getLogger(__name__)

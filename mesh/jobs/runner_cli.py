@@ -94,8 +94,8 @@ def jobs(
     from ...runtime.logs import configure_logging
     from ..cores import available_cores
     from ..output_files import cache_folder
+    from .node_scaler import JobRunnerConfig, divide_cores
     from .runner import JobRunner
-    from .slots import JobRunnerConfig, divide_cores
 
     end_with_parent()
     configure_logging()

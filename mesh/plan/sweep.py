@@ -12,8 +12,7 @@ from ...scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, Di
 from ...scheduler.planner import MeshPlan, plan
 from ...scheduler.units import Number
 from ...scheduler.verdicts import Aim
-from ..files.scalars import describe_number, parse_number
-from ..files.yaml_tree import unknown_key
+from ..files.yaml_tree import describe_number, parse_number, unknown_key
 
 #: Default number of points of a range, and the limit.
 POINTS, MAX_POINTS = 9, 64

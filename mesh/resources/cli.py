@@ -31,7 +31,7 @@ _KINDS = {
     "teacher": ("members", "TeacherKind"),
     "student": ("members", "StudentKind"),
     "service": ("services", "ServiceKind"),
-    "machine": ("machines", "MachineKind"),
+    "machine": ("members", "MachineKind"),
     "job": ("jobs", "JobKind"),
     "context": ("contexts", "ContextKind"),
 }
@@ -252,7 +252,7 @@ def reserve(
 
     from ...coordinator.job_queue import open_queue
     from ...runtime.lifecycle import stop_on_signals
-    from ..jobs.reservation import hold_slots
+    from ..jobs.queue_backend import hold_slots
 
     jobs = _jobs(context)
     if jobs.location.kubernetes:

@@ -18,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.mesh.chaos.fault_injector import FaultInjector
-from edl.mesh.chaos.fault_plan import KIND_BY_NAME, Fault
+from edl.mesh.chaos.fault_plan import KIND_BY_NAME, ChaosSettings, Fault
 from edl.mesh.chaos.proxy import ChaosProxy
 from edl.mesh.chaos.response_corruptor import CORRUPTIONS, ResponseCorruptor
-from edl.mesh.chaos.settings import ChaosSettings
 from edl.proto import frames
 from edl.proto.arena import Array
 from edl.proto.clients import LabelRequest, LabelResponse

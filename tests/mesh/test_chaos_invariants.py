@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edl.mesh.chaos import invariants
-from edl.mesh.chaos.fault_plan import Fault
+from edl.mesh.chaos.fault_plan import ChaosSettings, Fault
 from edl.mesh.chaos.liveness import OWED_AFTER_S, longest_pause, recovery_s
 from edl.mesh.chaos.report import ChaosReport, as_json, report_lines
 from edl.mesh.chaos.run_trace import (
@@ -24,7 +24,6 @@ from edl.mesh.chaos.run_trace import (
     StudentStats,
     StudentTrace,
 )
-from edl.mesh.chaos.settings import ChaosSettings
 from edl.mesh.chaos.synthetic_samples import expected_digest_of_call, expected_digests
 from edl.proto.arena import Array
 

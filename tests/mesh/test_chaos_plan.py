@@ -19,6 +19,7 @@ from edl.mesh.chaos.fault_plan import (
     FAULT_KINDS,
     FIRST_FAULT_S,
     KIND_BY_NAME,
+    ChaosSettings,
     Fault,
     FaultTarget,
     make_plan,
@@ -30,7 +31,6 @@ from edl.mesh.chaos.run_trace import (
     read_records,
     read_stats,
 )
-from edl.mesh.chaos.settings import ChaosSettings
 from edl.mesh.chaos.student import (
     MAX_ROWS,
     SampleSource,

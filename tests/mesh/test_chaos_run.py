@@ -7,10 +7,10 @@ from typing import NoReturn
 
 import pytest
 
+from edl.mesh.chaos.fault_plan import ChaosSettings
 from edl.mesh.chaos.monitoring import LeftoverCheck, MeshMonitor
 from edl.mesh.chaos.processes import ChaosMesh
 from edl.mesh.chaos.run import run_chaos
-from edl.mesh.chaos.settings import ChaosSettings
 from edl.runtime.errors import ProcessFailed
 from edl.runtime.lifecycle import Stop
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from ....mesh.fleet.service_poller import ServicePoller
+from ....mesh.agent.teacher_fleet import ServicePoller
 from ....proto.security import ClientSecurity
 
 #: Most coordinators to poll at the same time, as some may not answer.

@@ -6,7 +6,7 @@ import re
 from typing import Any, Final
 
 from ....coordinator.registry.schema import check_service
-from ....mesh.fleet.service_poller import FLEET_PREFIX
+from ....mesh.agent.teacher_fleet import FLEET_PREFIX
 from ....mesh.kubernetes.resources import (
     COMPONENT_LABEL,
     MANAGED_BY_LABEL,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from edl.coordinator.machines import Deployment
-from edl.mesh.agent import download
+from edl.mesh.agent import model_cache
 from edl.mesh.agent.model_cache import ModelCache
 from edl.runtime.errors import ContentMismatch, EdlError, ModelError, ModelUnavailable, UsageError
 from edl.teacher.backends.selection import content_of
@@ -220,4 +220,4 @@ def server(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "", "a\0b"])
 def test_a_name_that_leaves_the_folder_is_refused(name: str) -> None:
     with pytest.raises(ModelError):
-        download._safe(name, "s3://b/m")  # noqa: SLF001 - only a hostile bucket has such names
+        model_cache._safe(name, "s3://b/m")  # noqa: SLF001 - only a hostile bucket has such names

@@ -8,7 +8,7 @@ import pytest
 
 from edl.coordinator.job_queue import QueueBoard
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.mesh.jobs.reservation import hold_slots
+from edl.mesh.jobs.queue_backend import hold_slots
 from edl.runtime.errors import RedisUnavailable
 from edl.runtime.lifecycle import Stop
 

@@ -14,9 +14,9 @@ import pytest
 from edl.coordinator.job_queue import DesiredJobState, JobProgress, QueueBoard, QueuedJob, queue_key
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.records import Leads, Put
+from edl.mesh.jobs.node_scaler import JobRunnerConfig
 from edl.mesh.jobs.queue_backend import QueueBackend
 from edl.mesh.jobs.runner import JobRunner
-from edl.mesh.jobs.slots import JobRunnerConfig
 from edl.mesh.jobs.spec import QueuedJobSpec
 from edl.runtime.errors import LeaseSuperseded, RedisUnavailable
 from edl.runtime.lifecycle import Stop

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from edl.coordinator.job_queue import DesiredJobState, QueuedJob, Reservation
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.mesh.jobs import node_group
+from edl.mesh.jobs import job_run
 from edl.mesh.jobs.job_run import JobRun, TrainingProgress, progress_of
-from edl.mesh.jobs.node_scaler import NodeScaler
-from edl.mesh.jobs.slots import JobRunnerConfig, Slots, divide_cores
+from edl.mesh.jobs.node_scaler import JobRunnerConfig, NodeScaler, Slots, divide_cores
 from edl.mesh.jobs.spec import QueuedJobSpec
 from edl.runtime.supervise import Command
 from edl.scheduler.elastic_values import ElasticConfig
@@ -174,7 +173,7 @@ def test_a_slot_has_one_owner_and_all_jobs_end(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         world = World(mode, lambda: data.draw(st.booleans()))
-        patch.setattr(node_group, "start", world.start)
+        patch.setattr(job_run, "start", world.start)
         for event in events:
             happen(world, event)
 
@@ -199,7 +198,7 @@ def test_a_slot_has_one_owner_and_all_jobs_end(
 
 def world_with_nodes(patch: pytest.MonkeyPatch, most: int) -> tuple[World, JobRun]:
     world = World("elastic", lambda: False)
-    patch.setattr(node_group, "start", world.start)
+    patch.setattr(job_run, "start", world.start)
     world.submit(1, most - 1, 3)
     world.turn()
     return world, world.jobs[0]

@@ -20,8 +20,8 @@ from edl.coordinator.contexts import ContextFile, Contexts, MeshContext
 from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.jobs.reconciler import DistillJobReconciler
 from edl.mesh.jobs.backend import JobLocation
-from edl.mesh.jobs.kubernetes.backend import KubernetesBackend
-from edl.mesh.jobs.kubernetes.resource import to_resource
+from edl.mesh.jobs.kubernetes_backend import KubernetesBackend
+from edl.mesh.jobs.kubernetes_resource import to_resource
 from edl.mesh.jobs.spec import QueuedJobSpec
 from edl.mesh.kubernetes.resources import DISTILL_JOB, POD, Object, labels_of, owner_reference
 from edl.runtime.errors import (
@@ -200,7 +200,7 @@ def test_events_include_conditions(cluster: Emulated, edl_job: Edl) -> None:
 def test_following_logs_survives_an_outage_of_the_api_server(
     cluster: Emulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edl.mesh.jobs.kubernetes.backend._POLL_S", 0.01)
+    monkeypatch.setattr("edl.mesh.jobs.kubernetes_backend._POLL_S", 0.01)
     submitted(cluster)
     requests = cluster.server.requests
     where = JobLocation(True, cluster.namespace, kubeconfig=cluster.kubeconfig)
@@ -212,7 +212,7 @@ def test_following_logs_survives_an_outage_of_the_api_server(
             wait_until(lambda: len(requests) > asked + 3)
         cluster.patch_status(DISTILL_JOB, "a", observedGeneration=1, state="succeeded")
         assert lines.result(20) == []
-        monkeypatch.setattr("edl.mesh.jobs.kubernetes.backend._AWAY_S", 0.0)
+        monkeypatch.setattr("edl.mesh.jobs.kubernetes_backend._AWAY_S", 0.0)
         with cluster.server.outage(), pytest.raises(KubernetesUnavailable):
             list(backend.log_lines(job, follow=True))
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from edl.mesh.jobs.kubernetes.pod_logs import TAIL, PodLogs
+from edl.mesh.jobs.kubernetes_backend import TAIL, PodLogs
 from edl.mesh.kubernetes.client import Client
 from edl.mesh.kubernetes.resources import JOB_LABEL, NODE_LABEL, seconds_of
 from edl.runtime.errors import (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from edl.coordinator.contexts import MeshContext
 from edl.mesh.jobs.backend import JobLocation
-from edl.mesh.jobs.kubernetes.resource import facts_of, manifest, to_resource
+from edl.mesh.jobs.kubernetes_resource import facts_of, manifest, to_resource
 from edl.mesh.jobs.spec import QueuedJobSpec
 from edl.mesh.kubernetes.resources import GPU
 from edl.runtime.errors import UsageError

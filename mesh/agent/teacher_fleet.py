@@ -13,10 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ...coordinator.calling.client import fetch_status
 from ...coordinator.contexts import MeshContext
+from ...coordinator.manager.overview import state_of
 from ...coordinator.registry.schema import check_member, check_service
-from ...runtime.errors import ProcessFailed, UsageError
-from ...runtime.lifecycle import Stop
+from ...proto import coordinator_pb2 as pb
+from ...proto.security import ClientSecurity
+from ...runtime.errors import EdlError, ProcessFailed, UsageError
+from ...runtime.lifecycle import Periodic, Stop
 from ...runtime.supervise import Command, Process, describe_exit, start, stop_all
 from ...scheduler.backoff import RetryPause
 from ...scheduler.fleet import (
@@ -28,17 +32,88 @@ from ...scheduler.fleet import (
 )
 from ..cores import available_cores
 from ..local import TEACHER_READY, TeacherSpec
-from .service_poller import FLEET_PREFIX, ServicePoller
 
 log = logging.getLogger(__name__)
 
-#: Seconds between checks of the processes.
+#: Prefix of the names of teachers that fleets start.
+FLEET_PREFIX: Final = "fleet-"
+#: Seconds between polls of the coordinator, and between checks of the processes.
+_ASK_S: Final = 0.5
 _POLL_S: Final = 0.1
 #: TTLs for which a ready teacher may be unregistered before it is killed as hung. They leave time
 #: to register again after Redis was emptied.
 _SILENT_TTLS: Final = 5.0
 #: Seconds added to the grace period of teachers.
 _MARGIN_S: Final = 5.0
+
+
+class ServicePoller:
+    """Polls the wanted number of teachers of a fleet, and the names of registered teachers.
+
+    Properties may be read from any thread.
+
+    Args:
+        url: Redis URL of the mesh.
+        service: name of the service.
+        security: credentials for managers; None: neither TLS nor token.
+    """
+
+    def __init__(self, url: str, service: str, security: ClientSecurity | None = None) -> None:
+        self._url = url
+        self._service = service
+        self._security = security
+        self._latest: int | None = None
+        self._registered: frozenset[str] | None = None
+        self._error = ""
+        self._thread = Periodic("edl-fleet-poller", _ASK_S, self.poll)
+
+    @property
+    def latest(self) -> int | None:
+        """Number of teachers that fleets should run; None: unknown."""
+        return self._latest
+
+    @property
+    def registered(self) -> frozenset[str] | None:
+        """Names of the service's teachers; None: unknown, or the coordinator does not answer."""
+        return self._registered
+
+    def start(self) -> None:
+        """Start the thread; call it once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread within seconds."""
+        self._thread.stop()
+
+    def poll(self) -> None:
+        """Poll once; `latest` stays the same if the coordinator does not answer."""
+        try:
+            found = fetch_status(self._url, self._service, security=self._security).services
+        except EdlError as error:
+            self._registered = None
+            if str(error) != self._error:
+                log.warning("%s; the fleet stays as it is", error)
+            self._error = str(error)
+            return
+        if self._error:
+            log.info("the coordinator answers again")
+        self._error = ""
+        registered = None
+        for status in found:
+            if status.name == self._service:
+                registered = frozenset(one.teacher_id for one in status.teachers)
+                if status.HasField("desired_teachers"):
+                    self._latest = max(0, status.desired_teachers - others(status))
+        self._registered = registered
+
+
+def others(status: pb.ServiceStatus) -> int:
+    """Return the number of serving teachers that were not started by a fleet."""
+    return sum(
+        not teacher.teacher_id.startswith(FLEET_PREFIX)
+        and state_of(teacher.admission, teacher.state) == "serving"
+        for teacher in status.teachers
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from edl.cli import command_line
-from edl.mesh.fleet.teacher_fleet import LocalFleet, LocalFleetRunner
+from edl.mesh.agent.teacher_fleet import LocalFleet, LocalFleetRunner
 from edl.mesh.local import TeacherSpec
 from edl.runtime.errors import UsageError
 from edl.runtime.supervise import Command

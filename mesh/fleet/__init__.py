@@ -1,1 +1,0 @@
-"""`edl agent --local`: a fleet of teachers of one service on this machine."""

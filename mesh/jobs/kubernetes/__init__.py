@@ -1,1 +1,0 @@
-"""Elastic jobs on a Kubernetes cluster: DistillJob resources, which the operator runs."""
