@@ -1,21 +1,18 @@
-"""A mesh on this machine: processes of service managers and teachers."""
+"""A mesh on this machine: processes of a coordinator and of teachers."""
 
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from ..runtime.errors import ProcessFailed, UsageError
+from ..runtime.errors import UsageError
 from ..runtime.supervise import Command, Process, python_command, start, stop_all
 
 COORDINATOR_READY = r"coordinator ready: (\S+) manager (\S+)"
 TEACHER_READY = r"teacher ready: (\S+) (\S+) on (\S+)"
-#: Seconds to wait for a line of output between calls of `check`.
-SLICE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ class TeacherSpec:
 
 
 class LocalMesh:
-    """Starts and ends a coordinator with its own Redis, further managers, and teachers.
+    """Starts and ends a coordinator with its own Redis, and teachers.
 
     A context manager. `supervise` ends all processes if this process ends. Not thread-safe.
 
@@ -99,11 +96,9 @@ class LocalMesh:
         self._check = check
         self._coordinator_options = tuple(coordinator_options)
         self._redis = redis
-        self._managers: dict[str, Process] = {}
-        self._manager_addresses: dict[str, str] = {}
         self._url = redis or ""
+        self._coordinator: Process | None = None
         self._teachers: dict[str, Process] = {}
-        self._addresses: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -123,20 +118,10 @@ class LocalMesh:
 
     @property
     def coordinator(self) -> Process:
-        """Process of the first manager. Raises UsageError before `start`."""
-        if not self._managers:
+        """Process of the coordinator. Raises UsageError before `start`."""
+        if self._coordinator is None:
             raise UsageError("this mesh has not been started")
-        return next(iter(self._managers.values()))
-
-    @property
-    def managers(self) -> dict[str, Process]:
-        """All manager processes ever started, by name; some may have ended."""
-        return dict(self._managers)
-
-    @property
-    def addresses(self) -> dict[str, str]:
-        """Address `host:port` of each manager, by name."""
-        return dict(self._manager_addresses)
+        return self._coordinator
 
     @property
     def teachers(self) -> dict[str, Process]:
@@ -146,34 +131,16 @@ class LocalMesh:
     def start(self) -> None:
         """Start the coordinator and wait until it is ready. Raises ProcessFailed."""
         own = () if self._redis else ("--redis-port", "0")
-        options = (*own, *self._coordinator_options)
-        ready = self._start_manager("coordinator", self._redis or "", *options)
-        self._url = self._redis or ready[0]
-
-    def add_manager(self, name: str, *options: str, redis: str | None = None) -> str:
-        """Start another service manager over the same Redis; return its address.
-
-        Args:
-            name: name of the manager in this object.
-            options: further arguments of `edl coordinator serve`.
-            redis: Redis URL for this manager; None: `url`.
-
-        Raises:
-            UsageError: there is, or was, a manager of this name.
-            ProcessFailed: the manager did not become ready.
-        """
-        if name in self._managers:
-            raise UsageError(f"this mesh has a manager {name!r} already")
-        words = (*self._coordinator_options, *options)
-        return self._start_manager(name, redis or self._url, *words)[1]
-
-    def _start_manager(self, name: str, redis: str, *options: str) -> tuple[str, ...]:
-        words = ("coordinator", "serve", *options)
-        command = python_command(name, "edl", *words, env={"EDL_REDIS": redis}, log=self._log(name))
-        manager = self._managers[name] = start(command)
-        ready = self._wait_for(manager, COORDINATOR_READY)
-        self._manager_addresses[name] = ready[1]
-        return ready
+        command = python_command(
+            "coordinator",
+            "edl",
+            *("coordinator", "serve", *own, *self._coordinator_options),
+            env={"EDL_REDIS": self._redis or ""},
+            log=self._log("coordinator"),
+        )
+        self._coordinator = start(command)
+        url = self._coordinator.expect(COORDINATOR_READY, self._start_timeout_s, self._check)[1]
+        self._url = self._redis or url
 
     def start_teacher(self, teacher_id: str, spec: TeacherSpec) -> Process:
         """Start a teacher without waiting until it is ready; `wait_ready` does that.
@@ -190,9 +157,8 @@ class LocalMesh:
 
     def wait_ready(self, teacher_id: str) -> str:
         """Wait until a teacher is ready; return its address. Raises ProcessFailed."""
-        ready = self._wait_for(self._teachers[teacher_id], TEACHER_READY)
-        self._addresses[teacher_id] = ready[2]
-        return ready[2]
+        process = self._teachers[teacher_id]
+        return process.expect(TEACHER_READY, self._start_timeout_s, self._check)[3]
 
     def add_teacher(self, teacher_id: str, spec: TeacherSpec) -> str:
         """Start a teacher and wait until it is ready; return its address."""
@@ -216,30 +182,16 @@ class LocalMesh:
         self._teachers[teacher_id].send_signal(signal.SIGTERM)
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """End teachers, then managers. Idempotent.
+        """End teachers, then the coordinator. Idempotent.
 
         Args:
-            grace_s: seconds for all teachers together, then for each manager, before SIGKILL.
+            grace_s: seconds for all teachers together, then for the coordinator, before SIGKILL.
         """
         try:
             stop_all([p for p in self._teachers.values() if p.alive], grace_s)
         finally:
-            # The first manager may have started Redis, so it ends last.
-            for manager in reversed(self._managers.values()):
-                if manager.alive:
-                    manager.stop(grace_s)
+            if self._coordinator is not None and self._coordinator.alive:
+                self._coordinator.stop(grace_s)
 
     def _log(self, name: str) -> Path | None:
         return None if self._log_dir is None else self._log_dir / f"{name}.log"
-
-    def _wait_for(self, process: Process, pattern: str) -> tuple[str, ...]:
-        """Wait for a line of output; return the groups of its match."""
-        deadline = time.monotonic() + self._start_timeout_s
-        while True:
-            self._check()
-            left_s = deadline - time.monotonic()
-            try:
-                return process.expect(pattern, min(SLICE_S, max(0.0, left_s))).groups()
-            except ProcessFailed:
-                if not process.alive or left_s <= 0:
-                    raise

@@ -26,8 +26,8 @@ from .settings import AgentSettings
 
 log = logging.getLogger(__name__)
 
-#: Seconds between checks for another wanted deployment while a model loads.
-_SLICE_S: Final = 0.1
+#: Seconds between checks whether the teacher has ended.
+_POLL_S: Final = 0.1
 #: Base and limit in seconds of the growing pause before a retry: after a UsageError, and after
 #: other failures.
 _WRONG_S: Final = (30.0, 600.0)
@@ -178,7 +178,7 @@ class TeacherHost:
     def _sleep_s(self) -> float | None:
         """Return the seconds until a retry is due; None: there is none."""
         if self._teacher.process is not None:
-            return _SLICE_S
+            return _POLL_S
         now = time.monotonic()
         return min(
             (pause.until_s - now for pause in self._pauses.values() if now < pause.until_s),
@@ -206,7 +206,7 @@ class TeacherHost:
         self._teacher = _RunningTeacher(
             deployment, self._spawn(deployment, model), time.monotonic()
         )
-        self._await_ready(deployment, self._teacher.process)
+        self._await_ready(self._teacher.process, check)
         self._show("serving", deployment)
 
     def _spawn(self, deployment: Deployment, model: Path) -> Process:
@@ -231,20 +231,14 @@ class TeacherHost:
         )
         return start(command)
 
-    def _await_ready(self, deployment: Deployment, process: Process | None) -> None:
+    def _await_ready(self, process: Process | None, check: Callable[[], None]) -> None:
         assert process is not None
-        until_s = time.monotonic() + self._settings.teacher.start_s
-        while True:
-            self._check(deployment)
-            left_s = until_s - time.monotonic()
-            try:
-                process.expect(TEACHER_READY, min(_SLICE_S, max(0.0, left_s)))
-                return
-            except ProcessFailed:
-                if not process.alive:
-                    raise ProcessFailed(_describe_end(process)) from None
-                if left_s <= 0:
-                    raise
+        try:
+            process.expect(TEACHER_READY, self._settings.teacher.start_s, check)
+        except ProcessFailed:
+            if process.alive:
+                raise
+            raise ProcessFailed(_describe_end(process)) from None
 
     def _end(self) -> None:
         """Drain the teacher, if it has not ended already."""

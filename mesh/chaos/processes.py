@@ -77,11 +77,8 @@ class RestartableProcess:
 
     def wait_ready(self, check: Callable[[], None]) -> None:
         """Wait until the process is ready, and call `check` meanwhile. Raises ProcessFailed."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._ready.wait(POLL_S):
-            check()
-            if self.process is not None and (not self.alive or time.monotonic() > deadline):
-                self.process.expect(self.ready_pattern, 0.0)  # the error contains the output
+        assert self.process is not None
+        self.process.expect(self.ready_pattern, START_TIMEOUT_S, check)
 
 
 @dataclass(eq=False)

@@ -22,6 +22,8 @@ from .output import Echo, Output
 
 #: Seconds within which a child ends after SIGKILL, unless it hangs in a device driver.
 KILL_S = 5.0
+#: Seconds between calls of the `check` of `Process.expect`.
+CHECK_S = 0.1
 #: Milliseconds between checks for the child's end without pidfds (before Linux 5.3).
 POLL_MS = 50
 #: The same with pidfds, as a notification may be missed.
@@ -125,8 +127,18 @@ class Process:
             self._changed.wait_for(lambda: self._returncode is not None, timeout_s)
             return self._returncode
 
-    def expect(self, pattern: str | re.Pattern[str], timeout_s: float) -> re.Match[str]:
+    def expect(
+        self,
+        pattern: str | re.Pattern[str],
+        timeout_s: float,
+        check: Callable[[], object] | None = None,
+    ) -> re.Match[str]:
         """Wait for a line of output that matches `pattern`; earlier lines count, too.
+
+        Args:
+            pattern: regular expression of the line.
+            timeout_s: seconds to wait.
+            check: called every 0.1 s; an exception from it ends the wait.
 
         Raises:
             ProcessFailed: it ended, or `timeout_s` passed, without such a line. The message has its
@@ -135,8 +147,10 @@ class Process:
         regex = re.compile(pattern)
         deadline = time.monotonic() + timeout_s
         seen = 0
-        with self._changed:
-            while True:
+        while True:
+            if check is not None:
+                check()
+            with self._changed:
                 for line in self._output.since(seen):
                     if match := regex.search(line):
                         return match
@@ -145,7 +159,7 @@ class Process:
                     raise self._failed(describe_exit(self._returncode), regex)
                 if (left_s := deadline - time.monotonic()) <= 0:
                     raise self._failed(f"printed no such line within {timeout_s:g} s", regex)
-                self._changed.wait(left_s)
+                self._changed.wait(left_s if check is None else min(left_s, CHECK_S))
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the child, not its group; without effect after its end."""

@@ -13,10 +13,10 @@ import pytest
 from edl.coordinator import connect, fetch_status
 from edl.coordinator.embedded import free_port, start_embedded
 from edl.distill_reader import DistilReader
-from edl.mesh.local import LocalMesh
+from edl.mesh.local import COORDINATOR_READY, LocalMesh
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import EdlError
-from edl.runtime.supervise import Process
+from edl.runtime.supervise import Process, python_command, start, stop_all
 from edl.tests.faults import FaultProxy
 from edl.tests.system.conftest import SPEC, TTL_S, Batches, taken_until
 from edl.tests.waiting import DEADLINE_S
@@ -32,6 +32,25 @@ class Mesh(LocalMesh):
 
     server: Process
     front: FaultProxy
+    managers: dict[str, Process]
+    addresses: dict[str, str]
+
+    def start(self) -> None:
+        super().start()
+        self.managers, self.addresses = {}, {}
+        self._add("first", self.coordinator)
+
+    def add_manager(self, name: str) -> None:
+        words = ("coordinator", "serve", *OPTIONS)
+        self._add(name, start(python_command(name, "edl", *words, env={"EDL_REDIS": self.url})))
+
+    def _add(self, name: str, manager: Process) -> None:
+        self.managers[name] = manager
+        self.addresses[name] = manager.expect(COORDINATOR_READY, DEADLINE_S)[2]
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        stop_all([one for one in self.managers.values() if one.alive], grace_s)
+        super().stop(grace_s)
 
     def reader(self, source: Batches) -> DistilReader:
         return DistilReader(source, service="slow", coordinator=self.url, teachers_min=2)
