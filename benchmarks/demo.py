@@ -34,7 +34,7 @@ from ..mesh.demo.run import usable_cache
 from ..mesh.demo.settings import DemoSettings
 from ..mesh.demo.teacher_model import obtain_teacher
 from ..mesh.local import LocalMesh, TeacherSpec
-from ..mesh.output_files import cache_folder
+from ..mesh.output import cache_folder
 from ..runtime.errors import NoTeacherAvailable
 from ..student.losses import DistillLoss
 from ..student.trainer import Trainer

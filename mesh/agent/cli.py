@@ -23,7 +23,7 @@ from ...runtime.structured_option import Given, Key, StructuredOption
 from ...runtime.supervise import end_with_parent
 from ..jobs.runner_cli import jobs
 from ..local import TeacherSpec
-from ..output_files import cache_folder
+from ..output import cache_folder
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

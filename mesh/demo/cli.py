@@ -16,7 +16,7 @@ from ...coordinator.embedded import server_program
 from ...runtime.errors import UsageError
 from ...runtime.extras import install_command
 from ...runtime.supervise import end_with_parent
-from ..output_files import cache_folder
+from ..output import cache_folder
 
 #: Variables for Paddle in all processes: one thread, so that all compute bit-identical labels, and
 #: no messages below errors.

@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from ..plots import BLUE, GREEN, GREY, ORANGE, RED
+from ..output import BLUE, GREEN, GREY, ORANGE, RED
 from .edl_dist import EdlDistResult
 from .modes import TITLES
 from .report import DemoReport

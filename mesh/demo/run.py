@@ -16,7 +16,7 @@ from ...distill_reader import ReaderStats
 from ...runtime.errors import UsageError
 from ..cores import available_cores, children_on, pin_process
 from ..local import LocalMesh, TeacherSpec
-from ..output_files import check_writable
+from ..output import check_writable
 from . import modes
 from .cpu_cores import CoreAssignment
 from .digits import DigitDataset, load_digits

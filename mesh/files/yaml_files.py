@@ -18,7 +18,7 @@ import yaml
 
 from ...runtime.errors import UsageError
 from ...scheduler.units import Number
-from ..output_files import replacing
+from ..output import replacing
 from .yaml_tree import (
     ANY_NUMBER,
     FileLocation,

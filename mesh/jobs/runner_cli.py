@@ -93,7 +93,7 @@ def jobs(
     from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
     from ...runtime.logs import configure_logging
     from ..cores import available_cores
-    from ..output_files import cache_folder
+    from ..output import cache_folder
     from .node_scaler import JobRunnerConfig, divide_cores
     from .runner import JobRunner
 

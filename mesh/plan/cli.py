@@ -9,7 +9,7 @@ import typer
 
 from ...scheduler.planner import MeshPlan
 from ...scheduler.verdicts import Aim
-from ..plots import FORMATS
+from ..output import FORMATS, check_plot, check_writable, report_console
 
 if TYPE_CHECKING:
     from ...scheduler.cluster import Cluster, Distillation
@@ -68,15 +68,12 @@ def plan(
     from ...scheduler.cluster import Cluster
     from ...scheduler.planner import plan as make
     from ..files import read
-    from ..output_files import check_writable
     from . import report
     from .job_file import load_job
     from .sweep import parse_sweep, plan_points
 
     devices, work = read(cluster, Cluster), load_job(job)
     if plot is not None:
-        from ..plots import check_plot
-
         check_plot(plot)
     if scenario is not None:
         check_writable(scenario)
@@ -94,9 +91,7 @@ def plan(
         for note in _notes(devices, work):
             typer.echo(note)
     if plot is not None:
-        from .plot import draw
-
-        draw(mesh_plan, key or "teachers", rows or _by_teachers(devices, work, aim), plot)
+        report.draw(mesh_plan, key or "teachers", rows or _by_teachers(devices, work, aim), plot)
         typer.echo(f"plot written: {plot}", err=True)
     if scenario is not None:
         _write_scenario(scenario, mesh_plan, devices, work)
@@ -105,15 +100,12 @@ def plan(
 def _print(mesh_plan: MeshPlan, key: str, rows: list[SweepPoint]) -> None:
     import textwrap
 
-    from rich.console import Console
-
     from . import report
 
-    # In a pipe, rich assumes 80 columns and would wrap the table.
-    console = Console(width=None if _terminal() else 132, highlight=False, markup=False)
+    console = report_console()
 
     def say(text: str, indent: int) -> None:
-        width = console.width if _terminal() else 10_000  # in a pipe no line is wrapped
+        width = console.width if console.is_terminal else 10_000  # in a pipe no line is wrapped
         lines = textwrap.wrap(text, width, subsequent_indent=" " * indent)
         console.print("\n".join(lines), soft_wrap=True)
 
@@ -142,12 +134,6 @@ def _write_scenario(path: Path, mesh_plan: MeshPlan, cluster: Cluster, job: Dist
     heading = f"by `edl plan`, which predicts {rate:.5g} samples/s: `edl simulate {path.name}`"
     write(path, scenario_of(cluster, job, mesh_plan.mesh, mesh_plan.prediction), heading)
     typer.echo(f"scenario written: {path}", err=True)
-
-
-def _terminal() -> bool:
-    import sys
-
-    return sys.stdout.isatty()
 
 
 def _notes(cluster: Cluster, job: Distillation) -> list[str]:

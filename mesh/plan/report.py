@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...scheduler.planner import MeshPlan
-from ...scheduler.verdicts import money
+from ...scheduler.verdicts import Method, money
+from ..output import BLUE, GREEN, GREY, ORANGE, format_duration, save_plot
+from .sweep import SweepPoint
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from .sweep import SweepPoint
 
 
 def plan_lines(plan: MeshPlan) -> Iterator[str]:
@@ -167,20 +168,6 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
-def format_duration(seconds: float) -> str:
-    """Format a duration with at most two units."""
-    if seconds < 1:
-        return f"{1000 * seconds:.3g} ms"
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    minutes, hours = seconds / 60, seconds / 3600
-    if minutes < 120:
-        return f"{int(minutes)} min {int(seconds % 60):02} s"
-    if hours < 48:
-        return f"{int(hours)} h {int(minutes % 60):02} min"
-    return f"{int(hours / 24)} d {int(hours % 24):02} h"
-
-
 def format_bytes(size_bytes: float) -> str:
     """Format bytes in the largest suitable binary unit."""
     for unit in ("B", "KiB", "MiB"):
@@ -200,3 +187,44 @@ def format_rate(samples_per_s: float) -> str:
 def format_number(value: float) -> str:
     """Format a number of any magnitude without trailing zeros."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.6g}"
+
+
+COLOURS: dict[Method, str] = {
+    "N-training": GREY,
+    "Online": ORANGE,
+    "offline store": GREEN,
+    "mesh": BLUE,
+}
+
+
+def draw(plan: MeshPlan, key: str, points: Sequence[SweepPoint], path: Path) -> None:
+    """Write the plot to `path`, in the format of its suffix.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    throughput, money = figure.subplots(2, 1, sharex=True)
+    known = [(point.value, point.plan) for point in points if point.plan is not None]
+    for method, colour in COLOURS.items():
+        ways = [(value, planned.way(method)) for value, planned in known]
+        ways = [(value, way) for value, way in ways if not way.why_not]
+        if not ways:
+            continue
+        style = "o-" if method == "mesh" else "--"
+        values = [value for value, _ in ways]
+        rates = [way.samples_per_s for _, way in ways]
+        throughput.plot(values, rates, style, color=colour, markersize=3, label=method)
+        money.plot(
+            values, [way.cost for _, way in ways], style, color=colour, markersize=3, label=method
+        )
+    throughput.set_ylabel("samples/s (predicted)")
+    throughput.set_ylim(bottom=0)
+    throughput.legend(loc="lower right", fontsize=8)
+    throughput.set_title(f"{plan.job}: {plan.students} x {plan.student}")
+    money.set_ylabel(f"cost of the training, {plan.currency}")
+    money.set_ylim(bottom=0)
+    money.set_xlabel(key)
+    save_plot(figure, path)

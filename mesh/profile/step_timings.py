@@ -22,7 +22,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -141,8 +141,8 @@ def time_steps(
         UsageError: the job file is invalid, or its feed has no batches.
     """
     say(f"loading {job}")
-    by_function = is_factory(job)
-    student = function_steps(job) if by_function else _job_steps(job, batch_size, steps)
+    student: _Student
+    student = function_steps(job) if is_factory(job) else _JobSteps(job, batch_size, steps)
     timer = _StepTimer(student)
     began = reported = time.perf_counter()
     for batch, source_s in _endless(student):
@@ -164,43 +164,6 @@ def time_steps(
         sample_bytes=timer.sample_bytes,
         left_out=student.left_out,
     )
-
-
-class _Student(Protocol):
-    """A training whose steps are timed.
-
-    Attributes:
-        name: name of the source of batches, for messages.
-        left_out: outputs of the teacher for hints, which are not timed.
-    """
-
-    name: str
-    left_out: tuple[str, ...]
-
-    def batches(self) -> Iterator[Any]:
-        """Yield the batches of an epoch."""
-
-    def rows(self, batch: Any) -> int: ...
-
-    def half(self, batch: Any) -> Any:
-        """Return the first half of a batch."""
-
-    def take(self, batch: Any) -> float:
-        """Take a step; return its seconds."""
-
-    def sample_bytes(self, batch: Any) -> float:
-        """Return the bytes of a sample for teachers."""
-
-    def samples(self, rows: int) -> int:
-        """Return the samples of an epoch with batches of `rows`; 0: unknown."""
-
-
-def _job_steps(job: str, batch_size: int | None, steps: int) -> _Student:
-    spec = load_job(job)
-    spec.framework.set_device(0)
-    parts = assemble(spec, steps_total=2 * (steps + WARM_UP))
-    parts.model.train()
-    return _JobSteps(parts, batch_size)
 
 
 class _StepTimer:
@@ -241,26 +204,37 @@ def _endless(student: _Student) -> Iterator[tuple[Any, float]]:
 
 
 class _JobSteps:
-    """The steps of a job file."""
+    """The steps of a job file.
 
-    def __init__(self, parts: Assembly, batch_size: int | None) -> None:
-        self.name = f"feed('train') of {parts.spec.path}"
-        distill = parts.distill
+    Attributes:
+        name: name of the source of batches, for messages.
+        left_out: outputs of the teacher for hints, which are not timed.
+    """
+
+    def __init__(self, job: str, batch_size: int | None, steps: int) -> None:
+        spec = load_job(job)
+        spec.framework.set_device(0)
+        self._parts = assemble(spec, steps_total=2 * (steps + WARM_UP))
+        self._parts.model.train()
+        self.name = f"feed('train') of {spec.path}"
+        distill = self._parts.distill
         self.left_out = () if distill is None else tuple(h.teacher for h in distill.hints)
-        self._parts = parts
         self._batch_size = batch_size
         self._step = 0
 
     def batches(self) -> Iterator[Parts]:
+        """Yield the batches of an epoch."""
         return batches_of(self._parts.spec, "train", self._batch_size)
 
     def rows(self, batch: Parts) -> int:
         return batch.rows
 
     def half(self, batch: Parts) -> Parts:
+        """Return the first half of a batch."""
         return batch.part(0, batch.rows // 2)
 
     def take(self, batch: Parts) -> float:
+        """Take a step; return its seconds."""
         parts = self._parts
         began = time.perf_counter()
         with parts.spec.job_errors("model"):
@@ -278,14 +252,16 @@ class _JobSteps:
         return time.perf_counter() - began - noise_s
 
     def sample_bytes(self, batch: Parts) -> float:
+        """Return the bytes of a sample for teachers."""
         return _sample_bytes(self._parts, batch)
 
     def samples(self, rows: int) -> int:
+        """Return the samples of an epoch with batches of `rows`; 0: unknown."""
         return _samples(self._parts.spec.feed("train"), rows)
 
 
 class _FunctionSteps:
-    """The steps of a function; see `function_steps`."""
+    """The steps of a function, in the form of `_JobSteps`; see `function_steps`."""
 
     left_out: tuple[str, ...] = ()
 
@@ -319,6 +295,9 @@ class _FunctionSteps:
 
     def samples(self, rows: int) -> int:
         return _samples(self._batches, rows)
+
+
+_Student = _JobSteps | _FunctionSteps
 
 
 def function_steps(name: str) -> _FunctionSteps:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Final
 
 import typer
 
-from ..plots import FORMATS
-
-if TYPE_CHECKING:
-    from .report import SimulationReport
+from ...runtime.errors import UsageError
+from ...scheduler.simulator import Scenario
+from ...scheduler.simulator import simulate as run_simulation
+from ..output import FORMATS, check_plot, check_writable, format_duration
+from .report import SimulationReport
 
 ScenarioFile = Annotated[
     Path,
@@ -55,14 +61,11 @@ def simulate(
     """
     import json
 
-    from ...scheduler.simulator.scenario import Scenario
     from ..files import read
-    from ..output_files import check_writable
-    from .progress import simulate_with_progress
+    from .report import as_json as report_json
+    from .report import draw, print_report
 
     if plot is not None:
-        from ..plots import check_plot
-
         check_plot(plot)
     if trace is not None:
         check_writable(trace)
@@ -71,31 +74,12 @@ def simulate(
         described = replace(described, seed=seed)
     if not described.name:
         described = replace(described, name=scenario.stem)
-    report = simulate_with_progress(described, str(scenario), keep_batches=trace is not None)
+    report = _simulate(described, str(scenario), keep_batches=trace is not None)
     if as_json:
-        from .report import as_json as fields
-
-        typer.echo(json.dumps(fields(report), indent=2))
+        typer.echo(json.dumps(report_json(report), indent=2))
     else:
-        _print(report)
-    _draw(report, plot, trace)
-
-
-def _print(report: SimulationReport) -> None:
-    import sys
-
-    from rich.console import Console
-
-    from .report import print_report
-
-    # In a pipe, rich assumes 80 columns and would wrap the table.
-    print_report(report, Console(width=None if sys.stdout.isatty() else 132, markup=False))
-
-
-def _draw(report: SimulationReport, plot: Path | None, trace: Path | None) -> None:
+        print_report(report)
     if plot is not None:
-        from .plot import draw
-
         draw(report.result, report.scenario.name, plot)
         typer.echo(f"plot written: {plot}", err=True)
     if trace is not None:
@@ -103,3 +87,73 @@ def _draw(report: SimulationReport, plot: Path | None, trace: Path | None) -> No
 
         write_timeline(report.result, trace)
         typer.echo(f"timeline written: {trace}; https://ui.perfetto.dev opens it", err=True)
+
+
+#: Seconds between lines of progress without a terminal.
+LINE_INTERVAL_S: Final = 10.0
+
+Progress = Callable[[float, float | None], None]
+
+
+def _simulate(
+    scenario: Scenario, name: str, *, keep_batches: bool = False
+) -> SimulationReport:
+    """Simulate a scenario, and show the progress on stderr.
+
+    Args:
+        scenario: the scenario.
+        name: name of the scenario for errors.
+        keep_batches: keep all steps and requests, for the timeline.
+
+    Raises:
+        UsageError: the scenario never ends.
+    """
+    began_s = time.perf_counter()
+    try:
+        with _progress(scenario.duration_s) as on_progress:
+            result = run_simulation(scenario, random.Random, on_progress, keep_batches)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from error
+    return SimulationReport(scenario, result, time.perf_counter() - began_s)
+
+
+@contextmanager
+def _progress(duration_s: float | None) -> Iterator[Progress]:
+    """Show a bar in a terminal, lines elsewhere."""
+    if not sys.stderr.isatty():
+        yield _progress_lines(duration_s)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("simulating", total=None)
+
+        def show(now: float, share: float | None) -> None:
+            total = None if share is None else 1.0
+            bar.update(
+                task, description=_progress_text(now, duration_s), completed=share, total=total
+            )
+
+        yield show
+
+
+def _progress_lines(duration_s: float | None) -> Progress:
+    """Return a function that prints a line to stderr every `LINE_INTERVAL_S`."""
+    printed_s = time.monotonic()
+
+    def show(now: float, share: float | None) -> None:
+        nonlocal printed_s
+        if time.monotonic() - printed_s < LINE_INTERVAL_S:
+            return
+        printed_s = time.monotonic()
+        part = "" if share is None else f" ({100 * share:.0f} %)"
+        print(f"{_progress_text(now, duration_s)}{part}", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _progress_text(now: float, duration_s: float | None) -> str:
+    of = "" if duration_s is None else f" of {format_duration(duration_s)}"
+    return f"simulated {format_duration(now)}{of}"

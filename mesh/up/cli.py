@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..output_files import cache_folder
+from ..output import cache_folder
 
 if TYPE_CHECKING:
     from ...runtime.lifecycle import Stop

@@ -9,7 +9,7 @@ import pytest
 from edl.cli import command_line
 from edl.mesh.files import read
 from edl.mesh.plan.job_file import Profile
-from edl.mesh.profile.rates import label_bytes, source_rate, student_rate, teacher_rate
+from edl.mesh.profile.cli import label_bytes, source_rate, student_rate, teacher_rate
 from edl.mesh.profile.step_timings import StepTimings
 from edl.runtime.errors import UsageError
 from edl.tests.cli_output import output_of, run

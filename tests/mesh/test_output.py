@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edl.mesh.output_files import check_writable, replacing
+from edl.mesh.output import check_writable, replacing
 from edl.runtime.errors import UsageError
 
 
