@@ -32,7 +32,7 @@ from ..mesh.demo.models import Predictor, load_paddle, student_network
 from ..mesh.demo.modes import FIRST_SEED, StreamCheck, distill_loss, label_in_process
 from ..mesh.demo.run import usable_cache
 from ..mesh.demo.settings import DemoSettings
-from ..mesh.demo.teacher_model import obtain_teacher
+from ..mesh.demo.models import obtain_teacher
 from ..mesh.local import LocalMesh, TeacherSpec
 from ..mesh.output import cache_folder
 from ..runtime.errors import NoTeacherAvailable

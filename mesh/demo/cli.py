@@ -53,7 +53,7 @@ def demo(
     from rich.console import Console
 
     from ...runtime.lifecycle import stop_on_signals
-    from .run import DemoOutputs, run_demo
+    from .run import run_demo
     from .settings import DemoSettings
 
     settings = DemoSettings.quick() if quick else DemoSettings()
@@ -62,7 +62,8 @@ def demo(
     with stop_on_signals(reraise=(signal.SIGINT, signal.SIGTERM)) as stop:
         run_demo(
             settings,
-            DemoOutputs(picture, json),
+            picture,
+            json,
             cache_folder("demo"),
             Console(),
             fresh=fresh,

@@ -21,14 +21,13 @@ from . import modes
 from .cpu_cores import CoreAssignment
 from .digits import DigitDataset, load_digits
 from .edl_dist import SERVICE, EdlDistResult, run_edl_dist
-from .models import Predictor, load_paddle
-from .online_all_cores import MODE as ALL_CORES
+from .models import Predictor, TeacherModel, load_paddle, obtain_teacher
 from .online_all_cores import for_throughput, run_online_on_all_cores
+from .online_all_cores import MODE as ALL_CORES
 from .picture import draw
 from .progress_display import ProgressDisplay, ProgressStage, open_display
 from .report import DemoReport, as_json, results_table, summary_lines
 from .settings import DemoSettings
-from .teacher_model import TeacherModel, obtain_teacher
 
 INTRODUCTION = (
     "Trains the same student without a teacher (N-training), with the teacher in its process"
@@ -40,22 +39,10 @@ TTL_S = 3.0
 SHOW_EVERY_BATCHES = 10
 
 
-@dataclass(frozen=True, slots=True)
-class DemoOutputs:
-    """Files for the results.
-
-    Attributes:
-        picture: file of the picture (PNG).
-        json: file of the report; None: no report is written.
-    """
-
-    picture: Path
-    json: Path | None
-
-
 def run_demo(
     settings: DemoSettings,
-    outputs: DemoOutputs,
+    picture: Path,
+    json_file: Path | None,
     cache: Path,
     console: Console,
     *,
@@ -66,7 +53,8 @@ def run_demo(
 
     Args:
         settings: settings of the run.
-        outputs: files for the results.
+        picture: file of the picture (PNG).
+        json_file: file of the report; None: no report is written.
         cache: folder of the trained teacher.
         console: console for progress and the table.
         fresh: train the teacher even if it is cached.
@@ -76,7 +64,7 @@ def run_demo(
     Raises:
         UsageError: a file cannot be written; raised before the work if possible.
     """
-    for path in (outputs.picture, outputs.json):
+    for path in (picture, json_file):
         if path is not None:
             check_writable(path)
     console.print(INTRODUCTION, soft_wrap=True, highlight=False)
@@ -93,8 +81,8 @@ def run_demo(
     console.print(results_table(report))
     for line in summary_lines(report):
         console.print(line, soft_wrap=True, highlight=False)
-    write_outputs(report, outputs)
-    console.print(f"Picture: {outputs.picture.resolve()}", soft_wrap=True, highlight=False)
+    write_outputs(report, picture, json_file)
+    console.print(f"Picture: {picture.resolve()}", soft_wrap=True, highlight=False)
     return report
 
 
@@ -252,13 +240,13 @@ def usable_cache(preferred: Path, say: Callable[[str], None]) -> Iterator[Path]:
         yield preferred
 
 
-def write_outputs(report: DemoReport, outputs: DemoOutputs) -> None:
+def write_outputs(report: DemoReport, picture: Path, json_file: Path | None) -> None:
     """Write the JSON and the picture, each even if the other fails. Raises UsageError."""
     failures: list[str] = []
-    if outputs.json is not None:
+    if json_file is not None:
         text = json.dumps(as_json(report), indent=2) + "\n"
-        _attempt(outputs.json, lambda path: path.write_text(text), failures)
-    _attempt(outputs.picture, lambda path: draw(report, path), failures)
+        _attempt(json_file, lambda path: path.write_text(text), failures)
+    _attempt(picture, lambda path: draw(report, path), failures)
     if failures:
         raise UsageError("; ".join(failures))
 

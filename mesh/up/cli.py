@@ -14,7 +14,7 @@ from ..output import cache_folder
 
 if TYPE_CHECKING:
     from ...runtime.lifecycle import Stop
-    from .foreground import MeshRun
+    from .mesh_run import MeshRun
 
 _File = Annotated[
     Path, typer.Argument(metavar="FILE.yaml", help="File of the mesh; see docs/how-to/deploy.md.")
@@ -118,7 +118,7 @@ def down(
 
 
 def _mesh_run(file: Path, logs: Path | None, keep: bool) -> MeshRun:
-    from .foreground import MeshRun
+    from .mesh_run import MeshRun
     from .plan import plan_of
     from .spec import read_mesh
     from .state_directory import StateDirectory
@@ -134,7 +134,7 @@ def _run(mesh: MeshRun, names: list[str] | None, stop: Stop) -> int:
     from rich.console import Console
 
     from .display import OutputFilter, open_display
-    from .foreground import run_mesh
+    from .mesh_run import run_mesh
     from .state_directory import relative_path
 
     follow = OutputFilter(names, {one.spec.name: one.group for one in mesh.plan.processes})
@@ -144,7 +144,7 @@ def _run(mesh: MeshRun, names: list[str] | None, stop: Stop) -> int:
 
 def _in_background(mesh: MeshRun, options: list[str]) -> None:
     from ...runtime.lifecycle import stop_on_signals
-    from .background import run_in_background
+    from .mesh_run import run_in_background
     from .state_directory import relative_path
 
     with stop_on_signals() as stop:

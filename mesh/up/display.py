@@ -1,10 +1,12 @@
-"""Display of a mesh: a live table in a terminal, plain lines elsewhere."""
+"""Display of a mesh: a line for each change, and a live table in a terminal."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console, Group
@@ -15,12 +17,152 @@ from rich.text import Text
 from ...coordinator.store.redis_url import masked
 from ...runtime.errors import UsageError
 from ...runtime.standard_streams import escape_control_characters
-from . import messages
-from .mesh_state import ProcessState
-from .runner import MeshView, RunningProcess
+from ...runtime.supervise import Identity, Process, describe_exit
+from .mesh_state import ALIVE, MeshState, ProcessState
 
+#: Most characters of a line of another program.
+_LONGEST: Final = 200
 _PER_S: Final = 4
 _STYLES: Final = {"ready": "green", "runs": "green", "done": "green", "failed": "red"}
+
+
+@dataclass(slots=True)
+class RunningProcess:
+    """The latest start of a process.
+
+    Attributes:
+        process: the process; None: it could not be started.
+        identity: identity for the record; None: it does not run.
+        started_s: monotonic time of the start.
+        address: address of its server; empty: none.
+        last: last line that it printed.
+    """
+
+    process: Process | None
+    identity: Identity | None
+    started_s: float
+    address: str = ""
+    last: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MeshView:
+    """State of a mesh to show.
+
+    Attributes:
+        mesh: state of the processes.
+        running: latest start of each process that was started, by name.
+        url: Redis URL; empty: unknown.
+        up_s: seconds until all processes were ready; None: they have not been yet.
+        now_s: current monotonic time.
+    """
+
+    mesh: MeshState
+    running: dict[str, RunningProcess]
+    url: str
+    up_s: float | None
+    now_s: float
+
+
+def changes(
+    before: MeshState,
+    after: MeshState,
+    running: Mapping[str, RunningProcess],
+    logs: Path,
+) -> list[str]:
+    """Return a line for each change.
+
+    Args:
+        before: the former state.
+        after: the current state.
+        running: latest start of each process that was started, by name.
+        logs: folder of logs.
+    """
+    lines = []
+    if after.stopping and not before.stopping:
+        lines += _ending(after)
+    if after.urgent and not before.urgent:
+        lines.append("ending at once")
+    for old, new in zip(before.processes, after.processes, strict=True):
+        if old.phase == new.phase and old.starts == new.starts:
+            continue
+        lines += _change(old, new, running.get(new.spec.name), logs)
+    return lines
+
+
+def _ending(mesh: MeshState) -> list[str]:
+    """Describe why the mesh ends, and how."""
+    if mesh.broken is not None:
+        return [f"{mesh.broken.spec.name} has failed, so the mesh ends"]
+    students = mesh.with_role("student")
+    if students and not any(one.alive or one.phase == "due" for one in students):
+        return ["all students have ended: teachers and coordinator leave"]
+    return ["ending: students leave first, then teachers, then the coordinator"]
+
+
+def _change(
+    old: ProcessState, new: ProcessState, running: RunningProcess | None, logs: Path
+) -> list[str]:
+    name, role = new.spec.name, new.spec.role
+    address = "" if running is None else running.address
+    last = "" if running is None else shortened(running.last)
+    again = f" again (start {new.starts})" if new.starts > 1 else ""
+    behind = f"; its last line: {last}" if last else ""
+    match new.phase:
+        case "running" if role == "student":
+            return [f"{name} runs{again}"]
+        case "running":
+            return [f"{name} is ready{again}: {address}"]
+        case "due" if old.alive:
+            pause_s = max(0.0, new.due_s - new.since_s)
+            when = "at once" if pause_s < 0.05 else f"in {pause_s:.1f} s"
+            return [f"{name} {describe_end(new.code)} and starts again {when}{behind}"]
+        case "failed":
+            tries = f" after {new.starts} starts" if new.starts > 1 else ""
+            end = f"it {describe_end(new.code)}{behind}"
+            return [f"{name} is given up{tries}: {end} ({logs / name}.log)"]
+        case "done":
+            return [f"{name} is done{behind}"]
+        case "left" if old.phase in ALIVE:
+            return [f"{name} has left"]
+    return []
+
+
+def up_line(what: str, up_s: float, url: str) -> str:
+    """Return the line about a mesh that has come up."""
+    return f"up in {up_s:.1f} s: {what}; 'edl status --redis {url}' shows it"
+
+
+def describe_end(code: int | None) -> str:
+    """Describe how a process ended."""
+    if code is None:
+        return "has not ended"
+    return f"{'was ' if code < 0 else ''}{describe_exit(code)}"
+
+
+def _state_of(one: ProcessState, now_s: float) -> str:
+    """Return the state of a process for a table."""
+    match one.phase:
+        case "due" if one.starts:
+            return f"again in {max(0.0, one.due_s - now_s):.0f} s"
+        case "due":
+            return "waits"
+        case "running":
+            return "ready" if one.spec.role != "student" else "runs"
+    return one.phase
+
+
+def _counts(mesh: MeshState) -> str:
+    """Describe how many processes run."""
+    running = sum(one.phase in ("running", "done") for one in mesh.processes)
+    return f"{running} of {len(mesh.processes)} processes"
+
+
+def shortened(line: str) -> str:
+    """Return a line of another program without control characters, shortened to `_LONGEST`."""
+    clean = "".join(letter for letter in line.strip() if letter.isprintable())
+    clean = clean.removeprefix("edl: ")
+    return clean if len(clean) <= _LONGEST else clean[: _LONGEST - 3] + "..."
 
 
 class OutputFilter:
@@ -137,13 +279,13 @@ def render(view: MeshView, title: str) -> Any:
     up = "starting" if view.up_s is None else f"up in {view.up_s:.1f} s"
     state = "ending" if view.mesh.stopping else up
     head = Text.assemble(
-        (title, "bold"), f"  {state}  {messages.counts(view.mesh)}  ", (masked(view.url), "cyan")
+        (title, "bold"), f"  {state}  {_counts(view.mesh)}  ", (masked(view.url), "cyan")
     )
     return Group(head, table)
 
 
 def _row(one: ProcessState, running: RunningProcess | None, now_s: float) -> list[Text]:
-    state = messages.state_of(one, now_s)
+    state = _state_of(one, now_s)
     there = running is not None and one.alive
     for_s = f"{now_s - one.since_s:.0f} s" if one.starts else ""
     return [
@@ -152,7 +294,7 @@ def _row(one: ProcessState, running: RunningProcess | None, now_s: float) -> lis
         Text(for_s, style="dim"),
         Text(f"{one.failures} ended" if one.failures else "", style="red"),
         Text(running.address if running is not None and there else ""),
-        Text(messages.shortened(running.last) if running is not None else "", style="dim"),
+        Text(shortened(running.last) if running is not None else "", style="dim"),
     ]
 
 

@@ -7,15 +7,14 @@ import random
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from ...coordinator.store.redis_url import masked
 from ...runtime.errors import ProcessFailed
 from ...runtime.lifecycle import Stop
-from ...runtime.supervise import Identity, Process, identity_of, start, stop_all
-from . import messages
+from ...runtime.supervise import Process, identity_of, start, stop_all
+from .display import LineDisplay, MeshView, RunningProcess, changes, up_line
 from .mesh_state import MeshState, decide, ended, initial_state, ready, started, stop_requested
 from .plan import COORDINATOR, LaunchPlan
 
@@ -23,57 +22,6 @@ from .plan import COORDINATOR, LaunchPlan
 _POLL_S: Final = 0.1
 #: Exit code of shells for a command that cannot be started.
 _NOT_STARTED: Final = 127
-
-
-class MeshDisplay(Protocol):
-    """Displays a mesh. Any thread calls `print_output`; one thread calls the other methods."""
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-
-    def show(self, view: MeshView) -> None:
-        """Show the current state."""
-
-    def print_output(self, name: str, line: str) -> None:
-        """Show a line that a process printed, if the user follows it."""
-
-
-@dataclass(slots=True)
-class RunningProcess:
-    """The latest start of a process.
-
-    Attributes:
-        process: the process; None: it could not be started.
-        identity: identity for the record; None: it does not run.
-        started_s: monotonic time of the start.
-        address: address of its server; empty: none.
-        last: last line that it printed.
-    """
-
-    process: Process | None
-    identity: Identity | None
-    started_s: float
-    address: str = ""
-    last: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class MeshView:
-    """State of a mesh to show.
-
-    Attributes:
-        mesh: state of the processes.
-        running: latest start of each process that was started, by name.
-        url: Redis URL; empty: unknown.
-        up_s: seconds until all processes were ready; None: they have not been yet.
-        now_s: current monotonic time.
-    """
-
-    mesh: MeshState
-    running: dict[str, RunningProcess]
-    url: str
-    up_s: float | None
-    now_s: float
 
 
 class MeshRunner:
@@ -93,7 +41,7 @@ class MeshRunner:
         self,
         plan: LaunchPlan,
         logs: Path,
-        display: MeshDisplay,
+        display: LineDisplay,
         changed: Callable[[MeshView], bool] = lambda view: True,
         *,
         keep: bool = False,
@@ -139,14 +87,12 @@ class MeshRunner:
         for name in actions.start:
             self._start(name)
         for name in actions.terminate:
-            self._terminate(name)
+            self._process(name).terminate()
         for name in actions.kill:
-            self._kill(name)
+            self._process(name).kill()
         if self._up_s is None and self._mesh.up:
             self._up_s = time.monotonic() - self._began_s
-            self._display.say(
-                messages.up(self._plan.summary(), self._up_s, masked(self._url or ""))
-            )
+            self._display.say(up_line(self._plan.summary(), self._up_s, masked(self._url or "")))
         view = self._view()
         self._display.show(view)
         if self._mesh != before or self._unrecorded:
@@ -157,15 +103,9 @@ class MeshRunner:
 
     def _set_state(self, mesh: MeshState) -> None:
         """Set the state, and print its changes."""
-        for line in messages.changes(self._mesh, mesh, self._address, self._last, self._logs):
+        for line in changes(self._mesh, mesh, self._running, self._logs):
             self._display.say(line)
         self._mesh = mesh
-
-    def _address(self, name: str) -> str:
-        return self._running[name].address if name in self._running else ""
-
-    def _last(self, name: str) -> str:
-        return self._running[name].last if name in self._running else ""
 
     def _start(self, name: str) -> None:
         now, planned = time.monotonic(), self._plan.of(name)
@@ -189,6 +129,11 @@ class MeshRunner:
         running.identity = identity_of(running.process.pid)
         if pattern is None:
             self._set_state(ready(self._mesh, name, now))
+
+    def _process(self, name: str) -> Process:
+        process = self._running[name].process
+        assert process is not None, "decide() acts only on processes that run"
+        return process
 
     def _note_ready(self, timeout_s: float) -> None:
         """Record processes that are ready; wait at most `timeout_s` for the first."""
@@ -217,11 +162,3 @@ class MeshRunner:
             ran_s = now - running.started_s
             running.address, running.identity = "", None
             self._set_state(ended(self._mesh, name, code, ran_s, now, self._rng))
-
-    def _terminate(self, name: str) -> None:
-        if (process := self._running[name].process) is not None:
-            process.terminate()
-
-    def _kill(self, name: str) -> None:
-        if (process := self._running[name].process) is not None:
-            process.kill()

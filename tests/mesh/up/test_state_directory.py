@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edl.mesh.up.down import selected_meshes
-from edl.mesh.up.foreground import already_up
+from edl.mesh.up.mesh_run import already_up
 from edl.mesh.up.state_directory import MeshRecord, ProcessRecord, StateDirectory, recorded_meshes
 from edl.runtime.errors import UsageError
 from edl.runtime.supervise import Identity, identity_of

@@ -20,7 +20,7 @@ from rich.console import Console
 from edl.mesh.local import COORDINATOR_READY, TEACHER_READY
 from edl.mesh.up.display import LineDisplay, OutputFilter, open_display
 from edl.mesh.up.down import stop_mesh
-from edl.mesh.up.foreground import MeshRun, run_mesh
+from edl.mesh.up.mesh_run import MeshRun, run_mesh
 from edl.mesh.up.mesh_state import ProcessSpec
 from edl.mesh.up.plan import LaunchPlan, PlannedProcess
 from edl.mesh.up.runner import MeshRunner, MeshView

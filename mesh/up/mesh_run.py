@@ -1,34 +1,33 @@
-"""`edl up` in the foreground: locks the pid file, runs the mesh, and writes its record."""
+"""Runs of `edl up`: the foreground locks the pid file, runs the mesh and records it; the background
+is a process that does so.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from ...coordinator.store.redis_url import masked
 from ...runtime.errors import ProcessFailed, UsageError
 from ...runtime.lifecycle import Stop
-from ...runtime.supervise import identity_of
+from ...runtime.supervise import Background, identity_of, python_command
 from ...scheduler.job_states import USAGE_CODE
-from . import messages
-from .display import LineDisplay
+from .display import LineDisplay, MeshView, describe_end, shortened
 from .down import stop_orphans
 from .mesh_state import ROLES, ProcessState
 from .plan import LaunchPlan
-from .runner import MeshRunner, MeshView
-from .state_directory import (
-    LockedPidFile,
-    MeshRecord,
-    ProcessRecord,
-    StateDirectory,
-    relative_path,
-)
+from .runner import MeshRunner
+from .state_directory import LockedPidFile, MeshRecord, ProcessRecord, StateDirectory, relative_path
 
 #: Seconds added to the grace periods of all roles.
 _MARGIN_S: Final = 5.0
+#: Seconds between checks of an `edl up` in the background.
+_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +166,90 @@ def _exit_code(view: MeshView, display: LineDisplay) -> int:
     """Return the exit code of a mesh that has ended; raise an error if the mesh has failed."""
     if (broken := view.mesh.broken) is not None:
         running = view.running.get(broken.spec.name)
-        last = messages.shortened(running.last) if running is not None else ""
+        last = shortened(running.last) if running is not None else ""
         kind = UsageError if broken.code == USAGE_CODE else ProcessFailed
         raise kind(
-            f"{broken.spec.name} {messages.describe_end(broken.code)}"
-            + (f": {last}" if last else "")
+            f"{broken.spec.name} {describe_end(broken.code)}" + (f": {last}" if last else "")
         )
     display.say("the mesh has ended")
     return view.mesh.exit_code
+
+
+def run_in_background(
+    file: Path,
+    directory: StateDirectory,
+    options: Sequence[str],
+    write: Callable[[str], None],
+    stop: Stop,
+) -> int | None:
+    """Start `edl up` in the background and wait until the mesh is up.
+
+    Args:
+        file: file of the mesh.
+        directory: its state directory.
+        options: options of `edl up` for the process in the background.
+        write: called with each line of output of the process.
+        stop: a request to stop sends SIGTERM to the process.
+
+    Returns:
+        Exit code of the process if it has ended; None: the mesh is up.
+
+    Raises:
+        UsageError: the mesh is up already, or its directory cannot be written.
+        ProcessFailed: the process cannot be started.
+    """
+    if (record := directory.read()) is not None and record.keeper.runs:
+        raise UsageError(already_up(file, record))
+    with directory.open_background_log() as log:
+        words = ("up", str(file), *options)
+        background = Background(
+            python_command("edl up", "edl", *words, log=directory.background_log)
+        )
+        tail = _Tail(log, write)
+        code = _until_up(background, directory, tail, stop)
+        if code and not tail.any:  # the log may be empty as the disk is full
+            write(f"'edl up' ended with exit code {code}; why is not in {directory.background_log}")
+    return code
+
+
+def _until_up(
+    background: Background, directory: StateDirectory, tail: _Tail, stop: Stop
+) -> int | None:
+    """Return the exit code of the process if it ends before the mesh is up, otherwise None."""
+    identity = identity_of(background.pid)
+    terminated = False
+    while (code := background.wait(_POLL_S)) is None:
+        tail.update()
+        state = directory.read()
+        if stop.requested:
+            if not terminated and identity is not None:
+                identity.send(signal.SIGTERM)
+            terminated = True
+        elif state is not None and state.keeper == identity and state.phase == "up":
+            tail.update()
+            background.leave()
+            return None
+    tail.update()
+    return code
+
+
+class _Tail:
+    """Copies lines that are appended to a file.
+
+    Attributes:
+        any: there were lines.
+    """
+
+    def __init__(self, file: BinaryIO, write: Callable[[str], None]) -> None:
+        self._file, self._write, self._at = file, write, 0
+        self.any = False
+
+    def update(self) -> None:
+        """Write new lines."""
+        self._file.seek(self._at)
+        data = self._file.read()
+        end = data.rfind(b"\n") + 1
+        self._at += end
+        for line in data[:end].decode("utf-8", "replace").splitlines():
+            self.any = True
+            self._write(line)
