@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...mesh.demo.models import load_paddle
-from ...mesh.demo.teacher_model import BATCH_SIZE, LEARNING_RATE, SEED, TeacherModel
+from ...mesh.demo.models import BATCH_SIZE, LEARNING_RATE, SEED, TeacherModel
 from ...student import DistillLoss, Trainer, accuracy
 from .task import Task
 

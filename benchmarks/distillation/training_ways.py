@@ -14,7 +14,7 @@ from ...distill_reader import DistilReader, LabelStore, ReaderStats, Timeouts
 from ...mesh.demo.edl_dist import POLL_S, TEACHERS_TIMEOUT_S, wait_for_teachers
 from ...mesh.demo.models import Predictor
 from ...mesh.demo.modes import ModeResult, StudentTraining, distill_loss, label_in_process
-from ...mesh.demo.teacher_model import TeacherModel
+from ...mesh.demo.models import TeacherModel
 from ...mesh.local import LocalMesh, TeacherSpec
 from ...runtime.lifecycle import Periodic
 from ...student import DistillLoss

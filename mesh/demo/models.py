@@ -1,20 +1,31 @@
-"""Networks of the demo's teacher and student, and a predictor in this process."""
+"""Networks of the demo's teacher and student, and the trained teacher: exported and cached."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+import os
+import shutil
 import signal
+import tempfile
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ...runtime.errors import ModelError, UsageError
+from ...student import DistillLoss, Trainer, accuracy
 from ...teacher.backends import run_in_micro_batches
 from ...teacher.backends.paddle import import_paddle
 from ...teacher.backends.selection import open_backend
-from .digits import CLASSES, Images
+from .digits import CLASSES, DigitDataset, Images, augment
+from .settings import DemoSettings
 
 if TYPE_CHECKING:
     from paddle.nn import Layer
@@ -112,3 +123,168 @@ class Predictor:
         self.cpu_s += time.process_time() - began
         logits: npt.NDArray[np.float32] = outputs[self._output]
         return logits
+
+
+NAME = "teacher"  # prefix of the exported files
+MANIFEST = "manifest.json"
+#: Version of network and training; increase it with each change, so that old caches are ignored.
+RECIPE = 2
+SEED = 7
+BATCH_SIZE = 64
+LEARNING_RATE = 2e-3
+CHECKED_DIGITS = 64
+
+#: Called after each step with the number of completed steps and the number of all steps.
+OnStep = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherModel:
+    """An exported teacher.
+
+    Attributes:
+        path: prefix of its files, for `edl-teacher serve --model`.
+        accuracy: accuracy on the test digits.
+        cached: the model is from the cache.
+    """
+
+    path: Path
+    accuracy: float
+    cached: bool
+
+
+def obtain_teacher(
+    digits: DigitDataset, settings: DemoSettings, cache: Path, *, fresh: bool, on_step: OnStep
+) -> TeacherModel:
+    """Return the teacher from `cache`, or train a teacher and store it there.
+
+    Args:
+        digits: data set; the teacher is trained on all labels of its training digits.
+        settings: epochs and augmentation.
+        cache: folder of exported models.
+        fresh: train even if there is a cached model.
+        on_step: called after each step of the training.
+
+    Raises:
+        UsageError: the model cannot be written.
+        ModelError: the outputs of the exported model differ from those of the trained one.
+    """
+    folder = cache / cache_key(digits, settings)
+    if not fresh and (found := read_cached(folder)) is not None:
+        return found
+    network = _train(digits, settings, on_step)
+    measured = accuracy(network, digits.test_image, digits.test_label)
+    try:
+        _export(network, measured, digits, settings, folder)
+    except (OSError, RuntimeError) as error:  # RuntimeError: Paddle on a full disk
+        raise UsageError(
+            f"the teacher's model cannot be written to {folder}: {_first_line(error)}."
+            " Make room, or set XDG_CACHE_HOME to another folder"
+        ) from error
+    return TeacherModel(folder / NAME, measured, cached=False)
+
+
+def cache_key(digits: DigitDataset, settings: DemoSettings) -> str:
+    """Return the name of the model's folder: a hash of data, training and framework."""
+    facts = {
+        "recipe": RECIPE,
+        "digits": digits.sha256,
+        "epochs": settings.teacher_epochs,
+        "augmentation": [settings.shift_pixels, settings.noise],
+        "paddle": load_paddle().__version__,
+        "network": [list(parameter.shape) for parameter in teacher_network().parameters()],
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read_cached(folder: Path) -> TeacherModel | None:
+    """Return the model in `folder`; None: there is none, or its files have changed."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        for name, digest in manifest["files"].items():
+            if _sha256(folder / name) != digest:
+                return None
+        return TeacherModel(folder / NAME, float(manifest["accuracy"]), cached=True)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _train(digits: DigitDataset, settings: DemoSettings, on_step: OnStep) -> Any:
+    paddle = load_paddle()
+    paddle.seed(SEED)
+    network = teacher_network()
+    steps = settings.teacher_epochs * len(digits.train_label) // BATCH_SIZE
+    schedule = paddle.optimizer.lr.CosineAnnealingDecay(LEARNING_RATE, T_max=steps)
+    optimizer = paddle.optimizer.Adam(schedule, parameters=network.parameters())
+    rng = np.random.default_rng(SEED)
+
+    def batches() -> Any:
+        for _ in range(steps):
+            rows = rng.integers(0, len(digits.train_label), BATCH_SIZE)
+            image = augment(
+                rng,
+                digits.train_image[rows],
+                shift_pixels=settings.shift_pixels,
+                noise=settings.noise,
+            )
+            yield image, digits.train_label[rows]
+
+    def after_step(report: Any) -> None:
+        schedule.step()
+        on_step(report.step, steps)
+
+    with contextlib.closing(batches()) as stream:
+        Trainer(network, DistillLoss(1, 0), optimizer, on_step=[after_step]).fit(
+            stream, steps=steps
+        )
+    network.eval()
+    return network
+
+
+def _export(
+    network: Any, measured: float, digits: DigitDataset, settings: DemoSettings, folder: Path
+) -> None:
+    """Write the model to a temporary folder and move it to `folder`, the manifest last."""
+    paddle = load_paddle()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as temporary:
+        new = Path(temporary) / NAME
+        shape = [None, *digits.test_image.shape[1:]]
+        spec = [paddle.static.InputSpec(shape, "uint8", name="image")]
+        static = paddle.jit.to_static(network, input_spec=spec, full_graph=True)
+        paddle.jit.save(static, str(new))
+        _check_export(new, network, digits, settings)
+        files = {path.name: _sha256(path) for path in sorted(Path(temporary).iterdir())}
+        manifest = {"accuracy": measured, "files": files}
+        (Path(temporary) / MANIFEST).write_text(json.dumps(manifest, indent=2))
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.mkdir(folder)
+        for path in Path(temporary).iterdir():
+            # The manifest is moved last, as it makes the other files valid.
+            if path.name != MANIFEST:
+                os.replace(path, folder / path.name)
+        os.replace(Path(temporary) / MANIFEST, folder / MANIFEST)
+
+
+def _check_export(path: Path, network: Any, digits: DigitDataset, settings: DemoSettings) -> None:
+    """Check the outputs: on a full disk Paddle may write a truncated file without an error."""
+    paddle = load_paddle()
+    image = digits.test_image[:CHECKED_DIGITS]
+    with paddle.no_grad():
+        expected = network(paddle.to_tensor(image)).numpy()
+    predictor = Predictor(path, micro_batch=settings.micro_batch, device=settings.device)
+    given = predictor(image)
+    if not np.allclose(given, expected, rtol=1e-3, atol=1e-3):
+        raise ModelError(
+            f"the model exported to {path} computes other outputs than the trained one"
+        )
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

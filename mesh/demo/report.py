@@ -16,7 +16,7 @@ from .edl_dist import EdlDistResult
 from .modes import TITLES, Mode, ModeResult
 from .online_all_cores import MODE as ALL_CORES
 from .settings import DemoSettings
-from .teacher_model import TeacherModel
+from .models import TeacherModel
 
 #: Share of time spent waiting for labels below which the student counts as the bottleneck.
 STARVED_SHARE = 0.05

@@ -17,12 +17,12 @@ from edl.distill_reader import ReaderStats
 from edl.mesh.demo import cli, run
 from edl.mesh.demo.cpu_cores import CoreAssignment
 from edl.mesh.demo.edl_dist import BufferSample, EdlDistResult
+from edl.mesh.demo.models import TeacherModel
 from edl.mesh.demo.modes import Mode, ModeResult, StreamSummary
 from edl.mesh.demo.progress_display import open_display
 from edl.mesh.demo.report import DemoReport, as_json, results_table, summary_lines
 from edl.mesh.demo.settings import DemoSettings
 from edl.mesh.demo.teacher_churn import TeacherEvent
-from edl.mesh.demo.teacher_model import TeacherModel
 from edl.runtime.errors import UsageError
 from edl.tests.cli_output import printed
 
@@ -115,9 +115,8 @@ def test_what_fits_on_a_full_disk_is_written(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     monkeypatch.setattr(run, "draw", draw)
-    outputs = run.DemoOutputs(tmp_path / "p.png", tmp_path / "d.json")
     with pytest.raises(UsageError, match=r"cannot write .*p\.png: No space left on device"):
-        run.write_outputs(report(), outputs)
+        run.write_outputs(report(), tmp_path / "p.png", tmp_path / "d.json")
     assert json.loads((tmp_path / "d.json").read_text())["seconds"] == 60.0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.mesh.demo import modes, teacher_model
+from edl.mesh.demo import models, modes
 from edl.mesh.demo.digits import (
     CLASSES,
     SOURCE_SIZE,
@@ -42,10 +42,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def obtain(
     digits: DigitDataset, cache: Path, *, fresh: bool = False
-) -> tuple[teacher_model.TeacherModel, int]:
+) -> tuple[models.TeacherModel, int]:
     """The teacher, and how many steps it was trained for."""
     steps: list[int] = []
-    model = teacher_model.obtain_teacher(
+    model = models.obtain_teacher(
         digits, SETTINGS, cache, fresh=fresh, on_step=lambda done, total: steps.append(done)
     )
     return model, len(steps)
@@ -61,10 +61,10 @@ def test_a_teacher_is_trained_once_then_found_then_trained_when_asked(
     assert trained == 0
     again, trained = obtain(digits, cache, fresh=True)
     assert (again, trained > 0) == (made, True)
-    key = teacher_model.cache_key(digits, SETTINGS)
+    key = models.cache_key(digits, SETTINGS)
     assert [entry.name for entry in cache.iterdir()] == [key]
     others: list[dict[str, Any]] = [{"seeds": 9}, {"teacher_epochs": 2}, {"noise": 1.0}]
-    keys = [teacher_model.cache_key(digits, replace(SETTINGS, **other)) for other in others]
+    keys = [models.cache_key(digits, replace(SETTINGS, **other)) for other in others]
     assert [other == key for other in keys] == [True, False, False]
 
 
@@ -81,15 +81,15 @@ def test_the_exported_model_labels_and_counts_its_time(digits: DigitDataset, cac
 def test_a_damaged_model_is_not_used(digits: DigitDataset, cache: Path, tmp_path: Path) -> None:
     place = obtain(digits, cache)[0].path.parent
     whole = (place / "teacher.pdiparams").read_bytes()
-    manifest = teacher_model.MANIFEST
+    manifest = models.MANIFEST
     damaged = ("teacher.pdiparams", whole[:-1]), (manifest, b"{"), (manifest, b'["not", "ours"]')
     for name, content in damaged:
         copy = shutil.copytree(place, tmp_path / "copy", dirs_exist_ok=True)
         (copy / name).write_bytes(content)
-        assert teacher_model.read_cached(copy) is None
+        assert models.read_cached(copy) is None
     shutil.copytree(place, copy, dirs_exist_ok=True)
     (copy / "teacher.pdiparams").unlink()
-    assert teacher_model.read_cached(copy) is None
+    assert models.read_cached(copy) is None
     (place / manifest).write_text("{")
     model, trained = obtain(digits, cache)
     assert (model.cached, trained > 0) == (False, True)
