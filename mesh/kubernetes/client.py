@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from kubernetes.client import Configuration
     from urllib3 import BaseHTTPResponse
 
-
+#: Value of `namespace` in `Client.list` for objects of all namespaces.
+ALL_NAMESPACES: Final = ""
+#: Most objects in a response to a list request.
+_PAGE: Final = 500
 #: File in a pod that contains the namespace of the pod.
 _POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -101,14 +104,6 @@ def _pod_namespace() -> str:
         return _POD_NAMESPACE.read_text().strip() or "default"
     except OSError:
         return "default"
-
-
-__all__ = ["ALL_NAMESPACES", "Client", "Connection", "connect"]
-
-#: Value of `namespace` in `Client.list` for objects of all namespaces.
-ALL_NAMESPACES: Final = ""
-#: Most objects in a response to a list request.
-_PAGE: Final = 500
 
 
 class Client:

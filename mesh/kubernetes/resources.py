@@ -53,21 +53,11 @@ TEACHER_SERVICE: Final = Kind(API_VERSION, "TeacherService", "teacherservices")
 DISTILL_JOB: Final = Kind(API_VERSION, "DistillJob", "distilljobs")
 POD: Final = Kind("v1", "Pod", "pods")
 SERVICE: Final = Kind("v1", "Service", "services")
-SECRET: Final = Kind("v1", "Secret", "secrets")
-CONFIG_MAP: Final = Kind("v1", "ConfigMap", "configmaps")
 EVENT: Final = Kind("v1", "Event", "events")
 NODE: Final = Kind("v1", "Node", "nodes", namespaced=False)
-NAMESPACE: Final = Kind("v1", "Namespace", "namespaces", namespaced=False)
 DEPLOYMENT: Final = Kind("apps/v1", "Deployment", "deployments")
 JOB: Final = Kind("batch/v1", "Job", "jobs")
 LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
-CRD: Final = Kind(
-    "apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", False
-)
-KINDS: Final = (
-    TEACHER_SERVICE, DISTILL_JOB, POD, SERVICE, SECRET, CONFIG_MAP, EVENT, NODE, NAMESPACE,
-    DEPLOYMENT, JOB, LEASE, CRD,
-)  # fmt: skip
 
 #: Labels that Kubernetes recommends, and our own.
 NAME_LABEL: Final = "app.kubernetes.io/name"

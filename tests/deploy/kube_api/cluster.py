@@ -19,12 +19,10 @@ import yaml
 
 from edl.mesh.kubernetes.client import ALL_NAMESPACES, Client, connect
 from edl.mesh.kubernetes.resources import (
-    CRD,
     DEPLOYMENT,
     DISTILL_JOB,
     EVENT,
     LEASE,
-    NAMESPACE,
     NODE,
     POD,
     SERVICE,
@@ -37,6 +35,7 @@ from edl.mesh.kubernetes.resources import (
 )
 from edl.runtime.errors import KubernetesObjectExists
 
+from .kinds import CRD, NAMESPACE
 from .server import ApiServer
 
 #: Path of the kubeconfig of a real API server.

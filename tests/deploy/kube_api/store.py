@@ -11,9 +11,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edl.mesh.kubernetes import resources
-from edl.mesh.kubernetes.resources import Kind, Object, rfc3339_s
+from edl.mesh.kubernetes.resources import (
+    API_VERSION,
+    DEPLOYMENT,
+    JOB,
+    NODE,
+    POD,
+    SERVICE,
+    Kind,
+    Object,
+    rfc3339_s,
+)
 
+from .kinds import CRD, KINDS
 from .schema import defaulted, faults, pruned
 
 Key = tuple[str, str, str, str]
@@ -62,11 +72,11 @@ class Known:
 
 
 def _built_in() -> Iterator[Known]:
-    with_status = (resources.POD, resources.SERVICE, resources.NODE, resources.JOB, resources.CRD)
-    for kind in resources.KINDS:
-        if kind == resources.DEPLOYMENT:
+    with_status = (POD, SERVICE, NODE, JOB, CRD)
+    for kind in KINDS:
+        if kind == DEPLOYMENT:
             yield Known(kind, True, "replicas")
-        elif kind.api_version != resources.API_VERSION:
+        elif kind.api_version != API_VERSION:
             yield Known(kind, kind in with_status)
 
 
@@ -132,14 +142,14 @@ class Store:
                 meta["namespace"] = namespace
             if known.status:
                 found.pop("status", None)
-            if known.kind == resources.POD:
+            if known.kind == POD:
                 found["status"] = {"phase": "Pending"}
             now = rfc3339_s(time.time())
             meta.update(uid=str(uuid.uuid4()), creationTimestamp=now, generation=1)
             found = _validated(known, found)
             if (*known.key, namespace, name) in self._objects:
                 raise Refusal(409, "AlreadyExists", f'{known.title} "{name}" already exists')
-            if known.kind == resources.CRD:
+            if known.kind == CRD:
                 self.known.update({one.key: one for one in _defined(found)})
             return self._record(known, found, "ADDED")
 
@@ -189,7 +199,7 @@ class Store:
                     message = f"Precondition failed: {key}: {wanted}, in object meta: {meta[key]}"
                     raise Refusal(409, "Conflict", message)
             ended = found.get("status", {}).get("phase") in ("Succeeded", "Failed")
-            runs = known.kind == resources.POD and found["spec"].get("nodeName") and not ended
+            runs = known.kind == POD and found["spec"].get("nodeName") and not ended
             if not runs or options.get("gracePeriodSeconds") == 0:
                 del self._objects[*known.key, namespace, name]
                 return self._record(known, found, "DELETED")

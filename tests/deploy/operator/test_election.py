@@ -6,9 +6,10 @@ import pytest
 
 from edl.deploy.operator.election import LeaseElection
 from edl.mesh.kubernetes.client import Client
-from edl.mesh.kubernetes.resources import CONFIG_MAP, LEASE
+from edl.mesh.kubernetes.resources import LEASE
 from edl.runtime.errors import KubernetesUnavailable, LeaseSuperseded
 from edl.tests.deploy.kube_api.cluster import Cluster
+from edl.tests.deploy.kube_api.kinds import CONFIG_MAP
 
 NAME = "edl-operator"
 CONFIG = {"metadata": {"name": "x"}}

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from edl.mesh.kubernetes.resources import DISTILL_JOB, NAMESPACE, POD, rfc3339_s
+from edl.mesh.kubernetes.resources import DISTILL_JOB, POD, rfc3339_s
 from edl.runtime.errors import Forbidden, KubernetesUnavailable, ManifestRefused
 from edl.tests.deploy.kube_api.cluster import Cluster, KillBefore, Killed, cluster_in
+from edl.tests.deploy.kube_api.kinds import NAMESPACE
 
 from .jobs_world import JobsWorld, refusing, running, submitted
 

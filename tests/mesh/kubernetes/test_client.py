@@ -17,7 +17,6 @@ from kubernetes.client import Configuration
 from edl.mesh.kubernetes import client as client_module
 from edl.mesh.kubernetes.client import Client, Connection, connect
 from edl.mesh.kubernetes.resources import (
-    CONFIG_MAP,
     POD,
     Kind,
     quantity,
@@ -27,6 +26,7 @@ from edl.mesh.kubernetes.resources import (
 )
 from edl.runtime import errors
 from edl.tests.deploy.kube_api.cluster import Cluster, cluster_in
+from edl.tests.deploy.kube_api.kinds import CONFIG_MAP
 
 
 @pytest.fixture
