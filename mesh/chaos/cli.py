@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import tempfile
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,6 +68,7 @@ def chaos(
     """
     end_with_parent()
     from ...runtime.lifecycle import stop_on_signals
+    from ..output import check_writable, replacing
     from .fault_plan import ChaosSettings
     from .report import as_json, report_lines
 
@@ -76,13 +78,16 @@ def chaos(
         teachers=6 if deceive else 4,
         deceive=deceive,
     )
+    if json is not None:
+        check_writable(json)
     typer.echo(f"seed {settings.seed}")
     with stop_on_signals(reraise=(signal.SIGINT, signal.SIGTERM)) as stop:
         report = _run(settings, logs, stop)
         for line in report_lines(report):
             typer.echo(line)
         if json is not None:
-            _write(json, as_json(report))
+            with replacing(json) as part:
+                part.write_text(dumps(as_json(report), indent=2) + "\n")
     if not report.held:
         raise typer.Exit(EXIT_BROKEN)
 
@@ -125,14 +130,3 @@ def _log_folder(logs: Path | None) -> Path:
     if any(logs.iterdir()):
         raise UsageError(f"{logs} is not empty: name a new folder by --logs")
     return logs.absolute()
-
-
-def _write(path: Path, report: object) -> None:
-    import json
-
-    from ...runtime.errors import UsageError
-
-    try:
-        path.write_text(json.dumps(report, indent=2) + "\n")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error

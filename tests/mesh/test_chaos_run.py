@@ -1,4 +1,4 @@
-"""A chaos run whose processes do not start."""
+"""Chaos runs that cannot start."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from typing import NoReturn
 
 import pytest
 
+from edl.mesh.chaos.cli import chaos
 from edl.mesh.chaos.fault_plan import ChaosSettings
 from edl.mesh.chaos.monitoring import LeftoverCheck, MeshMonitor
 from edl.mesh.chaos.processes import ChaosMesh
 from edl.mesh.chaos.run import run_chaos
-from edl.runtime.errors import ProcessFailed
+from edl.runtime.errors import ProcessFailed, UsageError
 from edl.runtime.lifecycle import Stop
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no folder"):
+        chaos(json=tmp_path / "none" / "report.json")
 
 
 def test_a_failed_start_closes_the_connection_of_the_monitor(
