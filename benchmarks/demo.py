@@ -28,11 +28,10 @@ from ..mesh.demo.cli import PADDLE_ENVIRONMENT, check_installed
 from ..mesh.demo.cpu_cores import CoreAssignment
 from ..mesh.demo.digits import CLASSES, BatchSource, load_digits
 from ..mesh.demo.edl_dist import SERVICE, open_reader, wait_for_teachers
-from ..mesh.demo.models import Predictor, load_paddle, student_network
+from ..mesh.demo.models import Predictor, load_paddle, obtain_teacher, student_network
 from ..mesh.demo.modes import FIRST_SEED, StreamCheck, distill_loss, label_in_process
 from ..mesh.demo.run import usable_cache
 from ..mesh.demo.settings import DemoSettings
-from ..mesh.demo.models import obtain_teacher
 from ..mesh.local import LocalMesh, TeacherSpec
 from ..mesh.output import cache_folder
 from ..runtime.errors import NoTeacherAvailable

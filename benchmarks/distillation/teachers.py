@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...mesh.demo.models import load_paddle
-from ...mesh.demo.models import BATCH_SIZE, LEARNING_RATE, SEED, TeacherModel
+from ...mesh.demo.models import BATCH_SIZE, LEARNING_RATE, SEED, TeacherModel, load_paddle
 from ...student import DistillLoss, Trainer, accuracy
 from .task import Task
 

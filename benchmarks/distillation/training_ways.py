@@ -12,9 +12,8 @@ from typing import Literal
 
 from ...distill_reader import DistilReader, LabelStore, ReaderStats, Timeouts
 from ...mesh.demo.edl_dist import POLL_S, TEACHERS_TIMEOUT_S, wait_for_teachers
-from ...mesh.demo.models import Predictor
+from ...mesh.demo.models import Predictor, TeacherModel
 from ...mesh.demo.modes import ModeResult, StudentTraining, distill_loss, label_in_process
-from ...mesh.demo.models import TeacherModel
 from ...mesh.local import LocalMesh, TeacherSpec
 from ...runtime.lifecycle import Periodic
 from ...student import DistillLoss

@@ -67,7 +67,6 @@ class TeacherHost:
         cache: cache of models.
         on_change: called in any thread when `status` has changed.
         on_drained: called in the host's thread when an operator has drained the teacher.
-        rng: source of jitter for pauses.
     """
 
     def __init__(
@@ -76,13 +75,12 @@ class TeacherHost:
         cache: ModelCache,
         on_change: Callable[[], None] = lambda: None,
         on_drained: Callable[[], None] = lambda: None,
-        rng: random.Random | None = None,
     ) -> None:
         self._settings = settings
         self._cache = cache
         self._on_change = on_change
         self._on_drained = on_drained
-        self._rng = rng or random.Random()
+        self._rng = random.Random()
         self._changed = threading.Condition()
         self._wanted: Deployment | None = None
         self._stopping = False

@@ -13,10 +13,10 @@ from rich.table import Table
 
 from .cpu_cores import CoreAssignment
 from .edl_dist import EdlDistResult
+from .models import TeacherModel
 from .modes import TITLES, Mode, ModeResult
 from .online_all_cores import MODE as ALL_CORES
 from .settings import DemoSettings
-from .models import TeacherModel
 
 #: Share of time spent waiting for labels below which the student counts as the bottleneck.
 STARVED_SHARE = 0.05

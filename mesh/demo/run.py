@@ -22,8 +22,8 @@ from .cpu_cores import CoreAssignment
 from .digits import DigitDataset, load_digits
 from .edl_dist import SERVICE, EdlDistResult, run_edl_dist
 from .models import Predictor, TeacherModel, load_paddle, obtain_teacher
-from .online_all_cores import for_throughput, run_online_on_all_cores
 from .online_all_cores import MODE as ALL_CORES
+from .online_all_cores import for_throughput, run_online_on_all_cores
 from .picture import draw
 from .progress_display import ProgressDisplay, ProgressStage, open_display
 from .report import DemoReport, as_json, results_table, summary_lines

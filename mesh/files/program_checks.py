@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from ...coordinator.job_queue import is_name
+from ...runtime.errors import UsageError
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -72,9 +75,38 @@ def check_words(
     return words
 
 
+def checked_folder(path: Path, folder: Path) -> Path:
+    """Return the absolute path of the folder in which the programs of a file run.
+
+    Args:
+        path: path of the file.
+        folder: its key `folder`; `Path()`: the file's own folder.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    found = Path(os.path.abspath(path.parent if folder == Path() else folder))
+    if not found.is_dir():
+        raise UsageError(f"{path}: folder: there is no folder {found}")
+    return found
+
+
+def check_job_file(key: str, folder: Path, train: str) -> None:
+    """Raise UsageError unless the job file, the first word of `train`, is in `folder`.
+
+    Args:
+        key: file and key, for the error.
+        folder: working directory.
+        train: arguments of `edl student train`.
+    """
+    job_file = folder / shlex.split(train)[0]
+    if not job_file.is_file():
+        raise UsageError(f"{key}: there is no file {job_file}")
+
+
 def check_env(env: Mapping[str, str]) -> None:
     """Raise ValueError if a variable has an invalid name or value."""
     if odd := [name for name in env if not _VARIABLE.fullmatch(name)]:
         raise ValueError(f"env: expects names of variables, got {odd[0]!r:.100}")
     if odd := [name for name, value in env.items() if "\0" in value]:
-        raise ValueError(f"env: no program can be given a NUL character, as {odd[0]} has it")
+        raise ValueError(f"env: no program can be given a NUL character: {odd[0]} has one")

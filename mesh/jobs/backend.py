@@ -153,12 +153,15 @@ class JobLocation:
             UsageError: the URL is invalid, or there is no kubeconfig or no such context.
         """
         if self.kubernetes:
+            from ..kubernetes.client import Client, connect
             from .kubernetes_backend import KubernetesBackend
 
-            return KubernetesBackend.open(self)
+            cluster = connect(self.kubeconfig, self.context or None, self.namespace or None)
+            return KubernetesBackend(Client(cluster), str(cluster.configuration.host))
+        from ...coordinator.queue import open_queue
         from .queue_backend import QueueBackend
 
-        return QueueBackend.open(self)
+        return QueueBackend(open_queue(self.coordinator, self.queue), self.queue)
 
     def plan(self, spec: QueuedJobSpec) -> Iterator[str]:
         """Yield lines that describe what `submit` would run, without connecting.

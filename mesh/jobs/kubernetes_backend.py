@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final
 
 from ...coordinator.job_queue import JobProgress, QueuedJob
 from ...coordinator.store.records import TimelineEntry
@@ -20,7 +20,7 @@ from ...runtime.errors import (
     UnavailableError,
     UsageError,
 )
-from ..kubernetes.client import Client, connect
+from ..kubernetes.client import Client
 from ..kubernetes.resources import (
     DISTILL_JOB,
     EVENT,
@@ -36,10 +36,6 @@ from ..kubernetes.resources import (
 from .backend import Listing, not_ended
 from .kubernetes_resource import entries_of, job_of, jobs_of, notes, to_resource
 from .spec import QueuedJobSpec
-
-if TYPE_CHECKING:
-    from .backend import JobLocation
-
 
 _POLL_S: Final = 0.5
 #: Seconds between reads of logs, per pod; limits the load on the API server.
@@ -60,15 +56,6 @@ class KubernetesBackend:
 
     def __init__(self, client: Client, host: str) -> None:
         self._client, self._host = client, host
-
-    @classmethod
-    def open(cls, location: JobLocation) -> Self:
-        """Connect to the cluster; raise UsageError if there is no kubeconfig or no such context."""
-        connection = connect(
-            location.kubeconfig, location.context or None, location.namespace or None
-        )
-        host = str(connection.configuration.host)
-        return cls(Client(connection), host)
 
     def submit(self, spec: QueuedJobSpec) -> list[str]:
         resource = to_resource(spec, self._client.namespace)

@@ -124,11 +124,11 @@ def notes(spec: QueuedJobSpec) -> list[str]:
     found = []
     if spec.folder != Path():
         found.append(
-            "folder is of a fleet's machine: nodes on Kubernetes run in the folder of their image"
+            "folder is ignored: nodes on Kubernetes run in the working directory of their image"
         )
     if not spec.resources.keys() - {"memory", "ephemeral-storage"}:
         found.append(
-            "resources name neither cpu nor gpu: it is taken to need none, and grows to max_nodes"
+            "resources name neither cpu nor gpu: the job seems to need none, and grows to max_nodes"
         )
     return found
 

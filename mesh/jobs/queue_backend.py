@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final
 
 from ...coordinator.job_queue import (
     EVENTS_KEPT,
@@ -15,18 +15,14 @@ from ...coordinator.job_queue import (
     JobProgress,
     QueueBoard,
     QueuedJob,
-    open_queue,
 )
+from ...coordinator.ops.queue_view import NOBODY, is_lost
 from ...coordinator.store.records import TimelineEntry
 from ...runtime.errors import EdlError, UsageError
 from ...runtime.lifecycle import Stop
 from .backend import Listing, not_ended
 from .spec import QueuedJobSpec
 from .views import fleet_line
-
-if TYPE_CHECKING:
-    from .backend import JobLocation
-
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +45,6 @@ class QueueBackend:
 
     def __init__(self, board: QueueBoard, queue: str = "main") -> None:
         self._board, self._queue = board, queue
-
-    @classmethod
-    def open(cls, location: JobLocation) -> Self:
-        """Connect to the queue; raise UsageError if its URL or name is invalid."""
-        return cls(open_queue(location.coordinator, location.queue), location.queue)
 
     def submit(self, spec: QueuedJobSpec) -> list[str]:
         number = self._board.submit(spec.name, spec.for_a_fleet().to_json())

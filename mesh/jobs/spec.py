@@ -6,7 +6,6 @@ On a cluster, `resources` has the keys `cpu`, `memory` and `gpu` (nvidia.com/gpu
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import sys
@@ -17,7 +16,13 @@ from typing import Annotated, Any, Final, Self
 
 from ...runtime.errors import UsageError
 from ...scheduler.units import Number
-from ..files.program_checks import check_env, check_name, check_program
+from ..files.program_checks import (
+    check_env,
+    check_job_file,
+    check_name,
+    check_program,
+    checked_folder,
+)
 from ..kubernetes.resources import quantity
 
 #: Resource names without a domain that the API server accepts.
@@ -124,20 +129,14 @@ class QueuedJobSpec:
         """Whether the nodes run `edl student train`."""
         return bool(self.train.strip())
 
-    @property
-    def cluster_only(self) -> list[str]:
-        """Set keys that only a cluster uses."""
-        return [name for name in _CLUSTER_ONLY if getattr(self, name)]
-
     def for_a_fleet(self) -> Self:
         """Return a copy without the keys that only a cluster uses."""
         return replace(self, image="", resources={}, checkpoint_claim="", coordinator="")
 
     def fleet_note(self) -> str:
         """Return a note about keys that a fleet ignores; empty: none."""
-        keys = self.cluster_only
-        is_, it = ("is", "it") if len(keys) == 1 else ("are", "them")
-        return f"{', '.join(keys)} {is_} of a cluster: a fleet leaves {it} out" if keys else ""
+        keys = ", ".join(name for name in _CLUSTER_ONLY if getattr(self, name))
+        return f"a fleet ignores what only Kubernetes uses: {keys}" if keys else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values for `from_json`."""
@@ -189,12 +188,7 @@ def checked_job(spec: QueuedJobSpec, path: Path, *, here: bool = True) -> Queued
     """
     if not here:
         return spec
-    folder = path.parent if spec.folder == Path() else spec.folder
-    spec = replace(spec, folder=Path(os.path.abspath(folder)))
-    if not spec.folder.is_dir():
-        raise UsageError(f"{path}: folder: there is no folder {spec.folder}")
+    spec = replace(spec, folder=checked_folder(path, spec.folder))
     if spec.trains:
-        job_file = spec.folder / shlex.split(spec.train)[0]
-        if not job_file.is_file():
-            raise UsageError(f"{path}: train: there is no file {job_file}")
+        check_job_file(f"{path}: train", spec.folder, spec.train)
     return spec

@@ -95,9 +95,7 @@ LINE_INTERVAL_S: Final = 10.0
 Progress = Callable[[float, float | None], None]
 
 
-def _simulate(
-    scenario: Scenario, name: str, *, keep_batches: bool = False
-) -> SimulationReport:
+def _simulate(scenario: Scenario, name: str, *, keep_batches: bool = False) -> SimulationReport:
     """Simulate a scenario, and show the progress on stderr.
 
     Args:

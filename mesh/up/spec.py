@@ -18,7 +18,14 @@ from ...coordinator.store.redis_url import parse
 from ...runtime.errors import UsageError
 from ...scheduler.units import Number
 from ..files import read
-from ..files.program_checks import check_env, check_name, check_program, check_words
+from ..files.program_checks import (
+    check_env,
+    check_job_file,
+    check_name,
+    check_program,
+    check_words,
+    checked_folder,
+)
 
 #: Placeholder for the Redis URL in the command of a student.
 URL: Final = "{coordinator}"
@@ -167,10 +174,7 @@ def read_mesh(path: Path) -> MeshFile:
             is missing; or the Redis URL is invalid.
     """
     spec = read(path, MeshFile)
-    folder = path.parent if spec.folder == Path() else spec.folder
-    spec = replace(spec, folder=Path(os.path.abspath(folder)))
-    if not spec.folder.is_dir():
-        raise UsageError(f"{path}: folder: there is no folder {spec.folder}")
+    spec = replace(spec, folder=checked_folder(path, spec.folder))
     if spec.coordinator.redis is not None:
         try:
             parse(spec.coordinator.redis)
@@ -185,9 +189,7 @@ def read_mesh(path: Path) -> MeshFile:
     for name, student in spec.students.items():
         place = f"{path}: students.{name}"
         if student.trains:
-            job_file = spec.folder / shlex.split(student.train)[0]
-            if not job_file.is_file():
-                raise UsageError(f"{place}.train: there is no file {job_file}")
+            check_job_file(f"{place}.train", spec.folder, student.train)
         else:
             program(spec, student, place)
     return spec

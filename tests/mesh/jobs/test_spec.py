@@ -61,7 +61,7 @@ def test_a_spec_travels_as_json(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="submit it anew"):
             QueuedJobSpec.from_json(strange)
     alone = spec.for_a_fleet()
-    assert spec.fleet_note().startswith("image, resources ")
+    assert spec.fleet_note().endswith("uses: image, resources")
     assert (alone, alone.fleet_note()) == (dataclasses.replace(spec, image="", resources={}), "")
     assert not {"image", "resources", "checkpoint_claim"} & alone.to_json().keys()
 
