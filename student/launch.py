@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ..coordinator.config import join_address
 from ..coordinator.store.redis_url import parse
+from ..runtime.addresses import join_address
 from ..runtime.errors import UsageError
 
 #: Variables with the number of this process; the first one that is set counts.

@@ -118,7 +118,7 @@ class BatchDelivery:
         gave_up: Callable[[], None] | None = None,
         beside: BatchDelivery | None = None,
     ) -> None:
-        self.delivery = Delivery(
+        self.delivery: Delivery = Delivery(
             {member.config.service: member.ledger for member in members},
             ordered=config.ordered and beside is None,
             policy=config.policy() if beside is None else Policy(),

@@ -227,7 +227,7 @@ class TrainerReporter:
 
     def report_before_batch(self) -> None:
         """Send stats if resends or kinds of labels have changed: they must precede a batch."""
-        current = [
+        current: list[tuple[int, Mapping[str, PublishedKind]]] = [
             (member.ledger.resends, member.core.contents.kinds.settled) for member in self._members
         ]
         if current != self._sent_before_batch:

@@ -1,6 +1,4 @@
-"""Runs of `edl up`: the foreground locks the pid file, runs the mesh and records it; the background
-is a process that does so.
-"""
+"""Runs a mesh in the foreground or the background; it locks the pid file and records the run."""
 
 from __future__ import annotations
 

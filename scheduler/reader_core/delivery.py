@@ -75,7 +75,7 @@ class Delivery:
         self._ensemble = ensemble or Ensemble(dict.fromkeys(ledgers, 1.0))
         self._whole: Mixture | None = Mixture(self._ensemble.shares, 1.0)
         watch = None if beside is None else beside._no_teacher
-        self._no_teacher = NoTeacherPolicy(ledgers, policy, self._ensemble, watch)
+        self._no_teacher: NoTeacherPolicy = NoTeacherPolicy(ledgers, policy, self._ensemble, watch)
         #: Batches that are not offered, in order, with the services that have not labelled them.
         self._lacking: dict[int, set[str]] = {}
         self._without: dict[int, set[str]] = {}  # services that a batch goes without

@@ -18,12 +18,12 @@ import pytest
 from rich.console import Console
 
 from edl.mesh.local import COORDINATOR_READY, TEACHER_READY
-from edl.mesh.up.display import LineDisplay, OutputFilter, open_display
+from edl.mesh.up.display import LineDisplay, MeshView, OutputFilter, open_display
 from edl.mesh.up.down import stop_mesh
 from edl.mesh.up.mesh_run import MeshRun, run_mesh
 from edl.mesh.up.mesh_state import ProcessSpec
 from edl.mesh.up.plan import LaunchPlan, PlannedProcess
-from edl.mesh.up.runner import MeshRunner, MeshView
+from edl.mesh.up.runner import MeshRunner
 from edl.mesh.up.state_directory import MeshRecord, ProcessRecord, StateDirectory
 from edl.runtime.errors import ProcessFailed, UsageError
 from edl.runtime.lifecycle import Stop
