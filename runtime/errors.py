@@ -127,7 +127,7 @@ class AddressInUse(UnavailableError):
     """
 
 
-class StoreUnavailable(UnavailableError):
+class LabelStoreUnavailable(UnavailableError):
     """A label store cannot be read or written now: it is full, in use, or the disk fails.
 
     Remedy: Free disk space, or choose a larger `max_bytes`, or another disk. Training continues

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ...runtime.errors import StoreUnavailable
+from ...runtime.errors import LabelStoreUnavailable
 from ...runtime.structured_option import Given, Key, StructuredOption
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def disown(
         store.disown(teacher)
         stats = store.stats
     if stats.trouble or not store.writable:
-        raise StoreUnavailable(stats.trouble or f"the label store {path} can only be read")
+        raise LabelStoreUnavailable(stats.trouble or f"the label store {path} can only be read")
     typer.echo(f"{stats.disowned} rows of {teacher} deleted")
 
 

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from ...runtime.errors import StoreDamaged, StoreUnavailable, UsageError
+from ...runtime.errors import LabelStoreUnavailable, StoreDamaged, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Database:
     Raises:
         UsageError: no file or no label store at the path, or one of another version.
         StoreDamaged: the file is broken.
-        StoreUnavailable: the file cannot be opened now.
+        LabelStoreUnavailable: the file cannot be opened now.
     """
 
     def __init__(self, path: str, *, write: bool = False) -> None:
@@ -102,7 +102,7 @@ class Database:
 
         Raises:
             StoreDamaged: the file is broken.
-            StoreUnavailable: the file cannot be read now.
+            LabelStoreUnavailable: the file cannot be read now.
         """
         with translated(self.path):
             self.execute("BEGIN")
@@ -117,7 +117,7 @@ class Database:
 
         Raises:
             StoreDamaged: the file is broken.
-            StoreUnavailable: the disk is full or fails, or another process keeps the file locked.
+            LabelStoreUnavailable: the disk is full or fails, or another process locks the file.
         """
         with translated(self.path):
             self._bound_the_log()
@@ -238,7 +238,7 @@ class Database:
                 raise
             self.close()
             if _size(self.path + "-wal"):
-                raise StoreUnavailable(
+                raise LabelStoreUnavailable(
                     f"the label store {self.path} was not closed by its last user: open it once"
                     " where it can be written"
                 ) from None
@@ -280,7 +280,7 @@ class Database:
         while _size(self.path + "-wal") > WAL_LIMIT_BYTES:
             self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             if time.monotonic() >= deadline:
-                raise StoreUnavailable(
+                raise LabelStoreUnavailable(
                     f"the write-ahead log of {self.path} cannot be merged: other processes read the"
                     " store without a pause"
                 )
@@ -296,7 +296,7 @@ class Database:
 
 @contextlib.contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Convert errors of SQLite to StoreDamaged or StoreUnavailable."""
+    """Convert errors of SQLite to StoreDamaged or LabelStoreUnavailable."""
     try:
         yield
     except sqlite3.ProgrammingError:
@@ -308,7 +308,7 @@ def translated(path: str) -> Iterator[None]:
                 " what can still be read; delete it, and it is filled again"
             ) from None
         words = f"the label store {path} cannot be used now: {error}"
-        raise StoreUnavailable(words, full=_is(error, "FULL")) from None
+        raise LabelStoreUnavailable(words, full=_is(error, "FULL")) from None
 
 
 def _is(error: Exception, *names: str) -> bool:

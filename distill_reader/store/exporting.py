@@ -13,7 +13,7 @@ import numpy as np
 
 from ...proto.arena import Array
 from ...proto.forms import LabelForm, decode
-from ...runtime.errors import RequestRefused, StoreDamaged, StoreUnavailable, UsageError
+from ...runtime.errors import LabelStoreUnavailable, RequestRefused, StoreDamaged, UsageError
 from .database import Database
 from .rows import Content, LabelRow, Layout, covers, derived, unpack
 from .table import ROWS_IN_A_QUERY, LabelTable
@@ -210,7 +210,7 @@ def export(
     Raises:
         UsageError: the folder contains an export.
         StoreDamaged: the file is broken; damaged rows are skipped.
-        StoreUnavailable: the folder cannot be written.
+        LabelStoreUnavailable: the folder cannot be written.
     """
     index = folder / "labels.json"
     if index.exists():
@@ -237,7 +237,7 @@ def export(
         index.with_suffix(".part").write_text(json.dumps(index_json, indent=2) + "\n")
         os.replace(index.with_suffix(".part"), index)
     except OSError as error:
-        raise StoreUnavailable(f"{folder} cannot be written: {error}") from None
+        raise LabelStoreUnavailable(f"{folder} cannot be written: {error}") from None
     return index_json
 
 

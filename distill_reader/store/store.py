@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from statistics import median_high
 from typing import NamedTuple, Self
 
-from ...runtime.errors import EdlError, StoreDamaged, StoreUnavailable
+from ...runtime.errors import EdlError, LabelStoreUnavailable, StoreDamaged
 from ...scheduler import label_cache
 from . import LabelStore
 from .database import PAGE_BYTES, TRANSACTION_BYTES, Database
@@ -85,7 +85,7 @@ class LabelDatabase:
     Raises:
         UsageError: the file at the path is not a label store.
         StoreDamaged: the file is broken.
-        StoreUnavailable: the file cannot be opened now.
+        LabelStoreUnavailable: the file cannot be opened now.
     """
 
     def __init__(self, settings: LabelStore, now: Callable[[], float] = time.time) -> None:
@@ -201,7 +201,7 @@ class LabelDatabase:
             try:
                 with self._database.writing():
                     done, written, evicted = self._put(rows, spare)
-            except StoreUnavailable as error:
+            except LabelStoreUnavailable as error:
                 spare *= 2
                 if not error.full or spare > self._evictor.pages // 4:
                     raise
@@ -228,7 +228,9 @@ class LabelDatabase:
         if not better:
             return True, 0, 0
         if (need := sum(map(nbytes_of, better.values()))) > self._settings.max_bytes // 4:
-            raise StoreUnavailable(f"{len(rows)} rows of {need} bytes are too large for the store")
+            raise LabelStoreUnavailable(
+                f"{len(rows)} rows of {need} bytes are too large for the store"
+            )
         made = self._evictor.evict(pages_for(better.values()) + spare, self._used)
         if made.more:
             return False, 0, made.gone
@@ -292,7 +294,7 @@ class LabelDatabase:
         except StoreDamaged as error:
             self._broken = True
             self._refused(error, rows, writing)
-        except StoreUnavailable as error:
+        except LabelStoreUnavailable as error:
             if writing:
                 self._no_writes_until = self._now() + PAUSE_S
             else:

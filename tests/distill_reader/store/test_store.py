@@ -18,7 +18,7 @@ from edl.distill_reader.store.database import Database
 from edl.distill_reader.store.rows import Content, LabelRow, ServiceModel
 from edl.distill_reader.store.store import PAUSE_S, LabelDatabase
 from edl.proto.forms import LabelForm
-from edl.runtime.errors import StoreUnavailable, UsageError
+from edl.runtime.errors import LabelStoreUnavailable, UsageError
 from edl.tests.distill_reader.store.samples import damage, rows_in, sample_keys
 
 SLACK_BYTES = 32 << 20
@@ -325,11 +325,14 @@ def test_one_that_was_not_closed_and_cannot_be_written_says_so(public_folder: Pa
             shutil.copy(settings.path + end, str(public_folder / "killed") + end)
     with (
         without_rights(public_folder),
-        pytest.raises(StoreUnavailable, match="open it once where it can be"),
+        pytest.raises(LabelStoreUnavailable, match="open it once where it can be"),
     ):
         LabelDatabase(LabelStore(public_folder / "killed", MIB))
 
 
 def test_a_directory_in_which_nothing_can_be_made(public_folder: Path) -> None:
-    with without_rights(public_folder), pytest.raises(StoreUnavailable, match="unable to open"):
+    with (
+        without_rights(public_folder),
+        pytest.raises(LabelStoreUnavailable, match="unable to open"),
+    ):
         LabelDatabase(LabelStore(public_folder / "labels", MIB))

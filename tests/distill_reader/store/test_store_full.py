@@ -18,7 +18,7 @@ from edl.distill_reader.store.rows import LabelRow
 from edl.distill_reader.store.store import PAUSE_S, LabelDatabase
 from edl.distill_reader.store.table import ROW_BYTES
 from edl.proto.forms import LabelForm
-from edl.runtime.errors import StoreDamaged, StoreUnavailable, UsageError
+from edl.runtime.errors import LabelStoreUnavailable, StoreDamaged, UsageError
 from edl.scheduler.label_cache import USE_STEP_S
 from edl.tests.distill_reader.store.samples import damage, rows_in, sample_keys
 from edl.tests.distill_reader.store.test_store import MIB, SLACK_BYTES, Clock, bytes_on_disk, fill
@@ -164,7 +164,7 @@ def test_flipped_bytes_make_no_wrong_label(tmp_path: Path, rng: random.Random) -
                 found = store.get_many(keys)
                 store.put_many(keys, rows)
                 found += store.get_many(keys)
-        except (StoreDamaged, StoreUnavailable, UsageError):
+        except (StoreDamaged, LabelStoreUnavailable, UsageError):
             refused += 1
         else:
             lost += found.count(None)
