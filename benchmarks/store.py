@@ -22,7 +22,7 @@ import numpy as np
 
 from ..distill_reader.store import LabelStore
 from ..distill_reader.store.database import PAGE_BYTES
-from ..distill_reader.store.rows import Content, LabelRow, keys_of, layout_of, pack
+from ..distill_reader.store.rows import LabelRow, ModelId, keys_of, layout_of, pack
 from ..distill_reader.store.store import LabelDatabase
 from ..proto.forms import LabelForm, encode
 from .labels import CLASSES, draw
@@ -32,7 +32,7 @@ IMAGES = 32
 READ = 32
 WRITTEN = 256
 FORMS = ("float32", "bfloat16", "topk:20")
-CONTENT = Content("content")
+CONTENT = ModelId("content")
 #: Most CPU microseconds of the engine for a sample with a stored label: key and lookup.
 MOST_US = 200.0
 

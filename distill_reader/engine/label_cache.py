@@ -20,7 +20,7 @@ from ...scheduler.ledger.events import Span
 from ...scheduler.reader_core.events import Peer
 from ...scheduler.reader_core.model_switch import NumericsPin
 from ..config import ReaderConfig
-from ..store.rows import Content, ServiceModel
+from ..store.rows import ModelId, ServiceModel
 from ..store.store import StoreStats
 from .inbox import Inbox
 from .label_cache_thread import (
@@ -122,7 +122,7 @@ class LabelCache:
     @property
     def content_id(self) -> str:
         """Content of the labels that are looked up; empty: unknown."""
-        return "" if self._model is None else self._model.content.content_id
+        return "" if self._model is None else self._model.model_id.content_id
 
     # --- batches
 
@@ -157,8 +157,10 @@ class LabelCache:
         remembered, numerics = self._remembered, self._numerics
         same = (
             remembered is not None
-            and remembered.content.content_id == content_id
-            and (not numerics.is_deterministic or remembered.content.numerics_id == numerics.pinned)
+            and remembered.model_id.content_id == content_id
+            and (
+                not numerics.is_deterministic or remembered.model_id.numerics_id == numerics.pinned
+            )
         )
         self._model = remembered if same else None
 
@@ -216,22 +218,22 @@ class LabelCache:
                 self._content_unpublished = True
                 log.warning("teachers do not publish the content of their model: no label is kept")
             return
-        content = self._content(done.content_id, done.numerics_id)
-        self._learn(ServiceModel(content, tuple(inputs)))
+        model_id = self._model_id(done.content_id, done.numerics_id)
+        self._learn(ServiceModel(model_id, tuple(inputs)))
         at = 0
         for span in done.job.spans:
             rows, at = done.rows[at : at + span.rows], at + span.rows
             batch = batches.get(span.batch)
             if span in accepted and rows and batch is not None and batch.can_split:
-                known = self._keys_of(batch, content)
+                known = self._keys_of(batch, model_id)
                 if known is not None and known.keys:
                     self._worker.submit(StoreRows(known.cut(span.start, span.stop), rows))
 
     def on_teacher_ready(self, peer: Peer, inputs: Sequence[str]) -> None:
         """Learn the model from a teacher, if it publishes its content."""
         if peer.content_id and (peer.numerics_id or not self._numerics.is_deterministic):
-            content = self._content(peer.content_id, peer.numerics_id)
-            self._learn(ServiceModel(content, tuple(inputs)))
+            model_id = self._model_id(peer.content_id, peer.numerics_id)
+            self._learn(ServiceModel(model_id, tuple(inputs)))
 
     def delete_rows_of(self, teacher: str) -> None:
         """Delete all stored labels of a teacher that is not trusted."""
@@ -259,7 +261,7 @@ class LabelCache:
     def on_opened(self, remembered: ServiceModel | None) -> None:
         """Start lookups: the store is open, or cannot be used."""
         self._opened = True
-        if remembered is not None and self._numerics.admits(remembered.content.numerics_id):
+        if remembered is not None and self._numerics.admits(remembered.model_id.numerics_id):
             self._remembered = remembered
 
     def on_failed(self, error: EdlError) -> None:
@@ -271,7 +273,7 @@ class LabelCache:
         for queued in self._queued:
             if queued.batch.number == found.number:
                 queued.in_lookup = False
-                if self._model is not None and found.content == self._model.content:
+                if self._model is not None and found.model_id == self._model.model_id:
                     whole = not cached.missing(queued.batch.rows)
                     queued.cached = (
                         cached if whole or not self._numerics.is_deterministic else NO_LABELS
@@ -288,8 +290,8 @@ class LabelCache:
         last = self._remembered
         remembered = (
             last is not None
-            and content_id in ("", last.content.content_id)
-            and self._numerics.admits(last.content.numerics_id)
+            and content_id in ("", last.model_id.content_id)
+            and self._numerics.admits(last.model_id.numerics_id)
         )
         return label_cache.CacheView(
             known=self._model is not None,
@@ -303,32 +305,34 @@ class LabelCache:
     def _recall(self) -> None:
         self._model = model = self._remembered
         if model is not None and self._numerics.is_deterministic:
-            self._numerics.pinned = model.content.numerics_id
+            self._numerics.pinned = model.model_id.numerics_id
         log.warning(
             "no teacher of %s answers: labels come from the store alone, of content %s",
             self._config.service,
             self.content_id,
         )
 
-    def _content(self, content_id: str, numerics_id: str) -> Content:
-        return Content(content_id, numerics_id if self._numerics.is_deterministic else "")
+    def _model_id(self, content_id: str, numerics_id: str) -> ModelId:
+        return ModelId(content_id, numerics_id if self._numerics.is_deterministic else "")
 
     def _learn(self, model: ServiceModel) -> None:
         if model != self._model:
             self._model = self._remembered = model
             self._worker.submit(model)
 
-    def _keys_of(self, batch: BatchMetadata, content: Content) -> BatchKeys | None:
+    def _keys_of(self, batch: BatchMetadata, model_id: ModelId) -> BatchKeys | None:
         """Return the keys of a batch; None if they cannot be made.
 
         Its memory may have been reused, as after an epoch that was left; or it does not fit the
         settings, which is reported.
         """
         known = self._keys.get(batch.number)
-        if known is None or known.content != content:
+        if known is None or known.model_id != model_id:
             assert self._model is not None
             try:
-                known = keys_of_batch(self._lookup_of(batch, replace(self._model, content=content)))
+                known = keys_of_batch(
+                    self._lookup_of(batch, replace(self._model, model_id=model_id))
+                )
             except UsageError as error:
                 self._on_unfit(batch, error)
                 return None
@@ -350,7 +354,7 @@ class LabelCache:
         refs = model_inputs(batch.fields, model.inputs, self._config.feeds)
         inputs = {name: self._ring.get(ref) for name, ref in refs.items()}
         is_current, ids = partial(self._is_current, batch), tuple(self._ids_of(batch))
-        return Lookup(batch.number, batch.rows, model.content, inputs, is_current, ids)
+        return Lookup(batch.number, batch.rows, model.model_id, inputs, is_current, ids)
 
     def _ids_of(self, batch: BatchMetadata) -> Iterator[Array]:
         for key in self._ids:

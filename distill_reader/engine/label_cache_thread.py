@@ -24,9 +24,9 @@ from ..label_forms import LabelForms
 from ..store import LabelStore
 from ..store.rows import (
     ArraySpec,
-    Content,
     LabelRow,
     Layout,
+    ModelId,
     ServiceModel,
     covers,
     derived,
@@ -98,7 +98,7 @@ NO_LABELS = CachedLabels((), {})
 
 
 def rows_of(
-    answer: LabelResponse, expected: ExpectedResponse, content: Content, maker: str = ""
+    answer: LabelResponse, expected: ExpectedResponse, model_id: ModelId, maker: str = ""
 ) -> list[LabelRow]:
     """Convert a checked response to rows for a store, with outputs in their wire form."""
     answer, names = with_requested_names(answer, expected)
@@ -109,7 +109,7 @@ def rows_of(
         classes = int(parameters[CLASSES]) if form is not None and form.k else None
         outputs[name] = form, classes, list(arrays.values())
     flat = [array for _, _, arrays in outputs.values() for array in arrays]
-    return pack(layout_of(content, outputs, whole=expected.whole), flat, maker)
+    return pack(layout_of(model_id, outputs, whole=expected.whole), flat, maker)
 
 
 def cached_labels(rows: Sequence[LabelRow | None], requested: LabelSelection) -> CachedLabels:
@@ -224,13 +224,13 @@ class BatchKeys:
 
     Attributes:
         number: number of the batch.
-        content: content of the labels.
+        model_id: which model made the labels.
         keys: keys of its rows.
         ids: the user's own ids of its rows, if any.
     """
 
     number: int
-    content: Content
+    model_id: ModelId
     keys: Sequence[bytes]
     ids: Sequence[LabelRow] = ()
 
@@ -246,7 +246,7 @@ class Lookup:
     Attributes:
         number: number of the batch.
         rows: its number of rows.
-        content: content of the labels.
+        model_id: which model made the labels.
         inputs: its inputs of the model.
         is_current: returns whether the ring's memory still has the batch; if not, nothing waits for
             the result.
@@ -255,7 +255,7 @@ class Lookup:
 
     number: int
     rows: int
-    content: Content
+    model_id: ModelId
     inputs: Mapping[str, Array]
     is_current: Callable[[], bool]
     ids: Sequence[Array] = ()
@@ -293,12 +293,12 @@ class LabelCacheListener(Protocol):
 
 def keys_of_batch(lookup: Lookup) -> BatchKeys | None:
     """Return the keys of a batch; None if its memory was reused meanwhile."""
-    keys = keys_of(lookup.content, lookup.inputs, 0, lookup.rows, lookup.ids)
+    keys = keys_of(lookup.model_id, lookup.inputs, 0, lookup.rows, lookup.ids)
     ids: Sequence[LabelRow] = ()
     if lookup.ids:
         pieces = tuple(map(ArraySpec.of, lookup.ids))
-        ids = pack(Layout(lookup.content, (), pieces), lookup.ids)
-    return BatchKeys(lookup.number, lookup.content, keys, ids) if lookup.is_current() else None
+        ids = pack(Layout(lookup.model_id, (), pieces), lookup.ids)
+    return BatchKeys(lookup.number, lookup.model_id, keys, ids) if lookup.is_current() else None
 
 
 class LabelCacheThread:
@@ -428,7 +428,7 @@ class LabelCacheThread:
         self._unsaved.clear()
 
     def _look_up(self, store: LabelDatabase, lookup: Lookup) -> None:
-        batch, cached = BatchKeys(lookup.number, lookup.content, ()), NO_LABELS
+        batch, cached = BatchKeys(lookup.number, lookup.model_id, ()), NO_LABELS
         try:
             known = keys_of_batch(lookup)
             if known is None:
@@ -445,9 +445,9 @@ class LabelCacheThread:
         """Answer lookups with nothing, and insert nothing."""
         while (command := self._commands.get()) is not None:
             match command:
-                case Lookup(number, rows, content):  # its labels will not be inserted
+                case Lookup(number, rows, model_id):  # its labels will not be inserted
                     self.stats = self.stats.plus(misses=rows, dropped=rows)
-                    batch = BatchKeys(number, content, ())
+                    batch = BatchKeys(number, model_id, ())
                     self._inbox.post(self._listener.on_lookup, batch, NO_LABELS)
                 case StoreRows(_, inserted):  # of a batch that was looked up before
                     self.stats = self.stats.plus(dropped=len(inserted))

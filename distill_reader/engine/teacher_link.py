@@ -39,7 +39,7 @@ from ...runtime.errors import (
 from ...scheduler import reachability
 from ...scheduler.reader_core.events import Peer
 from ..config import ReaderConfig
-from ..store.rows import Content, LabelRow
+from ..store.rows import LabelRow, ModelId
 from .answers import (
     ExpectedResponse,
     check_inputs_finite,
@@ -451,8 +451,8 @@ class TeacherLink:
         numerics_id = str(parameters.get("numerics_id", "")) or self.peer.numerics_id
         rows: Sequence[LabelRow] = ()
         if self.config.store is not None and content_id:
-            content = Content(content_id, numerics_id if self.config.deterministic else "")
-            rows = rows_of(answer, expected, content, self.peer.teacher_id)
+            model_id = ModelId(content_id, numerics_id if self.config.deterministic else "")
+            rows = rows_of(answer, expected, model_id, self.peer.teacher_id)
         took_s = now - job.asked_at
         return RequestDone(job, labels, device_s, draining, took_s, content_id, numerics_id, rows)
 

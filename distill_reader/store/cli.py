@@ -16,7 +16,6 @@ from ...runtime.errors import LabelStoreUnavailable
 from ...runtime.structured_option import Given, Key, StructuredOption
 
 if TYPE_CHECKING:
-    from .database import Database
     from .exporting import Inventory
 
 app = typer.Typer(no_args_is_help=True)
@@ -61,13 +60,15 @@ def inspect(
     """
     from .database import Database
     from .exporting import inventory_of
+    from .exporting import verify as verify_rows
 
     with Database(path) as database:
         inventory = inventory_of(database)
         if verify:
-            rows = _verify(database, inventory.rows)
-            told = {"rows": rows, "damaged": 0}
-            typer.echo(json.dumps(told) if as_json else f"{rows} rows, all whole")
+            with _progress("verifying", inventory.rows) as on_progress:
+                rows = verify_rows(database, on_progress)
+            found = {"rows": rows, "damaged": 0}
+            typer.echo(json.dumps(found) if as_json else f"{rows} rows, all whole")
             return
     if as_json:
         typer.echo(json.dumps(_to_json(inventory), indent=2))
@@ -117,26 +118,19 @@ def export(
     """
     from ...proto.forms import LabelForm
     from .database import Database
-    from .exporting import ExportRequest, content_of, inventory_of
-    from .exporting import export as write_all
+    from .exporting import LabelExport, find_model, inventory_of
 
     keys = FORM.read(form)
     asked = LabelForm.parse(keys.form or None, keys.temperature)
     with Database(path) as database:
-        options = ExportRequest(content_of(database, content), asked, keys.dense, rows_per_file)
-        with _progress("exporting", inventory_of(database).rows) as on:
-            exported = write_all(database, folder, options, on)
+        model = find_model(database, content)
+        labels = LabelExport(folder, model, asked, keys.dense, rows_per_file)
+        with _progress("exporting", inventory_of(database).rows) as on_progress:
+            exported = labels.write(database, on_progress)
     if as_json:
         typer.echo(json.dumps(exported, indent=2))
     else:
         typer.echo(f"{exported['rows']} rows to {folder}, {exported['skipped']} skipped")
-
-
-def _verify(database: Database, rows: int) -> int:
-    from .exporting import verify
-
-    with _progress("verifying", rows) as on:
-        return verify(database, on)
 
 
 @contextmanager
@@ -145,9 +139,8 @@ def _progress(what: str, rows: int) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(
-        console=Console(stderr=True), disable=not Console(stderr=True).is_terminal
-    ) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=rows)
         yield lambda done: bar.update(task, completed=done)
 
@@ -155,21 +148,21 @@ def _progress(what: str, rows: int) -> Iterator[Callable[[int], None]]:
 def _to_json(inventory: Inventory) -> dict[str, Any]:
     layouts = [
         {
-            **(summary.layout.content._asdict() if summary.layout else {"content_id": None}),
-            "outputs": _outputs(summary.layout),
-            "rows": summary.rows,
-            "bytes": summary.nbytes,
-            "made": list(summary.made_s),
-            "used": list(summary.used_s),
+            **(group.layout.model_id._asdict() if group.layout else {"content_id": None}),
+            "outputs": _outputs(group.layout),
+            "rows": group.rows,
+            "bytes": group.nbytes,
+            "made": list(group.made_s),
+            "used": list(group.used_s),
         }
-        for summary in inventory.layouts
+        for group in inventory.groups
     ]
     return {
         "rows": inventory.rows,
         "disk_bytes": inventory.disk_bytes,
         "used_bytes": inventory.used_bytes,
         "kinds": layouts,
-        "services": dict(inventory.services),
+        "services": inventory.services,
         "counters": inventory.counters,
     }
 
@@ -201,12 +194,12 @@ def _show(inventory: Inventory) -> None:
 
     console, now = Console(), time.time()
     table = Table("content", "outputs", "rows", "MiB", "made", "used")
-    for summary in inventory.layouts:
-        content = "/".join(summary.layout.content).rstrip("/") if summary.layout else "damaged"
-        made, used = (_ago(now - at) for at in (summary.made_s[0], summary.used_s[1]))
-        size = f"{summary.nbytes / 2**20:,.1f}"
+    for group in inventory.groups:
+        content = "/".join(group.layout.model_id).rstrip("/") if group.layout else "damaged"
+        made, used = (_ago(now - at) for at in (group.made_s[0], group.used_s[1]))
+        size = f"{group.nbytes / 2**20:,.1f}"
         table.add_row(
-            content, "\n".join(_outputs(summary.layout)), f"{summary.rows:,}", size, made, used
+            content, "\n".join(_outputs(group.layout)), f"{group.rows:,}", size, made, used
         )
     console.print(table)
     counted = inventory.counters
@@ -217,7 +210,7 @@ def _show(inventory: Inventory) -> None:
     )
     for name in ("written", "evicted", "damaged", "disowned", "dropped"):
         console.print(f"{name}: {counted.get(name, 0):,}")
-    for service, content_id in inventory.services:
+    for service, content_id in inventory.services.items():
         console.print(f"service {service}: content {content_id}")
 
 

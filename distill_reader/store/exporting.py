@@ -15,7 +15,7 @@ from ...proto.arena import Array
 from ...proto.forms import LabelForm, decode
 from ...runtime.errors import LabelStoreUnavailable, RequestRefused, StoreDamaged, UsageError
 from .database import Database
-from .rows import Content, LabelRow, Layout, covers, derived, unpack
+from .rows import LabelRow, Layout, ModelId, covers, derived, unpack
 from .table import ROWS_IN_A_QUERY, LabelTable
 
 
@@ -45,20 +45,20 @@ class Inventory:
     Attributes:
         disk_bytes: size of its files.
         used_bytes: size of the pages in use.
-        layouts: rows by layout, the largest group first.
-        services: (service, content_id of its latest model) pairs.
+        groups: rows by layout, the largest group first.
+        services: content_id of the latest model of each service.
         counters: totals of all its readers.
     """
 
     disk_bytes: int
     used_bytes: int
-    layouts: tuple[RowGroup, ...]
-    services: tuple[tuple[str, str], ...]
+    groups: tuple[RowGroup, ...]
+    services: dict[str, str]
     counters: dict[str, int]
 
     @property
     def rows(self) -> int:
-        return sum(summary.rows for summary in self.layouts)
+        return sum(group.rows for group in self.groups)
 
 
 def inventory_of(database: Database) -> Inventory:
@@ -73,14 +73,14 @@ def inventory_of(database: Database) -> Inventory:
             "SELECT layout, count(*), sum(nbytes), min(made), max(made), min(used), max(used)"
             " FROM keys GROUP BY layout ORDER BY 2 DESC"
         ).fetchall()
-        layouts = tuple(
+        groups = tuple(
             RowGroup(table.layout(number), rows, nbytes, (made, last_made), (used, last_used))
             for number, rows, nbytes, made, last_made, used, last_used in grouped
         )
         models = sorted(table.models().items())
-        services = tuple((name, model.content.content_id) for name, model in models)
+        services = {name: model.model_id.content_id for name, model in models}
         counters = dict(database.execute("SELECT name, value FROM counters").fetchall())
-    return Inventory(database.disk_bytes, database.used_bytes, layouts, services, counters)
+    return Inventory(database.disk_bytes, database.used_bytes, groups, services, counters)
 
 
 def each_row(database: Database) -> Iterator[tuple[list[tuple[bytes, LabelRow]], int]]:
@@ -134,139 +134,125 @@ def verify(database: Database, on_progress: Callable[[int], None]) -> int:
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class ExportRequest:
-    """Which labels to export, and how.
+def find_model(database: Database, text: str) -> ModelId:
+    """Find a model in the store by "CONTENT_ID" or "CONTENT_ID/NUMERICS_ID"; empty: the only one.
+
+    Raises:
+        UsageError: there is none, or more than one.
+    """
+    layouts = (group.layout for group in inventory_of(database).groups)
+    models = dict.fromkeys(layout.model_id for layout in layouts if layout is not None)
+    chosen = [one for one in models if text in ("", one.content_id, "/".join(one))]
+    if len(chosen) == 1:
+        return chosen[0]
+    known = ", ".join("/".join(one).rstrip("/") for one in models) or "none"
+    raise UsageError(f"name one content of the store by --content; there are: {known}")
+
+
+@dataclass(slots=True)
+class LabelExport:
+    """Writes all labels of one model to files of numpy.
 
     Attributes:
-        content: content of the labels.
+        folder: created if missing.
+        model_id: which model made the labels.
         form: form of the labels; None: as stored.
         dense: export top-k as dense float32.
         rows_per_file: maximum rows of a file.
     """
 
-    content: Content
-    form: LabelForm | None = None
-    dense: bool = False
-    rows_per_file: int = 10_000
-
-
-@dataclass(slots=True)
-class _Shards:
-    """Collects rows by layout, and writes a file when there are enough."""
-
     folder: Path
-    options: ExportRequest
-    rows: int = 0
-    skipped: int = 0
-    files: list[dict[str, object]] = field(default_factory=list)
-    waiting: dict[Layout, list[tuple[bytes, LabelRow]]] = field(default_factory=dict)
+    model_id: ModelId
+    form: LabelForm | None
+    dense: bool
+    rows_per_file: int
+    _rows: int = 0
+    _skipped: int = 0
+    _files: list[dict[str, object]] = field(default_factory=list)
+    _waiting: dict[Layout, list[tuple[bytes, LabelRow]]] = field(default_factory=dict)
 
-    def add(self, key: bytes, row: LabelRow) -> None:
-        some = self.waiting.setdefault(row.layout, [])
-        some.append((key, row))
-        if len(some) == self.options.rows_per_file:
-            self.write(row.layout)
+    def write(self, database: Database, on_progress: Callable[[int], None]) -> Mapping[str, object]:
+        """Write the files; `on_progress` receives the rows read so far.
 
-    def write(self, layout: Layout) -> None:
-        some = self.waiting.pop(layout)
+        Returns:
+            The content of labels.json.
+
+        Raises:
+            UsageError: the folder contains an export.
+            StoreDamaged: the file is broken; damaged rows are skipped.
+            LabelStoreUnavailable: the folder cannot be written.
+        """
+        index = self.folder / "labels.json"
+        if index.exists():
+            raise UsageError(f"{self.folder} holds an export already: name another folder")
         try:
-            arrays = _arrays([row for _, row in some], self.options)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            read = 0
+            for some, damaged in each_row(database):
+                self._skipped += damaged
+                for key, row in some:
+                    if row.layout.model_id == self.model_id:
+                        self._add(key, row)
+                read += len(some) + damaged
+                on_progress(read)
+            for layout in list(self._waiting):
+                self._write_file(layout)
+            index_json: dict[str, object] = {
+                **self.model_id._asdict(),
+                "rows": self._rows,
+                "skipped": self._skipped,
+                "files": self._files,
+            }
+            index.with_suffix(".part").write_text(json.dumps(index_json, indent=2) + "\n")
+            os.replace(index.with_suffix(".part"), index)
+        except OSError as error:
+            raise LabelStoreUnavailable(f"{self.folder} cannot be written: {error}") from None
+        return index_json
+
+    def _add(self, key: bytes, row: LabelRow) -> None:
+        some = self._waiting.setdefault(row.layout, [])
+        some.append((key, row))
+        if len(some) == self.rows_per_file:
+            self._write_file(row.layout)
+
+    def _write_file(self, layout: Layout) -> None:
+        some = self._waiting.pop(layout)
+        try:
+            arrays = self._arrays([row for _, row in some])
         except RequestRefused:  # no row of this layout can have that form
-            self.skipped += len(some)
+            self._skipped += len(some)
             return
         keys = np.frombuffer(b"".join(key for key, _ in some), np.uint8).reshape(len(some), -1)
-        name = f"labels-{len(self.files):05}.npz"
+        name = f"labels-{len(self._files):05}.npz"
         _write_npz(self.folder / name, {"sample_key": keys, **arrays})
-        self.files.append({"file": name, "rows": len(some)})
-        self.rows += len(some)
+        self._files.append({"file": name, "rows": len(some)})
+        self._rows += len(some)
 
+    def _arrays(self, rows: list[LabelRow]) -> dict[str, Array]:
+        """Return the arrays of one file by name.
 
-def content_of(database: Database, content_id: str) -> Content:
-    """Return the content with this id ("CONTENT" or "CONTENT/NUMERICS"); empty: the only one.
-
-    Raises:
-        UsageError: there is none, or more than one.
-    """
-    layouts = [
-        summary.layout for summary in inventory_of(database).layouts if summary.layout is not None
-    ]
-    contents = list(dict.fromkeys(layout.content for layout in layouts))
-    chosen = [one for one in contents if content_id in ("", one.content_id, "/".join(one))]
-    if len(chosen) == 1:
-        return chosen[0]
-    known = ", ".join("/".join(one).rstrip("/") for one in contents) or "none"
-    raise UsageError(f"name one content of the store by --content; there are: {known}")
-
-
-def export(
-    database: Database, folder: Path, options: ExportRequest, on_progress: Callable[[int], None]
-) -> dict[str, object]:
-    """Write all rows of one content into `folder`, which is created if missing.
-
-    Returns:
-        The content of labels.json.
-
-    Raises:
-        UsageError: the folder contains an export.
-        StoreDamaged: the file is broken; damaged rows are skipped.
-        LabelStoreUnavailable: the folder cannot be written.
-    """
-    index = folder / "labels.json"
-    if index.exists():
-        raise UsageError(f"{folder} holds an export already: name another folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        shards = _Shards(folder, options)
-        looked = 0
-        for some, damaged in each_row(database):
-            shards.skipped += damaged
-            for key, row in some:
-                if row.layout.content == options.content:
-                    shards.add(key, row)
-            looked += len(some) + damaged
-            on_progress(looked)
-        for layout in list(shards.waiting):
-            shards.write(layout)
-        index_json: dict[str, object] = {
-            **options.content._asdict(),
-            "rows": shards.rows,
-            "skipped": shards.skipped,
-            "files": shards.files,
-        }
-        index.with_suffix(".part").write_text(json.dumps(index_json, indent=2) + "\n")
-        os.replace(index.with_suffix(".part"), index)
-    except OSError as error:
-        raise LabelStoreUnavailable(f"{folder} cannot be written: {error}") from None
-    return index_json
-
-
-def _arrays(rows: list[LabelRow], options: ExportRequest) -> dict[str, Array]:
-    """Return the arrays of one file by name.
-
-    Raises:
-        RequestRefused: an output cannot have the requested form.
-    """
-    layout, arrays = rows[0].layout, unpack(rows)
-    made = {f"sample_id.{place}": arrays[place] for place in range(len(layout.ids))}
-    at = len(layout.ids)
-    left = dict.fromkeys(layout.outputs)
-    for entry in layout.entries:
-        own, at = arrays[at : at + len(entry.pieces)], at + len(entry.pieces)
-        form = options.form if options.form is not None else entry.form
-        if entry.output not in left or not covers(entry, form):
-            continue
-        del left[entry.output]
-        parts = derived(entry, own, form)
-        if options.dense and form is not None:
-            classes = entry.classes or entry.pieces[0].shape[-1]
-            parts = {entry.output: decode(entry.output, parts, form, form.parameters(classes))}
-        made |= parts
-    if left:
-        raise RequestRefused(
-            f"outputs {list(left)} are not kept in a form that gives {options.form}"
-        )
-    return made
+        Raises:
+            RequestRefused: an output cannot have the requested form.
+        """
+        layout, arrays = rows[0].layout, iter(unpack(rows))
+        made = {f"sample_id.{place}": next(arrays) for place in range(len(layout.ids))}
+        left = dict.fromkeys(layout.outputs)
+        for entry in layout.entries:
+            own = [next(arrays) for _ in entry.pieces]
+            form = self.form if self.form is not None else entry.form
+            if entry.output not in left or not covers(entry, form):
+                continue
+            del left[entry.output]
+            parts = derived(entry, own, form)
+            if self.dense and form is not None:
+                classes = entry.classes or entry.pieces[0].shape[-1]
+                parts = {entry.output: decode(entry.output, parts, form, form.parameters(classes))}
+            made |= parts
+        if left:
+            raise RequestRefused(
+                f"outputs {list(left)} are not kept in a form that gives {self.form}"
+            )
+        return made
 
 
 def _write_npz(path: Path, arrays: Mapping[str, Array]) -> None:

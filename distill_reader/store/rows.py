@@ -1,6 +1,6 @@
 """Rows of a label store: their keys, their encoding, and which forms of a label cover others.
 
-A key is 16 bytes: a hash of a sample's inputs and of the model content. The hash is xxh3 with 128
+A key is 16 bytes: a hash of a sample's inputs and of the id of the model. The hash is xxh3 with 128
 bits. Among a billion different samples, two collide with a probability below 2e-21. It is not
 cryptographic: collisions can be constructed, but only by someone who can write the training data.
 `edl bench store` measures the cost of hashing.
@@ -34,7 +34,7 @@ _VERSION = 1
 
 
 def keys_of(
-    content: Content,
+    model_id: ModelId,
     arrays: Mapping[str, Array],
     start: int,
     stop: int,
@@ -43,7 +43,7 @@ def keys_of(
     """Return the keys of the samples [start, stop) of a batch.
 
     Args:
-        content: content of the model.
+        model_id: which model made the labels.
         arrays: inputs [n, ...] by name. With `ids` too, their names, dtypes and row shapes are part
             of the key, because labels may depend on how a row was padded.
         start: first sample.
@@ -61,7 +61,7 @@ def keys_of(
     named = sorted(arrays.items())
     head = [
         _VERSION,
-        content,
+        model_id,
         [[name, *_row_type(array)] for name, array in named],
         [_row_type(array) for array in ids],
         bool(ids),
@@ -133,8 +133,8 @@ class StoredOutput:
         return (self.output,) if self.form is None else self.form.parts(self.output)
 
 
-class Content(NamedTuple):
-    """Identifies the model that made labels; `numerics_id` is empty unless bits must be equal."""
+class ModelId(NamedTuple):
+    """Which model made labels; `numerics_id` is empty unless labels must match to the last bit."""
 
     content_id: str
     numerics_id: str = ""
@@ -145,11 +145,11 @@ class ServiceModel:
     """The latest model of a service, which a run without teachers needs to find its labels.
 
     Attributes:
-        content: content of the model.
+        model_id: which model made the labels.
         inputs: names of its inputs, in its order; empty: not published.
     """
 
-    content: Content
+    model_id: ModelId
     inputs: tuple[str, ...] = ()
 
 
@@ -158,13 +158,13 @@ class Layout:
     """The encoding of a row; nearly all rows of a service share one.
 
     Attributes:
-        content: content of the model.
+        model_id: which model made the labels.
         entries: one for each stored form of each output; those of an output are adjacent.
         ids: the user's sample ids, which come first in a row.
         whole: a row has all outputs of the model, in the model's order.
     """
 
-    content: Content
+    model_id: ModelId
     entries: tuple[StoredOutput, ...]
     ids: tuple[ArraySpec, ...] = ()
     whole: bool = False
@@ -195,14 +195,14 @@ class Layout:
             ]
             for entry in self.entries
         ]
-        return json.dumps([self.content, entries, self.ids, self.whole], separators=(",", ":"))
+        return json.dumps([self.model_id, entries, self.ids, self.whole], separators=(",", ":"))
 
     @classmethod
     @lru_cache(maxsize=4096)
     def from_text(cls, text: str) -> Self:
-        content, entries, ids, whole = json.loads(text)
+        model_id, entries, ids, whole = json.loads(text)
         return cls(
-            Content(*content),
+            ModelId(*model_id),
             tuple(
                 StoredOutput(
                     output,
@@ -327,7 +327,7 @@ def merged(old: LabelRow, new: LabelRow) -> LabelRow:
 
 
 def layout_of(
-    content: Content,
+    model_id: ModelId,
     outputs: Mapping[str, tuple[LabelForm | None, int | None, Sequence[Array]]],
     *,
     whole: bool = False,
@@ -337,7 +337,7 @@ def layout_of(
         StoredOutput(name, form, classes, tuple(map(ArraySpec.of, arrays)))
         for name, (form, classes, arrays) in outputs.items()
     )
-    return Layout(content, entries, whole=whole)
+    return Layout(model_id, entries, whole=whole)
 
 
 def _entries(row: LabelRow) -> list[tuple[StoredOutput, bytes]]:

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from ...runtime.errors import EdlError
 from ...scheduler.label_cache import StoredRow
 from .database import PAGE_BYTES, Database
-from .rows import Content, LabelRow, Layout, ServiceModel
+from .rows import LabelRow, Layout, ModelId, ServiceModel
 
 T = TypeVar("T")
 #: Bytes of a row besides its data: its key in both tables, and its id.
@@ -213,7 +213,7 @@ class LabelTable:
 
         A run without teachers reads the labels of that model, so a damaged entry must be detected.
         """
-        name, model_json = service.encode(), json.dumps([model.content, model.inputs]).encode()
+        name, model_json = service.encode(), json.dumps([model.model_id, model.inputs]).encode()
         self._database.execute(
             "INSERT OR REPLACE INTO services VALUES (?, ?, ?)",
             (name, model_json, _model_sum(name, model_json)),
@@ -226,8 +226,8 @@ class LabelTable:
         for name, model_json, checksum in rows:
             whole = isinstance(name, bytes) and isinstance(model_json, bytes)
             if whole and checksum == _model_sum(name, model_json):
-                content, inputs = json.loads(model_json)
-                found[name.decode()] = ServiceModel(Content(*content), tuple(inputs))
+                model_id, inputs = json.loads(model_json)
+                found[name.decode()] = ServiceModel(ModelId(*model_id), tuple(inputs))
         return found
 
     def _next_id(self) -> int:

@@ -20,7 +20,7 @@ from edl.distill_reader.engine.teacher_requests import (
     TeacherReady,
     TeacherRequest,
 )
-from edl.distill_reader.store.rows import Content
+from edl.distill_reader.store.rows import ModelId
 from edl.proto.arena import Arena, Array, Record
 from edl.proto.channel import Channel
 from edl.proto.shared_buffer import SharedBuffer
@@ -211,4 +211,4 @@ class Bench:
         found = CachedLabels(tuple(range(rows)), {"soft": labels(number)[:rows]})
         keys = [bytes([number, row]) for row in range(ROWS)]
         assert self.member.label_cache is not None
-        self.member.label_cache.on_lookup(BatchKeys(number, Content(content_id), keys), found)
+        self.member.label_cache.on_lookup(BatchKeys(number, ModelId(content_id), keys), found)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edl.distill_reader.store.rows import Content, LabelRow, keys_of, layout_of, pack
+from edl.distill_reader.store.rows import LabelRow, ModelId, keys_of, layout_of, pack
 from edl.proto.arena import Array
 from edl.proto.forms import LabelForm, encode
 
-CONTENT = Content("content-1")
+CONTENT = ModelId("content-1")
 CLASSES = 50
 
 
@@ -26,8 +26,8 @@ def logits_of(x: Array) -> Array:
     return np.outer(x.astype(np.float64).sum(axis=1), steps).astype(np.float32)
 
 
-def sample_keys(numbers: Sequence[int], content: Content = CONTENT) -> list[bytes]:
-    return keys_of(content, {"x": inputs_of(numbers)}, 0, len(numbers))
+def sample_keys(numbers: Sequence[int], model_id: ModelId = CONTENT) -> list[bytes]:
+    return keys_of(model_id, {"x": inputs_of(numbers)}, 0, len(numbers))
 
 
 def rows_in(

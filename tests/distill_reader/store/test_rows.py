@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from edl.distill_reader.store.rows import (
     ArraySpec,
-    Content,
     LabelRow,
     Layout,
+    ModelId,
     StoredOutput,
     covers,
     derived,
@@ -38,7 +38,7 @@ SOME_FORMS = st.sampled_from(
 PIECES = st.builds(ArraySpec, st.sampled_from(["FP32", "BF16", "INT64", "UINT8"]), SHAPES)
 LAYOUTS = st.builds(
     Layout,
-    st.builds(Content, NAMES, NAMES),
+    st.builds(ModelId, NAMES, NAMES),
     st.lists(
         st.builds(
             StoredOutput,
@@ -77,7 +77,7 @@ def test_what_is_packed_is_unpacked(made: list[Array]) -> None:
     outputs: dict[str, tuple[LabelForm | None, int | None, list[Array]]] = {
         f"y{number}": (None, None, [array]) for number, array in enumerate(made)
     }
-    rows = pack(layout_of(Content("c"), outputs), made)
+    rows = pack(layout_of(ModelId("c"), outputs), made)
     assert all(len(row.data) == row.layout.nbytes for row in rows)
     back = unpack(rows[::-1])
     for before, after in zip(made, back, strict=True):
@@ -85,12 +85,12 @@ def test_what_is_packed_is_unpacked(made: list[Array]) -> None:
         np.testing.assert_array_equal(after, before[::-1])
 
 
-C = Content("content", "numerics")
+C = ModelId("content", "numerics")
 IMAGES = np.random.default_rng(0).integers(0, 256, (6, 3, 8, 8), np.uint8)
 
 
-def one(arrays: dict[str, Array], content: Content = C, ids: tuple[Array, ...] = ()) -> bytes:
-    (key,) = keys_of(content, arrays, 0, 1, ids)
+def one(arrays: dict[str, Array], model_id: ModelId = C, ids: tuple[Array, ...] = ()) -> bytes:
+    (key,) = keys_of(model_id, arrays, 0, 1, ids)
     return key
 
 
@@ -122,7 +122,7 @@ def test_names_dtypes_shapes_bytes_ids_and_the_model_tell_samples_apart() -> Non
         *(one({"x": X.astype(dtype)}) for dtype in (np.int32, ml_dtypes.bfloat16)),
         one({"y": X}),
         one({"x": X, "y": X}),
-        *(one({"x": X}, Content(*names)) for names in (("other", "numerics"), ("content", ""))),
+        *(one({"x": X}, ModelId(*names)) for names in (("other", "numerics"), ("content", ""))),
         *(one({"x": X}, ids=ids) for ids in ((X,), IDS, (IDS[0], IDS[1] + 1))),
         one({"x": X[:, :3]}, ids=IDS),
         one({"x": bytes_of(1, 2), "y": bytes_of(3)}),
@@ -240,12 +240,12 @@ def test_a_label_does_not_change_because_somebody_says_it_again() -> None:
 def test_outputs_stand_in_the_order_of_the_model_once_it_is_known() -> None:
     (first,) = rows_in(None, [3], output="b")
     partial = LabelRow(
-        first.layout.__class__(first.layout.content, first.layout.entries), first.data
+        first.layout.__class__(first.layout.model_id, first.layout.entries), first.data
     )
     (a,) = rows_in(None, [3], output="a")
     entries = (*a.layout.entries, *first.layout.entries)
     whole = LabelRow(
-        first.layout.__class__(a.layout.content, entries, (), True), a.data + first.data
+        first.layout.__class__(a.layout.model_id, entries, (), True), a.data + first.data
     )
     both = merged(partial, whole)
     assert both.layout.outputs == ("a", "b")

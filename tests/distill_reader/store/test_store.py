@@ -15,7 +15,7 @@ import pytest
 
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.database import Database
-from edl.distill_reader.store.rows import Content, LabelRow, ServiceModel
+from edl.distill_reader.store.rows import LabelRow, ModelId, ServiceModel
 from edl.distill_reader.store.store import PAUSE_S, LabelDatabase
 from edl.proto.forms import LabelForm
 from edl.runtime.errors import LabelStoreUnavailable, UsageError
@@ -253,7 +253,7 @@ def test_a_damaged_row_is_missing_and_is_made_anew(
 def test_a_damaged_model_is_not_remembered(settings_: LabelStore, statement: str) -> None:
     """A run without teachers would read the labels of another one."""
     with LabelDatabase(settings_) as store:
-        store.remember("s", ServiceModel(Content("model-1"), ("x",)))
+        store.remember("s", ServiceModel(ModelId("model-1"), ("x",)))
     damage(settings_.path, statement)
     with LabelDatabase(settings_) as store:
         assert store.recall("s") is store.recall("t") is None

@@ -14,7 +14,7 @@ import pytest
 
 from edl.distill_reader.store import LabelStore
 from edl.distill_reader.store.cli import app
-from edl.distill_reader.store.rows import ArraySpec, Content, ServiceModel, keys_of, layout_of, pack
+from edl.distill_reader.store.rows import ArraySpec, ModelId, ServiceModel, keys_of, layout_of, pack
 from edl.distill_reader.store.store import LabelDatabase
 from edl.proto.forms import LabelForm, decode, encode
 from edl.runtime.errors import StoreDamaged, UsageError
@@ -152,7 +152,7 @@ def test_export_with_the_ids_of_the_user(tmp_path: Path) -> None:
 
 def test_export_of_several_contents_wants_one_named(path: str, tmp_path: Path) -> None:
     with LabelDatabase(LabelStore(path, 64 * MIB)) as store:
-        layout = layout_of(Content("other"), {"y": (None, None, [inputs_of([1])])})
+        layout = layout_of(ModelId("other"), {"y": (None, None, [inputs_of([1])])})
         store.put_many([b"o" * 16], pack(layout, [inputs_of([1])]))
     with pytest.raises(UsageError, match=r"name one content.*content-1, other"):
         run(app, "export", path, tmp_path / "out")

@@ -30,7 +30,7 @@ from edl.distill_reader.engine.label_cache_thread import (
 )
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.store import LabelStore
-from edl.distill_reader.store.rows import Content, LabelRow, ServiceModel, merged
+from edl.distill_reader.store.rows import LabelRow, ModelId, ServiceModel, merged
 from edl.distill_reader.store.store import LabelDatabase
 from edl.proto.arena import Array
 from edl.proto.clients import LabelResponse
@@ -40,7 +40,7 @@ from edl.runtime.errors import EdlError
 from edl.tests.waiting import DEADLINE_S
 
 CLASSES = 12
-CONTENT = Content("c")
+CONTENT = ModelId("c")
 TEXTS = [None, "float32", "bfloat16", "float16", "topk:3", "topk:5"]
 FORMS = st.builds(
     LabelForms.from_user, st.sampled_from(TEXTS), st.sampled_from([None, 1.0, 4.0]), st.booleans()
@@ -159,7 +159,7 @@ def test_what_a_foreign_server_gives_is_kept_in_the_form_that_was_asked_for() ->
     assert len(row.data) == 5 * np.dtype(ml_dtypes.bfloat16).itemsize
 
 
-LOOK = Lookup(7, 2, Content("c"), {"x": np.zeros((2, 3), np.float32)}, lambda: True)
+LOOK = Lookup(7, 2, ModelId("c"), {"x": np.zeros((2, 3), np.float32)}, lambda: True)
 
 
 class Listener:
