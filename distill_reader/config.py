@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from ..proto.dataclass_json import from_plain, to_plain
 from ..proto.protocols import check_address
 from ..proto.security import ClientSecurity, TlsFiles
 from ..runtime.errors import UsageError
-from ..scheduler.no_teacher import GRACE_S, Policy
+from ..scheduler.no_teacher import Policy
 from ..scheduler.students.shards import RankShard, Uneven
 from .checking import check_fields, path
 from .label_forms import AS_GIVEN, LabelForms
-from .options import DEFAULT_CANARIES, DEFAULT_TRACE_BYTES, TLS, CanaryPolicy, Mixing
+from .options import (
+    DEFAULT_CANARIES,
+    DEFAULT_LIMITS,
+    DEFAULT_TIMEOUTS,
+    TLS,
+    CanaryPolicy,
+    Limits,
+    Mixing,
+    Timeouts,
+    Trace,
+)
 from .store import LabelStore
 
 #: A field of a batch: its index in a tuple or list, its key in a dict.
@@ -26,7 +35,7 @@ OnNoTeacher = Literal["wait", "hard_only", "fail"]
 Feeds = Sequence[FieldKey] | Mapping[str, FieldKey]
 
 DEFAULT_UPPER_BYTES = 256 << 20
-DEFAULT_BUFFER_BYTES = 4 << 30
+_DEFAULT_BUFFER_BYTES = 4 << 30
 #: The job name of unnamed trainings; no profile is kept for them.
 DEFAULT_JOB = "job"
 #: Folder of the profiles of former runs.
@@ -50,7 +59,6 @@ class ReaderConfig:
         labels: requested form of each output.
         upper_bytes: threshold `ut` of the paper's Algorithm 1: above it no new batch is pulled.
         lower_bytes: threshold `lt`: below it pulling resumes.
-        buffer_bytes: limit of the bytes of all batches that are pulled and not taken.
         job: name of the training.
         profiles: absolute path of the folder of profiles; empty: none is kept.
         rank: rank of this student in its job.
@@ -58,26 +66,20 @@ class ReaderConfig:
         uneven: what to do with last batches that are fewer than the ranks; see `DistilReader`.
         seed: seed of the order of map-style sources.
         ordered: deliver batches in the order of the source; False: in the order of labelling.
-        request_rows: maximum rows of a request; None: a request is one batch; "auto": tuned for
-            each teacher.
         deterministic: use only teachers with one numerics_id, send whole batches, tune nothing.
-        window: initial requests in flight per teacher; two hide the time of the transfer.
-        window_max: maximum requests in flight per teacher.
+        limits: limits of batches and requests in flight.
         teachers_min: never ask for fewer teachers.
         teachers_max: never ask for more teachers.
         priority: priority of the job among those of the service; higher ones come first.
-        request_s: timeout of a request, in seconds; then its teacher counts as lost.
         no_teacher: policy without teachers; see `scheduler.no_teacher`.
-        no_teacher_s: seconds without a teacher until "hard_only" and "fail" act.
-        wait_s: seconds without a teacher until "wait" fails; None: never.
+        timeouts: timeouts of requests, and of waiting for teachers.
         mixing: the services of an ensemble; None: there is one service.
         canaries: how labels of two teachers are compared; None: never.
         store: label store; None: none.
         shared_memory: let teachers on this host read batches from shared memory.
         security: credentials for teachers and managers; None: none.
         metrics_listen: "PORT" or "HOST:PORT" of the engine's Prometheus metrics; empty: none.
-        trace: absolute path of the timeline's file; empty: none.
-        trace_max_bytes: limit of that file and its older part together.
+        trace: the timeline's file, with an absolute path; None: no timeline.
         insecure: allow metrics on an address that is not loopback.
 
     Raises:
@@ -92,7 +94,6 @@ class ReaderConfig:
     labels: LabelForms = AS_GIVEN
     upper_bytes: int = DEFAULT_UPPER_BYTES
     lower_bytes: int = DEFAULT_UPPER_BYTES // 2
-    buffer_bytes: int = DEFAULT_BUFFER_BYTES
     job: str = DEFAULT_JOB
     profiles: str = ""
     rank: int = 0
@@ -100,25 +101,20 @@ class ReaderConfig:
     uneven: Uneven = "keep"
     seed: int = 0
     ordered: bool = True
-    request_rows: int | Literal["auto"] | None = None
     deterministic: bool = False
-    window: int = 2
-    window_max: int = 8
+    limits: Limits = DEFAULT_LIMITS
     teachers_min: int = 1
     teachers_max: int = 64
     priority: int = 0
-    request_s: float = 120.0
     no_teacher: OnNoTeacher = "wait"
-    no_teacher_s: float = GRACE_S
-    wait_s: float | None = 600.0
+    timeouts: Timeouts = DEFAULT_TIMEOUTS
     mixing: Mixing | None = None
     canaries: CanaryPolicy | None = DEFAULT_CANARIES
     store: LabelStore | None = None
     shared_memory: bool = True
     security: ClientSecurity | None = None
     metrics_listen: str = ""
-    trace: str = ""
-    trace_max_bytes: int = DEFAULT_TRACE_BYTES
+    trace: Trace | None = None
     insecure: bool = False
 
     def __post_init__(self) -> None:
@@ -150,13 +146,12 @@ class ReaderConfig:
                 f"priority is a number from {-_MAX_PRIORITY} to {_MAX_PRIORITY}, not"
                 f" {self.priority}"
             )
-        if not 1 <= self.window <= self.window_max:
-            raise UsageError(
-                f"need 1 <= window <= window_max, not {self.window} and {self.window_max}"
-            )
-        if self.request_s <= 0:
-            raise UsageError(f"request_s must be above 0, not {self.request_s}")
-        rows = self.request_rows
+        window, window_max = self.limits.window, self.limits.window_max
+        if not 1 <= window <= window_max:
+            raise UsageError(f"need 1 <= window <= window_max, not {window} and {window_max}")
+        if self.timeouts.request_s <= 0:
+            raise UsageError(f"request_s must be above 0, not {self.timeouts.request_s}")
+        rows = self.limits.request_rows
         if rows not in (None, "auto") and not (isinstance(rows, int) and rows >= 1):
             raise UsageError(
                 f"request_rows is None, 'auto' or a number of rows from 1, not {rows!r}"
@@ -172,9 +167,9 @@ class ReaderConfig:
             raise UsageError(f"rank is an integer from 0, not {self.rank}")
         if self.seed < 0:
             raise UsageError(f"seed is an integer from 0, not {self.seed}")
-        if self.trace_max_bytes < _MIN_TRACE_BYTES:
+        if self.trace is not None and self.trace.max_bytes < _MIN_TRACE_BYTES:
             raise UsageError(
-                f"trace_max_bytes is at least {_MIN_TRACE_BYTES}, not {self.trace_max_bytes}"
+                f"a trace's max_bytes is at least {_MIN_TRACE_BYTES}, not {self.trace.max_bytes}"
             )
         if not isinstance(self.store, LabelStore | None):
             raise UsageError(f"store is a LabelStore(path, max_bytes), not {self.store!r}")
@@ -187,6 +182,13 @@ class ReaderConfig:
             )
         self.policy()
         self.shard()
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Limit of the bytes of all batches that are pulled and not taken."""
+        if self.limits.buffer_bytes is None:
+            return max(_DEFAULT_BUFFER_BYTES, self.upper_bytes)
+        return self.limits.buffer_bytes
 
     def shard(self) -> RankShard:
         """Return this rank's share: all of the source unless the reader divides it."""
@@ -204,9 +206,10 @@ class ReaderConfig:
 
     def policy(self) -> Policy:
         """Return the policy without teachers; raises UsageError for an impossible one."""
-        waits = self.no_teacher == "wait"
+        timeouts = self.timeouts
+        limit_s = timeouts.wait_s if self.no_teacher == "wait" else timeouts.no_teacher_s
         try:
-            return Policy(self.no_teacher, self.wait_s if waits else self.no_teacher_s)
+            return Policy(self.no_teacher, limit_s)
         except ValueError as error:
             raise UsageError(f"invalid no_teacher={self.no_teacher!r}: {error}") from None
 
@@ -214,28 +217,6 @@ class ReaderConfig:
     def student_id(self) -> str:
         """The student's name in the mesh: "JOB/RANK"."""
         return f"{self.job}/{self.rank}"
-
-    def to_json(self) -> dict[str, Any]:
-        store = None if self.store is None else self.store.to_json()
-        return {**asdict(self), "security": to_plain(self.security), "store": store}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(
-            **{
-                **value,
-                "teachers": tuple(value["teachers"]),
-                "feeds": tuple((name, key) for name, key in value["feeds"]),
-                "fetches": tuple(value["fetches"]),
-                "labels": LabelForms.from_json(value["labels"]),
-                "mixing": Mixing.from_json(value["mixing"]),
-                "canaries": CanaryPolicy(**given) if (given := value["canaries"]) else None,
-                "store": LabelStore.from_json(given) if (given := value["store"]) else None,
-                "security": from_plain(ClientSecurity, given)
-                if (given := value["security"])
-                else None,
-            }
-        )
 
 
 def profiles_of(folder: str | Path | None, coordinator: str | None, job: str) -> str:
@@ -290,6 +271,14 @@ def feed_pairs(feeds: Feeds | None) -> tuple[tuple[str | None, FieldKey], ...]:
             f" field; not {feeds!r}"
         )
     return pairs
+
+
+def trace_of(trace: str | Path | Trace | None) -> Trace | None:
+    """Return the user's `trace` with an absolute path; raises UsageError for other values."""
+    if trace is None:
+        return None
+    given = trace if isinstance(trace, Trace) else Trace(trace)
+    return replace(given, path=str(path("trace", given.path).absolute()))
 
 
 def security_of(

@@ -20,6 +20,7 @@ from math import inf
 
 from ..proto.arena import Arena, Record
 from ..proto.channel import Channel, Message
+from ..proto.dataclass_json import to_plain
 from ..runtime import errors, logs
 from ..runtime.supervise import Process, drop_fd_on_fork, python_command, start
 from .batch_stream import BatchLabels, BatchStream, RingBatch, StreamSnapshot
@@ -245,7 +246,7 @@ class EngineClient:
             finally:
                 os.close(fd)
             undo.pop_all()
-        channel.send("start", config=self._config.to_json())
+        channel.send("start", config=to_plain(self._config))
         return EngineInstance(process, channel, labels, ArrayLeases(labels))
 
     def _restart(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypeVar, get_args
+from typing import Final, Self, TypeVar, get_args
 
 from ..proto.forms import LabelForm, SoftLabelIs
 from ..runtime.errors import UsageError
@@ -87,14 +87,6 @@ class LabelForms:
                     f"a form, temperature or kind is given for output {name!r}, and fetches are"
                     f" {list(fetches)}: name it there too"
                 )
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        forms, temperatures, stated = (
-            tuple((name, one) for name, one in value[field])
-            for field in ("forms", "temperatures", "stated")
-        )
-        return cls(forms, temperatures, value["expand"], stated)
 
     def _named(self, output: str | None) -> LabelForm | None:
         return LabelForm.parse(_value(self.forms, output), _value(self.temperatures, output))

@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, Literal, ParamSpec, Self, TypeVar
+from typing import Final, Literal, ParamSpec, TypeVar
 
 from ..runtime.errors import UsageError
 from ..scheduler.canaries import OTHER_NUMERICS, SAME_NUMERICS, CanaryConfig
 from ..scheduler.no_teacher import GRACE_S, Ensemble
 from .checking import check_fields, number, text, texts
-
-DEFAULT_TRACE_BYTES: Final = 128 << 20
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -92,10 +90,16 @@ class Trace:
     Attributes:
         path: path of the file.
         max_bytes: limit of the file and its older part (of `run.json`, `run.older.json`) together.
+
+    Raises:
+        UsageError: `max_bytes` is of a wrong type.
     """
 
     path: str | Path
-    max_bytes: int = DEFAULT_TRACE_BYTES
+    max_bytes: int = 128 << 20
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 DEFAULT_LIMITS: Final = Limits()
@@ -145,7 +149,7 @@ class CanaryPolicy:
         other_numerics: tolerance between other teachers, also if a numerics_id is unknown.
 
     Raises:
-        UsageError: a number out of range.
+        UsageError: a wrong value.
     """
 
     share: float = 0.002
@@ -153,6 +157,7 @@ class CanaryPolicy:
     other_numerics: float = OTHER_NUMERICS
 
     def __post_init__(self) -> None:
+        check_fields(self)
         try:
             self.rule()
         except ValueError:
@@ -240,16 +245,6 @@ class Mixing:
     def addresses(self, service: str) -> tuple[str, ...]:
         """Return the named teachers of one service."""
         return dict(self.teachers).get(service, ())
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any] | None) -> Self | None:
-        if value is None:
-            return None
-        return cls(
-            tuple((name, weight) for name, weight in value["weights"]),
-            tuple((name, tuple(addresses)) for name, addresses in value["teachers"]),
-            EnsemblePolicy(**value["policy"]),
-        )
 
 
 def services_of(

@@ -102,8 +102,8 @@ class Pipeline:
         self.stream = BatchStream()
         self._config = config
         self._callbacks = Callbacks(callbacks, self._latest_stats)
-        if config.trace:
-            begin_trace(Path(config.trace))
+        if config.trace is not None:
+            begin_trace(Path(config.trace.path))
         self.closed = self._is_released = False
         self._pid = os.getpid()
         self._source = source

@@ -11,9 +11,8 @@ from typing import Any, Self
 from ..proto.forms import SoftLabelIs
 from ..runtime.errors import UsageError
 from ..scheduler.students.shards import Uneven
-from .checking import instance_of, path, texts, whole
+from .checking import instance_of, texts, whole
 from .config import (
-    DEFAULT_BUFFER_BYTES,
     DEFAULT_JOB,
     DEFAULT_PROFILES,
     DEFAULT_UPPER_BYTES,
@@ -24,13 +23,13 @@ from .config import (
     profiles_of,
     rank_of,
     security_of,
+    trace_of,
 )
 from .label_forms import LabelForms
 from .options import (
     DEFAULT_CANARIES,
     DEFAULT_LIMITS,
     DEFAULT_TIMEOUTS,
-    DEFAULT_TRACE_BYTES,
     TLS,
     CanaryPolicy,
     EnsemblePolicy,
@@ -174,11 +173,8 @@ class DistilReader:
         trace: str | Path | Trace | None = None,
         insecure: bool = False,
     ) -> None:
-        limits = instance_of("limits", limits, Limits)
         upper_bytes = whole("upper_bytes", upper_bytes)
-        timeouts = instance_of("timeouts", timeouts, Timeouts)
         tls = TLS() if tls is None else instance_of("tls", tls, TLS)
-        timeline = trace if isinstance(trace, Trace) or trace is None else Trace(trace)
         self.source = source
         name, addresses, mixing = services_of(service, teachers, ensemble)
         self.config = ReaderConfig(
@@ -191,34 +187,26 @@ class DistilReader:
             labels=LabelForms.from_user(label_form, temperature, expand_labels, soft_label_is),
             upper_bytes=upper_bytes,
             lower_bytes=upper_bytes // 2 if lower_bytes is None else lower_bytes,
-            buffer_bytes=max(DEFAULT_BUFFER_BYTES, upper_bytes)
-            if limits.buffer_bytes is None
-            else limits.buffer_bytes,
             job=job,
             rank=rank_of(rank),
             world_size=world_size,
             uneven=uneven,
             seed=seed,
             ordered=ordered,
-            request_rows=limits.request_rows,
             deterministic=deterministic,
-            window=limits.window,
-            window_max=limits.window_max,
+            limits=instance_of("limits", limits, Limits),
             teachers_min=teachers_min,
             teachers_max=teachers_max,
             priority=priority,
-            request_s=timeouts.request_s,
             no_teacher=no_teacher,
-            no_teacher_s=timeouts.no_teacher_s,
-            wait_s=timeouts.wait_s,
+            timeouts=instance_of("timeouts", timeouts, Timeouts),
             canaries=canaries,
             store=store,
             profiles=profiles_of(profiles, coordinator, job),
             shared_memory=shared_memory,
             security=security_of(tls, token_file, insecure=insecure),
             metrics_listen=metrics_listen,
-            trace="" if timeline is None else str(path("trace", timeline.path).absolute()),
-            trace_max_bytes=DEFAULT_TRACE_BYTES if timeline is None else timeline.max_bytes,
+            trace=trace_of(trace),
             insecure=insecure,
         )
         self._source = source_of(source, self.config.shard(), seed)

@@ -9,12 +9,12 @@ former ranks.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
+from ..proto.dataclass_json import to_plain
 from ..runtime.errors import UsageError
 from ..scheduler.students.shards import RankShard, steps_of_rank, taken_together
 from .config import ReaderConfig
@@ -146,10 +146,7 @@ def _check_fits(state: State, source: ResumableSource, config: ReaderConfig) -> 
             f"this state is of another source: {differing}; load it into a reader made as the one"
             " that it was saved from"
         )
-    labels = _labels(config)
-    if "ensemble" not in state["labels"]:  # an older version saved the state
-        labels.pop("ensemble", None)
-    if differing := _differences(state["labels"], labels):
+    if differing := _differences(state["labels"], _labels(config)):
         log.warning("the loaded state was saved with different label settings: %s", differing)
 
 
@@ -224,21 +221,14 @@ def _delivered_by_all(
 
 
 def _identity(source: ResumableSource) -> dict[str, Any]:
-    return _as_read({"kind": source.kind, **source.identity()})
+    return to_plain({"kind": source.kind, **source.identity()})
 
 
 def _labels(config: ReaderConfig) -> dict[str, Any]:
-    values = config.to_json()
-    labels = {name: values[name] for name in ("service", "feeds", "fetches", "labels")}
+    labels = {name: getattr(config, name) for name in ("service", "feeds", "fetches", "labels")}
     if config.mixing is not None:
-        labels["ensemble"] = [dict(config.mixing.weights), values["mixing"]["policy"]]
-    return _as_read(labels)
-
-
-def _as_read(value: State) -> dict[str, Any]:
-    """Return JSON values as they are read from a file: with lists for tuples."""
-    read: dict[str, Any] = json.loads(json.dumps(value))
-    return read
+        labels["ensemble"] = [dict(config.mixing.weights), config.mixing.policy]
+    return to_plain(labels)
 
 
 def _differences(old: State, new: State) -> str:

@@ -24,6 +24,7 @@ def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
     # Imported after `end_with_parent`: loading takes a second, and the trainer may die meanwhile.
     from ...proto.arena import Arena, tune_allocator
     from ...proto.channel import Channel
+    from ...proto.dataclass_json import from_plain
     from ...proto.shared_buffer import SharedBuffer
     from ...runtime.logs import add_log_fields, configure_logging
     from ..config import ReaderConfig
@@ -35,7 +36,7 @@ def main(channel_fd: int, ring_fd: int, labels_fd: int) -> None:
     channel = Channel.attach(channel_fd)
     first = channel.receive()
     if first is not None:
-        config = ReaderConfig.from_json(first["config"])
+        config = from_plain(ReaderConfig, first["config"])
         add_log_fields(job=config.job, student=config.student_id)
         engine = Engine(config, channel, SharedBuffer.attach(ring_fd), Arena.attach(labels_fd))
         signal.signal(signal.SIGTERM, lambda *_: engine.stop())  # releases the teachers

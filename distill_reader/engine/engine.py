@@ -59,7 +59,7 @@ class Engine:
         self._batches = KnownBatches(config)
         self._timeline: Timeline | None = None
         if config.trace:
-            self._timeline = Timeline(TraceFile(Path(config.trace), config.trace_max_bytes))
+            self._timeline = Timeline(TraceFile(Path(config.trace.path), config.trace.max_bytes))
         listener = MemberListener(
             self._on_settled,
             self._on_outcome,

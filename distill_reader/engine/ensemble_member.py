@@ -457,7 +457,8 @@ class EnsembleMember:
 
 def core_config(config: ReaderConfig) -> CoreConfig:
     """Convert the reader's settings to those of the core."""
-    most = config.window if config.deterministic else max(config.window, config.window_max)
+    limits = config.limits
+    most = limits.window if config.deterministic else max(limits.window, limits.window_max)
     return CoreConfig(
         config.service,
         FlowConfig(
@@ -467,8 +468,8 @@ def core_config(config: ReaderConfig) -> CoreConfig:
             teachers_min=config.teachers_min,
             teachers_max=config.teachers_max,
         ),
-        WindowConfig(config.window, most),
-        config.request_rows,
+        WindowConfig(limits.window, most),
+        limits.request_rows,
         ordered=config.ordered,
         deterministic=config.deterministic,
         canaries=None if config.canaries is None else config.canaries.rule(),

@@ -308,7 +308,7 @@ class TeacherLink:
     def send(self, job: TeacherRequest) -> None:
         """Send a request; posts `RequestDone` or `LinkFailure`."""
         pool = self._pool
-        if pool is None or not pool.enqueue(job, self._template, self.config.request_s):
+        if pool is None or not pool.enqueue(job, self._template, self.config.timeouts.request_s):
             self._send_by_thread(job)
 
     def check_deadlines(self, now: float) -> None:
@@ -398,7 +398,7 @@ class TeacherLink:
         with self._in_flight as in_flight:
             answer: LabelResponse | EdlError
             try:
-                answer = client.infer(request, self.config.request_s)
+                answer = client.infer(request, self.config.timeouts.request_s)
             except EdlError as error:
                 answer = error
             pending = PendingRequest(job, template, request, started, inf, in_flight)
@@ -473,7 +473,7 @@ class TeacherLink:
         assert self._client is not None
         outputs = [with_requested_names(answer, expected)[1]]
         while (step := reachability.believed_outputs(outputs)) == "ask":
-            again = self._client.infer(pending.request, self.config.request_s)
+            again = self._client.infer(pending.request, self.config.timeouts.request_s)
             outputs.append(with_requested_names(again, expected)[1])
         if step == "contradiction":
             first, *_, last = map(list, outputs)

@@ -7,11 +7,10 @@ docs/how-to/label-store.md for the use of a store, and ADR-0011 for its design.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
 
 from ...runtime.errors import UsageError
 from ...runtime.extras import install_command
@@ -65,13 +64,3 @@ class LabelStore:
         object.__setattr__(self, "path", os.path.abspath(path))
         object.__setattr__(self, "max_bytes", max_bytes)
         object.__setattr__(self, "sample_ids", tuple(sample_ids))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self.from_json, (self.to_json(),)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"path": self.path, "max_bytes": self.max_bytes, "sample_ids": list(self.sample_ids)}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(value["path"], value["max_bytes"], sample_ids=value["sample_ids"])

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl.distill_reader import DistilReader, EnsemblePolicy
+from edl.distill_reader import CanaryPolicy, DistilReader, EnsemblePolicy
 from edl.distill_reader.adapters.paddle import by_name
 from edl.distill_reader.config import ReaderConfig, feed_pairs, rank_of, security_of
 from edl.distill_reader.engine.requests import model_inputs
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.options import FORMER_PARAMETERS, TLS, Limits, Mixing, Timeouts, Trace
+from edl.proto.dataclass_json import from_plain, to_plain
 from edl.proto.forms import LabelForm
 from edl.runtime.errors import UsageError
 from edl.tests.distill_reader.readers import NOBODY, Batches, reader_of
@@ -34,22 +35,22 @@ def test_it_survives_the_way_to_the_engine(tmp_path: Path) -> None:
     token = write_secret(tmp_path / "token", "very-secret\n")
     numpys: dict[str, Any] = {
         "rank": np.int64(1),
-        "request_s": np.float32(5),
         "ordered": np.bool_(False),
+        "timeouts": Timeouts(request_s=np.float32(5), wait_s=None),  # type: ignore[arg-type]
+        "canaries": CanaryPolicy(share=np.float32(0.5)),  # type: ignore[arg-type]
     }
     config = ReaderConfig(
         **GOOD,
         **numpys,
         feeds=((None, 0), ("x", "image")),
         fetches=("logits",),
-        wait_s=None,
         priority=-3,
         labels=LabelForms.from_user({"logits": "topk:20"}, 4, expand=False),
         security=security_of(TLS(Authority(tmp_path).issue("student").ca), token),
     )
     assert (type(config.rank), type(config.ordered)) == (int, bool)
-    text = json.dumps(config.to_json())
-    assert ReaderConfig.from_json(json.loads(text)) == config
+    text = json.dumps(to_plain(config))
+    assert from_plain(ReaderConfig, json.loads(text)) == config
     assert "very-secret" not in text
 
 
@@ -188,6 +189,8 @@ def test_a_parameter_that_was_regrouped_names_its_place(name: str) -> None:
     [
         (lambda: Limits(window="2"), "window is a whole number"),  # type: ignore[arg-type]
         (lambda: Timeouts(wait_s=float("nan")), "wait_s is a finite number"),
+        (lambda: Trace("run.json", "1G"), "max_bytes is a whole number"),  # type: ignore[arg-type]
+        (lambda: CanaryPolicy(share="all"), "share is a finite number"),  # type: ignore[arg-type]
         (lambda: EnsemblePolicy("ignore"), "ignore"),  # type: ignore[arg-type]
     ],
 )
@@ -200,7 +203,7 @@ def test_each_member_of_an_ensemble_knows_its_own_service() -> None:
     named = tuple((name, tuple(of)) for name, of in TEACHERS.items())
     mixing = Mixing((("a", 0.7), ("b", 0.3)), named, EnsemblePolicy("tolerate"))
     config = ReaderConfig("a+b", teachers=("h:1", "h:2", "h:3"), mixing=mixing)
-    assert ReaderConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    assert from_plain(ReaderConfig, json.loads(json.dumps(to_plain(config)))) == config
     assert [(one.service, one.teachers) for one in config.members] == list(named)
     assert all(one.mixing is None for one in config.members)
 

@@ -13,7 +13,7 @@ import pytest
 from edl.distill_reader import Batched
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.label_forms import LabelForms
-from edl.distill_reader.options import EnsemblePolicy, Mixing
+from edl.distill_reader.options import EnsemblePolicy, Limits, Mixing
 from edl.distill_reader.saved_state import StreamProgress, from_state, to_state
 from edl.distill_reader.sources import source_of
 from edl.runtime.errors import UsageError
@@ -167,7 +167,7 @@ def test_other_labels_are_told_and_do_not_stop_it(caplog: pytest.LogCaptureFixtu
     assert "service was 's' and is 't'" in caplog.text
     assert "float16" in caplog.text
     caplog.clear()
-    load(state, rows(), window=5, upper_bytes=1000, lower_bytes=1)
+    load(state, rows(), limits=Limits(window=5), upper_bytes=1000, lower_bytes=1)
     assert not caplog.text
 
 
@@ -185,7 +185,3 @@ def test_other_weights_or_policy_of_an_ensemble_are_told(
     assert not caplog.text
     load(state, rows(), **now)
     assert "ensemble was" in caplog.text
-    caplog.clear()
-    del state["labels"]["ensemble"]  # as older versions saved it
-    load(state, rows(), **now)
-    assert not caplog.text

@@ -29,7 +29,7 @@ from edl.distill_reader.engine.teacher_requests import (
     TeacherReady,
     TeacherRequest,
 )
-from edl.distill_reader.options import EnsemblePolicy, Mixing
+from edl.distill_reader.options import EnsemblePolicy, Limits, Mixing
 from edl.proto.arena import Arena, Array, Record
 from edl.proto.channel import Channel
 from edl.proto.shared_buffer import SharedBuffer
@@ -105,7 +105,7 @@ class EngineWorld(RuleBasedStateMachine):
             "+".join(services),
             teachers=("h:1",),
             ordered=ordered,
-            request_rows=rows,
+            limits=Limits(request_rows=rows),
             no_teacher=policy,
             mixing=mixing,
         )

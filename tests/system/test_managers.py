@@ -166,5 +166,5 @@ def test_a_partitioned_teacher_is_out_after_its_ttl_and_back_when_the_network_he
         leases.heal()
         batches += taken_until(iterator, lambda: "far" in reader.stats.teachers)
         batches += source.rest(iterator)
-        assert reader.stats.resends <= reader.config.window_max  # all that it had
+        assert reader.stats.resends <= reader.config.limits.window_max  # all that it had
     source.check(batches)

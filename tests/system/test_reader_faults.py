@@ -78,7 +78,7 @@ def test_teachers_leave_stop_and_die_and_so_do_a_predictor_and_the_engine(
         service.kill(killed)
         batches += taken_until(iterator, lambda: killed not in reader.stats.teachers)
         assert reader.stats.resends + reader.stats.hedges > before
-        assert reader.stats.resends - before <= reader.config.window_max
+        assert reader.stats.resends - before <= reader.config.limits.window_max
 
         before = reader.stats.resends
         (predictor,) = psutil.Process(service.teachers[suspended].pid).children()

@@ -23,6 +23,7 @@ from edl.distill_reader.engine.reporting import student_report, waiting_for
 from edl.distill_reader.engine.roster import AssignedTeachers
 from edl.distill_reader.engine.teacher_link import TeacherLink
 from edl.distill_reader.engine.teacher_requests import RequestDone, TeacherReady
+from edl.distill_reader.options import Limits, Timeouts
 from edl.distill_reader.store import LabelStore
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import (
@@ -196,7 +197,7 @@ def test_the_coordinator_is_told_what_the_job_may_ask_for() -> None:
 
 
 def test_labels_come_again_with_a_teacher() -> None:
-    with closing(Bench(no_teacher="hard_only", no_teacher_s=5.0)) as bench:
+    with closing(Bench(no_teacher="hard_only", timeouts=Timeouts(no_teacher_s=5.0))) as bench:
         bench.batch(0)
         bench.say("waiting")
         for now in (0.0, 5.0):
@@ -423,7 +424,7 @@ def test_deterministic_fixes_windows(deterministic: bool) -> None:
 
 def test_a_batch_that_is_withdrawn_may_get_labels_of_another_shape() -> None:
     """A liar's labels are void, and before others come the model is exchanged."""
-    with closing(Bench(request_rows=1)) as bench:
+    with closing(Bench(limits=Limits(request_rows=1))) as bench:
         bench.assign("liar")
         bench.batch(0)
         bench.answer_all("liar")
