@@ -1,8 +1,9 @@
-"""A source of known batches, and readers of it over scripted teachers."""
+"""A source of known batches, readers of it over scripted teachers, and known calls of a pool."""
 
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from edl.distill_reader import Callback, DistilReader, LabelStore
+from edl.distill_reader import Callback, DistilReader, LabelStore, TeacherPool
 from edl.proto.arena import Array
 from edl.proto.tensors import InferRequest
 from edl.runtime.errors import RetryableError
 from edl.tests.scripted_teacher import ScriptedTeacher, label, logits_of
+from edl.tests.waiting import DEADLINE_S
 
 ROWS = 4
 NOBODY = "127.0.0.1:9"  # where nobody listens
@@ -99,3 +101,32 @@ def fail(request: InferRequest) -> dict[str, Array]:
 def answer_nan(request: InferRequest) -> dict[str, Array]:
     """The behaviour of a teacher whose labels are not finite."""
     return {name: np.full_like(labels, np.nan) for name, labels in label(request).items()}
+
+
+def pool_of(*teachers: ScriptedTeacher | str, **options: Any) -> TeacherPool:
+    """A pool of service "s" over teachers, or their addresses."""
+    addresses = [one if isinstance(one, str) else one.address for one in teachers]
+    settings = {"service": "s", "teachers": addresses, "timeout_s": DEADLINE_S, **options}
+    return TeacherPool(**settings)
+
+
+def x_of(number: int, rows: int = 2) -> Array:
+    """The input of a call; what it is can be computed from its number."""
+    return np.arange(rows * 3, dtype=np.float32).reshape(rows, 3) + 100 * number
+
+
+def check_labels(number: int, labels: dict[str, Any], rows: int = 2) -> None:
+    """The labels of `x_of(number, rows)`."""
+    np.testing.assert_array_equal(labels["logits"], logits_of(x_of(number, rows)))
+
+
+class Gate:
+    """A behaviour that answers nothing until it is opened."""
+
+    def __init__(self) -> None:
+        self.asked, self.open = 0, threading.Event()
+
+    def __call__(self, request: InferRequest) -> dict[str, Array]:
+        self.asked += 1
+        self.open.wait(DEADLINE_S)
+        return label(request)

@@ -1,14 +1,12 @@
-"""Labels on demand: each call has exactly one answer, its own, or an error by its deadline."""
+"""Each call of a pool has exactly one answer: its own labels, or an error by its deadline."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import itertools
 import os
 import pickle
-import signal
 import threading
 import time
 import weakref
@@ -27,43 +25,19 @@ from edl.runtime.errors import BatchError, LabelTimeout, PoisonBatch, RequestRef
 from edl.tests.distill_reader.conftest import StartTeacher
 from edl.tests.distill_reader.readers import (
     NOBODY,
-    Batches,
-    check_epoch,
+    Gate,
+    check_labels,
     fail,
     kept_port,
     reader_of,
+    x_of,
 )
-from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher, label, logits_of
+from edl.tests.scripted_teacher import CLASSES, ScriptedTeacher, label
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 LONG_S = DEADLINE_S
 #: Of calls that no teacher answers.
 SHORT_S = 0.3
-
-
-def x_of(number: int, rows: int = 2) -> Array:
-    return np.arange(rows * 3, dtype=np.float32).reshape(rows, 3) + 100 * number
-
-
-def pool_of(*teachers: ScriptedTeacher | str, **options: Any) -> TeacherPool:
-    addresses = [one if isinstance(one, str) else one.address for one in teachers]
-    return TeacherPool(**{"service": "s", "teachers": addresses, "timeout_s": LONG_S, **options})
-
-
-def check(number: int, labels: dict[str, Any], rows: int = 2) -> None:
-    np.testing.assert_array_equal(labels["logits"], logits_of(x_of(number, rows)))
-
-
-class Gate:
-    """A behaviour that answers nothing until it is opened."""
-
-    def __init__(self) -> None:
-        self.asked, self.open = 0, threading.Event()
-
-    def __call__(self, request: InferRequest) -> dict[str, Array]:
-        self.asked += 1
-        self.open.wait(DEADLINE_S)
-        return label(request)
 
 
 # --- answers
@@ -72,8 +46,8 @@ class Gate:
 def test_labels_are_those_of_the_batch_by_name_of_the_output(teacher: ScriptedTeacher) -> None:
     with pool_of(teacher) as pool:
         for batch in (x_of(1), (x_of(1), np.arange(2)), {"x": x_of(1), "id": np.arange(2)}):
-            check(1, pool.label(batch))
-        check(7, pool.submit(x_of(7, 5)).result(LONG_S), rows=5)
+            check_labels(1, pool.label(batch))
+        check_labels(7, pool.submit(x_of(7, 5)).result(LONG_S), rows=5)
         assert (pool.stats.calls, pool.stats.calls_failed) == (4, 0)
         assert len(pool.stats.teachers) == 1
 
@@ -83,14 +57,14 @@ def test_tensors_give_tensors(teacher: ScriptedTeacher) -> None:
     with pool_of(teacher) as pool:
         labels = pool.label(torch.from_numpy(x_of(3)))
     assert isinstance(labels["logits"], torch.Tensor)
-    check(3, {"logits": labels["logits"].numpy()})
+    check_labels(3, {"logits": labels["logits"].numpy()})
 
 
 def test_labels_stay_valid_after_the_pool(teacher: ScriptedTeacher) -> None:
     with pool_of(teacher) as pool:
         kept = [pool.label(x_of(number)) for number in range(50)]
     for number, labels in enumerate(kept):
-        check(number, labels)
+        check_labels(number, labels)
 
 
 def test_threads_get_their_own_labels_whatever_happens_to_teachers(
@@ -104,7 +78,7 @@ def test_threads_get_their_own_labels_whatever_happens_to_teachers(
         def call(number: int) -> None:
             if number == 200:
                 dies.stop()
-            check(number, pool.label(x_of(number)))
+            check_labels(number, pool.label(x_of(number)))
 
         list(threads.map(call, range(600)))
         assert pool.stats.calls == 600
@@ -114,8 +88,8 @@ def test_an_event_loop_is_not_blocked(teacher: ScriptedTeacher) -> None:
     async def both(pool: TeacherPool) -> None:
         labels = await asyncio.gather(*(pool.label_async(x_of(n)) for n in range(20)))
         for number, one in enumerate(labels):
-            check(number, one)
-        check(5, await (await pool.submit_async(x_of(5))))
+            check_labels(number, one)
+        check_labels(5, await (await pool.submit_async(x_of(5))))
 
     with pool_of(teacher) as pool:
         asyncio.run(both(pool))
@@ -139,7 +113,8 @@ def test_stored_labels_are_not_asked_for_again(teacher: ScriptedTeacher, tmp_pat
         before = teacher.requests
         with pool_of(teacher, store=LabelStore(tmp_path / "labels.edl", 1 << 20)) as pool:
             for number in range(5):
-                check(number, pool.label({"x": x_of(number), "id": 2 * number + np.arange(2)}))
+                batch = {"x": x_of(number), "id": 2 * number + np.arange(2)}
+                check_labels(number, pool.label(batch))
         return teacher.requests - before
 
     assert asked() >= 5
@@ -197,7 +172,7 @@ def test_a_callback_may_submit_but_not_wait(
         gate.open.set()
         assert "callback" in str(answers.result(LONG_S))
         for number, future in enumerate((first, other, *more)):
-            check(number, future.result(LONG_S))
+            check_labels(number, future.result(LONG_S))
 
 
 def test_a_callback_may_close_the_pool(teacher: ScriptedTeacher) -> None:
@@ -228,8 +203,8 @@ def test_no_labels_before_the_deadline(start_teacher: StartTeacher) -> None:
             late.result(LONG_S)
         assert time.monotonic() - begun >= SHORT_S
         gate.open.set()
-        check(0, first.result(LONG_S))
-        check(2, pool.label(x_of(2)))
+        check_labels(0, first.result(LONG_S))
+        check_labels(2, pool.label(x_of(2)))
         assert (pool.stats.calls, pool.stats.calls_failed) == (2, 1)
 
 
@@ -241,7 +216,7 @@ def test_deadlines_of_calls_are_their_own(start_teacher: StartTeacher) -> None:
         assert isinstance(hasty.exception(LONG_S), TimeoutError)
         assert not patient.done()
         gate.open.set()
-        check(1, patient.result(LONG_S))
+        check_labels(1, patient.result(LONG_S))
 
 
 def test_without_a_teacher_the_error_says_so() -> None:
@@ -262,8 +237,8 @@ def test_a_cancelled_call_is_not_labelled(start_teacher: StartTeacher) -> None:
         waiting = pool._reader._pipeline.engine.calls._waiting  # noqa: SLF001  # no user needs it
         wait_until(lambda: len(waiting) == 1)
         gate.open.set()
-        check(0, first.result(LONG_S))
-        check(9, pool.label(x_of(9)))
+        check_labels(0, first.result(LONG_S))
+        check_labels(9, pool.label(x_of(9)))
         # One may be sent in the turn in which the engine reads both the answer and the cancels.
         assert gate.asked <= 3
 
@@ -286,7 +261,7 @@ def test_a_finalizer_may_cancel_with_any_lock_held(start_teacher: StartTeacher) 
             wait_until(lambda: not engine.calls._waiting)  # noqa: SLF001
         finally:
             gate.open.set()
-        check(1, pool.label(x_of(1)))
+        check_labels(1, pool.label(x_of(1)))
 
 
 def test_a_batch_that_teachers_refuse_is_an_error_of_its_call(teacher: ScriptedTeacher) -> None:
@@ -297,10 +272,10 @@ def test_a_batch_that_teachers_refuse_is_an_error_of_its_call(teacher: ScriptedT
 
     teacher.behaviour = refuse
     with pool_of(teacher, canaries=None) as pool:
-        check(1, pool.label(x_of(1)))
+        check_labels(1, pool.label(x_of(1)))
         with pytest.raises(PoisonBatch, match="too ugly"):
             pool.label(x_of(3))
-        check(4, pool.label(x_of(4)))
+        check_labels(4, pool.label(x_of(4)))
 
 
 def test_a_batch_that_does_not_fit_is_an_error_of_its_call(teacher: ScriptedTeacher) -> None:
@@ -308,7 +283,7 @@ def test_a_batch_that_does_not_fit_is_an_error_of_its_call(teacher: ScriptedTeac
         for _ in range(3):
             with pytest.raises(UsageError, match="feeds names field 'pixels'"):
                 pool.label({"image": x_of(1)})
-            check(2, pool.label({"pixels": x_of(2)}))
+            check_labels(2, pool.label({"pixels": x_of(2)}))
         with pytest.raises(UsageError, match="a batch needs at least one numpy array"):
             pool.label("words")
 
@@ -321,7 +296,7 @@ def test_a_batch_without_rows_needs_no_teacher(teacher: ScriptedTeacher) -> None
         with pytest.raises(BatchError, match="fields of this one are scalars"):
             pool.label(np.array(3.0))
         teacher.behaviour = label
-        check(1, pool.label(x_of(1)))
+        check_labels(1, pool.label(x_of(1)))
         asked = teacher.requests
         labels = pool.label({"x": x_of(0, 0)}, SHORT_S)
         assert labels["logits"].shape == (0, CLASSES)
@@ -356,7 +331,7 @@ def test_a_producer_waits_while_too_many_calls_wait(
         more = pool.submit(x_of(5))
         gate.open.set()
         for number, future in ((0, waiting[0]), (1, waiting[1]), (2, waiting[2]), (5, more)):
-            check(number, future.result(LONG_S))
+            check_labels(number, future.result(LONG_S))
 
 
 def test_a_large_batch_is_not_overtaken_for_ever(start_teacher: StartTeacher) -> None:
@@ -372,7 +347,7 @@ def test_a_large_batch_is_not_overtaken_for_ever(start_teacher: StartTeacher) ->
         small = [threads.submit(call) for _ in range(4)]
         try:
             for number in range(5):
-                check(number, pool.label(x_of(number, 20)), rows=20)
+                check_labels(number, pool.label(x_of(number, 20)), rows=20)
         finally:
             stop.set()
         for one in small:
@@ -402,7 +377,7 @@ def test_a_call_that_cannot_be_sent_gives_back_its_room(
             pool.submit(x_of(2), SHORT_S)
         gate.open.set()
         for number, future in enumerate(waiting):
-            check(number, future.result(LONG_S))
+            check_labels(number, future.result(LONG_S))
 
 
 def test_a_task_that_is_cancelled_cancels_its_call(
@@ -425,7 +400,7 @@ def test_a_task_that_is_cancelled_cancels_its_call(
         asyncio.run(cancel(pool))
         wait_until(lambda: not pool._reader._pipeline.engine.calls._waiting)  # noqa: SLF001
         gate.open.set()
-        check(9, pool.label(x_of(9)))
+        check_labels(9, pool.label(x_of(9)))
         assert pool.stats.calls == 1
 
 
@@ -449,7 +424,7 @@ def test_a_timeout_of_centuries(start_teacher: StartTeacher) -> None:
         patient = pool.submit(x_of(0))
         assert isinstance(pool.submit(x_of(1), SHORT_S).exception(LONG_S), LabelTimeout)
         gate.open.set()
-        check(0, patient.result(LONG_S))
+        check_labels(0, patient.result(LONG_S))
 
 
 def test_closing_ends_what_waits(start_teacher: StartTeacher) -> None:
@@ -467,150 +442,6 @@ def test_closing_ends_what_waits(start_teacher: StartTeacher) -> None:
     gate.open.set()
 
 
-# --- the engine
-
-
-def test_the_death_of_the_engine_loses_and_repeats_no_answer(start_teacher: StartTeacher) -> None:
-    gate = Gate()
-    with pool_of(start_teacher(gate)) as pool:
-        futures = [pool.submit(x_of(number)) for number in range(20)]
-        wait_until(lambda: gate.asked > 0)
-        os.kill(pool._reader.engine_pid, signal.SIGKILL)  # noqa: SLF001  # no user needs it
-        gate.open.set()
-        for number, future in enumerate(futures):
-            check(number, future.result(LONG_S))
-        assert pool.stats.engine_restarts == 1
-        assert (pool.stats.calls, pool.stats.calls_failed) == (20, 0)
-
-
-def test_deadlines_hold_while_the_engine_hangs(teacher: ScriptedTeacher) -> None:
-    """However many calls there are: nobody waits for the engine to read about them."""
-    pool = pool_of(teacher)
-    check(0, pool.label(x_of(0)))
-    engine = pool._reader.engine_pid  # noqa: SLF001  # no user needs it
-    os.kill(engine, signal.SIGSTOP)
-    try:
-        futures = []
-        for number in range(3000):
-            begun = time.monotonic()
-            futures.append(pool.submit(x_of(number), 1.0))
-            assert time.monotonic() - begun < LONG_S
-        assert wait(futures, LONG_S).not_done == set()
-        assert all(isinstance(one.exception(), LabelTimeout) for one in futures)
-        waiting = pool.submit(x_of(0))
-        os.kill(engine, signal.SIGCONT)
-        check(0, waiting.result(LONG_S))
-        os.kill(engine, signal.SIGSTOP)
-        pool.close()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(engine, signal.SIGCONT)
-
-
-def test_a_new_content_begins_an_epoch_for_what_waits(start_teacher: StartTeacher) -> None:
-    gate = Gate()
-    with pool_of(start_teacher(gate)) as pool:
-        waiting = [pool.submit(x_of(number)) for number in range(5)]
-        wait_until(lambda: gate.asked > 0)
-        pipeline = pool._reader._pipeline  # noqa: SLF001  # no user needs it
-        assert pipeline.engine.on_epoch_due is not None
-        pipeline.engine.on_epoch_due()
-        wait_until(lambda: pipeline.stream.data_epoch == 1)
-        gate.open.set()
-        for number, future in enumerate(waiting):
-            check(number, future.result(LONG_S))
-
-
-# --- one engine for a reader and a pool
-
-
-def test_a_reader_and_its_pool_share_engine_and_teachers(teacher: ScriptedTeacher) -> None:
-    source = Batches(200)
-    with reader_of(source, teacher) as reader, TeacherPool.of(reader) as pool:
-        stop = threading.Event()
-
-        def call() -> int:
-            for number in itertools.count():
-                if stop.is_set():
-                    return number
-                check(number, pool.label(x_of(number)))
-            return 0
-
-        with ThreadPoolExecutor(2) as threads:
-            counts = [threads.submit(call) for _ in range(2)]
-            for _ in range(3):  # each epoch forgets the batches of the one before
-                check_epoch(source, list(reader))
-            next(iter(reader))
-            stop.set()
-        assert reader.stats.calls == sum(count.result() for count in counts) > 0
-        assert reader.stats.calls_failed == 0
-        assert reader.stats.delivered == 601
-        pool.close()
-        with pytest.raises(UsageError, match="closed"):
-            pool.label(x_of(1))
-        check_epoch(source, list(reader))
-
-
-def test_calls_in_a_training_step_do_not_wait_for_the_loop(teacher: ScriptedTeacher) -> None:
-    """The buffer is full, and pulling has paused."""
-    source = Batches(40)
-    with (
-        reader_of(source, teacher, upper_bytes=1, lower_bytes=0) as reader,
-        TeacherPool.of(reader, timeout_s=LONG_S) as pool,
-    ):
-        batches: list[Any] = []
-        for batch in reader:
-            wait_until(lambda: reader.stats.state == "blocked" or reader.stats.ready == 0)
-            check(len(batches), pool.label(x_of(len(batches))))
-            batches.append(batch)
-        check_epoch(source, batches)
-
-
-def test_callers_do_not_keep_the_loop_from_pulling(teacher: ScriptedTeacher) -> None:
-    """More of them than there is room at teachers."""
-
-    def answer_slowly(request: InferRequest) -> dict[str, Array]:
-        time.sleep(0.002)
-        return label(request)
-
-    teacher.behaviour = answer_slowly
-    source, stop = Batches(20), threading.Event()
-    limits = Limits(window=1, window_max=1)
-    with (
-        reader_of(source, teacher, limits=limits) as reader,
-        TeacherPool.of(reader) as pool,
-        ThreadPoolExecutor(16) as threads,
-    ):
-
-        def call() -> None:
-            while not stop.is_set():
-                pool.label(x_of(1))
-
-        callers = [threads.submit(call) for _ in range(16)]
-        wait_until(lambda: reader.stats.calls > 16)
-        try:
-            check_epoch(source, list(reader))
-        finally:
-            stop.set()
-        for caller in callers:
-            caller.result(LONG_S)
-
-
-def test_a_call_without_ids_for_the_store_does_not_end_the_epoch(
-    teacher: ScriptedTeacher, tmp_path: Path
-) -> None:
-    teacher.parameters = {"content_id": "model-1"}
-    source = Batches(50)
-    store = LabelStore(tmp_path / "labels.edl", 1 << 20, sample_ids=[1])
-    with reader_of(source, teacher, store=store) as reader, TeacherPool.of(reader) as pool:
-        iterator = iter(reader)
-        batches = [next(iterator)]
-        with pytest.raises(UsageError, match="sample_ids of the store names field 1"):
-            pool.label(x_of(1), LONG_S)
-        check(2, pool.label((x_of(2), 1000 + np.arange(2)), LONG_S))
-        check_epoch(source, batches + list(iterator))
-
-
 def test_calls_that_end_while_the_store_waits_are_not_labelled(
     start_teacher: StartTeacher, tmp_path: Path
 ) -> None:
@@ -622,31 +453,9 @@ def test_calls_that_end_while_the_store_waits_are_not_labelled(
             waiting = pool.submit(x_of(40))
             teacher = start_teacher(port=port)
             teacher.parameters = {"content_id": "model-1"}
-            check(40, waiting.result(LONG_S))
-            check(41, pool.label(x_of(41)))
+            check_labels(40, waiting.result(LONG_S))
+            check_labels(41, pool.label(x_of(41)))
             assert teacher.requests == 2
-
-
-def test_an_epoch_that_begins_repeats_what_waits(start_teacher: StartTeacher) -> None:
-    gate = Gate()
-    source = Batches(3)
-    with reader_of(source, start_teacher(gate)) as reader, TeacherPool.of(reader) as pool:
-        futures = [pool.submit(x_of(number)) for number in range(10)]
-        iterators = [iter(reader), iter(reader)]
-        gate.open.set()
-        check_epoch(source, list(iterators[1]))
-        for number, future in enumerate(futures):
-            check(number, future.result(LONG_S))
-
-
-def test_a_closed_reader_ends_the_calls_of_its_pool(start_teacher: StartTeacher) -> None:
-    gate = Gate()
-    reader = reader_of(Batches(3), start_teacher(gate))
-    waiting: Future[Any] = TeacherPool.of(reader).submit(x_of(1))
-    reader.close()
-    gate.open.set()
-    assert wait([waiting], LONG_S).done
-    assert isinstance(waiting.exception(), UsageError)
 
 
 def test_a_job_of_its_own(teacher: ScriptedTeacher) -> None:
