@@ -71,8 +71,14 @@ def take_apart(batch: Any) -> BatchParts:
     if (flat := _taken_apart_flat(batch)) is not None:
         return flat
     arrays: list[Array] = []
-    kinds: list[TensorKind] = []
-    skeleton = _strip(batch, arrays, kinds)
+
+    def stripped(node: Any) -> Any:
+        if (found := array_of(node)) is None:
+            return node
+        arrays.append(found[0])
+        return Leaf(len(arrays) - 1, found[1])
+
+    skeleton = map_leaves(batch, stripped)
     if not arrays:
         raise BatchError(
             "a batch needs at least one numpy array or tensor of Paddle or PyTorch, this is"
@@ -84,7 +90,7 @@ def take_apart(batch: Any) -> BatchParts:
         if isinstance(leaf, Leaf) and isinstance(key, (int, str))
     )
     ranked = [*(arrays[index] for _, index in fields), *arrays]
-    plain = all(kind is PLAIN for kind in kinds)
+    plain = all(leaf.kind is PLAIN for leaf in _leaves(skeleton))
     return BatchParts(tuple(arrays), skeleton, fields, row_count(ranked), plain)
 
 
@@ -145,7 +151,11 @@ def put_together(skeleton: Any, arrays: Sequence[Array], labels: Mapping[str, Ar
     if type(skeleton) is tuple and skeleton is _flat(len(skeleton))[0]:
         return (*arrays, *labels.values())
     soft = soft_labels(skeleton, labels)
-    batch = _fill(skeleton, arrays)
+
+    def filled(node: Any) -> Any:
+        return node.kind.tensor(arrays[node.index]) if isinstance(node, Leaf) else node
+
+    batch = map_leaves(skeleton, filled)
     if is_fed_dict(batch):
         return [_with_labels(batch[0], soft)]
     if isinstance(batch, dict):
@@ -192,25 +202,6 @@ def _top(skeleton: Any) -> Iterable[tuple[Any, Any]]:
 def is_fed_dict(batch: Any) -> bool:
     """Whether it is a batch of Paddle's static-graph loaders: a list of one dict per device."""
     return isinstance(batch, list) and len(batch) == 1 and isinstance(batch[0], dict)
-
-
-def _strip(batch: Any, arrays: list[Array], kinds: list[TensorKind]) -> Any:
-    def stripped(node: Any) -> Any:
-        if (found := array_of(node)) is None:
-            return node
-        array, kind = found
-        arrays.append(array)
-        kinds.append(kind)
-        return Leaf(len(arrays) - 1, kind)
-
-    return map_leaves(batch, stripped)
-
-
-def _fill(skeleton: Any, arrays: Sequence[Array]) -> Any:
-    def filled(node: Any) -> Any:
-        return node.kind.tensor(arrays[node.index]) if isinstance(node, Leaf) else node
-
-    return map_leaves(skeleton, filled)
 
 
 def map_leaves(node: Any, change: Callable[[Any], Any]) -> Any:

@@ -46,7 +46,9 @@ def array_of(node: Any) -> tuple[Array, TensorKind] | None:
     """
     if isinstance(node, np.ndarray):
         return _checked(node), PLAIN
-    return _paddle_array_of(node) or _torch_array_of(node)
+    if (kind := _paddle_kind_of(node)) is not None:
+        return _paddle_numbers(node, kind), kind
+    return _torch_array_of(node)
 
 
 def _checked(array: Array) -> Array:
@@ -99,7 +101,9 @@ class PaddleKind:
         if place is None:
             place = paddle.base.framework._get_paddle_place(paddle.get_device())
         if array.dtype.name in _SHARED and place.is_cpu_place() and not self.static:
-            return self._shared(array)
+            tensor = paddle.utils.dlpack.from_dlpack(array.__dlpack__())
+            tensor.stop_gradient = self.stop_gradient
+            return tensor
         if array.dtype.name == "bfloat16":
             array = array.view(np.uint16)
         try:
@@ -114,23 +118,10 @@ class PaddleKind:
     def of_labels(self) -> PaddleKind:
         return replace(self, stop_gradient=True)
 
-    def _shared(self, array: Array) -> Any:
-        import paddle
-
-        tensor = paddle.utils.dlpack.from_dlpack(array.__dlpack__())
-        tensor.stop_gradient = self.stop_gradient
-        return tensor
-
-
-def _paddle_array_of(node: Any) -> tuple[Array, PaddleKind] | None:
-    """Return the array and kind of a tensor of Paddle; None for others."""
-    kind = _kind_of(node)
-    return None if kind is None else (_paddle_numbers(node, kind), kind)
-
 
 def moved(node: Any, place: Any) -> Any:
     """Copy a tensor of Paddle to `place` unless it is there; return other values unchanged."""
-    kind = _kind_of(node)
+    kind = _paddle_kind_of(node)
     if kind is None or kind.place == place:
         return node
     return replace(kind, place=place).tensor(_paddle_numbers(node, kind))
@@ -147,7 +138,7 @@ def _exact(place: Any) -> Any:
     return core.CUDAPlace(place.gpu_device_id()) if place.is_gpu_place() else place
 
 
-def _kind_of(node: Any) -> PaddleKind | None:
+def _paddle_kind_of(node: Any) -> PaddleKind | None:
     # If paddle is not imported, this cannot be one of its tensors.
     paddle = sys.modules.get("paddle")
     if paddle is None or not hasattr(paddle, "Tensor"):  # another thread is importing it
@@ -179,8 +170,13 @@ class TorchKind:
 
     def tensor(self, array: Array) -> Any:
         """Convert an array; raises BatchError if PyTorch has no such dtype."""
+        import torch
+
         try:
-            tensor = _torch_shared(array)
+            if array.dtype.name == "bfloat16":
+                tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+            else:
+                tensor = torch.from_numpy(array)
         except TypeError as error:
             raise BatchError(f"PyTorch has no such tensors: {error}") from None
         if self.device is not None and self.device.type != "cpu":
@@ -213,28 +209,12 @@ def _torch_array_of(node: Any) -> tuple[Array, TorchKind] | None:
     kind = TorchKind(tensor.device, tensor.requires_grad)
     # A plain Tensor: a subclass may override each of the calls below.
     values = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg().cpu()
-    return _torch_numbers(values), kind
-
-
-def _torch_numbers(tensor: Any) -> Array:
-    import torch
-
-    if tensor.dtype == torch.bfloat16:  # unknown to numpy: reinterpret the bits
-        bits: Array = tensor.view(torch.int16).numpy()
-        return bits.view(dtype_named("bfloat16"))
+    if values.dtype == torch.bfloat16:  # unknown to numpy: reinterpret the bits
+        return values.view(torch.int16).numpy().view(dtype_named("bfloat16")), kind
     try:
-        array: Array = tensor.numpy()
+        return values.numpy(), kind
     except TypeError:
         raise BatchError(
-            f"a torch tensor of dtype {tensor.dtype} cannot be sent to teachers; cast it to one"
+            f"a torch tensor of dtype {values.dtype} cannot be sent to teachers; cast it to one"
             " that numpy has, or to bfloat16"
         ) from None
-    return array
-
-
-def _torch_shared(array: Array) -> Any:
-    import torch
-
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
