@@ -16,12 +16,13 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from ..runtime.errors import RequestRefused, WireError
 from .arena import Array
+from .clients import LabelRequest, LabelResponse
 from .datatypes import (
     MAX_DIMENSIONS,
     Input,
@@ -37,9 +38,6 @@ from .datatypes import (
 )
 from .shared_buffer import BufferRef
 from .tensors import InferRequest, InferResponse, ReadBuffer, SlowToDecode, array_in_buffer
-
-if TYPE_CHECKING:
-    from .clients import LabelRequest
 
 JsonObject = Mapping[str, Any]
 
@@ -299,7 +297,7 @@ def encode_request(request: LabelRequest, *, binary: bool) -> tuple[bytes, list[
     return _to_json(message), raws
 
 
-def decode_response(head: memoryview, raw: memoryview) -> InferResponse:
+def decode_response(head: memoryview, raw: memoryview) -> LabelResponse:
     """Decode the body of an inference response.
 
     Args:
@@ -314,12 +312,8 @@ def decode_response(head: memoryview, raw: memoryview) -> InferResponse:
         raise WireError("it names no outputs")
     outputs = _read_arrays(message, "outputs", raw, parameters_of=_plain_parameters)
     described = zip(outputs, map(_plain_parameters, message["outputs"]), strict=True)
-    return InferResponse(
-        model_name="",
-        parameters=_plain_parameters(message),
-        outputs=outputs,
-        output_parameters={name: own for name, own in described if own},
-    )
+    own_parameters = {name: own for name, own in described if own}
+    return LabelResponse(outputs, _plain_parameters(message), own_parameters)
 
 
 def is_binary(request: InferRequest, name: str) -> bool:

@@ -38,23 +38,23 @@ Code = grpc.StatusCode
 
 #: The code of each error; the nearest base class counts. The last line is for all other errors:
 #: they may be this server's own fault, so the peer may try again.
-_CODE_OF_ERROR: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
-    (RequestRefused, Code.INVALID_ARGUMENT),
-    (WireError, Code.INVALID_ARGUMENT),
-    (UsageError, Code.INVALID_ARGUMENT),
-    (VersionMismatch, Code.OUT_OF_RANGE),
-    (WrongInstance, Code.FAILED_PRECONDITION),
-    (LeaseSuperseded, Code.ALREADY_EXISTS),
-    (Unauthenticated, Code.UNAUTHENTICATED),
-    (Forbidden, Code.PERMISSION_DENIED),
-    (RateLimited, Code.RESOURCE_EXHAUSTED),
-    (PredictorCrashed, Code.DATA_LOSS),
-    (RetryableError, Code.ABORTED),
-    (DeadlineExceeded, Code.DEADLINE_EXCEEDED),
-    (TeacherLost, Code.UNAVAILABLE),
-    (UnavailableError, Code.UNAVAILABLE),
-    (Exception, Code.INTERNAL),
-)
+_CODE_OF_ERROR: dict[type, grpc.StatusCode] = {
+    RequestRefused: Code.INVALID_ARGUMENT,
+    WireError: Code.INVALID_ARGUMENT,
+    UsageError: Code.INVALID_ARGUMENT,
+    VersionMismatch: Code.OUT_OF_RANGE,
+    WrongInstance: Code.FAILED_PRECONDITION,
+    LeaseSuperseded: Code.ALREADY_EXISTS,
+    Unauthenticated: Code.UNAUTHENTICATED,
+    Forbidden: Code.PERMISSION_DENIED,
+    RateLimited: Code.RESOURCE_EXHAUSTED,
+    PredictorCrashed: Code.DATA_LOSS,
+    RetryableError: Code.ABORTED,
+    DeadlineExceeded: Code.DEADLINE_EXCEEDED,
+    TeacherLost: Code.UNAVAILABLE,
+    UnavailableError: Code.UNAVAILABLE,
+    Exception: Code.INTERNAL,
+}
 
 #: HTTP status of each code; 500 for all others.
 HTTP: Final = {
@@ -104,8 +104,7 @@ _MAX_DETAILS_BYTES = 1000
 
 def to_status(error: Exception) -> tuple[grpc.StatusCode, str]:
     """Return the status code and message with which a server ends a call that failed."""
-    kinds = dict(_CODE_OF_ERROR)
-    code = next(kinds[kind] for kind in type(error).__mro__ if kind in kinds)
+    code = next(_CODE_OF_ERROR[kind] for kind in type(error).__mro__ if kind in _CODE_OF_ERROR)
     message = str(error) if isinstance(error, EdlError) else f"{type(error).__name__}: {error}"
     details = message.encode("utf-8", "replace")
     if len(details) > _MAX_DETAILS_BYTES:

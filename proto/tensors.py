@@ -135,8 +135,8 @@ def encode_request(model_name: str, request: LabelRequest, model_version: str = 
                 for name in request.outputs
             ],
         )
-    except ValueError as error:  # from protobuf: text that is not Unicode
-        raise WireError(f"the request cannot be sent: {error}") from None
+    except ValueError as error:  # from protobuf
+        raise WireError(f"a name or parameter is not Unicode: {error}") from None
     here = (pieces_of(value) for value in inputs.values())
     return _join(header.SerializeToString(), _RAW_INPUTS, here)
 
@@ -201,8 +201,8 @@ def encode_response(response: InferResponse, in_shared_memory: Collection[str] =
                 for name, array in outputs.items()
             ],
         )
-    except ValueError as error:  # from protobuf: text that is not Unicode
-        raise WireError(f"the response cannot be sent: {error}") from None
+    except ValueError as error:  # from protobuf
+        raise WireError(f"a name or parameter is not Unicode: {error}") from None
     here = (() if name in in_shared_memory else (array,) for name, array in outputs.items())
     return _join(header.SerializeToString(), _RAW_OUTPUTS, here)
 

@@ -344,23 +344,6 @@ def error_from_http(reply: HttpReply) -> EdlError:
     return error
 
 
-def body_of(request: LabelRequest, *, binary: bool) -> tuple[Mapping[str, str], Sequence[Buffer]]:
-    """Return headers and body of a request; a `binary` body includes the memory of its arrays.
-
-    Raises:
-        RequestRefused: the request cannot be encoded.
-    """
-    try:
-        head, raws = json_tensors.encode_request(request, binary=binary)
-    except (WireError, ValueError) as error:  # no server could be sent this
-        raise RequestRefused(f"it cannot be sent: {error}") from None
-    # Servers choose how to decode the body by its content type.
-    if not raws:
-        return {"Content-Type": "application/json"}, [head]
-    headers = {"Content-Type": "application/octet-stream", HEAD_LENGTH: str(len(head))}
-    return headers, [head, *raws]
-
-
 def decode_labels(reply: HttpReply) -> LabelResponse:
     """Decode the labels in a reply.
 
@@ -372,10 +355,9 @@ def decode_labels(reply: HttpReply) -> LabelResponse:
         raise error_from_http(reply)
     try:
         head, raw = split(reply.body, reply.headers.get(HEAD_LENGTH.lower()))
-        response = json_tensors.decode_response(head, raw)
+        return json_tensors.decode_response(head, raw)
     except WireError as error:
         raise BadAnswer(str(error)) from None
-    return LabelResponse(response.outputs, response.parameters, response.output_parameters)
 
 
 #: Statuses with which servers refuse a binary body, because they reject it or fail to parse it.
@@ -445,10 +427,16 @@ class OipHttpClient:
         return most if isinstance(most, int) and most > 0 else None
 
     def _post_infer(self, request: LabelRequest, until_s: float, *, binary: bool) -> HttpReply:
-        headers, body = body_of(request, binary=binary)
-        return self._calls.call(
-            "POST", f"{self._path}/infer", until_s, body, headers, request.check
-        )
+        try:
+            head, raws = json_tensors.encode_request(request, binary=binary)
+        except (WireError, ValueError) as error:  # no server could be sent this
+            raise RequestRefused(f"it cannot be sent: {error}") from None
+        # Servers choose how to decode the body by its content type.
+        headers = {"Content-Type": "application/json"}
+        if raws:
+            headers = {"Content-Type": "application/octet-stream", HEAD_LENGTH: str(len(head))}
+        path = f"{self._path}/infer"
+        return self._calls.call("POST", path, until_s, [head, *raws], headers, request.check)
 
 
 def _json_member(reply: HttpReply, name: str) -> Any:

@@ -76,7 +76,7 @@ class ServerSecurity:
 
     def __post_init__(self) -> None:
         if self.tls is not None and self.tls.certificate is None:
-            raise UsageError("a server with TLS needs a certificate and its key")
+            raise UsageError("a server with TLS needs a certificate: --tls cert=FILE,key=FILE")
 
     @property
     def wants_certificates(self) -> bool:

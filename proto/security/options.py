@@ -9,7 +9,6 @@ from typing import Annotated, Final
 
 import typer
 
-from ...runtime.errors import UsageError
 from ...runtime.structured_option import Given, Key, StructuredOption
 from .credentials import ClientSecurity, ServerSecurity, TlsFiles
 
@@ -87,8 +86,6 @@ def server_security(tls: TlsFiles, tokens: Path | None = None) -> ServerSecurity
     Raises:
         UsageError: the options do not fit together.
     """
-    if not tls.paths():
-        return None if tokens is None else ServerSecurity(None, tokens)
-    if tls.certificate is None:
-        raise UsageError("--tls ca=FILE of a server needs cert=FILE and key=FILE beside it")
-    return ServerSecurity(tls, tokens)
+    if not tls.paths() and tokens is None:
+        return None
+    return ServerSecurity(tls if tls.paths() else None, tokens)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from edl.proto import json_tensors
 from edl.proto.arena import Array
-from edl.proto.clients import LabelRequest
+from edl.proto.clients import LabelRequest, LabelResponse
 from edl.proto.datatypes import not_finite
 from edl.proto.json_tensors import decode_request, encode_response
 from edl.proto.shared_buffer import BufferRef
@@ -141,7 +141,7 @@ def test_lists_may_be_nested() -> None:
     np.testing.assert_array_equal(decode(tensor(X.tolist(), shape=[2, 3])).inputs["x"], X)
 
 
-def answered(request: InferRequest, outputs: dict[str, Array], **said: Any) -> InferResponse:
+def answered(request: InferRequest, outputs: dict[str, Array], **said: Any) -> LabelResponse:
     response = InferResponse("m", outputs=outputs, **said)
     head, raws = json_tensors.encode_response(request, response, ())
     return json_tensors.decode_response(memoryview(head), memoryview(b"".join(raws)))
@@ -223,7 +223,7 @@ def test_answers_are_not_believed(message: dict[str, Any]) -> None:
         _answer(**message)
 
 
-def _answer(**message: Any) -> InferResponse:
+def _answer(**message: Any) -> LabelResponse:
     head = memoryview(json.dumps(message).encode())
     return json_tensors.decode_response(head, head[len(head) :])
 
