@@ -87,8 +87,8 @@ class LabelTable:
         ids = range(begin, begin + len(rows))
         layouts = {row.layout: row.layout.text.encode() for row in rows.values()}
         makers = {row.makers: "\n".join(sorted(row.makers)).encode() for row in rows.values()}
-        layout_numbers = {text: self._number("layout", text) for text in layouts.values()}
-        maker_numbers = {text: self._number("maker", text) for text in makers.values()}
+        layout_numbers = {text: self._number_of("layout", text) for text in layouts.values()}
+        maker_numbers = {text: self._number_of("maker", text) for text in makers.values()}
         self._database.execute_many(
             "INSERT INTO labels VALUES (?, ?, ?)",
             [(place, key, row.data) for place, (key, row) in zip(ids, rows.items(), strict=True)],
@@ -247,7 +247,7 @@ class LabelTable:
             self._texts[kind, number] = row[0]
         return self._texts[kind, number]
 
-    def _number(self, kind: str, text: bytes) -> int:
+    def _number_of(self, kind: str, text: bytes) -> int:
         """Return the number of a "layout" or "maker" by its text, which is inserted if missing."""
         self._database.execute(f"INSERT OR IGNORE INTO {kind}s (text) VALUES (?)", (text,))
         return _first_number(
