@@ -21,8 +21,8 @@ from .options import (
     DEFAULT_TIMEOUTS,
     TLS,
     CanaryPolicy,
+    EnsembleConfig,
     Limits,
-    Mixing,
     Timeouts,
     Trace,
 )
@@ -73,7 +73,7 @@ class ReaderConfig:
         priority: priority of the job among those of the service; higher ones come first.
         no_teacher: policy without teachers; see `scheduler.no_teacher`.
         timeouts: timeouts of requests, and of waiting for teachers.
-        mixing: the services of an ensemble; None: there is one service.
+        ensemble: the services of an ensemble; None: there is one service.
         canaries: how labels of two teachers are compared; None: never.
         store: label store; None: none.
         shared_memory: let teachers on this host read batches from shared memory.
@@ -108,7 +108,7 @@ class ReaderConfig:
     priority: int = 0
     no_teacher: OnNoTeacher = "wait"
     timeouts: Timeouts = DEFAULT_TIMEOUTS
-    mixing: Mixing | None = None
+    ensemble: EnsembleConfig | None = None
     canaries: CanaryPolicy | None = DEFAULT_CANARIES
     store: LabelStore | None = None
     shared_memory: bool = True
@@ -176,7 +176,7 @@ class ReaderConfig:
         if not isinstance(self.canaries, CanaryPolicy | None):
             raise UsageError(f"canaries is a CanaryPolicy or None, not {self.canaries!r}")
         self.labels.check_fetched(self.fetches)
-        if self.mixing is not None and not self.labels.expand:
+        if self.ensemble is not None and not self.labels.expand:
             raise UsageError(
                 "labels of several services are averaged dense: do not set expand_labels=False"
             )
@@ -197,11 +197,11 @@ class ReaderConfig:
     @property
     def members(self) -> tuple[ReaderConfig, ...]:
         """The settings of each ensemble member, one per service."""
-        if self.mixing is None:
+        if self.ensemble is None:
             return (self,)
         return tuple(
-            replace(self, service=name, teachers=self.mixing.addresses(name), mixing=None)
-            for name, _ in self.mixing.weights
+            replace(self, service=name, teachers=self.ensemble.addresses(name), ensemble=None)
+            for name, _ in self.ensemble.weights
         )
 
     def policy(self) -> Policy:

@@ -8,7 +8,7 @@ from typing import Final, Self, TypeVar, get_args
 
 from ..proto.forms import LabelForm, SoftLabelIs
 from ..runtime.errors import UsageError
-from .checking import flag
+from .checking import flag, number, text
 
 T = TypeVar("T")
 #: Pairs (output, value); None stands for every output that is not named.
@@ -54,16 +54,10 @@ class LabelForms:
         Raises:
             UsageError: a value of a wrong type.
         """
-        forms, temperatures = _pairs(form), _pairs(temperature)
-        for _, text in forms:
-            if not isinstance(text, str):
-                raise UsageError(f"a label_form is text, as in 'topk:20', not {text!r}")
-        for _, number in temperatures:
-            if isinstance(number, bool) or not isinstance(number, (int, float)):
-                raise UsageError(f"a temperature is a number, not {number!r}")
+        forms = tuple((name, text("label_form", one)) for name, one in _pairs(form))
+        temperatures = tuple((name, number("temperature", t)) for name, t in _pairs(temperature))
         expand = flag("expand_labels", expand)
-        floats = tuple((name, float(t)) for name, t in temperatures)
-        return cls(forms, floats, expand, _pairs(soft_label_is))
+        return cls(forms, temperatures, expand, _pairs(soft_label_is))
 
     def of(self, output: str) -> LabelForm | None:
         """Return the requested form of one output; None: the model's own."""

@@ -159,14 +159,14 @@ class CanaryPolicy:
     def __post_init__(self) -> None:
         check_fields(self)
         try:
-            self.rule()
+            self.core_settings()
         except ValueError:
             raise UsageError(
                 "canaries need 0 <= share <= 1 and 0 <= same_numerics <= other_numerics, not"
                 f" {self}"
             ) from None
 
-    def rule(self) -> CanaryConfig:
+    def core_settings(self) -> CanaryConfig:
         """Convert to the scheduler's settings; raises ValueError for a number out of range."""
         return CanaryConfig(self.share, self.same_numerics, self.other_numerics)
 
@@ -199,9 +199,9 @@ class EnsemblePolicy:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        self.rule({"service": 1.0})
+        self.core_settings({"service": 1.0})
 
-    def rule(self, weights: Mapping[str, float]) -> Ensemble:
+    def core_settings(self, weights: Mapping[str, float]) -> Ensemble:
         """Convert to the scheduler's settings, with these weights by service.
 
         Raises:
@@ -214,7 +214,7 @@ class EnsemblePolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixing:
+class EnsembleConfig:
     """The services of an ensemble.
 
     Attributes:
@@ -231,16 +231,16 @@ class Mixing:
     policy: EnsemblePolicy = EnsemblePolicy()
 
     def __post_init__(self) -> None:
-        self.rule()
+        self.core_settings()
         if self.teachers and dict(self.teachers).keys() != dict(self.weights).keys():
             raise UsageError(
                 f"services are {list(dict(self.weights))}, teachers are given for"
                 f" {list(dict(self.teachers))}: name some for each"
             )
 
-    def rule(self) -> Ensemble:
+    def core_settings(self) -> Ensemble:
         """Convert to the scheduler's settings."""
-        return self.policy.rule(dict(self.weights))
+        return self.policy.core_settings(dict(self.weights))
 
     def addresses(self, service: str) -> tuple[str, ...]:
         """Return the named teachers of one service."""
@@ -251,7 +251,7 @@ def services_of(
     service: str | Mapping[str, float],
     teachers: Sequence[str] | Mapping[str, Sequence[str]],
     policy: EnsemblePolicy | None,
-) -> tuple[str, tuple[str, ...], Mixing | None]:
+) -> tuple[str, tuple[str, ...], EnsembleConfig | None]:
     """Check the user's services and teachers.
 
     Returns:
@@ -289,5 +289,5 @@ def services_of(
         (text("the name of a service", name), number(f"the weight of {name!r}", weight))
         for name, weight in service.items()
     )
-    mixing = Mixing(weights, named, policy or EnsemblePolicy())
-    return "+".join(service), tuple(one for _, of in named for one in of), mixing
+    ensemble = EnsembleConfig(weights, named, policy or EnsemblePolicy())
+    return "+".join(service), tuple(one for _, of in named for one in of), ensemble

@@ -176,12 +176,12 @@ class DistilReader:
         upper_bytes = whole("upper_bytes", upper_bytes)
         tls = TLS() if tls is None else instance_of("tls", tls, TLS)
         self.source = source
-        name, addresses, mixing = services_of(service, teachers, ensemble)
+        name, addresses, ensemble_config = services_of(service, teachers, ensemble)
         self.config = ReaderConfig(
             service=name,
             coordinator=coordinator,
             teachers=addresses,
-            mixing=mixing,
+            ensemble=ensemble_config,
             feeds=feed_pairs(feeds),
             fetches=texts("fetches", fetches or (), "logits"),
             labels=LabelForms.from_user(label_form, temperature, expand_labels, soft_label_is),

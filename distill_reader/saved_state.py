@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
-from ..proto.dataclass_json import to_plain
-from ..runtime.errors import UsageError
+from ..proto.dataclass_json import from_plain, to_plain
+from ..runtime.errors import UsageError, WireError
 from ..scheduler.students.shards import RankShard, steps_of_rank, taken_together
 from .config import ReaderConfig
 from .sources.source import Mark, ResumableSource, reading_mark
@@ -79,27 +81,52 @@ class StreamProgress(NamedTuple):
 log = logging.getLogger(__name__)
 
 FORMAT = "edl-reader-1"
-_COUNTS = ("epoch", "batches", "samples", "rank", "world_size")
-_HELD = (*_COUNTS, "mark", "ahead", "source", "labels")
 State = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _SavedState:
+    """A saved state, apart from its format.
+
+    Attributes:
+        epoch: as in `StreamProgress`.
+        batches: as in `StreamProgress`.
+        samples: as in `StreamProgress`.
+        mark: as in `StreamProgress`.
+        ahead: ordinals of the batches delivered beyond a gap.
+        rank: rank of the reader.
+        world_size: ranks among which the reader divided the source.
+        source: what identifies the source.
+        labels: settings that determine the labels.
+    """
+
+    epoch: int
+    batches: int
+    samples: int
+    mark: State | None
+    ahead: tuple[int, ...]
+    rank: int
+    world_size: int
+    source: State
+    labels: State
 
 
 def to_state(
     progress: StreamProgress, source: ResumableSource, config: ReaderConfig
 ) -> dict[str, Any]:
     """Convert `progress` to JSON values, with what identifies its source and labels."""
-    return {
-        "format": FORMAT,
-        "epoch": progress.epoch,
-        "batches": progress.batches,
-        "samples": progress.samples,
-        "mark": progress.mark,
-        "ahead": sorted(progress.ahead),
-        "rank": config.rank,
-        "world_size": config.world_size,
-        "source": _identity(source),
-        "labels": _labels(config),
-    }
+    state = _SavedState(
+        progress.epoch,
+        progress.batches,
+        progress.samples,
+        progress.mark,
+        tuple(sorted(progress.ahead)),
+        config.rank,
+        config.world_size,
+        _identity(source),
+        _labels(config),
+    )
+    return {"format": FORMAT, **to_plain(state)}
 
 
 def from_state(
@@ -111,80 +138,66 @@ def from_state(
         UsageError: a state was not saved by a reader, or is of another source or rank; or the
             states do not suffice to resume with another number of ranks.
     """
-    given: list[Any] = list(states) if isinstance(states, (list, tuple)) else [states]
-    if not given:
+    saved = [_read(one) for one in (states if isinstance(states, (list, tuple)) else [states])]
+    if not saved:
         raise UsageError("no state was given to load")
-    for state in given:
+    for state in saved:
         _check_fits(state, source, config)
-    if any(state["world_size"] != config.world_size for state in given):
-        return _resharded(given, source, config)
-    if len(given) > 1:
-        given = [state for state in given if state["rank"] == config.rank] or given
-    state = given[0]
-    if state["rank"] != config.rank:
+    if any(state.world_size != config.world_size for state in saved):
+        return _resharded(saved, source, config)
+    state = next((one for one in saved if one.rank == config.rank), saved[0])
+    if state.rank != config.rank:
         raise UsageError(
-            f"this state is of rank {state['rank']}, the reader is rank {config.rank}; load each"
+            f"this state is of rank {state.rank}, the reader is rank {config.rank}; load each"
             " rank's own"
         )
     return StreamProgress(
-        state["epoch"],
-        state["batches"],
-        state["samples"],
-        state["mark"],
-        dict.fromkeys(state["ahead"]),
+        state.epoch, state.batches, state.samples, state.mark, dict.fromkeys(state.ahead)
     )
 
 
-def _check_fits(state: State, source: ResumableSource, config: ReaderConfig) -> None:
-    if not _is_state(state):
-        raise UsageError(
-            f"this is no state of a reader of format {FORMAT!r}: {str(state)[:80]}; load what"
-            " state_dict() returned"
-        )
-    if differing := _differences(state["source"], _identity(source)):
+def _read(state: Any) -> _SavedState:
+    """Check a state that the user gives; raises UsageError unless a reader has saved it."""
+    with suppress(WireError):
+        if isinstance(state, Mapping) and state.get("format") == FORMAT:
+            return from_plain(_SavedState, to_plain(state))
+    raise UsageError(
+        f"this is no state of a reader of format {FORMAT!r}: {str(state)[:80]}; load what"
+        " state_dict() returned"
+    )
+
+
+def _check_fits(state: _SavedState, source: ResumableSource, config: ReaderConfig) -> None:
+    if differing := _differences(state.source, _identity(source)):
         raise UsageError(
             f"this state is of another source: {differing}; load it into a reader made as the one"
             " that it was saved from"
         )
-    if differing := _differences(state["labels"], _labels(config)):
+    if differing := _differences(state.labels, _labels(config)):
         log.warning("the loaded state was saved with different label settings: %s", differing)
 
 
-def _is_state(state: Any) -> bool:
-    if not isinstance(state, Mapping) or state.get("format") != FORMAT:
-        return False
-    if any(name not in state for name in _HELD):
-        return False
-    if not isinstance(state["ahead"], (list, tuple)):
-        return False
-    counts = [*(state[name] for name in _COUNTS), *state["ahead"]]
-    mappings = (state["source"], state["labels"], {} if state["mark"] is None else state["mark"])
-    return all(isinstance(count, int) for count in counts) and all(
-        isinstance(value, Mapping) for value in mappings
-    )
-
-
 def _resharded(
-    states: Sequence[State], source: ResumableSource, config: ReaderConfig
+    states: Sequence[_SavedState], source: ResumableSource, config: ReaderConfig
 ) -> StreamProgress:
     """Convert the states of another number of ranks to progress for `config.world_size` ranks."""
-    before = states[0]["world_size"]
+    before = states[0].world_size
     change = f"with {config.world_size} instead of {before} ranks"
     if not source.divides_ids:
         raise UsageError(
             f"cannot resume a {source.kind} source {change}: only map-style sources that the reader"
             " divides support this; keep the number of ranks, or begin the epoch anew"
         )
-    by_rank = {state["rank"]: state for state in states}
-    if sorted(by_rank) != list(range(before)) or any(s["world_size"] != before for s in states):
+    by_rank = {state.rank: state for state in states}
+    if sorted(by_rank) != list(range(before)) or any(s.world_size != before for s in states):
         raise UsageError(
             f"to resume {change}, load the states of all {before} ranks, as"
             f" load_state_dict([rank 0's, rank 1's, ...]); these are of the ranks {sorted(by_rank)}"
         )
     in_order = [by_rank[rank] for rank in range(before)]
-    epoch = min(state["epoch"] for state in in_order)
-    reading = [state for state in in_order if state["epoch"] == epoch]
-    mark = next((state["mark"] for state in reading if state["mark"] is not None), None)
+    epoch = min(state.epoch for state in in_order)
+    reading = [state for state in in_order if state.epoch == epoch]
+    mark = next((state.mark for state in reading if state.mark is not None), None)
     if mark is None and len(reading) == before:
         return StreamProgress(epoch)
     with reading_mark():
@@ -192,7 +205,7 @@ def _resharded(
     if mark is None or gone is None:
         raise UsageError(
             f"to resume {change}, all must have stopped at the same step; they have delivered"
-            f" {[[s['epoch'], s['batches']] for s in in_order]} (epoch, batches)"
+            f" {[[s.epoch, s.batches] for s in in_order]} (epoch, batches)"
         )
     return (
         StreamProgress(epoch + 1)
@@ -202,19 +215,19 @@ def _resharded(
 
 
 def _delivered_by_all(
-    mark: State, states: Sequence[State], epoch: int, source: ResumableSource
+    mark: State, states: Sequence[_SavedState], epoch: int, source: ResumableSource
 ) -> int | None:
     """Count the epoch's batches that the ranks have delivered together; None: different steps."""
     total, start, uneven = mark["of"], mark["start"], source.identity()["uneven"]
     taken = []
     for rank, state in enumerate(states):
-        ended = state["epoch"] == epoch + 1 and state["batches"] == 0
-        if state["ahead"] or not (ended or state["epoch"] == epoch):
+        ended = state.epoch == epoch + 1 and state.batches == 0
+        if state.ahead or not (ended or state.epoch == epoch):
             return None
         if ended:
             taken.append(steps_of_rank(total, start, RankShard(rank, len(states), uneven)))
-        elif state["mark"] is None or state["mark"]["start"] == start:
-            taken.append(state["batches"])
+        elif state.mark is None or state.mark["start"] == start:
+            taken.append(state.batches)
         else:
             return None
     return taken_together(total, start, uneven, taken)
@@ -226,8 +239,8 @@ def _identity(source: ResumableSource) -> dict[str, Any]:
 
 def _labels(config: ReaderConfig) -> dict[str, Any]:
     labels = {name: getattr(config, name) for name in ("service", "feeds", "fetches", "labels")}
-    if config.mixing is not None:
-        labels["ensemble"] = [dict(config.mixing.weights), config.mixing.policy]
+    if config.ensemble is not None:
+        labels["ensemble"] = [dict(config.ensemble.weights), config.ensemble.policy]
     return to_plain(labels)
 
 

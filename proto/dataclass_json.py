@@ -66,7 +66,7 @@ def _read(hint: Any, value: Any) -> Any:
         return value
     elif hint is Path and type(value) is str:
         return Path(value)
-    elif type(value) is hint or (hint is type(None) and value is None):
+    elif hint is Any or type(value) is hint or (hint is type(None) and value is None):
         return value
     elif hint is float and type(value) is int:
         return float(value)

@@ -122,12 +122,12 @@ class BatchDelivery:
             {member.config.service: member.ledger for member in members},
             ordered=config.ordered and beside is None,
             policy=config.policy() if beside is None else Policy(),
-            ensemble=None if config.mixing is None else config.mixing.rule(),
+            ensemble=None if config.ensemble is None else config.ensemble.core_settings(),
             beside=None if beside is None else beside.delivery,
         )
         self.mixture: Mixture | None = None
         self._config = config
-        self._mixing = config.mixing
+        self._mixing = config.ensemble
         self._channel = channel
         self._arena = arena
         self._members = {member.config.service: member for member in members}
@@ -223,6 +223,6 @@ def _unseen_names(config: ReaderConfig) -> tuple[str, ...]:
         form = config.labels.of(name)
         in_parts = form is not None and form.k and not config.labels.expand
         names.extend(form.parts(name) if form is not None and in_parts else [name])
-    if config.mixing is not None and config.mixing.policy.with_weights:
+    if config.ensemble is not None and config.ensemble.policy.with_weights:
         names.append(WEIGHTS)
     return tuple(names)

@@ -67,7 +67,7 @@ class Engine:
             self._on_call_failed,
             self._on_epoch_due,
         )
-        mixed = config.mixing is not None
+        mixed = config.ensemble is not None
         self.members = tuple(
             EnsembleMember(one, self._inbox, self._batches, ring, labels, listener, mixed=mixed)
             for one in config.members

@@ -472,7 +472,7 @@ def core_config(config: ReaderConfig) -> CoreConfig:
         limits.request_rows,
         ordered=config.ordered,
         deterministic=config.deterministic,
-        canaries=None if config.canaries is None else config.canaries.rule(),
+        canaries=None if config.canaries is None else config.canaries.core_settings(),
         stored=config.store is not None,
     )
 

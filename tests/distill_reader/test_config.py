@@ -17,7 +17,14 @@ from edl.distill_reader.adapters.paddle import by_name
 from edl.distill_reader.config import ReaderConfig, feed_pairs, rank_of, security_of
 from edl.distill_reader.engine.requests import model_inputs
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
-from edl.distill_reader.options import FORMER_PARAMETERS, TLS, Limits, Mixing, Timeouts, Trace
+from edl.distill_reader.options import (
+    FORMER_PARAMETERS,
+    TLS,
+    EnsembleConfig,
+    Limits,
+    Timeouts,
+    Trace,
+)
 from edl.proto.dataclass_json import from_plain, to_plain
 from edl.proto.forms import LabelForm
 from edl.runtime.errors import UsageError
@@ -57,6 +64,8 @@ def test_it_survives_the_way_to_the_engine(tmp_path: Path) -> None:
 def test_forms_are_for_every_output_or_for_those_that_are_named() -> None:
     assert LabelForms.from_user(None, None, True) == AS_GIVEN
     assert AS_GIVEN.of("logits") is None
+    numpys: Any = np.float32(4)
+    assert LabelForms.from_user(None, numpys, True).of("logits") == LabelForm(temperature=4.0)
     every = LabelForms.from_user("topk:20", None, True)
     assert every.of("logits") == every.of("hidden") == LabelForm(None, 20)
     some = LabelForms.from_user({"logits": "topk:20"}, {"logits": 4, "aux": 2}, True)
@@ -72,8 +81,8 @@ def test_forms_are_for_every_output_or_for_those_that_are_named() -> None:
         ({"logits": "int8"}, None, "there is no form 'int8'"),
         (20, None, "label_form is text"),
         (None, 0, "above 0"),
-        (None, {"logits": "4"}, "a temperature is a number, not '4'"),
-        ("float16", True, "a temperature is a number"),
+        (None, {"logits": "4"}, "temperature is a finite number, not '4'"),
+        ("float16", True, "temperature is a finite number"),
     ],
 )
 def test_forms_that_do_not_exist_are_refused(form: Any, temperature: Any, message: str) -> None:
@@ -201,11 +210,11 @@ def test_a_group_checks_its_values(wrong: Callable[[], object], words: str) -> N
 
 def test_each_member_of_an_ensemble_knows_its_own_service() -> None:
     named = tuple((name, tuple(of)) for name, of in TEACHERS.items())
-    mixing = Mixing((("a", 0.7), ("b", 0.3)), named, EnsemblePolicy("tolerate"))
-    config = ReaderConfig("a+b", teachers=("h:1", "h:2", "h:3"), mixing=mixing)
+    mixing = EnsembleConfig((("a", 0.7), ("b", 0.3)), named, EnsemblePolicy("tolerate"))
+    config = ReaderConfig("a+b", teachers=("h:1", "h:2", "h:3"), ensemble=mixing)
     assert from_plain(ReaderConfig, json.loads(json.dumps(to_plain(config)))) == config
     assert [(one.service, one.teachers) for one in config.members] == list(named)
-    assert all(one.mixing is None for one in config.members)
+    assert all(one.ensemble is None for one in config.members)
 
 
 # --- fields of a batch

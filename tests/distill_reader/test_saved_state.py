@@ -13,7 +13,7 @@ import pytest
 from edl.distill_reader import Batched
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.label_forms import LabelForms
-from edl.distill_reader.options import EnsemblePolicy, Limits, Mixing
+from edl.distill_reader.options import EnsembleConfig, EnsemblePolicy, Limits
 from edl.distill_reader.saved_state import StreamProgress, from_state, to_state
 from edl.distill_reader.sources import source_of
 from edl.runtime.errors import UsageError
@@ -172,8 +172,8 @@ def test_other_labels_are_told_and_do_not_stop_it(caplog: pytest.LogCaptureFixtu
 
 
 def ensemble(weight: float, **policy: Any) -> dict[str, Any]:
-    mixing = Mixing((("a", weight), ("b", 1.0)), policy=EnsemblePolicy(**policy))
-    return {"service": "a+b", "teachers": (), "coordinator": "redis://h", "mixing": mixing}
+    mixing = EnsembleConfig((("a", weight), ("b", 1.0)), policy=EnsemblePolicy(**policy))
+    return {"service": "a+b", "teachers": (), "coordinator": "redis://h", "ensemble": mixing}
 
 
 @pytest.mark.parametrize("now", [ensemble(2.0), ensemble(1.0, missing="tolerate")])

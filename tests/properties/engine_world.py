@@ -29,7 +29,7 @@ from edl.distill_reader.engine.teacher_requests import (
     TeacherReady,
     TeacherRequest,
 )
-from edl.distill_reader.options import EnsemblePolicy, Limits, Mixing
+from edl.distill_reader.options import EnsembleConfig, EnsemblePolicy, Limits
 from edl.proto.arena import Arena, Array, Record
 from edl.proto.channel import Channel
 from edl.proto.shared_buffer import SharedBuffer
@@ -100,14 +100,14 @@ class EngineWorld(RuleBasedStateMachine):
         if len(services) > 1:
             addresses = tuple((name, ("h:1",)) for name in services)
             weights = tuple((name, 1.0) for name in services)
-            mixing = Mixing(weights, addresses, EnsemblePolicy(missing))
+            mixing = EnsembleConfig(weights, addresses, EnsemblePolicy(missing))
         self.config = ReaderConfig(
             "+".join(services),
             teachers=("h:1",),
             ordered=ordered,
             limits=Limits(request_rows=rows),
             no_teacher=policy,
-            mixing=mixing,
+            ensemble=mixing,
         )
         self.ring = SharedBuffer.create(1 << 16)
         self.ordered, self.policy = ordered, policy

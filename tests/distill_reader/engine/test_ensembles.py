@@ -10,7 +10,7 @@ import pytest
 
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.teacher_requests import TeacherReady
-from edl.distill_reader.options import EnsemblePolicy, Mixing
+from edl.distill_reader.options import EnsembleConfig, EnsemblePolicy
 from edl.runtime.errors import RequestRefused, RetryableError
 from edl.scheduler.ledger import events as ev
 from edl.tests.distill_reader.engine.bench import ROWS, Bench
@@ -21,8 +21,8 @@ REFUSED = RequestRefused("not for me")
 @pytest.fixture
 def two() -> Iterator[Bench]:
     """Both services have batch 0."""
-    mixing = Mixing((("a", 1.0), ("b", 3.0)), (("a", ("h:1",)), ("b", ("h:2",))))
-    config = ReaderConfig("a+b", teachers=("h:1", "h:2"), mixing=mixing)
+    mixing = EnsembleConfig((("a", 1.0), ("b", 3.0)), (("a", ("h:1",)), ("b", ("h:2",))))
+    config = ReaderConfig("a+b", teachers=("h:1", "h:2"), ensemble=mixing)
     with closing(Bench(config)) as made:
         for service in ("a", "b"):
             made.assign(service, service=service)
@@ -100,8 +100,8 @@ def test_a_service_that_had_a_teacher_between_two_calls_is_waited_for() -> None:
     """No call waited while the teacher was there."""
     weights = (("a", 1.0), ("b", 3.0))
     policy = EnsemblePolicy("tolerate", missing_after_s=5.0)
-    mixing = Mixing(weights, (("a", ("h:1",)), ("b", ("h:2",))), policy)
-    config = ReaderConfig("a+b", teachers=("h:1", "h:2"), mixing=mixing)
+    mixing = EnsembleConfig(weights, (("a", ("h:1",)), ("b", ("h:2",))), policy)
+    config = ReaderConfig("a+b", teachers=("h:1", "h:2"), ensemble=mixing)
     with closing(Bench(config)) as two:
         now = time.monotonic()
         two.assign("a", service="a")
