@@ -5,8 +5,9 @@ The public names import their modules at first use.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .calling.client import drain, fetch_status, upgrade, watch
@@ -25,23 +26,12 @@ __all__ = [
     "watch",
 ]
 
-_MODULES = {
-    "Heartbeat": ".heartbeat",
-    "Registry": ".registry",
-    "Subscription": ".calling.subscription",
-    "connect": ".registry",
-    "drain": ".calling.client",
-    "fetch_status": ".calling.client",
-    "upgrade": ".calling.client",
-    "watch": ".calling.client",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name], __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".calling.client": ["drain", "fetch_status", "upgrade", "watch"],
+        ".calling.subscription": ["Subscription"],
+        ".heartbeat": ["Heartbeat"],
+        ".registry": ["Registry", "connect"],
+    },
+)

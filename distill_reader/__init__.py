@@ -7,8 +7,9 @@ that only the trainer uses.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .options import TLS, CanaryPolicy, EnsemblePolicy, Limits, Timeouts, Trace
@@ -33,27 +34,14 @@ __all__ = [
     "Trace",
 ]
 
-_MODULES = {
-    "Batched": ".sources",
-    "Callback": ".stats",
-    "CanaryPolicy": ".options",
-    "DistilReader": ".reader",
-    "EnsemblePolicy": ".options",
-    "LabelStore": ".store",
-    "Limits": ".options",
-    "ReaderStats": ".stats",
-    "TLS": ".options",
-    "TeacherPool": ".pool",
-    "Timeouts": ".options",
-    "Trace": ".options",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name], __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".options": ["TLS", "CanaryPolicy", "EnsemblePolicy", "Limits", "Timeouts", "Trace"],
+        ".pool": ["TeacherPool"],
+        ".reader": ["DistilReader"],
+        ".sources": ["Batched"],
+        ".stats": ["Callback", "ReaderStats"],
+        ".store": ["LabelStore"],
+    },
+)

@@ -6,8 +6,9 @@ passes settings on stays light. The names below load their modules when they are
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ...runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ...runtime.addresses import is_loopback as is_loopback
@@ -24,20 +25,20 @@ if TYPE_CHECKING:
     from .servers import Acceptor as Acceptor
     from .servers import listen as listen
 
-_NAMES = {
-    ".access_control": ("ROLES", "AccessControl", "Caller"),
-    ".certificates": ("reloading_context",),
-    ".client_connections": ("open_channel",),
-    ".credentials": (
-        "ClientSecurity", "ServerSecurity", "TlsFiles", "check_exposure", "is_loopback",
-        "names_loopback",
-    ),
-    ".servers": ("Acceptor", "listen"),
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _NAMES.items():
-        if name in names:
-            return getattr(import_module(module, __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".access_control": ["ROLES", "AccessControl", "Caller"],
+        ".certificates": ["reloading_context"],
+        ".client_connections": ["open_channel"],
+        ".credentials": [
+            "ClientSecurity",
+            "ServerSecurity",
+            "TlsFiles",
+            "check_exposure",
+            "is_loopback",
+            "names_loopback",
+        ],
+        ".servers": ["Acceptor", "listen"],
+    },
+)

@@ -8,8 +8,9 @@ finds it with `Repository.newest_valid`, and `restore` loads it. See also docs/h
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ...runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
@@ -28,19 +29,13 @@ __all__ = [
     "open_checkpoint",
 ]
 
-_HOMES = {
-    "Checkpoint": "checkpoint",
-    "Contents": "contents",
-    "Persister": "persisting",
-    "Repository": "repository",
-    "SnapshotOwner": "snapshot",
-    "SnapshotWriter": "snapshot",
-    "open_checkpoint": "repository",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a name at its first use: the help of the command line does not need numpy."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".checkpoint": ["Checkpoint"],
+        ".contents": ["Contents"],
+        ".persisting": ["Persister"],
+        ".repository": ["Repository", "open_checkpoint"],
+        ".snapshot": ["SnapshotOwner", "SnapshotWriter"],
+    },
+)
