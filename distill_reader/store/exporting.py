@@ -83,7 +83,7 @@ def inventory_of(database: Database) -> Inventory:
     return Inventory(database.disk_bytes, database.used_bytes, groups, services, counters)
 
 
-def each_row(database: Database) -> Iterator[tuple[list[tuple[bytes, LabelRow]], int]]:
+def row_chunks(database: Database) -> Iterator[tuple[list[tuple[bytes, LabelRow]], int]]:
     """Yield all rows in chunks, in the order of keys, with the number of damaged rows in each.
 
     Rows that are written or deleted meanwhile may be included or not.
@@ -119,7 +119,7 @@ def verify(database: Database, on_progress: Callable[[int], None]) -> int:
         StoreDamaged: rows or the file are damaged.
     """
     rows = damaged = 0
-    for some, bad in each_row(database):
+    for some, bad in row_chunks(database):
         rows += len(some) + bad
         damaged += bad
         on_progress(rows)
@@ -188,7 +188,7 @@ class LabelExport:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             read = 0
-            for some, damaged in each_row(database):
+            for some, damaged in row_chunks(database):
                 self._skipped += damaged
                 for key, row in some:
                     if row.layout.model_id == self.model_id:

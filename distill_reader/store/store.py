@@ -62,7 +62,7 @@ class StoreStats:
 #: Pause after a disk error, in seconds.
 PAUSE_S = 60.0
 #: Times of use are written in batches of this size, in the order of keys, so each page only once.
-USES_IN_A_LOT = 100_000
+USES_PER_WRITE = 100_000
 _NOT_KEPT = "not kept until it can be written"
 _NOT_READ = "requested from teachers until it can be read"
 #: Pages kept free for writes besides rows and for estimates that were too low.
@@ -125,7 +125,7 @@ class LabelDatabase:
         rows = [found.get(key) for key in keys]
         hits = sum(row is not None for row in rows)
         self._count(hits=hits, misses=len(rows) - hits)
-        if len(self._used) >= USES_IN_A_LOT:
+        if len(self._used) >= USES_PER_WRITE:
             self._write_uses()
         return rows
 
@@ -242,11 +242,11 @@ class LabelDatabase:
         """Delete the rows of teachers that are not trusted, if the file can be written."""
         while self._disowned and self._writes:
             maker = next(iter(self._disowned))
-            behind: bytes | None = b""
+            after: bytes | None = b""
             with self._tolerating_errors(writing=True):
-                while behind is not None:
+                while after is not None:
                     with self._database.writing():
-                        keys, behind = self._table.made_by(maker, behind, ROWS_IN_A_TRANSACTION)
+                        keys, after = self._table.made_by(maker, after, ROWS_IN_A_TRANSACTION)
                         self._table.delete(keys)
                     self._count(disowned=len(keys))
                 self._disowned.discard(maker)
@@ -390,7 +390,7 @@ class Evictor:
             if not head:
                 return Eviction(gone, more=rows_left < ROWS_IN_A_TRANSACTION)
             if typical_s is None:
-                some = [max(at, used.get(key, 0)) for key, at in self._table.uses(_SAMPLED_USES)]
+                some = [max(at, used.get(key, 0)) for key, at in self._table.sample_uses(_SAMPLED_USES)]
                 typical_s = median_high(some) if some else 0
             rows = [row for row, _ in head]
             candidates = [

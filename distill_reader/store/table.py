@@ -117,7 +117,7 @@ class LabelTable:
             self._database.execute(f"DELETE FROM keys {which}", some)
             self._database.execute_many("DELETE FROM labels WHERE id = ?", places)
 
-    def uses(self, count: int) -> list[tuple[bytes, int]]:
+    def sample_uses(self, count: int) -> list[tuple[bytes, int]]:
         """Sample `count` keys and their times of use: a random range, as keys are hashes."""
         begin = os.urandom(16)
         some = "SELECT key, used FROM keys WHERE key {} ? ORDER BY key LIMIT ?"
@@ -191,19 +191,19 @@ class LabelTable:
         except (ArithmeticError, LookupError, TypeError, ValueError, EdlError):  # any damaged text
             return None
 
-    def made_by(self, maker: str, behind: bytes, count: int) -> tuple[list[bytes], bytes | None]:
+    def made_by(self, maker: str, after: bytes, count: int) -> tuple[list[bytes], bytes | None]:
         """Find rows that a teacher has labelled among the next `count` keys.
 
         Args:
             maker: the teacher.
-            behind: look at keys greater than this.
+            after: look at keys greater than this.
             count: number of keys to look at.
 
         Returns:
             Keys of its rows, and the last key that was looked at; None: there are no more.
         """
         rows = self._database.execute(
-            "SELECT key, maker FROM keys WHERE key > ? ORDER BY key LIMIT ?", (behind, count)
+            "SELECT key, maker FROM keys WHERE key > ? ORDER BY key LIMIT ?", (after, count)
         ).fetchall()
         mine = [key for key, number in rows if maker in makers_of(self._text("maker", number))]
         return mine, rows[-1][0] if len(rows) == count else None

@@ -177,16 +177,14 @@ def pipeline_request(service: str, inputs: Mapping[str, Array], log_id: int = 0)
         log_id: names the request in the server's log, 0 to 2^63 - 1.
 
     Raises:
-        WireError: an array cannot be sent, or a name is not text.
+        WireError: an array cannot be sent.
+        ValueError: a name is not text.
     """
-    try:
-        tensors = [
-            pb.Tensor(name=name, elem_type=NPY, shape=array.shape, byte_data=write_npy(array))
-            for name, array in inputs.items()
-        ]
-        return pb.Request(name=service, logid=log_id, tensors=tensors).SerializeToString()
-    except ValueError as error:  # from protobuf: a number or text that a field cannot hold
-        raise WireError(f"the request cannot be sent: {error}") from None
+    tensors = [
+        pb.Tensor(name=name, elem_type=NPY, shape=array.shape, byte_data=write_npy(array))
+        for name, array in inputs.items()
+    ]
+    return pb.Request(name=service, logid=log_id, tensors=tensors).SerializeToString()
 
 
 def pipeline_outputs(data: bytes) -> dict[str, Array]:
@@ -219,14 +217,12 @@ def general_model_request(
         log_id: names the request in the server's log, 0 to 2^63 - 1.
 
     Raises:
-        WireError: a dtype cannot be sent, or a name is not text.
+        WireError: a dtype cannot be sent.
+        ValueError: a name is not text.
     """
-    try:
-        tensors = [_for_cpp(name, array) for name, array in inputs.items()]
-        request = cpp.Request(tensor=tensors, fetch_var_names=outputs, log_id=log_id)
-        return request.SerializeToString()
-    except ValueError as error:  # from protobuf: a number or text that a field cannot hold
-        raise WireError(f"the request cannot be sent: {error}") from None
+    tensors = [_for_cpp(name, array) for name, array in inputs.items()]
+    request = cpp.Request(tensor=tensors, fetch_var_names=outputs, log_id=log_id)
+    return request.SerializeToString()
 
 
 def general_model_outputs(data: bytes) -> dict[str, Array]:
@@ -329,7 +325,6 @@ class _PaddleClient(ABC):
     """
 
     METHOD: ClassVar[str]
-    OUTPUTS: ClassVar[staticmethod[[bytes], dict[str, Array]]]
 
     def __init__(self, address: str, security: ClientSecurity | None = None) -> None:
         self._channel = open_channel(address, security, _CHANNEL_OPTIONS)
@@ -339,12 +334,12 @@ class _PaddleClient(ABC):
         try:
             inputs = {name: whole(value) for name, value in request.inputs.items()}
             message = self._message(request, inputs, _log_id(request))
-        except WireError as error:  # no server of this kind could be sent this
+        except (WireError, ValueError) as error:  # no server of this kind could be sent this
             raise RequestRefused(f"it cannot be sent: {error}") from None
         request.check()
         reply = self._call(message, timeout_s)
         with _reading():
-            outputs = self.OUTPUTS(reply)
+            outputs = self._outputs(reply)
         wanted = request.outputs or tuple(outputs)  # a pipeline returns all outputs
         return LabelResponse({name: outputs[name] for name in wanted if name in outputs})
 
@@ -366,12 +361,14 @@ class _PaddleClient(ABC):
         self, request: LabelRequest, inputs: Mapping[str, Array], log_id: int
     ) -> bytes: ...
 
+    @abstractmethod
+    def _outputs(self, reply: bytes) -> dict[str, Array]: ...
+
 
 class PipelineClient(_PaddleClient):
     """A `TeacherClient` of a pipeline server that serves `model`; an empty name matches any."""
 
     METHOD = PIPELINE
-    OUTPUTS = staticmethod(pipeline_outputs)
 
     def __init__(self, address: str, model: str, security: ClientSecurity | None = None) -> None:
         super().__init__(address, security)
@@ -389,12 +386,14 @@ class PipelineClient(_PaddleClient):
     def _message(self, request: LabelRequest, inputs: Mapping[str, Array], log_id: int) -> bytes:
         return pipeline_request(self._model, inputs, log_id)
 
+    def _outputs(self, reply: bytes) -> dict[str, Array]:
+        return pipeline_outputs(reply)
+
 
 class GeneralModelClient(_PaddleClient):
     """A `TeacherClient` of a C++ server, which serves one model without a name."""
 
     METHOD = GENERAL_MODEL
-    OUTPUTS = staticmethod(general_model_outputs)
 
     def probe(self, timeout_s: float) -> ModelDescription:
         nothing: Any = self._channel.unary_unary(f"{self.METHOD}-nothing", None, None)
@@ -407,6 +406,9 @@ class GeneralModelClient(_PaddleClient):
 
     def _message(self, request: LabelRequest, inputs: Mapping[str, Array], log_id: int) -> bytes:
         return general_model_request(inputs, request.outputs, log_id)
+
+    def _outputs(self, reply: bytes) -> dict[str, Array]:
+        return general_model_outputs(reply)
 
 
 def _log_id(request: LabelRequest) -> int:

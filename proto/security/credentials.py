@@ -89,9 +89,7 @@ class ServerSecurity:
         return self.tokens_file is not None or self.wants_certificates
 
 
-def check_exposure(
-    host: str, security: ServerSecurity | None, insecure: bool, what: str = "a server"
-) -> None:
+def check_exposure(host: str, security: ServerSecurity | None, insecure: bool, what: str) -> None:
     """Refuse to listen beyond loopback without authentication, unless the operator allows it.
 
     Args:
