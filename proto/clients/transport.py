@@ -292,8 +292,9 @@ class TransportConnection:
                 if outcomes:
                     break
                 raise ConnectionResetError("the teacher has closed the connection")
-            while (self._header or self._start < self._end) and (one := self._step()) is not None:
-                outcomes += one
+            while (frame := self._next_frame()) is not None:
+                if (outcome := self._read(*frame)) is not None:
+                    outcomes.append(outcome)
             if not self._encrypted and not self._header and self._start == self._end:
                 break  # usually nothing is left; if something is, the socket is still readable
         return outcomes
@@ -374,8 +375,8 @@ class TransportConnection:
         self._end += count
         return count
 
-    def _step(self) -> list[RequestOutcome] | None:
-        """Process the next complete frame; return its outcomes, or None if no frame is complete."""
+    def _next_frame(self) -> tuple[FrameHeader, memoryview] | None:
+        """Return the header and the payload of the next frame; None if it is not complete."""
         if self._header is None:
             have = self._end - self._start
             if have < frames.HEADER.size:
@@ -396,7 +397,7 @@ class TransportConnection:
             return None
         header, payload = self._header, self._payload.toreadonly()
         self._header, self._payload = None, memoryview(b"")
-        return self._read(header, payload)
+        return header, payload
 
     def _check(self, header: FrameHeader) -> None:
         """Raise WireError for a frame that a teacher must not send now."""
@@ -418,22 +419,20 @@ class TransportConnection:
         if not possible:
             raise WireError(f"no teacher sends a frame of kind {header.kind} like this")
 
-    def _read(self, header: FrameHeader, payload: memoryview) -> list[RequestOutcome]:
+    def _read(self, header: FrameHeader, payload: memoryview) -> RequestOutcome | None:
+        """Process a frame, whose head is in `_head`; return the outcome of a request."""
         if header.kind == frames.GOAWAY:
             self.leaving = True
-            return []
+            return None
         if header.kind == frames.ERROR:
             return self._failed(header, frames.read_error(bytes(payload)))
         answer = self._answer(header, payload)
         sent = self._sent.pop(header.number)
         self._shared_memory_works |= sent.in_memory
-        return [
-            RequestOutcome(
-                header.number, answer if sent.current else InputsOverwritten(OVERWRITTEN)
-            )
-        ]
+        outcome = answer if sent.current else InputsOverwritten(OVERWRITTEN)
+        return RequestOutcome(header.number, outcome)
 
-    def _failed(self, header: FrameHeader, error: EdlError) -> list[RequestOutcome]:
+    def _failed(self, header: FrameHeader, error: EdlError) -> RequestOutcome:
         if header.number not in self._sent:  # about the connection: no request on it is answered
             self.leaving = True
             raise ConnectionEnded(error)
@@ -448,7 +447,7 @@ class TransportConnection:
         )
         if memory_fails:
             self.in_memory = False
-        return [RequestOutcome(header.number, error, without_memory=memory_fails)]
+        return RequestOutcome(header.number, error, without_memory=memory_fails)
 
     def _answer(self, header: FrameHeader, payload: memoryview) -> LabelResponse:
         if header.flags & frames.DESCRIBED:
