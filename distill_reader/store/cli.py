@@ -118,12 +118,12 @@ def export(
     """
     from ...proto.forms import LabelForm
     from .database import Database
-    from .exporting import LabelExport, find_model, inventory_of
+    from .exporting import LabelExport, find_model_id, inventory_of
 
     keys = FORM.read(form)
     asked = LabelForm.parse(keys.form or None, keys.temperature)
     with Database(path) as database:
-        model = find_model(database, content)
+        model = find_model_id(database, content)
         labels = LabelExport(folder, model, asked, keys.dense, rows_per_file)
         with _progress("exporting", inventory_of(database).rows) as on_progress:
             exported = labels.write(database, on_progress)
@@ -195,7 +195,7 @@ def _show(inventory: Inventory) -> None:
     console, now = Console(), time.time()
     table = Table("content", "outputs", "rows", "MiB", "made", "used")
     for group in inventory.groups:
-        content = "/".join(group.layout.model_id).rstrip("/") if group.layout else "damaged"
+        content = str(group.layout.model_id) if group.layout else "damaged"
         made, used = (_ago(now - at) for at in (group.made_s[0], group.used_s[1]))
         size = f"{group.nbytes / 2**20:,.1f}"
         table.add_row(

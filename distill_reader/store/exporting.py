@@ -134,18 +134,25 @@ def verify(database: Database, on_progress: Callable[[int], None]) -> int:
     return rows
 
 
-def find_model(database: Database, text: str) -> ModelId:
-    """Find a model in the store by "CONTENT_ID" or "CONTENT_ID/NUMERICS_ID"; empty: the only one.
+def find_model_id(database: Database, name: str) -> ModelId:
+    """Find a model in the store.
+
+    Args:
+        database: the store.
+        name: the name that `edl store inspect` shows, or the content_id if only one model has it;
+            empty: the only model.
 
     Raises:
         UsageError: there is none, or more than one.
     """
     layouts = (group.layout for group in inventory_of(database).groups)
-    models = dict.fromkeys(layout.model_id for layout in layouts if layout is not None)
-    chosen = [one for one in models if text in ("", one.content_id, "/".join(one))]
+    models = {str(layout.model_id): layout.model_id for layout in layouts if layout is not None}
+    if name in models:
+        return models[name]
+    chosen = [one for one in models.values() if name in ("", one.content_id)]
     if len(chosen) == 1:
         return chosen[0]
-    known = ", ".join("/".join(one).rstrip("/") for one in models) or "none"
+    known = ", ".join(models) or "none"
     raise UsageError(f"name one content of the store by --content; there are: {known}")
 
 

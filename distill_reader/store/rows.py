@@ -139,6 +139,9 @@ class ModelId(NamedTuple):
     content_id: str
     numerics_id: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.content_id}/{self.numerics_id}" if self.numerics_id else self.content_id
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceModel:

@@ -159,3 +159,13 @@ def test_export_of_several_contents_wants_one_named(path: str, tmp_path: Path) -
     assert json_of(app, "export", path, tmp_path / "out", "--content", "other")["rows"] == 1
     with pytest.raises(UsageError, match="holds an export already"):
         run(app, "export", path, tmp_path / "out", "--content", "other")
+
+
+def test_contents_that_differ_in_numerics_alone_can_be_named(path: str, tmp_path: Path) -> None:
+    with LabelDatabase(LabelStore(path, 64 * MIB)) as store:
+        exact = CONTENT._replace(numerics_id="n1")
+        layout = layout_of(exact, {"y": (None, None, [inputs_of([1])])})
+        store.put_many([b"o" * 16], pack(layout, [inputs_of([1])]))
+    for name, rows in (("content-1", 610), ("content-1/n1", 1)):
+        folder = tmp_path / str(rows)
+        assert json_of(app, "export", path, folder, "--content", name)["rows"] == rows
