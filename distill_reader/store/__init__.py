@@ -52,7 +52,7 @@ class LabelStore:
         self, path: str | Path, max_bytes: int, *, sample_ids: Sequence[int | str] = ()
     ) -> None:
         if not str(path) or os.path.isdir(path):
-            raise UsageError(f"a label store is a file, and {str(path)!r} is none: name one")
+            raise UsageError(f"a label store is a file, not {str(path)!r}: name one")
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < MIN_BYTES:
             raise UsageError(
                 f"max_bytes of a label store is at least {MIN_BYTES} bytes, not {max_bytes!r}"

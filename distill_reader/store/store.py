@@ -96,8 +96,9 @@ class LabelDatabase:
         self._disowned: set[str] = set()  # teachers with rows that are to be deleted
         self._counted = self.stats  # as added to the counters of the file
         self._broken = False
-        self._troubles: dict[bool, str] = {}  # for writing (True) and reading, why it fails now
-        self._no_reads_until = self._no_writes_until = 0.0
+        # By writing (True) and reading: why it fails now, and when it is tried again.
+        self._troubles: dict[bool, str] = {}
+        self._retry_s = {True: 0.0, False: 0.0}
         self._database = Database(settings.path, write=True)
         self._table = LabelTable(self._database)
         self._evictor = Evictor(self._database, settings.max_bytes)
@@ -280,11 +281,11 @@ class LabelDatabase:
     @property
     def _reads(self) -> bool:
         """Whether to read the file now."""
-        return not self._broken and self._now() >= self._no_reads_until
+        return not self._broken and self._now() >= self._retry_s[False]
 
     @property
     def _writes(self) -> bool:
-        return self.writable and not self._broken and self._now() >= self._no_writes_until
+        return self.writable and not self._broken and self._now() >= self._retry_s[True]
 
     @contextlib.contextmanager
     def _tolerating_errors(self, *, writing: bool = False, rows: int = 0) -> Iterator[None]:
@@ -295,10 +296,7 @@ class LabelDatabase:
             self._broken = True
             self._refused(error, rows, writing)
         except LabelStoreUnavailable as error:
-            if writing:
-                self._no_writes_until = self._now() + PAUSE_S
-            else:
-                self._no_reads_until = self._now() + PAUSE_S
+            self._retry_s[writing] = self._now() + PAUSE_S
             self._refused(error, rows, writing)
         else:
             if rows or not writing:  # a full disk may still take writes other than rows

@@ -164,11 +164,11 @@ def _read_secret(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"token file {path} cannot be read: {error.strerror or error}") from None
     if len(data) > _MAX_FILE_BYTES:
-        raise UsageError(f"{path} is larger than {_MAX_FILE_BYTES >> 20} MiB: no list of tokens is")
+        raise UsageError(f"{path} has more than {_MAX_FILE_BYTES >> 20} MiB: not a list of tokens")
     try:
         return data.decode("ascii")
     except UnicodeDecodeError:
-        raise UsageError(f"{path} has characters that are not ASCII: no token has") from None
+        raise UsageError(f"{path} has characters that are not ASCII: tokens must be ASCII") from None
 
 
 def _checked(token: str, where: str) -> str:
@@ -353,7 +353,7 @@ class AccessControl:
         if self._tokens is None:
             if self._wants_certificates:
                 raise self._refuse(
-                    Unauthenticated("this server knows certificates only, no tokens")
+                    Unauthenticated("this server accepts certificates only, no tokens")
                 )
             return ANYONE
         if not token:
