@@ -13,7 +13,7 @@ from ..proto.security import ClientSecurity, TlsFiles
 from ..runtime.errors import UsageError
 from ..scheduler.no_teacher import Policy
 from ..scheduler.students.shards import RankShard, Uneven
-from .checking import check_fields, path
+from .checking import check_fields, instance_of, path
 from .label_forms import AS_GIVEN, LabelForms
 from .options import (
     DEFAULT_CANARIES,
@@ -171,10 +171,10 @@ class ReaderConfig:
             raise UsageError(
                 f"a trace's max_bytes is at least {_MIN_TRACE_BYTES}, not {self.trace.max_bytes}"
             )
-        if not isinstance(self.store, LabelStore | None):
-            raise UsageError(f"store is a LabelStore(path, max_bytes), not {self.store!r}")
-        if not isinstance(self.canaries, CanaryPolicy | None):
-            raise UsageError(f"canaries is a CanaryPolicy or None, not {self.canaries!r}")
+        if self.store is not None:
+            instance_of("store", self.store, LabelStore)
+        if self.canaries is not None:
+            instance_of("canaries", self.canaries, CanaryPolicy)
         self.labels.check_fetched(self.fetches)
         if self.ensemble is not None and not self.labels.expand:
             raise UsageError(

@@ -168,7 +168,7 @@ def _read_secret(path: Path) -> str:
     try:
         return data.decode("ascii")
     except UnicodeDecodeError:
-        raise UsageError(f"{path} has characters that are not ASCII: tokens must be ASCII") from None
+        raise UsageError(f"{path} has characters that are not ASCII; tokens have none") from None
 
 
 def _checked(token: str, where: str) -> str:
