@@ -29,6 +29,7 @@ from edl.tests.distill_reader.readers import (
     check_labels,
     fail,
     kept_port,
+    pool_of,
     reader_of,
     x_of,
 )
