@@ -234,14 +234,17 @@ def _delivered_by_all(
 
 
 def _identity(source: ResumableSource) -> dict[str, Any]:
-    return to_plain({"kind": source.kind, **source.identity()})
+    identity: dict[str, Any] = to_plain({"kind": source.kind, **source.identity()})
+    return identity
 
 
 def _labels(config: ReaderConfig) -> dict[str, Any]:
-    labels = {name: getattr(config, name) for name in ("service", "feeds", "fetches", "labels")}
+    names = ("service", "feeds", "fetches", "labels")
+    labels: dict[str, Any] = {name: to_plain(getattr(config, name)) for name in names}
     if config.ensemble is not None:
-        labels["ensemble"] = [dict(config.ensemble.weights), config.ensemble.policy]
-    return to_plain(labels)
+        weights, policy = dict(config.ensemble.weights), config.ensemble.policy
+        labels["ensemble"] = [weights, to_plain(policy)]
+    return labels
 
 
 def _differences(old: State, new: State) -> str:

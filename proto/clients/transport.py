@@ -429,8 +429,9 @@ class TransportConnection:
         answer = self._answer(header, payload)
         sent = self._sent.pop(header.number)
         self._shared_memory_works |= sent.in_memory
-        outcome = answer if sent.current else InputsOverwritten(OVERWRITTEN)
-        return RequestOutcome(header.number, outcome)
+        if not sent.current:
+            return RequestOutcome(header.number, InputsOverwritten(OVERWRITTEN))
+        return RequestOutcome(header.number, answer)
 
     def _failed(self, header: FrameHeader, error: EdlError) -> RequestOutcome:
         if header.number not in self._sent:  # about the connection: no request on it is answered

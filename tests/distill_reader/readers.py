@@ -106,8 +106,8 @@ def answer_nan(request: InferRequest) -> dict[str, Array]:
 def pool_of(*teachers: ScriptedTeacher | str, **options: Any) -> TeacherPool:
     """A pool of service "s" over teachers, or their addresses."""
     addresses = [one if isinstance(one, str) else one.address for one in teachers]
-    settings = {"service": "s", "teachers": addresses, "timeout_s": DEADLINE_S, **options}
-    return TeacherPool(**settings)
+    settings: dict[str, Any] = {"service": "s", "teachers": addresses, "timeout_s": DEADLINE_S}
+    return TeacherPool(**{**settings, **options})
 
 
 def x_of(number: int, rows: int = 2) -> Array:
