@@ -173,10 +173,10 @@ class LabelExport:
     form: LabelForm | None
     dense: bool
     rows_per_file: int
-    _rows: int = 0
-    _skipped: int = 0
-    _files: list[dict[str, object]] = field(default_factory=list)
-    _waiting: dict[Layout, list[tuple[bytes, LabelRow]]] = field(default_factory=dict)
+    _rows: int = field(default=0, init=False)
+    _skipped: int = field(default=0, init=False)
+    _files: list[dict[str, object]] = field(default_factory=list, init=False)
+    _waiting: dict[Layout, list[tuple[bytes, LabelRow]]] = field(default_factory=dict, init=False)
 
     def write(self, database: Database, on_progress: Callable[[int], None]) -> Mapping[str, object]:
         """Write the files; `on_progress` receives the rows read so far.
