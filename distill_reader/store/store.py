@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from statistics import median_high
 from typing import NamedTuple, Self
 
-from ...runtime.errors import EdlError, LabelStoreUnavailable, StoreDamaged
+from ...runtime.errors import LabelStoreUnavailable, StoreDamaged
 from ...scheduler import label_cache
 from . import LabelStore
 from .database import PAGE_BYTES, TRANSACTION_BYTES, Database
@@ -292,27 +292,19 @@ class LabelDatabase:
         """Handle errors of the file in a `with` block: count `rows` as dropped, log, and pause."""
         try:
             yield
-        except StoreDamaged as error:
-            self._broken = True
-            self._refused(error, rows, writing)
-        except LabelStoreUnavailable as error:
+        except (LabelStoreUnavailable, StoreDamaged) as error:
+            self._broken |= isinstance(error, StoreDamaged)
             self._retry_s[writing] = self._now() + PAUSE_S
-            self._refused(error, rows, writing)
+            self._count(dropped=rows)
+            if writing not in self._troubles:
+                log.warning("%s; labels are %s", error, _NOT_KEPT if writing else _NOT_READ)
+            self._troubles[writing] = str(error)
+            self.stats = replace(self.stats, trouble=str(error))
         else:
-            if rows or not writing:  # a full disk may still take writes other than rows
-                self._accepted(writing)
-
-    def _refused(self, error: EdlError, rows: int, writing: bool) -> None:
-        self._count(dropped=rows)
-        if writing not in self._troubles:
-            log.warning("%s; labels are %s", error, _NOT_KEPT if writing else _NOT_READ)
-        self._troubles[writing] = str(error)
-        self.stats = replace(self.stats, trouble=str(error))
-
-    def _accepted(self, writing: bool) -> None:
-        if self._troubles.pop(writing, ""):
-            log.info("the label store %s can be used again", self._settings.path)
-            self.stats = replace(self.stats, trouble="".join(self._troubles.values()))
+            # A full disk may still take writes other than rows.
+            if (rows or not writing) and self._troubles.pop(writing, ""):
+                log.info("the label store %s can be used again", self._settings.path)
+                self.stats = replace(self.stats, trouble="".join(self._troubles.values()))
 
     def _count(self, **more: int) -> None:
         self.stats = self.stats.plus(**more)
@@ -323,16 +315,17 @@ def _in_transactions(
 ) -> Iterator[list[tuple[bytes, LabelRow]]]:
     """Split `pairs` so that each part fits into the write-ahead log and the budget."""
     most = min(TRANSACTION_BYTES // 2, max_bytes // 8)
-    lot: list[tuple[bytes, LabelRow]] = []
-    nbytes = 0
+    part: list[tuple[bytes, LabelRow]] = []
+    part_bytes = 0
     for pair in pairs:
-        nbytes += len(pair[1].data)
-        if lot and (len(lot) == ROWS_IN_A_TRANSACTION or nbytes > most):
-            yield lot
-            lot, nbytes = [], len(pair[1].data)
-        lot.append(pair)
-    if lot:
-        yield lot
+        nbytes = len(pair[1].data)
+        if part and (len(part) == ROWS_IN_A_TRANSACTION or part_bytes + nbytes > most):
+            yield part
+            part, part_bytes = [], 0
+        part.append(pair)
+        part_bytes += nbytes
+    if part:
+        yield part
 
 
 #: A row that is written or deleted changes up to four pages, besides its own bytes.
