@@ -168,9 +168,8 @@ class _BatchedSends(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         with self._channel._lock:
-            if (
-                self._channel._held is None
-            ):  # else another thread is inside: its exit sends the messages of both
+            # If another thread is inside, its exit sends the messages of both.
+            if self._channel._held is None:
                 self._channel._held = []
 
     def __exit__(self, *_: object) -> None:

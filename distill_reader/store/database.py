@@ -109,7 +109,7 @@ class Database:
             try:
                 yield
             finally:
-                self._end("ROLLBACK")
+                self._roll_back()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -126,7 +126,7 @@ class Database:
                 yield
                 self.execute("COMMIT")
             except BaseException:
-                self._end("ROLLBACK")
+                self._roll_back()
                 raise
 
     @property
@@ -197,9 +197,7 @@ class Database:
             self.execute(f"PRAGMA page_size = {PAGE_BYTES}")
             self.execute("PRAGMA auto_vacuum = INCREMENTAL")
             self.execute("BEGIN IMMEDIATE")
-            if not self._pragma(
-                "application_id"
-            ):  # in the transaction: no other process creates it
+            if not self._pragma("application_id"):  # no other process creates it meanwhile
                 for statement in _SCHEMA.split(";"):
                     self.execute(statement)
                 self.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
@@ -261,7 +259,7 @@ class Database:
                 raise
             found_id, empty = 0, False
         finally:
-            self._end("ROLLBACK")
+            self._roll_back()
         if found_id != _APPLICATION_ID and not (may_be_new and empty and not found_id):
             raise UsageError(
                 f"{self.path} is no label store, or its beginning is destroyed; nothing was"
@@ -289,9 +287,9 @@ class Database:
     def _pragma(self, name: str) -> int:
         return int(self.execute(f"PRAGMA {name}").fetchone()[0])
 
-    def _end(self, statement: str) -> None:
+    def _roll_back(self) -> None:
         with contextlib.suppress(sqlite3.Error):  # SQLite may have ended it by itself
-            self.execute(statement)
+            self.execute("ROLLBACK")
 
 
 @contextlib.contextmanager

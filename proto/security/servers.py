@@ -285,9 +285,8 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # it has no types
         self._on_unknown = on_unknown
         self._refusing: set[asyncio.Task[None]] = set()
         self._context_of = cygrpc._ServicerContext
-        self._needs = (
-            super()._request_registered_call
-        )  # raises AttributeError if this release has no such method
+        # Raises AttributeError if this release has no such method.
+        self._needs = super()._request_registered_call
 
     async def _request_call(self) -> Any:
         """Wait for calls of unregistered methods and refuse them, so that gRPC's loop gets none."""
