@@ -381,7 +381,9 @@ class Evictor:
             if not head:
                 return Eviction(gone, more=rows_left < ROWS_IN_A_TRANSACTION)
             if typical_s is None:
-                some = [max(at, used.get(key, 0)) for key, at in self._table.sample_uses(_SAMPLED_USES)]
+                some = [
+                    max(at, used.get(key, 0)) for key, at in self._table.sample_uses(_SAMPLED_USES)
+                ]
                 typical_s = median_high(some) if some else 0
             rows = [row for row, _ in head]
             candidates = [

@@ -158,7 +158,7 @@ class JobLocation:
 
             cluster = connect(self.kubeconfig, self.context or None, self.namespace or None)
             return KubernetesBackend(Client(cluster), str(cluster.configuration.host))
-        from ...coordinator.queue import open_queue
+        from ...coordinator.job_queue import open_queue
         from .queue_backend import QueueBackend
 
         return QueueBackend(open_queue(self.coordinator, self.queue), self.queue)

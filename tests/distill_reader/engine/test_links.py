@@ -14,6 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from edl.distill_reader import Timeouts
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine import teacher_link
 from edl.distill_reader.engine.inbox import Inbox
@@ -51,7 +52,8 @@ class Neighbour:
         self.by_threads = 0
         self._arena = arena
         self._numbers = itertools.count()
-        config = ReaderConfig("s", teachers=("h:1",), fetches=fetches, request_s=WAIT_S)
+        timeouts = Timeouts(request_s=WAIT_S)
+        config = ReaderConfig("s", teachers=("h:1",), fetches=fetches, timeouts=timeouts)
         self.link = TeacherLink(peer, config, self._post, batches=arena, inbox=self.inbox)
         self.link.probe()
 
