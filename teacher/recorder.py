@@ -338,7 +338,7 @@ class Recorder:
 
     def watch(self, view: Callable[[], TeacherView]) -> None:
         """Add the metrics of `view()` to each scrape. Call this once."""
-        self.registry.register(ScrapedMetrics(lambda: view().families()))
+        self.registry.register(ScrapedMetrics(lambda: view().metrics()))
 
     def name_outputs(self, outputs: Iterable[str]) -> None:
         """Create the series of each output of the loaded model."""

@@ -1,100 +1,22 @@
-"""The identity of a teacher, its state at one moment, and its heartbeat in the registry."""
+"""The identity of a teacher, its address, and its state for metrics and for the registry."""
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
-from ..coordinator.heartbeat import Heartbeat
+from .. import __version__
 from ..coordinator.registry import Registry, with_patience
 from ..proto.security.instance import new_key, prove
 from ..runtime.addresses import is_wildcard, join_address, named_by_address
-from ..runtime.errors import LeaseSuperseded, RequestRefused, UsageError, WrongInstance
+from ..runtime.errors import RequestRefused, UsageError, WrongInstance
 from ..runtime.lifecycle import Stop
-from .config import TeacherConfig
-
-
-@dataclass(frozen=True, slots=True)
-class TeacherView:
-    """The state of a teacher at one moment.
-
-    Attributes:
-        service: the name that students ask for.
-        teacher_id: unique within the service.
-        incarnation: the number of this start.
-        version: of this package.
-        content_id: of the model; empty while it loads.
-        numerics_id: likewise; teachers with the same one give equal bits.
-        slots: requests that may wait for the model or run in it.
-        lanes: devices that run requests in parallel.
-        micro_batch: samples per run; None while unknown.
-        in_flight: requests that are not answered yet.
-        t_t_s: seconds per sample of one device; None while unknown.
-        loaded: the model accepts requests.
-        draining: about to leave.
-        restarts: number of restarts of predictor processes.
-        micro_batch_reductions: how often a device ran out of memory, which halved its micro-batch.
-        registry_answers: the registry answered the last heartbeat; None without a registry.
-        samples_per_second: labelled samples per second, over the last seconds.
-        output_kinds: `OutputKind` of each output, by name; empty while unknown.
-    """
-
-    service: str
-    teacher_id: str
-    incarnation: int
-    version: str
-    content_id: str
-    numerics_id: str
-    slots: int
-    lanes: int
-    micro_batch: int | None
-    in_flight: int
-    t_t_s: float | None
-    loaded: bool
-    draining: bool
-    restarts: int
-    micro_batch_reductions: int
-    registry_answers: bool | None
-    samples_per_second: float = 0.0
-    output_kinds: Mapping[str, str] = field(default_factory=dict)
-
-    def families(self) -> Iterator[Metric]:
-        """Yield the metrics of this state; unknown values are left out."""
-        who = InfoMetricFamily("edl_teacher", "1; the labels say which teacher this is.")
-        names = ("service", "teacher_id", "version", "incarnation", "content_id", "numerics_id")
-        who.add_metric((), {name: str(getattr(self, name)) for name in names})
-        yield who
-        yield CounterMetricFamily(
-            "edl_teacher_predictor_restarts", "Restarts of the model after a crash.", self.restarts
-        )
-        yield CounterMetricFamily(
-            "edl_teacher_micro_batch_reductions",
-            "Times that a device ran out of memory and halved its micro-batch.",
-            self.micro_batch_reductions,
-        )
-        gauges: tuple[tuple[str, str, float | None], ...] = (
-            ("slots", "Requests that may wait for the model or run in it at a time.", self.slots),
-            ("lanes", "Devices that serve side by side.", self.lanes),
-            ("micro_batch_samples", "Samples of one run of the model.", self.micro_batch),
-            ("in_flight_requests", "Requests without an answer yet.", self.in_flight),
-            ("sample_device_seconds", "t_t: device time of one sample, median.", self.t_t_s),
-            ("model_loaded", "1 while the model accepts requests.", self.loaded),
-            ("draining", "1 while the teacher drains.", self.draining),
-            (
-                "heartbeat_answering",
-                "1: Redis answered the last heartbeat.",
-                self.registry_answers,
-            ),
-        )
-        for name, text, value in gauges:
-            if value is not None:
-                yield GaugeMetricFamily(f"edl_teacher_{name}", text, float(value))
-
+from .jobs import PredictorReady
 
 #: Metadata keys of `ServerMetadata`: the challenge of a manager, and the teacher's answer.
 CHALLENGE: Final = "edl-challenge"
@@ -157,6 +79,119 @@ class InstanceIdentity:
         return (PROOF, proof), (INCARNATION, str(self.incarnation))
 
 
+@dataclass(frozen=True, slots=True)
+class TeacherView:
+    """The state of a teacher at one moment.
+
+    Attributes:
+        identity: of the teacher.
+        model: the loaded model; None while it loads.
+        slots: requests that may wait for the model or run in it.
+        lanes: devices that run requests in parallel.
+        in_flight: requests that are not answered yet.
+        t_t_s: seconds per sample of one device.
+        accepting: the model accepts requests.
+        restarts: number of restarts of predictor processes.
+        micro_batch_reductions: how often a device ran out of memory, which halved its micro-batch.
+        registry_answers: the registry answered the last heartbeat; None without a registry.
+        samples_per_second: labelled samples per second, over the last seconds.
+    """
+
+    identity: InstanceIdentity
+    model: PredictorReady | None
+    slots: int
+    lanes: int
+    in_flight: int
+    t_t_s: float
+    accepting: bool
+    restarts: int
+    micro_batch_reductions: int
+    registry_answers: bool | None
+    samples_per_second: float = 0.0
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the metrics of this state; unknown values are left out."""
+        who, model = self.identity, self.model
+        info = InfoMetricFamily("edl_teacher", "1; the labels say which teacher this is.")
+        labels = {
+            "service": who.service,
+            "teacher_id": who.teacher_id,
+            "version": __version__,
+            "incarnation": str(who.incarnation),
+            "content_id": model.spec.content_id if model else "",
+            "numerics_id": model.spec.numerics_id if model else "",
+        }
+        info.add_metric((), labels)
+        yield info
+        yield CounterMetricFamily(
+            "edl_teacher_predictor_restarts", "Restarts of the model after a crash.", self.restarts
+        )
+        yield CounterMetricFamily(
+            "edl_teacher_micro_batch_reductions",
+            "Times that a device ran out of memory and halved its micro-batch.",
+            self.micro_batch_reductions,
+        )
+        gauges: tuple[tuple[str, str, float | None], ...] = (
+            ("slots", "Requests that may wait for the model or run in it at a time.", self.slots),
+            ("lanes", "Devices that serve side by side.", self.lanes),
+            (
+                "micro_batch_samples",
+                "Samples of one run of the model.",
+                model and model.micro_batch,
+            ),
+            ("in_flight_requests", "Requests without an answer yet.", self.in_flight),
+            (
+                "sample_device_seconds",
+                "t_t: device time of one sample, median.",
+                model and self.t_t_s,
+            ),
+            ("model_loaded", "1 while the model accepts requests.", self.accepting),
+            ("draining", "1 while the teacher drains.", who.draining),
+            (
+                "heartbeat_answering",
+                "1: Redis answered the last heartbeat.",
+                self.registry_answers,
+            ),
+        )
+        for name, text, value in gauges:
+            if value is not None:
+                yield GaugeMetricFamily(f"edl_teacher_{name}", text, float(value))
+
+    def facts(self, address: str, device: str) -> dict[str, str]:
+        """Return the facts of this teacher in the registry; its model must be loaded.
+
+        They are the fields of message `Teacher`, the version of this package, and the key of the
+        instance, which is in no message.
+
+        Args:
+            address: where students reach the teacher.
+            device: its devices, for people.
+        """
+        who, model = self.identity, self.model
+        assert model is not None
+        return {
+            "incarnation": str(who.incarnation),
+            "address": address,
+            "protocol": "oip",
+            "content_id": model.spec.content_id,
+            "numerics_id": model.spec.numerics_id,
+            "verified": "declared",
+            "device": device,
+            "state": "draining" if who.draining else "serving",
+            "slots": str(self.slots),
+            "lanes": str(self.lanes),
+            # Two digits, because every change wakes all managers.
+            "t_t_seconds": f"{self.t_t_s:.2g}",
+            "in_flight": str(self.in_flight),
+            "samples_per_second": f"{self.samples_per_second:.4g}",
+            "model": who.service,  # its name on the wire
+            "host": socket.gethostname(),
+            "output_kinds": kinds_fact({one.name: one.kind for one in model.spec.outputs}),
+            "version": __version__,
+            "instance_key": who.key,
+        }
+
+
 def advertised(bound: str, advertise: str | None, bound_port: int) -> str:
     """Return the `host:port` at which others reach a server.
 
@@ -191,67 +226,6 @@ def split(text: str) -> tuple[str, int]:
             "65535"
         )
     return host, int(port)
-
-
-def new_registration(
-    registry: Registry,
-    config: TeacherConfig,
-    identity: InstanceIdentity,
-    address: str,
-    view: Callable[[], TeacherView],
-    *,
-    on_superseded: Callable[[LeaseSuperseded], None],
-    on_drain: Callable[[], None],
-) -> Heartbeat:
-    """Create the heartbeat of a teacher that is ready.
-
-    Its facts are the fields of message `Teacher`, the version of this package, and the instance's
-    key, which is in no message.
-
-    Args:
-        registry: where to register.
-        config: the teacher.
-        identity: its identity.
-        address: where students reach it.
-        view: returns its present state; the model is loaded.
-        on_superseded: a newer teacher has taken the id; called in the heartbeat's thread.
-        on_drain: an administrator drains the teacher; called in the heartbeat's thread.
-    """
-
-    def facts() -> dict[str, str]:
-        now = view()
-        return {
-            "incarnation": str(now.incarnation),
-            "address": address,
-            "protocol": "oip",
-            "content_id": now.content_id,
-            "numerics_id": now.numerics_id,
-            "verified": "declared",
-            "device": config.device_label,
-            "state": "draining" if now.draining else "serving",
-            "slots": str(now.slots),
-            "lanes": str(now.lanes),
-            # Two digits, because every change wakes all managers.
-            "t_t_seconds": f"{now.t_t_s or 0:.2g}",
-            "in_flight": str(now.in_flight),
-            "samples_per_second": f"{now.samples_per_second:.4g}",
-            "model": now.service,  # its name on the wire
-            "host": socket.gethostname(),
-            "output_kinds": kinds_fact(now.output_kinds),
-            "version": now.version,
-            "instance_key": identity.key,
-        }
-
-    return Heartbeat(
-        registry,
-        "teachers",
-        config.service,
-        identity.teacher_id,
-        facts,
-        config.ttl_s,
-        on_superseded=on_superseded,
-        on_drain=on_drain,
-    )
 
 
 def kinds_fact(kinds: Mapping[str, str]) -> str:

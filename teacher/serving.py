@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-from .. import __version__
 from ..coordinator.beat_relay import RelayedRegistry
 from ..coordinator.heartbeat import Heartbeat
 from ..coordinator.registry import Registry, connect, with_patience
@@ -29,7 +28,6 @@ from .registration import (
     TeacherView,
     advertised,
     new_incarnation,
-    new_registration,
 )
 from .servers.server import TeacherServer
 from .servers.servicer import InferenceServicer
@@ -202,12 +200,13 @@ class TeacherLifecycle:
             self._on_progress(f"{speed}; no coordinator was named, serving alone")
         else:
             self._on_progress(f"{speed}, registering with {self._registry.url}")
-            heartbeat = new_registration(
+            heartbeat = Heartbeat(
                 self._registry,
-                self._config,
-                self._identity,
-                self._address,
-                self._view,
+                "teachers",
+                self._identity.service,
+                self._identity.teacher_id,
+                lambda: self._view().facts(self._address, self._config.device_label),
+                self._config.ttl_s,
                 on_superseded=self._fail,
                 on_drain=self._asked_to_drain,
             )
@@ -254,27 +253,19 @@ class TeacherLifecycle:
         self._on_progress(f"metrics on http://{self._metrics_server.address}/metrics")
 
     def _view(self) -> TeacherView:
-        loaded = None if self._pool.ready_report is None else self._batcher.require_loaded()
         heartbeat = self._heartbeat
         return TeacherView(
-            service=self._identity.service,
-            teacher_id=self._identity.teacher_id,
-            incarnation=self._identity.incarnation,
-            version=__version__,
-            content_id=loaded.spec.content_id if loaded else "",
-            numerics_id=loaded.spec.numerics_id if loaded else "",
+            identity=self._identity,
+            model=None if self._pool.ready_report is None else self._batcher.require_loaded(),
             slots=self._config.server.slots,
             lanes=self._pool.lanes,
-            micro_batch=loaded.micro_batch if loaded else None,
             in_flight=self._recorder.in_flight,
-            t_t_s=self._pool.t_t_s if loaded else None,
-            loaded=self._pool.ready,
-            draining=self._identity.draining,
+            t_t_s=self._pool.t_t_s,
+            accepting=self._pool.ready,
             restarts=self._pool.restarts,
             micro_batch_reductions=sum(one.micro_batch_reductions for one in self._pool.predictors),
             registry_answers=heartbeat.answering if heartbeat else None,
             samples_per_second=self._recorder.samples_per_second,
-            output_kinds={one.name: one.kind for one in loaded.spec.outputs} if loaded else {},
         )
 
     def _asked_to_drain(self) -> None:

@@ -26,8 +26,10 @@ from edl.distill_reader.engine.metrics import Exporter
 from edl.proto.security import ServerSecurity
 from edl.proto.security.certificates import export_expiry
 from edl.scheduler.autoscale import Desired
+from edl.teacher import ModelSpec
+from edl.teacher.jobs import PredictorReady
 from edl.teacher.recorder import Recorder
-from edl.teacher.registration import TeacherView
+from edl.teacher.registration import InstanceIdentity, TeacherView
 from edl.tests.proto.security.authority import Authority
 
 LEADER = LeaderView(
@@ -129,7 +131,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     coordinator = CoordinatorMetrics()
     coordinator.watch(lambda: VIEW)
     teacher = Recorder()
-    now = TeacherView("s", "t", 1, "0", "c", "n", 4, 1, 8, 0, 0.1, True, False, 0, 0, True)
+    model = PredictorReady(ModelSpec("p", (), (), "c", ("n",)), 0.1, 8)
+    now = TeacherView(InstanceIdentity("s", "t", 1), model, 4, 1, 0, 0.1, True, 0, 0, True)
     teacher.watch(lambda: now)
     teacher.name_outputs(["logits"])
     authority = Authority(tmp_path_factory.mktemp("ca"))

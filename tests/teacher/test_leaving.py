@@ -14,13 +14,15 @@ from pathlib import Path
 import pytest
 
 from edl import __version__
+from edl.coordinator.heartbeat import Heartbeat
 from edl.coordinator.registry import Registry, connect
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.runtime.errors import AddressInUse
 from edl.runtime.lifecycle import Stop
 from edl.teacher import serving
 from edl.teacher.config import PredictorConfig, ServerConfig, TeacherConfig
-from edl.teacher.registration import TeacherView, kinds_fact, new_incarnation, new_registration
+from edl.teacher.jobs import PredictorReady
+from edl.teacher.registration import TeacherView, kinds_fact, new_incarnation
 from edl.teacher.serving import TeacherLifecycle, drain
 from edl.tests.teacher.bench import Bench, timing
 from edl.tests.teacher.fakes import SPEC
@@ -35,26 +37,23 @@ class Teacher:
         self.identity, self.recorder = bench.identity, bench.recorder
         self.server = bench.server
         self.lanes, self.t_t_s = 1, 0.001
-        self.heartbeat = new_registration(
+        self.heartbeat = Heartbeat(
             self.registry,
-            CONFIG,
-            self.identity,
-            "127.0.0.1:7",
-            self.view,
-            on_superseded=lambda _: None,
-            on_drain=lambda: None,
+            "teachers",
+            "resnet",
+            "t1",
+            lambda: self.view().facts("127.0.0.1:7", "cpu"),
+            CONFIG.ttl_s,
         )
         self.heartbeat.start()
 
     def view(self) -> TeacherView:
-        who, recorder = self.identity, self.recorder
+        recorder = self.recorder
         return TeacherView(
-            who.service, who.teacher_id, who.incarnation, __version__, SPEC.content_id,
-            SPEC.numerics_id, slots=4, lanes=self.lanes, micro_batch=8,
-            in_flight=recorder.in_flight, t_t_s=self.t_t_s, loaded=True, draining=who.draining,
-            restarts=0, micro_batch_reductions=0, registry_answers=True,
+            self.identity, PredictorReady(SPEC, self.t_t_s, 8), slots=4, lanes=self.lanes,
+            in_flight=recorder.in_flight, t_t_s=self.t_t_s, accepting=True, restarts=0,
+            micro_batch_reductions=0, registry_answers=True,
             samples_per_second=recorder.samples_per_second,
-            output_kinds={one.name: one.kind for one in SPEC.outputs},
         )  # fmt: skip
 
     def facts(self) -> dict[str, str]:

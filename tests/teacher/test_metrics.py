@@ -10,16 +10,19 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from edl import __version__
 from edl.runtime.errors import BadAnswer, EdlError, RequestRefused, RetryableError, WrongInstance
+from edl.teacher.jobs import PredictorReady
 from edl.teacher.recorder import Recorder
-from edl.teacher.registration import TeacherView
+from edl.teacher.registration import InstanceIdentity, TeacherView
 from edl.teacher.request import REASONS, TeacherOverloaded, reason_of
 from edl.tests.teacher.bench import timing
+from edl.tests.teacher.fakes import SPEC
 
 VIEW = TeacherView(
-    service="resnet", teacher_id="t1", incarnation=41, version="1.0", content_id="c0ffee",
-    numerics_id="bea7", slots=4, lanes=2, micro_batch=8, in_flight=3, t_t_s=0.0125, loaded=True,
-    draining=False, restarts=2, micro_batch_reductions=1, registry_answers=True,
+    InstanceIdentity("resnet", "t1", 41), PredictorReady(SPEC, 0.0125, 8), slots=4, lanes=2,
+    in_flight=3, t_t_s=0.0125, accepting=True, restarts=2, micro_batch_reductions=1,
+    registry_answers=True,
 )  # fmt: skip
 
 
@@ -45,15 +48,16 @@ def test_the_view_is_exported_at_each_scrape() -> None:
         "edl_teacher_model_loaded": 1,
         "edl_teacher_heartbeat_answering": 1,
     }
-    labels = {"service": "resnet", "teacher_id": "t1", "version": "1.0", "incarnation": "41"}
+    labels = {"service": "resnet", "teacher_id": "t1", "version": __version__, "incarnation": "41"}
     sample = recorder.registry.get_sample_value(
-        "edl_teacher_info", {**labels, "content_id": "c0ffee", "numerics_id": "bea7"}
+        "edl_teacher_info", {**labels, "content_id": "c0ffee", "numerics_id": SPEC.numerics_id}
     )
     assert sample == 1
-    view = replace(VIEW, draining=True, registry_answers=False)
+    leaving = InstanceIdentity("resnet", "t1", 41, draining=True)
+    view = replace(VIEW, identity=leaving, registry_answers=False)
     assert shown(recorder)["edl_teacher_draining"] == 1
     assert shown(recorder)["edl_teacher_heartbeat_answering"] == 0
-    view = replace(VIEW, t_t_s=None, micro_batch=None, registry_answers=None)
+    view = replace(VIEW, model=None, registry_answers=None)
     unknown = ("sample_device_seconds", "micro_batch_samples", "heartbeat_answering")
     assert not {f"edl_teacher_{name}" for name in unknown} & set(shown(recorder))
 
