@@ -100,13 +100,6 @@ class RequestedOutput:
     form: LabelForm | None = None
     kind: str = ""
 
-    def parameters(self, spec: TensorSpec) -> dict[str, dict[str, Parameter]]:
-        """Return parameters that describe the form in an answer, by names of the sent outputs."""
-        if self.form is None:
-            return {}
-        named = self.form.parameters(spec.shape[-1])
-        return dict.fromkeys(self.form.parts(self.name), named)
-
 
 def check_finite(outputs: Mapping[str, Array]) -> None:
     """Raise BadAnswer if an output of floats holds NaN or infinity."""
@@ -145,9 +138,12 @@ def form_parameters(
     requested: Iterable[RequestedOutput], spec: ModelSpec
 ) -> dict[str, dict[str, Parameter]]:
     """Return parameters that describe the forms in an answer, by names of the sent outputs."""
-    outputs = {tensor.name: tensor for tensor in spec.outputs}
+    classes = {tensor.name: tensor.shape[-1] for tensor in spec.outputs}
     return {
-        part: form for one in requested for part, form in one.parameters(outputs[one.name]).items()
+        part: one.form.parameters(classes[one.name])
+        for one in requested
+        if one.form is not None
+        for part in one.form.parts(one.name)
     }
 
 

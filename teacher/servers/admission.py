@@ -77,15 +77,14 @@ class CallAdmission:
             self._access.require(caller, "student")
         return credentials.caller_identity(caller.principal)
 
-    def is_student(self, credentials: CallCredentials) -> bool:
-        """Whether the credentials have the rights of a student; if not, no refusal is counted.
+    def student_of(self, credentials: CallCredentials) -> CallerIdentity | None:
+        """Return the caller if it has the rights of a student; if not, no refusal is counted.
 
         Raises:
             AccessError: a credential is missing or unknown.
         """
-        return self._access.admit(
-            credentials.metadata, credentials.identities, credentials.peer
-        ).may("student")
+        caller = self._access.admit(credentials.metadata, credentials.identities, credentials.peer)
+        return credentials.caller_identity(caller.principal) if caller.may("student") else None
 
 
 @dataclass(slots=True, eq=False)

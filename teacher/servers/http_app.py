@@ -8,12 +8,10 @@ reveals such requests; no client of the protocol sends `Origin` or uses another 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import math
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -26,6 +24,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as AsgiMessage
 
+from ...proto.arena import Array
 from ...proto.json_tensors import (
     HEAD_LENGTH,
     decode_request,
@@ -36,15 +35,14 @@ from ...proto.json_tensors import (
 )
 from ...proto.security import names_loopback
 from ...proto.status import HTTP, STATUS_HEADER, to_metadata, to_status
-from ...proto.tensors import InferRequest, InferResponse, SlowToDecode
+from ...proto.tensors import InferRequest, InferResponse, ReadBuffer, SlowToDecode
 from ...runtime.addresses import join_address
 from ...runtime.errors import EdlError, RateLimited, RequestRefused, WireError
 from ..recorder import CallRecord, Recorder
 from ..request import RequestTooLarge
 from .admission import AdmittedCall
 from .callers import CallCredentials
-from .servicer import LIGHT_BYTES, MAX_PLAIN_BYTES, ServerContext, in_thread
-from .shared_regions import RegionReader
+from .servicer import LIGHT_BYTES, MAX_PLAIN_BYTES, ServerContext
 
 #: Key in the `state` of a request: the common name of the caller's certificate.
 CERTIFICATE = "certificate"
@@ -213,73 +211,55 @@ def _too_large(size: str, most_bytes: int) -> RequestTooLarge:
     return RequestTooLarge(f"the body is larger than max ({size} vs. {most_bytes} bytes)")
 
 
-def decoder(
-    request: Request, body: memoryview, json_reader: Executor
-) -> Callable[[RegionReader], Awaitable[InferRequest]]:
-    """Return a function that decodes the request in a body.
+class _JsonCodec:
+    """A request in JSON, possibly followed by bytes of tensors, and its answer.
 
     Args:
         request: the HTTP request.
-        body: JSON, possibly followed by bytes of tensors.
-        json_reader: executes the parsing of large JSON.
+        body: its body.
+        json_reader: parses large JSON, one request at a time.
 
     Raises:
         WireError: the length of the JSON is invalid.
         RequestTooLarge: the JSON is too large.
     """
-    path = request.path_params
-    head, raw = split(body, request.headers.get(HEAD_LENGTH))
-    if len(head) > _MAX_JSON_BYTES:
-        raise RequestTooLarge(
-            f"the JSON of a request is larger than max ({len(head)} vs. {_MAX_JSON_BYTES} "
-            "bytes): send tensors as bytes, by the binary extension or gRPC"
+
+    def __init__(self, request: Request, body: memoryview, json_reader: Executor) -> None:
+        self._head, self._raw = split(body, request.headers.get(HEAD_LENGTH))
+        if len(self._head) > _MAX_JSON_BYTES:
+            raise RequestTooLarge(
+                f"the JSON of a request is larger than max ({len(self._head)} vs. "
+                f"{_MAX_JSON_BYTES} bytes): send tensors as bytes, by the binary extension or gRPC"
+            )
+        self._model: str = request.path_params["name"]
+        self._version: str = request.path_params.get("version", "")
+        self.threads = None if len(self._head) <= _SMALL_JSON_BYTES else json_reader
+
+    def decode(self, read: ReadBuffer, *, light: bool = False) -> InferRequest:
+        if light and len(self._head) > _LITTLE_JSON_BYTES:
+            raise SlowToDecode
+        return decode_request(
+            self._head,
+            self._raw,
+            read,
+            model_name=self._model,
+            model_version=self._version,
+            light=light,
         )
-    work = partial(
-        decode_request, head, raw, model_name=path["name"], model_version=path.get("version", "")
-    )
-    threads = None if len(head) <= _SMALL_JSON_BYTES else json_reader
 
-    async def decode(reading: RegionReader) -> InferRequest:
-        if len(head) <= _LITTLE_JSON_BYTES:
-            with contextlib.suppress(SlowToDecode):
-                return work(reading.read_in_place, light=True)
-        return await asyncio.get_running_loop().run_in_executor(threads, work, reading.read)
+    def is_light(self, request: InferRequest, name: str, array: Array) -> bool:
+        is_bytes = is_binary(request, name) and not array.dtype.hasobject
+        return array.nbytes <= (LIGHT_BYTES if is_bytes else _LITTLE_JSON_BYTES)
 
-    return decode
-
-
-async def encode(
-    request: InferRequest, response: InferResponse, in_shared_memory: Collection[str]
-) -> tuple[Response, int]:
-    """Encode the answer to a request; returns it and its size in bytes.
-
-    Args:
-        request: the request.
-        response: the labels.
-        in_shared_memory: outputs that are in shared memory.
-    """
-    if all(
-        name in in_shared_memory
-        or array.nbytes <= _light_bytes(request, name, array.dtype.hasobject)
-        for name, array in response.outputs.items()
-    ):
-        return _encoded(request, response, in_shared_memory)
-    return await in_thread(_encoded, request, response, in_shared_memory)
-
-
-def _light_bytes(request: InferRequest, name: str, text: bool) -> int:
-    return LIGHT_BYTES if is_binary(request, name) and not text else _LITTLE_JSON_BYTES
-
-
-def _encoded(
-    request: InferRequest, response: InferResponse, in_shared_memory: Collection[str]
-) -> tuple[Response, int]:
-    head, raws = encode_response(request, response, in_shared_memory)
-    if not raws:
-        return Response(head, media_type="application/json"), len(head)
-    headers = {"content-type": "application/octet-stream", HEAD_LENGTH: str(len(head))}
-    body = b"".join((head, *raws))
-    return Response(body, headers=headers), len(body)
+    def encode(
+        self, request: InferRequest, response: InferResponse, in_shared_memory: Collection[str]
+    ) -> tuple[Response, int]:
+        head, raws = encode_response(request, response, in_shared_memory)
+        if not raws:
+            return Response(head, media_type="application/json"), len(head)
+        headers = {"content-type": "application/octet-stream", HEAD_LENGTH: str(len(head))}
+        body = b"".join((head, *raws))
+        return Response(body, headers=headers), len(body)
 
 
 class HttpApi:
@@ -384,8 +364,7 @@ class HttpApi:
             most_bytes = self._config.max_message_bytes
             body = await read_body(request, call, most_bytes, self._config.receive_s)
             return await self._servicer.infer(
-                decoder(request, body, self._json_reader),
-                encode,
+                _JsonCodec(request, body, self._json_reader),
                 caller,
                 deadline_s=None,
                 entry=call_record_of(request),

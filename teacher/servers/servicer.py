@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -17,7 +18,7 @@ from ...proto import inference_pb2 as pb
 from ...proto import tensors
 from ...proto.arena import Array
 from ...proto.datatypes import Parameter
-from ...proto.tensors import InferRequest, InferResponse
+from ...proto.tensors import InferRequest, InferResponse, ReadBuffer, SlowToDecode
 from ...runtime.errors import EdlError
 from ..backends import ModelSpec
 from ..batcher import Labeller
@@ -40,16 +41,16 @@ from .admission import AccessLevel, CallAdmission
 from .callers import CallerIdentity
 from .shared_regions import RegionReader, SharedMemoryRegions, output_buffers, write_outputs
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
+_Answer_co = TypeVar("_Answer_co", covariant=True)
 
 
-async def in_thread(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+async def in_thread(work: Callable[[], _T], threads: Executor | None = None) -> _T:
     """Run `work` in a thread. A cancelled caller still waits for its end.
 
     So the memory that `work` uses can be freed after this returns or raises.
     """
-    doing = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    doing = asyncio.get_running_loop().run_in_executor(threads, work)
     try:
         return await asyncio.shield(doing)
     except asyncio.CancelledError:
@@ -72,6 +73,35 @@ EXTENSIONS: Final = (
 
 #: Larger outputs are encoded in a thread, not in the event loop.
 LIGHT_BYTES: Final = 1 << 20
+
+
+class InferCodec(Protocol[_Answer_co]):
+    """The encoding of one request for labels and of its answer; what is slow runs in a thread."""
+
+    @property
+    def threads(self) -> Executor | None:
+        """Where a slow request is decoded; None: in any thread."""
+
+    def decode(self, read: ReadBuffer, *, light: bool = False) -> InferRequest:
+        """Decode the request; with `light`, raise SlowToDecode if that takes long.
+
+        Args:
+            read: reads inputs that lie in shared memory.
+            light: this is the thread of the event loop.
+        """
+
+    def is_light(self, request: InferRequest, name: str, array: Array) -> bool:
+        """Whether this output of the answer is encoded quickly."""
+
+    def encode(
+        self, request: InferRequest, response: InferResponse, in_shared_memory: Collection[str]
+    ) -> tuple[_Answer_co, int]:
+        """Encode the answer; return it and its size in bytes.
+
+        The arrays of `response` are valid until this returns.
+        """
+
+
 #: The largest request without tensors.
 MAX_PLAIN_BYTES: Final = 64 << 10
 
@@ -244,19 +274,11 @@ class InferenceServicer:
             deadline_s: as of `infer`.
             entry: as of `infer`.
         """
-
-        async def decode(reading: RegionReader) -> InferRequest:
-            try:
-                return tensors.decode_request(data, reading.read_in_place, light=True)
-            except tensors.SlowToDecode:
-                return await in_thread(tensors.decode_request, data, reading.read)
-
-        return await self.infer(decode, _encode, caller, deadline_s, entry, len(data))
+        return await self.infer(_ProtobufCodec(data), caller, deadline_s, entry, len(data))
 
     async def infer(
         self,
-        decode: Callable[[RegionReader], Awaitable[InferRequest]],
-        encode: Callable[[InferRequest, InferResponse, Collection[str]], Awaitable[tuple[_T, int]]],
+        codec: InferCodec[_T],
         caller: CallerIdentity,
         deadline_s: float | None,
         entry: CallRecord,
@@ -265,10 +287,7 @@ class InferenceServicer:
         """Label one batch without blocking the event loop.
 
         Args:
-            decode: returns the request, given a reader of shared memory.
-            encode: encodes the answer and returns it with its size, given the request, the
-                response, and the names of outputs in shared memory. The response's arrays are valid
-                until it returns.
+            codec: decodes the request, and encodes the answer.
             caller: who sent the request.
             deadline_s: deadline of the call on the monotonic clock; None for none. The request may
                 have an earlier one.
@@ -277,7 +296,10 @@ class InferenceServicer:
         """
         with entry.start_timing(nbytes) as timing:
             reading = RegionReader(self.memory, caller)
-            request = await decode(reading)
+            try:
+                request = codec.decode(reading.read_in_place, light=True)
+            except SlowToDecode:
+                request = await in_thread(partial(codec.decode, reading.read), codec.threads)
             entry.model, entry.request_id = request.model_name, request.request_id
             spec = self.spec_of(request)
             output_refs = output_buffers(request)
@@ -290,7 +312,7 @@ class InferenceServicer:
                 refs: dict[str, dict[str, Parameter]] = {}
                 if output_refs:
                     refs = await in_thread(
-                        write_outputs, self.memory, caller, labels.outputs, output_refs
+                        partial(write_outputs, self.memory, caller, labels.outputs, output_refs)
                     )
                 own = spec.output_parameters
                 response = InferResponse(
@@ -308,8 +330,13 @@ class InferenceServicer:
                         "draining": self.identity.draining,
                     },
                 )
-                encoded, entry.sent_bytes = await encode(request, response, refs)
-                return encoded
+                encode = partial(codec.encode, request, response, refs)
+                light = all(
+                    name in refs or codec.is_light(request, name, array)
+                    for name, array in response.outputs.items()
+                )
+                answer, entry.sent_bytes = encode() if light else await in_thread(encode)
+                return answer
             finally:
                 labels.release()
 
@@ -385,12 +412,20 @@ def _give_back(labels: Future[RequestLabels]) -> None:
         labels.result().release()
 
 
-async def _encode(
-    _: InferRequest, response: InferResponse, in_shared_memory: Collection[str]
-) -> tuple[bytes, int]:
-    outputs = response.outputs.values()
-    if any(array.dtype.hasobject or array.nbytes > LIGHT_BYTES for array in outputs):
-        data = await in_thread(tensors.encode_response, response, in_shared_memory)
-    else:
+class _ProtobufCodec(NamedTuple):
+    """A serialised `ModelInferRequest`, to be answered with a serialised `ModelInferResponse`."""
+
+    data: bytes
+    threads: None = None
+
+    def decode(self, read: ReadBuffer, *, light: bool = False) -> InferRequest:
+        return tensors.decode_request(self.data, read, light=light)
+
+    def is_light(self, _: InferRequest, __: str, array: Array) -> bool:
+        return array.nbytes <= LIGHT_BYTES and not array.dtype.hasobject
+
+    def encode(
+        self, _: InferRequest, response: InferResponse, in_shared_memory: Collection[str]
+    ) -> tuple[bytes, int]:
         data = tensors.encode_response(response, in_shared_memory)
-    return data, len(data)
+        return data, len(data)

@@ -61,9 +61,11 @@ class TransportListener:
     def offer(self, credentials: CallCredentials) -> tuple[tuple[str, str], ...]:
         """Return trailing metadata with an offer, for a student that asks for one; else empty."""
         asked = any(key == OFFER_KEY for key, _ in credentials.metadata or ())
-        if not asked or not self._acceptors or not self.admission.is_student(credentials):
+        if not asked or not self._acceptors:
             return ()
-        owner = self.admission.admit(credentials, "student").owner
+        if (caller := self.admission.student_of(credentials)) is None:
+            return ()
+        owner = caller.owner
         mine = [name for name, offered in self._offers.items() if offered.owner == owner]
         if len(mine) >= _OFFERS_TO_ONE:
             del self._offers[mine[0]]
