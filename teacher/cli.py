@@ -86,6 +86,7 @@ def fingerprint(
     backend: options.Backend = None,
     precision: options.Precision = "fp32",
     preprocess: options.Preprocess = None,
+    download: options.Download = False,
     declared: options.Inputs = None,
     declared_outputs: options.Outputs = None,
     canary: Canary = None,
@@ -107,6 +108,7 @@ def fingerprint(
         rate=chosen.rate,
         precision=precision,
         preprocess=preprocess,
+        download=download,
         inputs=declared,
         outputs=declared_outputs,
         self_test=written.samples is None,  # the user's samples test more
@@ -186,6 +188,7 @@ def _check_folder(file: Path | None) -> None:
 def _lines(facts: dict[str, Any]) -> str:
     rows = [(name, facts[name]) for name in ("content_id", "numerics_id", "platform")]
     rows += [("input", text) for text in facts["inputs"]]
+    rows += [("preprocessing", text) for text in facts["preprocessing"]]
     kinds = facts["output_kinds"].items()
     rows += [("output", text) for text in facts["outputs"]]
     rows += [("output_kind", f"{name}={kind}") for name, kind in kinds]
@@ -193,7 +196,7 @@ def _lines(facts: dict[str, Any]) -> str:
         f"{1000 * facts['t_t_s']:.3g} ms/sample at micro-batch {facts['micro_batch']} on "
         f"{facts['device']}"
     )
-    return "\n".join(f"{name:12} {value}" for name, value in [*rows, ("t_t", t_t)])
+    return "\n".join(f"{name:13} {value}" for name, value in [*rows, ("t_t", t_t)])
 
 
 def _table(found: dict[str, Any]) -> None:
@@ -232,6 +235,7 @@ def serve(
     engine: options.Engine = None,
     precision: options.Precision = "fp32",
     preprocess: options.Preprocess = None,
+    download: options.Download = False,
     canary: options.Canary = None,
     no_self_test: options.NoSelfTest = False,
     service: options.Service = None,
@@ -288,6 +292,7 @@ def serve(
             backend=chosen.name,
             precision=precision,
             preprocess=preprocess,
+            download=download,
             rate=chosen.rate,
             self_test=not no_self_test,
             canary=canary,
@@ -329,6 +334,10 @@ app.command("register", help=REGISTER)(register)
 
 def model_name(model: str) -> str:
     """Return the default service name of a model: the name of its folder, file or factory."""
+    from .backends.model_source import is_named
+
+    if is_named(model):
+        return PurePath(model).name
     factory = model.rpartition(":")[2]
     return PurePath(factory).stem or "model"
 

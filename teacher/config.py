@@ -146,7 +146,7 @@ class PredictorConfig:
     """How a predictor process runs the model.
 
     Attributes:
-        model: path of an exported model, or `module:function`.
+        model: path of an exported model, a name such as `timm/NAME`, or `module:function`.
         device: "cpu" or "gpu:N".
         threads: CPU threads of one run.
         micro_batch: samples per run; larger requests are split. Paddle is fastest on CPUs with 4 to
@@ -157,6 +157,7 @@ class PredictorConfig:
         precision: "fp32" or "bf16".
         preprocess: steps before the model, in order.
         rate: samples per second of the device that backend "paced" emulates.
+        download: the weights of a named model may be fetched from the network.
         cores: the CPUs that the process is bound to; empty for any.
         self_test: check the model's answers (`self_test.py`) before serving.
         canary: file with known good answers, with which the self-test compares; None for none.
@@ -173,6 +174,7 @@ class PredictorConfig:
     precision: str = "fp32"
     preprocess: tuple[str, ...] = ()
     rate: float | None = None
+    download: bool = False
     cores: tuple[int, ...] = ()
     self_test: bool = True
     canary: str | None = None

@@ -53,6 +53,7 @@ def fingerprint(loaded: LoadedModel) -> dict[str, Any]:
         "platform": spec.platform,
         "inputs": [str(tensor) for tensor in spec.inputs],
         "outputs": [str(tensor) for tensor in spec.outputs],
+        "preprocessing": list(spec.preprocessing),
         "output_kinds": {tensor.name: tensor.kind or "unknown" for tensor in spec.outputs},
         "micro_batch": loaded.ready.micro_batch,
         "t_t_s": loaded.ready.t_t_s,

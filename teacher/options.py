@@ -39,9 +39,11 @@ Model = Annotated[
         "EDL_MODEL",
         "A folder that holds a model, its file, or the file's name without the suffix: Paddle "
         "(.json or .pdmodel, with .pdiparams beside it), ONNX (.onnx), PyTorch (.pt2 of "
-        "torch.export, .pt of TorchScript). Or a factory module:function that returns a "
-        "paddle.nn.Layer, a torch.nn.Module or a function on dicts of numpy arrays, alone or as "
-        "(model, \\[inputs]); a function that takes an argument is itself the model.",
+        "torch.export, .pt of TorchScript). Or a model by its name: timm/NAME, torchvision/NAME, "
+        "hf/NAME (transformers), with a folder in place of a NAME of timm or hf. Or a factory "
+        "module:function that returns a paddle.nn.Layer, a torch.nn.Module or a function on dicts "
+        "of numpy arrays, alone or as (model, \\[inputs]); a function that takes an argument is "
+        "itself the model.",
     ),
 ]
 Devices = Annotated[
@@ -214,6 +216,14 @@ Preprocess = Annotated[
         "0..1), symmetric (to -1..1), imagenet (bytes, normalised as for ImageNet), nhwc (images "
         "come channels last), or module:function of yours, from a dict of arrays to one. What "
         "comes over the wire changes with it. Repeat it for further steps.",
+    ),
+]
+Download = Annotated[
+    bool,
+    _model(
+        "EDL_DOWNLOAD",
+        "Fetch the weights of a named model from the network if they are not in the local cache.",
+        "--download",
     ),
 ]
 Service = Annotated[

@@ -107,6 +107,7 @@ def open_model(config: PredictorConfig, on_progress: Callable[[str], None]) -> B
         outputs=config.outputs,
         preprocess=config.preprocess,
         rate=config.rate,
+        download=config.download,
         on_progress=on_progress,
     )
 

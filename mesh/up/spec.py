@@ -181,10 +181,12 @@ def read_mesh(path: Path) -> MeshFile:
         except UsageError as error:
             raise UsageError(f"{path}: coordinator.redis: {error}") from error
     for name, service in spec.services.items():
-        if not service.is_factory and not _is_model(spec.folder / service.model):
+        if not (
+            service.is_factory or _is_model(spec.folder / service.model) or _is_named(service.model)
+        ):
             raise UsageError(
                 f"{path}: services.{name}.model: there is no {spec.folder / service.model}, and"
-                " it is no module:function"
+                " it is neither module:function nor the name of a library's model (timm/NAME)"
             )
     for name, student in spec.students.items():
         place = f"{path}: students.{name}"
@@ -225,6 +227,12 @@ def _check_url(key: str, text: str) -> None:
     """Raise ValueError if `text` contains the placeholder of the Redis URL."""
     if URL in text:
         raise ValueError(f"{key}: {URL} is for `command`; edl's own programs are told it anyway")
+
+
+def _is_named(model: str) -> bool:
+    from ...teacher.backends.model_source import is_named  # slow to import, and rarely needed
+
+    return is_named(model)
 
 
 def _is_model(path: Path) -> bool:

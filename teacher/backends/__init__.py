@@ -29,6 +29,8 @@ class ModelSpec:
         outputs: in the model's order.
         content_id: hash of the model's content; equal within a service.
         numerics: everything that must be equal for equal bits, in words ("fp32", "threads=1", ...).
+        preprocessing: what the sender and the backend do to the inputs before the network, in
+            order, in words.
     """
 
     platform: str
@@ -36,6 +38,7 @@ class ModelSpec:
     outputs: tuple[TensorSpec, ...]
     content_id: str
     numerics: tuple[str, ...]
+    preprocessing: tuple[str, ...] = ()
 
     @property
     def numerics_id(self) -> str:

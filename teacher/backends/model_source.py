@@ -117,6 +117,23 @@ def is_factory(model: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), function))
 
 
+#: First part of a model's name -> the package that it needs, which is also the name of an extra.
+NAMED_PACKAGES: Final = {"timm": "timm", "hf": "transformers", "torchvision": "torchvision"}
+_NAMED: Final = re.compile(rf"({'|'.join(NAMED_PACKAGES)})/.+")
+
+
+def is_named(model: str) -> bool:
+    """Whether `model` is a name such as `timm/NAME`; a path that exists is not."""
+    return _NAMED.fullmatch(model) is not None and not Path(model).exists()
+
+
+def check_named(model: str) -> None:
+    """Raise ModelError if the package of a named model is not installed; it is not imported."""
+    package = NAMED_PACKAGES[model.partition("/")[0]]
+    if find_spec(package) is None:
+        raise ModelError(f"{model} needs {package}: {install_command(EXTRA_BY_PACKAGE[package])}")
+
+
 def call_factory(name: str) -> FactoryResult:
     """Call a factory. A function that takes one argument is itself the model.
 
@@ -176,6 +193,7 @@ class ModelSettings:
         precision: "fp32" or "bf16".
         inputs: declared by the user, for models that do not state them.
         outputs: likewise.
+        download: the weights of a named model may be fetched from the network.
         preprocessed_inputs: returns the inputs that preprocessing produces, for a model without
             stated inputs. Raises ModelError.
     """
@@ -185,6 +203,7 @@ class ModelSettings:
     precision: str = "fp32"
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
+    download: bool = False
     preprocessed_inputs: Callable[[], tuple[TensorSpec, ...]] = tuple
 
 
@@ -238,7 +257,11 @@ FOREIGN = {
     ".pb": ("TensorFlow", "write it as ONNX: pip install tf2onnx"),
     ".tflite": ("TensorFlow Lite", "write it as ONNX: pip install tf2onnx"),
     ".pdparams": ("Paddle (weights alone)", "export the network with paddle.jit.save"),
-    ".safetensors": ("safetensors (weights alone)", "load it in a factory module:function"),
+    ".safetensors": (
+        "safetensors (weights alone)",
+        "give its folder with the config.json as hf/FOLDER or timm/FOLDER, or load it in a factory "
+        "module:function",
+    ),
     ".engine": ("TensorRT", "serve it by Triton, or give its ONNX file"),
     ".plan": ("TensorRT", "serve it by Triton, or give its ONNX file"),
 }
@@ -345,10 +368,7 @@ def _hint(given: Path, readers: Sequence[BackendKind]) -> str:
         return f" (did you mean {near}?)"
     is_file_name = given.suffix in suffixes or given.suffix in FOREIGN
     if not given.is_absolute() and len(given.parts) <= 2 and not is_file_name:
-        return (
-            " (if that is the name of a model in a hub, load it in a function of your own,"
-            " --model module:function, or export it to ONNX)"
-        )
+        return " (a model of a hub is named timm/NAME, hf/NAME or torchvision/NAME)"
     return "" if given.parent.is_dir() else f" (there is no folder {given.parent})"
 
 

@@ -159,6 +159,7 @@ class Preprocessed:
             inputs=inputs,
             content_id=content_with_step(inner.content_id, content),
             numerics=(*inner.numerics, f"{name} by numpy-{np.__version__}"),
+            preprocessing=(name, *inner.preprocessing),
         )
         queue = queue_of(backend)
         self.submit: Submit | None = None

@@ -9,15 +9,17 @@ from functools import partial
 from ...proto.arena import Array
 from ...proto.datatypes import TensorSpec
 from ...runtime.errors import BadAnswer, ModelError, UsageError
-from . import Backend, Finish, Submit, callable, onnx, paced, paddle, queue_of, torch
+from . import Backend, Finish, Submit, callable, named_models, onnx, paced, paddle, queue_of, torch
 from .framework import describe_difference
 from .model_source import (
     BackendKind,
     ModelSettings,
     call_factory,
+    check_named,
     find_model,
     hash_of_files,
     is_factory,
+    is_named,
 )
 from .preprocess import (
     BUILT_IN_STEPS,
@@ -46,7 +48,10 @@ def check_model(model: str, backend: str = AUTO, preprocess: Sequence[str] = ())
     kinds = _kinds(backend)
     for name in preprocess:
         check_step_name(name)
-    if not is_factory(model):
+    if is_named(model):
+        _check_kind_of_named(model, kinds)
+        check_named(model)
+    elif not is_factory(model):
         find_model(model, kinds).kind.require_installed(model)
     elif len(kinds) == 1:
         kinds[0].require_installed(model)
@@ -63,12 +68,14 @@ def open_backend(
     outputs: Sequence[TensorSpec] = (),
     preprocess: Sequence[str] = (),
     rate: float | None = None,
+    download: bool = False,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Backend:
     """Load a model.
 
     Args:
-        model: path of a model (folder, prefix or file), or a factory `module:function`.
+        model: path of a model (folder, prefix or file), a name such as `timm/NAME`
+            (`named_models`), or a factory `module:function`.
         backend: one of `NAMES`; "auto" decides by the files, or by the object that the factory
             returns.
         threads: CPU threads of one run.
@@ -79,6 +86,7 @@ def open_backend(
         outputs: declared by the user, for models that do not state their outputs.
         preprocess: steps before the model, in order.
         rate: samples per second of the device that "paced" emulates.
+        download: the weights of a named model may be fetched from the network.
         on_progress: called with one line that compares a lower precision with fp32; not called for
             fp32.
 
@@ -88,7 +96,7 @@ def open_backend(
             another backend.
     """
     paced.check_rate(backend, rate)
-    settings = ModelSettings(device, threads, precision, tuple(inputs), tuple(outputs))
+    settings = ModelSettings(device, threads, precision, tuple(inputs), tuple(outputs), download)
     if preprocess:
         preprocessed_inputs = partial(outputs_of_steps, preprocess, settings.inputs)
         settings = replace(settings, inputs=(), preprocessed_inputs=preprocessed_inputs)
@@ -119,6 +127,10 @@ def _kinds(backend: str) -> Sequence[BackendKind]:
 
 
 def _open(model: str, kinds: Sequence[BackendKind], settings: ModelSettings) -> Backend:
+    if is_named(model):
+        _check_kind_of_named(model, kinds)
+        _check_precision(torch.KIND, settings.precision)
+        return torch.TorchModel(partial(named_models.load, model), settings)
     if not is_factory(model):
         found = find_model(model, kinds)
         found.kind.require_installed(model)
@@ -138,6 +150,11 @@ def _open(model: str, kinds: Sequence[BackendKind], settings: ModelSettings) -> 
         if wanted
         else f"{made.name} is a factory, and this backend opens files alone"
     )
+
+
+def _check_kind_of_named(model: str, kinds: Sequence[BackendKind]) -> None:
+    if torch.KIND not in kinds:
+        raise ModelError(f"{model} is a model of PyTorch, which this backend does not run")
 
 
 def _check_precision(kind: BackendKind, precision: str) -> None:

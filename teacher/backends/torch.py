@@ -261,6 +261,8 @@ class LoadedNetwork:
         call: takes the tensors of the inputs, in order.
         inputs: in the order of `call`.
         content_id: hash of the network.
+        preprocessing: as of `ModelSpec`.
+        libraries: name and version of each library that defines the network, for the numerics.
     """
 
     name: str
@@ -268,6 +270,8 @@ class LoadedNetwork:
     call: Callable[..., Any]
     inputs: tuple[TensorSpec, ...]
     content_id: str
+    preprocessing: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
 
 
 class TorchModel:
@@ -308,7 +312,8 @@ class TorchModel:
                 self.run, network.inputs, settings.outputs or declares, network.name
             ),
             content_id=network.content_id,
-            numerics=numerics(torch, device, settings.threads),
+            numerics=(*numerics(torch, device, settings.threads), *network.libraries),
+            preprocessing=network.preprocessing,
         )
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

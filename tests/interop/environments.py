@@ -87,6 +87,7 @@ TRITON = Environment("triton", 12)
 MLSERVER = Environment("mlserver", 12)
 KSERVE = Environment("kserve", 13)
 ENVOY = Environment("envoy", 13)
+TORCH_HUBS = Environment("torch-hubs", 13)
 
 
 def serving_python() -> Path:
@@ -96,7 +97,7 @@ def serving_python() -> Path:
 
 
 MAKERS: dict[str, Callable[[], object]] = {
-    **{made.name: made.make for made in (TRITON, MLSERVER, KSERVE, ENVOY)},
+    **{made.name: made.make for made in (TRITON, MLSERVER, KSERVE, ENVOY, TORCH_HUBS)},
     "paddle-serving": serving_python,
 }
 
