@@ -1,0 +1,92 @@
+"""Lightning: a data module with soft labels, and a callback that logs the reader's statistics."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, Final
+
+from ..distill_reader.reader import DistilReader
+from ..runtime.errors import UsageError
+from .ranks import MakeReader, TrainerLoader
+
+#: The names under which Lightning is installed; their classes do not mix.
+_NAMES: Final = ("lightning.pytorch", "pytorch_lightning")
+
+
+def _lightning() -> Any:
+    """Import Lightning: the one that the program has imported, else the one that is installed."""
+    for name in sorted(_NAMES, key=lambda name: name not in sys.modules):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            pass
+    raise ImportError("Lightning is not installed: pip install lightning")
+
+
+_pl = _lightning()
+
+
+class DistilDataModule(_pl.LightningDataModule):  # type: ignore[misc,name-defined]
+    """Training batches with soft labels; each process of the trainer has a reader of its own.
+
+    A checkpoint has the states of the readers of all ranks: a run that continues from it trains
+    each remaining sample of the epoch once, with the same or another number of ranks. Add
+    `val_dataloader` in a subclass or in your LightningModule.
+
+    Args:
+        make_reader: creates the reader, as in `lambda **ranks: DistilReader(source, service=...,
+            **ranks)`. Called in each process when training begins.
+        pin_memory: as of `TorchLoader`.
+
+    Attributes:
+        reader: this process's reader while a trainer runs, else None.
+    """
+
+    def __init__(self, make_reader: MakeReader, *, pin_memory: bool = False) -> None:
+        super().__init__()
+        self.reader: DistilReader | None = None
+        self._make_reader = make_reader
+        self._pin_memory = pin_memory
+
+    def train_dataloader(self) -> TrainerLoader:
+        """Create this process's reader."""
+        self.teardown()
+        self.reader = self._make_reader(
+            rank=self.trainer.global_rank, world_size=self.trainer.world_size
+        )
+        return TrainerLoader(self.reader, pin_memory=self._pin_memory)
+
+    def teardown(self, stage: str = "") -> None:
+        """Close the reader."""
+        if self.reader is not None:
+            self.reader.close()
+        self.reader = None
+
+
+class ReaderStatsLogger(_pl.Callback):  # type: ignore[misc,name-defined]
+    """Logs statistics of a `DistilDataModule`'s reader every `log_every_n_steps` of the trainer.
+
+    `reader/teachers`, `reader/wanted`, `reader/ready` (labelled batches that wait), and
+    `reader/starved_s` (seconds that training has waited for labels); see `ReaderStats`.
+    """
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if not isinstance(trainer.datamodule, DistilDataModule):
+            raise UsageError("ReaderStatsLogger needs a DistilDataModule: trainer.fit(datamodule=)")
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        if trainer.global_step % trainer.log_every_n_steps:
+            return
+        stats = trainer.datamodule.reader.stats
+        figures = {
+            "teachers": len(stats.teachers),
+            "wanted": stats.want,
+            "ready": stats.ready,
+            "starved_s": stats.starved_s,
+        }
+        for one in trainer.loggers:
+            one.log_metrics(
+                {f"reader/{name}": float(value) for name, value in figures.items()},
+                step=trainer.global_step,
+            )

@@ -1,0 +1,60 @@
+"""A loader whose state is that of the readers of all ranks, for trainers whose first rank saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol
+
+from ..distill_reader.adapters.torch import TorchLoader
+from ..distill_reader.reader import DistilReader
+from ..distill_reader.saved_state import State
+from ..runtime.errors import UsageError
+
+_KEY: Final = "ranks"
+
+
+class MakeReader(Protocol):
+    """Creates the reader of this process; it passes both arguments on to `DistilReader`."""
+
+    def __call__(self, *, rank: int, world_size: int) -> DistilReader: ...
+
+
+class RankedLoader(TorchLoader):
+    """A `TorchLoader` of one rank of `torch.distributed`, or of a process without ranks."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the readers of all ranks. A collective operation."""
+        from torch import distributed
+
+        state = super().state_dict()
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return {_KEY: [state]}
+        states: list[Any] = [None] * distributed.get_world_size()
+        distributed.all_gather_object(states, state)
+        return {_KEY: states}
+
+    def load_state_dict(self, state: State | Sequence[State]) -> None:
+        """Restore what `state_dict` returned, here or with another number of ranks.
+
+        Raises:
+            UsageError: it is the state of something else, or the reader cannot go on from there.
+        """
+        if not isinstance(state, dict) or _KEY not in state:
+            raise UsageError("this is not the state of a loader of all ranks")
+        super().load_state_dict(state[_KEY])
+
+
+class TrainerLoader(RankedLoader):
+    """The loader of a trainer that counts epochs itself and expects batches in each.
+
+    Restored to the end of an epoch, it begins with the next one. An iterator from which nothing was
+    taken does not count as an epoch.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = super().__iter__()
+        if (first := next(batches, None)) is None:
+            batches = super().__iter__()
+        else:
+            yield first
+        yield from batches

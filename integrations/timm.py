@@ -1,0 +1,101 @@
+"""timm: a service of teachers in the place of `--kd-model-name`, in its unchanged train.py.
+
+    export EDL_COORDINATOR=redis://head:6379
+    python -m edl.integrations.timm train.py --kd-service resnet101 --model resnet18 ...
+
+`ServiceTeacher` is the module behind it. It labels each batch on demand, after all augmentations of
+the training script; a step waits for its labels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from timm.models import register_model
+
+from ..distill_reader.pool import TeacherPool
+from ..runtime.errors import UsageError
+
+#: Variables of the environment, for the model that timm creates by its name.
+SERVICE: Final = "EDL_SERVICE"
+COORDINATOR: Final = "EDL_COORDINATOR"
+TEACHERS: Final = "EDL_TEACHERS"
+
+
+class ServiceTeacher(torch.nn.Module):  # type: ignore[misc]
+    """A module whose `forward` asks the teachers of a service.
+
+    timm scales images for a teacher by its `pretrained_cfg`. This one gets colours from 0 to 255
+    and sends them as UINT8, so the teachers have to scale them, as those of `--model timm/NAME` do.
+
+    Args:
+        output: name of the teachers' output with the logits; "" if they have one output.
+        **options: of `TeacherPool`: service, coordinator or teachers, and so on.
+    """
+
+    #: Divides the scaled colours by 1/255.
+    pretrained_cfg: Final[Mapping[str, Any]] = {"mean": (0.0,) * 3, "std": (1 / 255,) * 3}
+
+    def __init__(self, output: str = "", **options: Any) -> None:
+        super().__init__()
+        self._output = output
+        self._pool = TeacherPool(**options)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(self, images: Any) -> Any:
+        """Return the teachers' labels, float [N, classes], on the device of the images."""
+        colours = images.detach().float().round().clamp(0, 255).to(torch.uint8).cpu()
+        labels = self._pool.label([colours])
+        if self._output not in labels and (self._output or len(labels) != 1):
+            raise UsageError(f"the teachers' outputs are {sorted(labels)}: name one as output=")
+        label = labels[self._output] if self._output else next(iter(labels.values()))
+        return label.to(images.device)
+
+
+@register_model  # type: ignore[untyped-decorator]
+def edl_teacher(pretrained: bool = False, **_: Any) -> ServiceTeacher:
+    """The teachers that the environment names."""
+    addresses = os.environ.get(TEACHERS, "")
+    return ServiceTeacher(
+        service=os.environ[SERVICE],
+        coordinator=os.environ.get(COORDINATOR),
+        teachers=addresses.split(",") if addresses else (),
+    )
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run a training script with the teachers of a service in place of a model."""
+    parser = argparse.ArgumentParser(
+        "python -m edl.integrations.timm",
+        usage="%(prog)s SCRIPT [options of the script] --kd-service NAME",
+        description="Runs a training script of timm with a service of teachers.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("script", help="such as timm's train.py")
+    parser.add_argument("--kd-service", required=True, metavar="NAME", help="of the teachers")
+    parser.add_argument(
+        "--kd-coordinator", metavar="URL", help=f"Redis URL of the mesh; default: ${COORDINATOR}"
+    )
+    parser.add_argument("--kd-teachers", metavar="HOST:PORT,...", help="without a coordinator")
+    options, rest = parser.parse_known_args(argv)
+    given = {
+        SERVICE: options.kd_service,
+        COORDINATOR: options.kd_coordinator,
+        TEACHERS: options.kd_teachers,
+    }
+    os.environ.update({name: value for name, value in given.items() if value})
+    sys.argv = [options.script, *rest, "--kd-model-name", edl_teacher.__name__]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(options.script)))
+    runpy.run_path(options.script, run_name="__main__")
+
+
+if __name__ == "__main__":  # timm looks the registered function up in the module of its name
+    from edl.integrations.timm import main as run_script
+
+    run_script(sys.argv[1:])

@@ -1,0 +1,168 @@
+"""Hugging Face transformers: a mixin for `Trainer` that distils from teachers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import torch
+from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
+
+from ..distill_reader.reader import DistilReader
+from ..runtime.errors import UsageError
+from ..student.losses.distill_loss import DistillLoss
+from .ranks import TrainerLoader
+
+#: The file in each checkpoint with the states of the readers of all ranks.
+STATE_FILE: Final = "reader_state.json"
+
+
+class MakeReaderOf(Protocol):
+    """Creates the reader of this process over the Trainer's loader of its training data."""
+
+    def __call__(
+        self, loader: torch.utils.data.DataLoader[Any], /, *, rank: int, world_size: int
+    ) -> DistilReader: ...
+
+
+class DistilTrainerMixin:
+    """Adds teachers to a Trainer: `class MyTrainer(DistilTrainerMixin, Trainer): pass`.
+
+    The loss of a training batch is `alpha` times the model's own loss plus the soft term of
+    `distill_loss`. Evaluation has no soft labels and is unchanged. Checkpoints contain the states
+    of the readers of all ranks; a run that continues from one trains each remaining sample of the
+    epoch once. For that, `ignore_data_skip` is set: the reader continues at its place by itself.
+
+    Args:
+        *args: of the Trainer.
+        make_reader: creates the reader, as in `lambda loader, **ranks: DistilReader(loader,
+            service=..., coordinator=..., **ranks)`. The loader has the Trainer's training data,
+            batch size and collator; the reader divides it among ranks.
+        distill_loss: weights and temperature.
+        soft_label: name of the teacher's output with the soft labels [N, ..., C].
+        logits: name of the model's output with the student's logits, of the same shape.
+        **kwargs: of the Trainer.
+
+    Raises:
+        UsageError: when training begins: the checkpoint has no state of a reader.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        make_reader: MakeReaderOf,
+        distill_loss: DistillLoss,
+        soft_label: str = "logits",
+        logits: str = "logits",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.args: Any
+        self.args.ignore_data_skip = True
+        #: The Trainer divides losses by the accumulated batches, as they are means.
+        self.model_accepts_loss_kwargs = False
+        self._make_reader = make_reader
+        self._alpha = distill_loss.alpha
+        self._soft_loss = DistillLoss(
+            0.0,
+            distill_loss.beta,
+            distill_loss.temperature,
+            soft_label_is=distill_loss.soft_label_is,
+            soft_label_temperature=distill_loss.soft_label_temperature,
+        )
+        self._soft_label, self._logits = soft_label, logits
+        self._checkpoint: Path | None = None
+        self._callback = ReaderStateCallback()
+        self.add_callback(self._callback)  # type: ignore[attr-defined]
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+        """Train as the Trainer does, and close the reader at the end."""
+        found = resume_from_checkpoint
+        if found is True and (found := get_last_checkpoint(self.args.output_dir)) is None:
+            raise UsageError(f"there is no checkpoint in {self.args.output_dir} to resume from")
+        self._checkpoint = Path(found) if found else None
+        try:
+            return super().train(resume_from_checkpoint=found, **kwargs)  # type: ignore[misc]
+        finally:
+            self._callback.close()
+
+    def get_train_dataloader(self) -> TrainerLoader:
+        """Create the reader of this process, at the place of the checkpoint if there is one."""
+        dataset, args = self.train_dataset, self.args  # type: ignore[attr-defined]
+        loader = torch.utils.data.DataLoader(
+            dataset,
+            batch_size=args.train_batch_size,
+            shuffle=not isinstance(dataset, torch.utils.data.IterableDataset),
+            collate_fn=self._get_collator_with_removed_columns(self.data_collator),  # type: ignore[attr-defined]
+            num_workers=args.dataloader_num_workers,
+            drop_last=args.dataloader_drop_last,
+        )
+        reader = self._make_reader(loader, rank=args.process_index, world_size=args.world_size)
+        ranked = TrainerLoader(reader)
+        self._callback.follow(ranked, self._checkpoint)
+        return ranked
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: Mapping[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """Return the loss of a batch, and on request the model's outputs."""
+        if self._soft_label not in inputs:
+            return super().compute_loss(  # type: ignore[misc]
+                model, inputs, return_outputs, num_items_in_batch=num_items_in_batch
+            )
+        inputs = dict(inputs)
+        soft_label = inputs.pop(self._soft_label)
+        outputs = model(**inputs)
+        loss = self._soft_loss(outputs[self._logits], None, soft_label)
+        if self._alpha:
+            if (own := outputs.get("loss")) is None:
+                raise UsageError(
+                    f"alpha is {self._alpha:g}, and the model gives no loss: the batches need "
+                    "`labels`"
+                )
+            loss = self._alpha * own + loss
+        return (loss, outputs) if return_outputs else loss
+
+
+class ReaderStateCallback(TrainerCallback):  # type: ignore[misc]
+    """Keeps the states of the readers of all ranks in the checkpoints of a Trainer."""
+
+    def __init__(self) -> None:
+        self._loader: TrainerLoader | None = None
+
+    def follow(self, loader: TrainerLoader, checkpoint: Path | None) -> None:
+        """Move a loader to the place of a checkpoint, if there is one; save it from now on."""
+        self.close()
+        self._loader = loader
+        if checkpoint is None:
+            return
+        try:
+            text = (checkpoint / STATE_FILE).read_text()
+        except OSError as error:
+            raise UsageError(
+                f"{checkpoint} has no {STATE_FILE} ({error.strerror}), so it is not known which "
+                "samples were trained: it was not saved to its end, or not by a "
+                "DistilTrainerMixin; resume from an earlier checkpoint"
+            ) from None
+        loader.load_state_dict(json.loads(text))
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._loader is None:
+            return
+        states = self._loader.state_dict()  # each rank takes part
+        if args.should_save:
+            folder = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+            (folder / STATE_FILE).write_text(json.dumps(states))
+
+    def close(self) -> None:
+        """Close the reader."""
+        if self._loader is not None:
+            self._loader.reader.close()
+        self._loader = None

@@ -1,0 +1,80 @@
+"""Lightning, transformers, Accelerate, plain DDP: killed and resumed, each sample once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edl.runtime.supervise import python_command, start
+from edl.tests.integrations.trainings import BATCHES_PER_EPOCH, EPOCHS, SAMPLES
+
+pytestmark = pytest.mark.system
+
+MODULE = "edl.tests.integrations.trainings"
+END_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def teacher_address() -> Iterator[str]:
+    process = start(python_command("teacher", "edl.tests.scripted_teacher"))
+    yield process.expect(r"ready on (\S+)", timeout_s=30).group(1)
+    process.stop()
+
+
+def trained(folder: Path, trainer: str, teacher: str, *options: str, ranks: int = 1) -> list[int]:
+    """Train in a process for each rank; returns their exit codes."""
+    with ExitStack() as stack:
+        processes = []
+        for rank in range(ranks):
+            ddp = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MEET": f"meet{len(options)}"}
+            argv = (trainer, str(folder), teacher, *options)
+            command = python_command(f"{trainer}-{rank}", MODULE, *argv)
+            processes.append(
+                start(replace(command, env={**command.env, **(ddp if ranks > 1 else {})}))
+            )
+            stack.callback(processes[-1].stop)
+        codes = []
+        for process in processes:
+            code = process.wait(END_S)
+            assert code is not None, process.tail()
+            assert code <= 0 or "--kill-at" in options, process.tail()
+            codes.append(code)
+        return codes
+
+
+def steps_of(folder: Path, rank: int = 0) -> dict[int, list[int]]:
+    """Return the samples of each step of the last run."""
+    log = folder / f"log-{rank}.jsonl"
+    lines = map(json.loads, log.read_text().splitlines())
+    steps = {line["step"]: line["ids"] for line in lines}
+    log.unlink()
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("trainer", "ranks"), [("lightning", 1), ("transformers", 1), ("accelerate", 1), ("ddp", 2)]
+)
+@pytest.mark.parametrize("between_epochs", [False, True])
+def test_a_killed_run_goes_on_and_trains_each_sample_once(
+    trainer: str, ranks: int, between_epochs: bool, teacher_address: str, tmp_path: Path
+) -> None:
+    in_epoch = BATCHES_PER_EPOCH // ranks
+    save_every, kill_at = (in_epoch, in_epoch + 1) if between_epochs else (4, in_epoch + 7)
+    options = ("--save-every", str(save_every))
+    killing = (*options, "--kill-at", str(kill_at))
+    assert -9 in trained(tmp_path, trainer, teacher_address, *killing, ranks=ranks)
+    before = [steps_of(tmp_path, rank) for rank in range(ranks)]
+    assert max(map(max, before)) == kill_at - 1
+    assert trained(tmp_path, trainer, teacher_address, *options, ranks=ranks) == [0] * ranks
+    after = [steps_of(tmp_path, rank) for rank in range(ranks)]
+    assert {min(steps) for steps in after} == {kill_at // save_every * save_every}
+    runs = [{**first, **second} for first, second in zip(before, after, strict=True)]
+    for epoch in range(EPOCHS):
+        of_epoch = range(epoch * in_epoch, (epoch + 1) * in_epoch)
+        ids = [sample for steps in runs for step in of_epoch for sample in steps[step]]
+        assert sorted(ids) == list(range(SAMPLES)), epoch

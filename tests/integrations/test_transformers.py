@@ -1,0 +1,83 @@
+"""The mixin for a Trainer of transformers: its loss, and checkpoints that it cannot resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from edl.integrations.ranks import TrainerLoader
+from edl.integrations.transformers import DistilTrainerMixin, ReaderStateCallback
+from edl.runtime.errors import UsageError
+from edl.student import DistillLoss
+from edl.tests.distill_reader.readers import NOBODY, Batches, reader_of
+
+pytestmark = pytest.mark.system
+
+ROWS, CLASSES = 4, 5
+HARD = 3.0
+
+
+class Student(torch.nn.Module):  # type: ignore[misc]
+    """Gives logits that are its input, and a loss if it is given labels."""
+
+    def forward(self, x: Any, labels: Any = None) -> dict[str, Any]:
+        outputs = {"logits": x}
+        if labels is not None:
+            outputs["loss"] = torch.tensor(HARD)
+        return outputs
+
+
+class Trainer(DistilTrainerMixin, transformers.Trainer):  # type: ignore[misc]
+    pass
+
+
+def trainer_of(folder: Path, distill_loss: DistillLoss) -> Any:
+    arguments = transformers.TrainingArguments(str(folder), use_cpu=True, report_to=[])
+
+    def make_reader(loader: Any, **_: int) -> Any:
+        raise AssertionError("nothing is trained here")
+
+    return Trainer(Student(), arguments, make_reader=make_reader, distill_loss=distill_loss)
+
+
+def test_the_loss_is_alpha_hard_plus_beta_soft(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, DistillLoss(0.25, 0.75, 2.0, soft_label_is="logits"))
+    assert trainer.args.ignore_data_skip
+    x, soft = torch.randn(2, ROWS, CLASSES)
+    batch = {"x": x, "labels": torch.zeros(ROWS, dtype=torch.long), "logits": soft}
+    log_student = (x / 2).log_softmax(-1)
+    log_teacher = (soft / 2).log_softmax(-1)
+    divergence = (log_teacher.exp() * (log_teacher - log_student)).sum(-1).mean()
+    loss, outputs = trainer.compute_loss(trainer.model, batch, return_outputs=True)
+    torch.testing.assert_close(loss, 0.25 * HARD + 0.75 * 4 * divergence)
+    assert outputs["logits"] is x
+    assert set(batch) == {"x", "labels", "logits"}, "the caller's batch is not changed"
+    del batch["logits"]
+    assert trainer.compute_loss(trainer.model, batch) == HARD, "as in evaluation"
+
+
+def test_a_hard_loss_needs_labels(tmp_path: Path) -> None:
+    batch = {"x": torch.zeros(ROWS, CLASSES), "logits": torch.zeros(ROWS, CLASSES)}
+    trainer = trainer_of(tmp_path, DistillLoss(0.5, 0.5))
+    with pytest.raises(UsageError, match="the batches need `labels`"):
+        trainer.compute_loss(trainer.model, batch)
+    trainer = trainer_of(tmp_path, DistillLoss(0.0, 1.0))
+    assert trainer.compute_loss(trainer.model, batch) == 0
+
+
+def test_a_checkpoint_without_the_reader_is_refused(tmp_path: Path) -> None:
+    callback = ReaderStateCallback()
+    loader = TrainerLoader(reader_of(Batches(3), NOBODY))
+    try:
+        with pytest.raises(UsageError, match=r"has no reader_state.json \(No such file"):
+            callback.follow(loader, tmp_path)
+        with pytest.raises(UsageError, match="not the state of a loader of all ranks"):
+            loader.load_state_dict(loader.reader.state_dict())
+    finally:
+        callback.close()
+    with pytest.raises(UsageError, match="there is no checkpoint in"):
+        trainer_of(tmp_path, DistillLoss(0.5, 0.5)).train(resume_from_checkpoint=True)
