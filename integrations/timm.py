@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -19,8 +18,7 @@ from typing import Any, Final
 import torch
 from timm.models import register_model
 
-from ..distill_reader.pool import TeacherPool
-from ..runtime.errors import UsageError
+from .on_demand import ImageLabels, run_script
 
 #: Variables of the environment, for the model that timm creates by its name.
 SERVICE: Final = "EDL_SERVICE"
@@ -44,18 +42,13 @@ class ServiceTeacher(torch.nn.Module):  # type: ignore[misc]
 
     def __init__(self, output: str = "", **options: Any) -> None:
         super().__init__()
-        self._output = output
-        self._pool = TeacherPool(**options)
+        self._labels = ImageLabels(output, **options)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, images: Any) -> Any:
         """Return the teachers' labels, float [N, classes], on the device of the images."""
         colours = images.detach().float().round().clamp(0, 255).to(torch.uint8).cpu()
-        labels = self._pool.label([colours])
-        if self._output not in labels and (self._output or len(labels) != 1):
-            raise UsageError(f"the teachers' outputs are {sorted(labels)}: name one as output=")
-        label = labels[self._output] if self._output else next(iter(labels.values()))
-        return label.to(images.device)
+        return self._labels.of(colours).to(images.device)
 
 
 @register_model  # type: ignore[untyped-decorator]
@@ -90,12 +83,10 @@ def main(argv: Sequence[str]) -> None:
         TEACHERS: options.kd_teachers,
     }
     os.environ.update({name: value for name, value in given.items() if value})
-    sys.argv = [options.script, *rest, "--kd-model-name", edl_teacher.__name__]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(options.script)))
-    runpy.run_path(options.script, run_name="__main__")
+    run_script(options.script, [*rest, "--kd-model-name", edl_teacher.__name__])
 
 
 if __name__ == "__main__":  # timm looks the registered function up in the module of its name
-    from edl.integrations.timm import main as run_script
+    from edl.integrations import timm
 
-    run_script(sys.argv[1:])
+    timm.main(sys.argv[1:])

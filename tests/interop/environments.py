@@ -35,6 +35,7 @@ class Environment:
 
     name: str
     newest: int  # minor version of Python 3 that its packages are made for
+    with_requirements: bool = True  # its packages' own requirements are installed, too
 
     def program(self, name: str) -> Path:
         """A program of its packages, such as `python`."""
@@ -59,7 +60,7 @@ class Environment:
             log.unlink(missing_ok=True)
             _run(log, base, "-m", "venv", str(folder))
             pip = (str(self.program("python")), "-m", "pip", "install", "-r", str(requirements))
-            _run(log, *pip)
+            _run(log, *pip, *(() if self.with_requirements else ("--no-deps",)))
             stamp.write_text(wanted)
 
     def _base_python(self) -> str:
@@ -88,6 +89,7 @@ MLSERVER = Environment("mlserver", 12)
 KSERVE = Environment("kserve", 13)
 ENVOY = Environment("envoy", 13)
 TORCH_HUBS = Environment("torch-hubs", 13)
+PADDLECLAS = Environment("paddleclas", 13, with_requirements=False)
 
 
 def serving_python() -> Path:
@@ -97,7 +99,7 @@ def serving_python() -> Path:
 
 
 MAKERS: dict[str, Callable[[], object]] = {
-    **{made.name: made.make for made in (TRITON, MLSERVER, KSERVE, ENVOY, TORCH_HUBS)},
+    **{made.name: made.make for made in (TRITON, MLSERVER, KSERVE, ENVOY, TORCH_HUBS, PADDLECLAS)},
     "paddle-serving": serving_python,
 }
 
