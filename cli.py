@@ -182,6 +182,7 @@ _MOVED_OF: Final[dict[str, dict[str, str]]] = {
         "--samples": "it is --canary FILE,samples=FILE.npz now",
         "--tolerance": "it is --canary FILE,tolerance=SHARE now",
         "--seconds": "leave it out: it ends after 60 s",
+        "--threads": "it is --device cpu:CORES now",
     },
     "demo": {"--seeds": "it is --students now"},
     "profile": {

@@ -81,7 +81,6 @@ Plot = Annotated[
 def fingerprint(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="As --model of 'serve'.")],
     device: Device = "cpu",
-    threads: options.Threads = 1,
     micro_batch: options.MicroBatch = "8",
     backend: options.Backend = None,
     precision: options.Precision = "fp32",
@@ -102,7 +101,6 @@ def fingerprint(
     _check_folder(written.file)
     config = PredictorConfig.of_options(
         model,
-        threads=threads,
         micro_batch=micro_batch,
         backend=chosen.name,
         rate=chosen.rate,
@@ -129,7 +127,6 @@ def bench(
     batch_sizes: BatchSizes = "1,2,4,8,16,32",
     runs: Runs = 30,
     device: Device = "cpu",
-    threads: options.Threads = 1,
     backend: options.Backend = None,
     precision: options.Precision = "fp32",
     preprocess: options.Preprocess = None,
@@ -149,7 +146,6 @@ def bench(
         import matplotlib  # noqa: F401  # fail before the measurement if it is missing
     config = PredictorConfig.of_options(
         model,
-        threads=threads,
         backend=chosen.name,
         rate=chosen.rate,
         precision=precision,
@@ -188,7 +184,7 @@ def _check_folder(file: Path | None) -> None:
 def _lines(facts: dict[str, Any]) -> str:
     rows = [(name, facts[name]) for name in ("content_id", "numerics_id", "platform")]
     rows += [("input", text) for text in facts["inputs"]]
-    rows += [("preprocessing", text) for text in facts["preprocessing"]]
+    rows += [("preprocess", text) for text in facts["preprocessing"]]
     kinds = facts["output_kinds"].items()
     rows += [("output", text) for text in facts["outputs"]]
     rows += [("output_kind", f"{name}={kind}") for name, kind in kinds]
@@ -196,7 +192,7 @@ def _lines(facts: dict[str, Any]) -> str:
         f"{1000 * facts['t_t_s']:.3g} ms/sample at micro-batch {facts['micro_batch']} on "
         f"{facts['device']}"
     )
-    return "\n".join(f"{name:13} {value}" for name, value in [*rows, ("t_t", t_t)])
+    return "\n".join(f"{name:12} {value}" for name, value in [*rows, ("t_t", t_t)])
 
 
 def _table(found: dict[str, Any]) -> None:

@@ -165,7 +165,8 @@ def test_wrong_options_of_bench_are_refused(arguments: tuple[str, ...], words: s
 
 
 def test_the_model_runs_in_a_predictors_environment() -> None:
-    fingerprint("of_two_threads", "--threads", "2")
+    two = sorted(os.sched_getaffinity(0))[:2]
+    fingerprint("of_two_threads", "--device", f"cpu:{'+'.join(map(str, two))}")
     with pytest.raises(ModelError, match="not two threads"):
         fingerprint("of_two_threads")
 

@@ -269,7 +269,7 @@ def test_fingerprint_shows_the_preprocessing(vit: tuple[Any, Path]) -> None:
     command = python_command("fingerprint", "edl.teacher", "fingerprint", f"hf/{vit[1]}")
     process = start(command)
     try:
-        line = process.expect(r"^preprocessing +(UINT8 .*)$", 60.0)[1]
+        line = process.expect(r"^preprocess +(UINT8 .*)$", 60.0)[1]
     finally:
         process.stop()
     assert line == "UINT8 / 255, minus (0.1, 0.2, 0.3), divided by (0.4, 0.5, 0.6)"
