@@ -57,9 +57,16 @@ def steps_of(folder: Path, rank: int = 0) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("trainer", "ranks"), [("lightning", 1), ("transformers", 1), ("accelerate", 1), ("ddp", 2)]
+    ("trainer", "ranks", "between_epochs"),
+    [
+        ("lightning", 1, False),
+        ("lightning", 1, True),
+        ("transformers", 1, False),
+        ("transformers", 1, True),
+        ("accelerate", 1, False),
+        ("ddp", 2, False),
+    ],
 )
-@pytest.mark.parametrize("between_epochs", [False, True])
 def test_a_killed_run_goes_on_and_trains_each_sample_once(
     trainer: str, ranks: int, between_epochs: bool, teacher_address: str, tmp_path: Path
 ) -> None:
