@@ -137,13 +137,13 @@ class TeacherView:
             (
                 "micro_batch_samples",
                 "Samples of one run of the model.",
-                model and model.micro_batch,
+                model.micro_batch if model else None,
             ),
             ("in_flight_requests", "Requests without an answer yet.", self.in_flight),
             (
                 "sample_device_seconds",
                 "t_t: device time of one sample, median.",
-                model and self.t_t_s,
+                self.t_t_s if model else None,
             ),
             ("model_loaded", "1 while the model accepts requests.", self.accepting),
             ("draining", "1 while the teacher drains.", who.draining),
