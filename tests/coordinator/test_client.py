@@ -126,9 +126,9 @@ def test_a_lasting_refusal_ends_the_subscription(
 
 def test_without_a_manager_that_answers_it_waits_and_says_so() -> None:
     url = "memory://nobody-yet"
+    registry = Registry(FaultyStore.shared(url))
     with Student(url).start() as student:
         wait_until(lambda: "no service manager is registered" in student.subscription.why)
-        registry = Registry(FaultyStore.shared(url))
         memory(registry).set_available(False)
         wait_until(lambda: "does not answer" in student.subscription.why)
         memory(registry).set_available(True)

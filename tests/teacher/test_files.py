@@ -75,7 +75,7 @@ HUBS = ("resnet50", "microsoft/resnet-50", "timm/vit_base_patch16_224.augreg")
     [
         ("/no/where", r"no model at /no/where \(there is no folder /no\): expected a folder"),
         ("https://example.com/net.onnx", "URLs are not opened"),
-        *((hub, rf"no model at {hub} \(if .*module:function") for hub in HUBS),
+        *((hub, rf"no model at {hub} \(a model of a hub is named") for hub in HUBS),
         ("{}/empty-2", "empty-2: expected"),  # a folder without a model is no suggestion
         ("{}/link.onnx", r"the link leads to .*gone.onnx, where nothing is"),
         ("{}/resnett.onnx", r"did you mean .*/resnet.onnx\?"),

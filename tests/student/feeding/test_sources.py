@@ -198,7 +198,7 @@ def test_a_reader_takes_it_as_its_source() -> None:
     assert reader_source(source, RankShard(), 0) is source
     with pytest.raises(UsageError, match="omit world_size"):
         reader_source(source, RankShard(0, 2), 0)
-    with pytest.raises(UsageError, match="checkpoints"):
+    with pytest.raises(UsageError, match="their checkpoint has the trained positions"):
         source.begin(0, 3, None)
     with pytest.raises(TypeError):
         len(source)

@@ -280,7 +280,7 @@ def test_an_attestation_needs_a_token(tmp_path: Path, ending: ExitStack) -> None
 def test_a_ca_alone_is_for_loopback() -> None:
     ca, mine = Path("ca.crt"), Path("mine.pem")
     assert security_at("127.0.0.1", TlsFiles(ca=ca), None) is None
-    with pytest.raises(UsageError, match="needs cert=FILE and key=FILE"):
+    with pytest.raises(UsageError, match="needs a certificate: --tls cert=FILE,key=FILE"):
         security_at("0.0.0.0", TlsFiles(ca=ca), None)
     whole = security_at("127.0.0.1", TlsFiles(mine, mine, ca), None)
     assert whole is not None
