@@ -11,7 +11,13 @@ import os
 import signal
 import sys
 
-from .life import LIFE_VARIABLE, end_with_parent, kill_with_parent_thread, parent_has_ended
+from .life import (
+    LIFE_VARIABLE,
+    end_with_parent,
+    kill_with_parent_thread,
+    parent_has_ended,
+    resume_with_parent_death,
+)
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 NOT_EXECUTABLE = 127  # as in shells
@@ -19,6 +25,7 @@ NOT_EXECUTABLE = 127  # as in shells
 
 def guard(grace_s: float, argv: list[str]) -> int:
     """Run `argv` as a child of this process; return its exit code, -N after signal N."""
+    resume_with_parent_death()
     # Signals stay pending until there is a program that gets them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     child = _start(argv, before)

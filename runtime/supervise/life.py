@@ -59,7 +59,7 @@ def end_with_parent(grace_s: float = ORPHAN_GRACE_S, *, at_once: bool = False) -
     """End this process when its parent ends; our programs call this at their start.
 
     After the parent has died, this process gets SIGTERM and, `grace_s` later, its whole process
-    group gets SIGKILL.
+    group gets SIGKILL. If it was suspended (SIGSTOP), the kernel resumes it.
 
     If SIGINT was ignored when this process started, it raises KeyboardInterrupt again: a child of
     `supervise` has its own session, so it gets no Ctrl-C of a terminal, only a SIGINT that is meant
@@ -86,6 +86,8 @@ def end_with_parent(grace_s: float = ORPHAN_GRACE_S, *, at_once: bool = False) -
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if at_once:
         kill_with_parent_thread()
+    else:
+        resume_with_parent_death()
     threading.Thread(
         target=_wait_for_parent_exit, args=(fd, grace_s), name="edl-life", daemon=True
     ).start()
@@ -103,8 +105,18 @@ def parent_has_ended() -> bool:
 
 def kill_with_parent_thread() -> None:
     """Have the kernel kill this process when the thread that started it ends (Linux only)."""
+    _set_death_signal(signal.SIGKILL)
+
+
+def resume_with_parent_death() -> None:
+    """Have the kernel resume this process, if suspended, when its parent ends (Linux only)."""
+    _set_death_signal(signal.SIGCONT)
+
+
+def _set_death_signal(number: signal.Signals) -> None:
+    """Have the kernel send this process a signal when the thread that started it ends."""
     if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number)
 
 
 def inherit_life_fd() -> int | None:

@@ -202,7 +202,11 @@ def test_so_many_probes_side_by_side_share_a_connection(
         assert len(first) == 1
         mesh.free.set()
         assert all(answers.get(timeout=DEADLINE_S).word == "ok" for _ in members)
-        wait_until(lambda: sum("the callback of a probe failed" in text for text in caplog.messages) == THREADS)
+        wait_until(
+            lambda: (
+                sum("the callback of a probe failed" in text for text in caplog.messages) == THREADS
+            )
+        )
         assert mesh.most == at_once
         mesh.peers.clear()
         assert probe(prober, members[0]).word == "ok"

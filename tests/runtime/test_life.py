@@ -73,6 +73,16 @@ def test_a_killed_parent_takes_its_child_along(argv: tuple[str, ...], guard: boo
     wait_gone([child, int(said[1])] if said[1] else [child])
 
 
+@pytest.mark.parametrize("guard", [False, True])
+def test_a_killed_parent_takes_a_suspended_child_along(guard: bool) -> None:
+    argv = ("sh", "-c", "echo ready; exec sleep 60") if guard else inner(DOCILE)
+    parent, child = parent_of(*argv, guard=guard, grace_s=0.3)
+    parent.expect("^ready", WAIT_S)
+    os.kill(child, signal.SIGSTOP)
+    parent.send_signal(signal.SIGKILL)
+    wait_gone([child])
+
+
 def test_a_guarded_program_dies_when_only_its_guard_is_killed() -> None:
     guard = start(Command("db", SHELL, guard=True))
     program = int(guard.expect(r"^program (\d+)", WAIT_S)[1])
