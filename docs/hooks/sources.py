@@ -15,6 +15,7 @@ PARTS = (
     "__init__.py",
     "coordinator",
     "distill_reader",
+    "integrations",
     "mesh",
     "runtime",
     "scheduler",
