@@ -262,7 +262,7 @@ def test_what_nodes_print_and_what_happens(stage: Stage, edl: Said) -> None:
 def test_logs_follow_until_the_end(
     stage: Stage, edl: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("queue_backend", "kubernetes.backend"):
+    for module in ("queue_backend", "kubernetes_backend"):
         monkeypatch.setattr(f"edl.mesh.jobs.{module}._POLL_S", 0.02)
     edl("apply", "-f", edl.file("a"))
     stage.prints("a", 1, "up")

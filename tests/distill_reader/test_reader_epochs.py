@@ -176,10 +176,10 @@ def test_a_finalizer_may_run_while_a_lock_is_held(
     pipeline, pid = reader._pipeline, reader.engine_pid  # noqa: SLF001  # it outlives it
 
     class Collects:
-        """A batch whose number is looked at under the engine's lock."""
+        """A batch whose record is looked at under the engine's lock."""
 
         @property
-        def number(self) -> int:
+        def record(self) -> int:
             gc.collect()
             raise LookupError  # so that the engine is not told of it
 

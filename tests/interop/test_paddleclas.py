@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from edl.runtime.supervise import Command, start
 from edl.tests.interop.environments import PADDLECLAS, ROOT
 from edl.tests.interop.running import PROGRAMS
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 END_S = 120.0
 

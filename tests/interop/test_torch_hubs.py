@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from edl.runtime.supervise import Command, Process, start
 from edl.tests.interop.environments import ROOT, TORCH_HUBS
 from edl.tests.interop.running import PROGRAMS
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 START_S = 120.0
 SAVE = """
