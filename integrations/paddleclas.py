@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import paddle
 
-from ..runtime.errors import UsageError
 from .on_demand import ImageLabels, run_script
 
 _IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
@@ -70,7 +69,7 @@ def register() -> None:
 def main(argv: Sequence[str]) -> None:
     """Run a script of PaddleClas whose configuration may name `ServiceTeacher`."""
     if not argv or argv[0].startswith("-"):
-        raise UsageError("usage: python -m edl.integrations.paddleclas tools/train.py -c FILE ...")
+        sys.exit("usage: python -m edl.integrations.paddleclas tools/train.py -c FILE ...")
     script = os.path.abspath(argv[0])
     sys.path.insert(0, os.path.dirname(os.path.dirname(script)))  # with `ppcls`
     register()

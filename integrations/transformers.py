@@ -47,7 +47,7 @@ class DistilTrainerMixin:
         **kwargs: of the Trainer.
 
     Raises:
-        UsageError: when training begins: the checkpoint has no state of a reader.
+        UsageError: `beta` is 0; or, when training begins, the checkpoint has no state of a reader.
     """
 
     def __init__(
@@ -64,6 +64,10 @@ class DistilTrainerMixin:
         self.args.ignore_data_skip = True
         #: The Trainer divides losses by the accumulated batches, as they are means.
         self.model_accepts_loss_kwargs = False
+        if not distill_loss.beta:
+            raise UsageError(
+                "beta is 0, so soft labels would have no effect: use the Trainer alone"
+            )
         self._make_reader = make_reader
         self._alpha = distill_loss.alpha
         self._soft_loss = DistillLoss(

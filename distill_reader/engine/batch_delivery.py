@@ -99,8 +99,8 @@ class BatchDelivery:
         failed: called if the labels of this batch cannot be averaged.
         released: called with the batches that are final.
         gave_up: called when the stream stops waiting for teachers; calls have deadlines instead.
-        beside: the delivery of the training loop's batches, if these batches are of calls; they are
-            released at once, in any order.
+        loop_delivery: delivers the training loop's batches, if these are batches of calls, which
+            are released at once, in any order.
 
     Attributes:
         delivery: decides which batches to offer and release.
@@ -116,14 +116,14 @@ class BatchDelivery:
         failed: Callable[[int, EdlError], None],
         released: Callable[[Sequence[int]], None],
         gave_up: Callable[[], None] | None = None,
-        beside: BatchDelivery | None = None,
+        loop_delivery: BatchDelivery | None = None,
     ) -> None:
         self.delivery: Delivery = Delivery(
             {member.config.service: member.ledger for member in members},
-            ordered=config.ordered and beside is None,
-            policy=config.policy() if beside is None else Policy(),
+            ordered=config.ordered and loop_delivery is None,
+            policy=config.policy() if loop_delivery is None else Policy(),
             ensemble=None if config.ensemble is None else config.ensemble.core_settings(),
-            beside=None if beside is None else beside.delivery,
+            loop_delivery=None if loop_delivery is None else loop_delivery.delivery,
         )
         self.mixture: Mixture | None = None
         self._config = config

@@ -89,7 +89,7 @@ class Engine:
             self.members,
             self._on_call_failed,
             self._on_calls_ended,
-            beside=batch_delivery,
+            loop_delivery=batch_delivery,
         )
         self._reporter = TrainerReporter(config, channel, self.members, batch_delivery)
         self._labels = labels
@@ -300,8 +300,8 @@ class Engine:
             self._channel.send("allow", limit=limit)
         if instructions := self._delivery.look(now):
             self._batch_delivery.execute(instructions)
-        if self.members[0].core.calls:
-            self._call_delivery.execute(self._call_delivery.delivery.look(now))
+        if instructions := self._call_delivery.delivery.look(now):
+            self._call_delivery.execute(instructions)
         self._reporter.report_if_due(now)
         if self._timeline is not None:
             self._timeline.tick(self.members, now)

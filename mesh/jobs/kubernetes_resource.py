@@ -146,9 +146,9 @@ def job_of(resource: Object, number: int = 1) -> QueuedJob:
     meta, spec = resource["metadata"], resource.get("spec") or {}
     facts = {"min_nodes": 1, "max_nodes": 1, **facts_of(resource)}
     facts |= {"namespace": meta.get("namespace", ""), "uid": meta.get("uid", "")}
-    wish = DesiredJobState.from_json({"nodes": spec.get("nodes"), "stop": spec.get("stopped")})
+    desired = DesiredJobState.from_json({"nodes": spec.get("nodes"), "stop": spec.get("stopped")})
     submitted_ms = _ms(meta.get("creationTimestamp"))
-    return QueuedJob(meta["name"], number, facts, submitted_ms, wish, _progress(resource))
+    return QueuedJob(meta["name"], number, facts, submitted_ms, desired, _progress(resource))
 
 
 def jobs_of(resources: Iterable[Object]) -> list[QueuedJob]:

@@ -204,9 +204,8 @@ class Comparisons:
     def _close(self, request: int, case: _ComparedRequest) -> list[ComparisonVerdict]:
         """Judge a request once nothing more is expected, and forget it."""
         found = self._ledger.request(request)
-        if (
-            found is None or not found.teachers
-        ):  # it has its labels: the ledger sends no more copies
+        # Without teachers it has its labels, and the ledger sends no more copies.
+        if found is None or not found.teachers:
             self._end(case.planned)
             case.planned.clear()
         if case.asked or case.planned or self._cases.get(request) is not case:

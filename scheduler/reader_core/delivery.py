@@ -48,9 +48,9 @@ class Delivery:
         ordered: batches are delivered in the order of the source; else when they are complete.
         policy: what to do while a service has no teacher.
         ensemble: how labels of several services are mixed; None: there is one service.
-        beside: the delivery of the training loop's batches, if these batches are of calls. The
+        loop_delivery: delivers the training loop's batches, if these are batches of calls. The
             trainer takes what it is offered for a call, so it is offered only when it is released.
-            `look` at the other delivery first.
+            Its `look` has to be called first.
 
     Attributes:
         unlabelled_by_service: number of batches without labels of a service, by service.
@@ -65,16 +65,16 @@ class Delivery:
         ordered: bool = True,
         policy: Policy = _WAIT_FOR_EVER,
         ensemble: Ensemble | None = None,
-        beside: Delivery | None = None,
+        loop_delivery: Delivery | None = None,
     ) -> None:
         self.unlabelled_by_service = Counter[str]()
         self.partial = self.unlabelled = 0
         self._services = tuple(ledgers)
         self._ordered = ordered
-        self._at_once = beside is not None
+        self._at_once = loop_delivery is not None
         self._ensemble = ensemble or Ensemble(dict.fromkeys(ledgers, 1.0))
         self._whole: Mixture | None = Mixture(self._ensemble.shares, 1.0)
-        watch = None if beside is None else beside._no_teacher
+        watch = None if loop_delivery is None else loop_delivery._no_teacher
         self._no_teacher: NoTeacherPolicy = NoTeacherPolicy(ledgers, policy, self._ensemble, watch)
         #: Batches that are not offered, in order, with the services that have not labelled them.
         self._lacking: dict[int, set[str]] = {}
@@ -263,7 +263,8 @@ class NoTeacherPolicy:
         ledgers: of the services, by name; only read.
         policy: the user's choice.
         ensemble: the services, and what to do without one of several.
-        watch: the policy that watches when services lose their teachers; None: this one.
+        watch: another policy, which records since when services have no teacher; None: this one
+            records it.
 
     Attributes:
         loop_waits: the training loop waits for a batch.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -10,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from ...proto.arena import Array
+from ...runtime.addresses import is_loopback
 
 #: Longest wait in a collective; a rank that hangs is ended by its supervisor long before.
 _TIMEOUT: Final = timedelta(hours=1)
@@ -30,7 +30,7 @@ class TorchTensors:
 
         host, _, port = endpoints[0].rpartition(":")
         host = host.strip("[]")
-        if _is_loopback(host):  # gloo would look the host's own name up
+        if is_loopback(host):  # gloo would look the host's own name up
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         world = len(endpoints)
         return dist.TCPStore(host, int(port), world, rank == 0, _TIMEOUT, wait_for_workers=False)
@@ -127,10 +127,3 @@ def _sparse(summed: Any) -> Any:
     return torch.sparse_coo_tensor(
         rows[None], summed[rows], summed.shape, check_invariants=True, is_coalesced=True
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -81,3 +81,8 @@ def test_a_checkpoint_without_the_reader_is_refused(tmp_path: Path) -> None:
         callback.close()
     with pytest.raises(UsageError, match="there is no checkpoint in"):
         trainer_of(tmp_path, DistillLoss(0.5, 0.5)).train(resume_from_checkpoint=True)
+
+
+def test_a_loss_without_a_soft_term_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="beta is 0"):
+        trainer_of(tmp_path, DistillLoss(1.0, 0.0))
