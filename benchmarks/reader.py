@@ -5,7 +5,9 @@ their network side, one process each. Batches of 32 images travel over loopback 
 shared memory, as between processes of one host. The system schedules trainer, engine and teachers
 freely on two cores, as in a real training. Client and server of the plain socket use the same two
 cores: in each round once freely, and once pinned to one core each. The reader is compared with the
-faster of the two.
+faster of the two. One row more is the floor: the same socket, but each batch is copied once before,
+as in every reader whose sender is another process than the training. A reader compiled to machine
+code would lie between its own row and the floor.
 """
 
 from __future__ import annotations
@@ -35,10 +37,14 @@ TEACHERS: Final = (1, 2, 5, 8)
 #: Plain sockets: client and server pinned to one core each, or both free to use two cores.
 PINNED: Final = "raw TCP, a core each"
 SHARED: Final = "raw TCP"
+#: The least work of any reader: a copy of each batch, and a plain socket.
+FLOOR: Final = "floor"
 REMOTE: Final = "remote"
 SAME_HOST: Final = "same host"
 #: Lane -> whether the reader may use shared memory.
 LANES: Final = {REMOTE: False, SAME_HOST: True}
+#: Lane -> module of `transports` for its floor.
+FLOORS: Final = {REMOTE: "copied", SAME_HOST: "copied_local"}
 #: Least rate of two teachers over loopback in uint8, relative to raw TCP.
 OF_RAW_TCP: Final = 0.45
 #: Least rate of two teachers of the same host, relative to raw TCP.
@@ -94,7 +100,7 @@ class ReaderMeasurement:
     """Times of plain sockets and readers, measured by turns.
 
     Attributes:
-        sockets: `SHARED` and `PINNED` -> times of the plain socket.
+        sockets: `SHARED` and `PINNED` -> times of the plain socket; `FLOOR` -> those of the floor.
         readers: number of teachers -> times of the reader.
     """
 
@@ -104,7 +110,8 @@ class ReaderMeasurement:
     @property
     def raw(self) -> ReaderTimes:
         """The times of the faster plain socket."""
-        return min(self.sockets.values(), key=lambda turns: statistics.median(turns.wall_s[1:]))
+        plain = [turns for name, turns in self.sockets.items() if name != FLOOR]
+        return min(plain, key=lambda turns: statistics.median(turns.wall_s[1:]))
 
 
 def measure(dtype: str, lane: str, teachers: Sequence[int], batches: int) -> ReaderMeasurement:
@@ -123,8 +130,8 @@ def measure(dtype: str, lane: str, teachers: Sequence[int], batches: int) -> Rea
     size = math.prod(SHAPE) * np.dtype(dtype).itemsize
     with ExitStack() as stack:
         lanes = {
-            name: RunningLane(stack, "tcp", size, shared=name == SHARED)
-            for name in (SHARED, PINNED)
+            name: RunningLane(stack, module, size, shared=name != PINNED)
+            for name, module in ((SHARED, "tcp"), (PINNED, "tcp"), (FLOOR, FLOORS[lane]))
         }
         module = "edl.benchmarks.reading.teacher"
         pool = [

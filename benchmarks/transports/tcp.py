@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -33,7 +34,12 @@ def serve(batch: Array, tls: TlsFiles | None = None) -> int:
 
 def connect(port: int, batch: Array, tls: TlsFiles | None = None) -> Ask:
     """See `Lane`."""
-    connections = [socket.create_connection((HOST, port)) for _ in range(IN_FLIGHT)]
+    return connect_each(port, [batch] * IN_FLIGHT, tls)
+
+
+def connect_each(port: int, batches: Sequence[Array], tls: TlsFiles | None = None) -> Ask:
+    """Connect each thread to the server; return a function that sends the thread's batch."""
+    connections = [socket.create_connection((HOST, port)) for _ in batches]
     if tls is not None:
         context = client_context(ClientSecurity(tls=TlsFiles(ca=tls.certificate)))
         connections = [context.wrap_socket(one, server_hostname=HOST) for one in connections]
@@ -42,7 +48,7 @@ def connect(port: int, batch: Array, tls: TlsFiles | None = None) -> Ask:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def ask(number: int) -> None:
-        connections[number].sendall(batch.data.cast("B"))
+        connections[number].sendall(batches[number].data.cast("B"))
         _receive(connections[number], replies[number])
 
     return ask

@@ -42,7 +42,15 @@ from edl.benchmarks.paper.measured.student import (
     numbers,
 )
 from edl.benchmarks.plan import error_of
-from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED, ReaderMeasurement, ReaderTimes
+from edl.benchmarks.reader import (
+    FLOOR,
+    PINNED,
+    REMOTE,
+    SAME_HOST,
+    SHARED,
+    ReaderMeasurement,
+    ReaderTimes,
+)
 from edl.benchmarks.report import MIN_ROUNDS, BenchmarkReport, Estimate, Goal, quantile
 from edl.benchmarks.teachers.latency_probe import LatencyProbe
 from edl.distill_reader import ReaderStats
@@ -306,7 +314,7 @@ def turns(sample_s: float) -> ReaderTimes:
 def test_two_teachers_are_compared_with_the_faster_of_two_plain_sockets(
     lane: str, shared_s: float, pinned_s: float, holds: bool
 ) -> None:
-    sockets = {SHARED: turns(shared_s), PINNED: turns(pinned_s)}
+    sockets = {SHARED: turns(shared_s), PINNED: turns(pinned_s), FLOOR: turns(0.1)}
     found = ReaderMeasurement(sockets, {1: turns(9.0), 2: turns(1.0), 8: turns(1.0)})
     of_raw, kept = reader.judge("uint8", lane, found)
     assert of_raw.value == pytest.approx(min(shared_s, pinned_s))

@@ -35,7 +35,7 @@ from edl.benchmarks.distillation.training_ways import WAYS, DistillationOutcome,
 from edl.benchmarks.paced import changes, streams
 from edl.benchmarks.paced.teachers import paced, start_teachers
 from edl.benchmarks.planning import paced as planning
-from edl.benchmarks.reader import PINNED, REMOTE, SAME_HOST, SHARED
+from edl.benchmarks.reader import FLOOR, PINNED, REMOTE, SAME_HOST, SHARED
 from edl.benchmarks.report import MIN_ROUNDS, BenchmarkReport
 from edl.benchmarks.sharing.load import ask
 from edl.benchmarks.teachers import on_device
@@ -263,7 +263,7 @@ def test_transport_measures_every_lane() -> None:
 )
 def test_reader_measures_readers_and_plain_sockets(lane: str, teachers: tuple[int, ...]) -> None:
     found = reader.measure("uint8", lane, teachers, batches=2)
-    assert (tuple(found.sockets), tuple(found.readers)) == ((SHARED, PINNED), teachers)
+    assert (tuple(found.sockets), tuple(found.readers)) == ((SHARED, PINNED, FLOOR), teachers)
     for each in (*found.sockets.values(), *found.readers.values()):
         assert len(each.wall_s) == MIN_ROUNDS + 1
         assert min(each.wall_s) > 0
