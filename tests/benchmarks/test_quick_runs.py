@@ -88,7 +88,6 @@ def test_short_benchmarks(
         assert 84 < float(rows["Store"]["disk_bytes"]) < 2.5 * 84
 
 
-@pytest.mark.timeout(120)
 def test_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "BATCH_S", 0.002)
     report = pool.run(quick=True)
@@ -211,7 +210,6 @@ def test_data_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly  # four trainings: most of a minute
-@pytest.mark.timeout(240)
 def test_all_ways_give_the_same_labels_but_one_that_has_none(tmp_path: Path) -> None:
     picture = tmp_path / "accuracy.png"
     report = accuracy.run(quick=True, picture=picture, task="digits")

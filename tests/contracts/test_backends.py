@@ -172,7 +172,6 @@ def test_a_lower_precision_is_labelled_and_near_or_refused(
         np.testing.assert_allclose(rounded[name], array, atol=0.05 * np.abs(array).max())
 
 
-@pytest.mark.timeout(300)  # two processes import a framework
 def test_two_processes_agree_bit_for_bit(subject: Subject, folder: Path, images: Array) -> None:
     settings = {**subject.settings, "inputs": tuple(subject.settings.get("inputs", ()))}
     config = PredictorConfig(str(subject.model(folder)), **settings)

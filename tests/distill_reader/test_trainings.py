@@ -20,10 +20,10 @@ from edl.tests.distill_reader.trainer_program import EXIT_CODES, SIGNALS, SOURCE
 from edl.tests.leaks import remove_paddle_segments
 from edl.tests.runtime.programs import python, wait_gone
 from edl.tests.scripted_teacher import ScriptedTeacher
+from edl.tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.system
 
-START_S = 90.0
 #: Far longer than an end takes, and far shorter than anything it could wait for.
 BOUND_S = 30.0
 PROGRAMS = "edl.tests.distill_reader"
@@ -65,7 +65,7 @@ def test_ending(ending: str, source: str, teacher: str, tmp_path: Path) -> None:
     folder = [tmp_path] if source == "plain" else []
     trainer = start(program("trainer", ending, teacher, source, *folder))
     try:
-        told = trainer.expect(r"descendants (.+)", START_S).group(1)
+        told = trainer.expect(r"descendants (.+)", DEADLINE_S).group(1)
         descendants = [int(pid) for pid in told.split()]
         assert len(descendants) >= (5 if folder else 3), "engines, workers"
         if ending in SIGNALS:
@@ -129,7 +129,7 @@ def said_by(code: str, teacher: str, folder: Path) -> tuple[str, int]:
     """What a program says of how things went, and its exit code."""
     trainer = start(python(BEGIN + code, teacher, folder / "note"))
     try:
-        code_ = trainer.wait(START_S)
+        code_ = trainer.wait(DEADLINE_S)
         assert code_ is not None, "it hangs"
         assert (folder / "note").exists(), "\n".join(trainer.tail(100))
         return (folder / "note").read_text().strip(), code_
@@ -219,8 +219,8 @@ def training(limit_mib: int, who: str, teacher: str) -> tuple[int | None, list[s
     """The exit code of a training, its output, and the numbers of the batches that it had."""
     process = start(program("memory", limit_mib, who, teacher))
     try:
-        engine = int(process.expect(r"engine (\d+)", START_S).group(1))
-        code = process.wait(START_S)
+        engine = int(process.expect(r"engine (\d+)", DEADLINE_S).group(1))
+        code = process.wait(DEADLINE_S)
         wait_gone([engine], BOUND_S)
     finally:
         process.stop()
@@ -257,10 +257,10 @@ def trained(checkpoint: Path, teacher: str, kills: list[int]) -> Any:
         trainer = start(program("resumed", checkpoint, teacher, 2, steps or 0))
         try:
             if steps is None:
-                trainer.expect("trained", START_S)
+                trainer.expect("trained", DEADLINE_S)
                 assert trainer.wait(BOUND_S) == 0
                 continue
-            trainer.expect(f"step {steps}$", START_S)
+            trainer.expect(f"step {steps}$", DEADLINE_S)
             trainer.send_signal(signal.SIGSTOP)  # so that it forks no more workers
             children = psutil.Process(trainer.pid).children(recursive=True)
             descendants = [child.pid for child in children]

@@ -37,7 +37,7 @@ not 0 fails.
     <!-- session: until -->        each command is repeated until it prints what is shown
     <!-- session: exact -->        decimal fractions are compared, too
     <!-- session: fails 2 -->      each command ends with this exit code
-    <!-- session: within 120 s --> a command may take as long (default: 60 s)
+    <!-- session: within 120 s --> a command may take as long (default: 180 s)
     <!-- session: nightly -->      the block is run by `make nightly` only
     <!-- session: skip REASON -->  the block is never run (a cluster, another machine)
 
@@ -54,7 +54,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-DEADLINE_S = 60.0
+from edl.tests.waiting import DEADLINE_S
+
 _WAITING = re.compile(r"waiting \d+ s: ")
 _PART = re.compile(
     r"^(?P<indent> *)```(?P<info>[^\n`]+)\n(?P<text>.*?)^(?P=indent)```$"

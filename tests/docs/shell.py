@@ -19,7 +19,8 @@ from edl.runtime.errors import ProcessFailed
 from edl.runtime.supervise import Command, start
 from edl.runtime.supervise.life import LIFE_VARIABLE
 from edl.tests.coordinator.conftest import held_port
-from edl.tests.docs.pages import DEADLINE_S, File, Page, Run, missing, put
+from edl.tests.docs.pages import File, Page, Run, missing, put
+from edl.tests.waiting import DEADLINE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.05
@@ -97,7 +98,7 @@ class Shell:
         # A job that has ended may be forgotten already: then it has no number.
         number = r'jobs -l | sed -n "s/^\[\([0-9]*\)\]. *$! .*/\1/p"'
         self._order(f"echo job {self._scripts} $({number})")
-        job = self._bash.expect(rf"^job {self._scripts}(?: (\d+))?$", 1.0)
+        job = self._bash.expect(rf"^job {self._scripts}(?: (\d+))?$", DEADLINE_S)
         if job[1] is not None:
             self._outputs[int(job[1])] = output
         return output

@@ -17,7 +17,6 @@ PAGES = {page.name: page for page in (read(file, ROOT) for file in FILES) if pag
 LONGER = [name for name, page in PAGES.items() if page.nightly]
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_does_what_it_shows(name: str, tmp_path: Path) -> None:
     play(PAGES[name], tmp_path, short=True)

@@ -41,7 +41,6 @@ def number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-@pytest.mark.timeout(120)
 def test_digits_walkthrough(tmp_path: Path) -> None:
     alone, taught, asked = walked(
         "digits",
@@ -79,7 +78,6 @@ def test_sharing_walkthrough(tmp_path: Path) -> None:
     assert 0 < int(held[1]) <= 4
 
 
-@pytest.mark.timeout(240)
 def test_two_ranks_of_ctr_learn_from_a_larger_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,8 +29,6 @@ from edl.tests.deploy.test_containers import (
 )
 from edl.tests.scripted_teacher import ScriptedTeacher
 
-pytestmark = pytest.mark.timeout(300)
-
 #: What a checkout has besides what is in the repository.
 LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv*", ".interop", ".*_cache", ".hypothesis", "build", "dist", "*.egg-info",

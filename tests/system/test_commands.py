@@ -207,7 +207,6 @@ def test_lies_are_found_out_and_honest_teachers_are_not(tmp_path: Path, rng: ran
     assert any(fault["kind"] == "answer-other" and fault["effects"] for fault in told["faults"])
 
 
-@pytest.mark.timeout(300)
 def test_ctrl_c_ends_it_and_says_what_was_checked_so_far(tmp_path: Path) -> None:
     with running("chaos", "--seed", 5, "--logs", tmp_path / "logs") as process:
         process.expect(r"s  (teacher|student|guest|manager|redis)", BESIDES_S)
@@ -223,7 +222,7 @@ def test_ctrl_c_ends_it_and_says_what_was_checked_so_far(tmp_path: Path) -> None
 
 
 #: Only a demo that hangs takes longer: it takes a minute alone, and two on a very busy machine.
-DEMO_S = 300.0
+DEMO_S = 600.0
 
 
 @pytest.fixture(scope="module")

@@ -29,13 +29,11 @@ from edl.tests.system.coordinator_process import edl_output
 from edl.tests.system.teacher_process import unique
 from edl.tests.system.test_students import JOB_FILE
 from edl.tests.teacher import same_network
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 NIGHTLY = os.environ.get("EDL_TEST_TIER") == "nightly"
 #: Random moments at which each program is killed.
 MOMENTS = 50 if NIGHTLY else 2
-#: A program has started all its processes by then; orphans end within 12 s on an idle machine.
-START_S = GONE_S = 90.0
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mesh.yaml"
 JOB = "kind: job\nname: killed\ncommand: sleep 1000\nmax_nodes: 2\n"
@@ -98,7 +96,7 @@ class Program:
             assert self._process.poll() is None, self.output
             return bool(condition())
 
-        wait_until(holds, START_S)
+        wait_until(holds)
 
     def run_until_started(self, sign: int | str) -> None:
         """Wait until it has so many processes, or a line of its output contains `sign`."""
@@ -124,7 +122,7 @@ class Program:
         Python ends by the signal if it came during an `exec`, such as that of a dataclass.
         """
         os.killpg(self._process.pid, signal.SIGINT)
-        code = self._process.wait(GONE_S)
+        code = self._process.wait(DEADLINE_S)
         self._expect_gone()
         return 128 - code if code < 0 else code, self.output[-1]
 
@@ -134,7 +132,7 @@ class Program:
             return not any(self.processes for _ in range(2))
 
         try:
-            wait_until(gone, GONE_S)
+            wait_until(gone)
         except AssertionError:
             print(*self.output, sep="\n")
             left = [describe(pid) for pid in self.processes]
@@ -229,7 +227,7 @@ every_program = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.timeout(2 * START_S + MOMENTS * (START_S + GONE_S))
+@pytest.mark.timeout(2 * DEADLINE_S * (MOMENTS + 2))
 @every_program
 def test_nothing_outlives_a_killed_program(
     name: str, programs: Programs, tmp_path: Path, rng: random.Random
@@ -250,7 +248,7 @@ def test_nothing_outlives_a_killed_program(
             program.kill()
 
 
-@pytest.mark.timeout(8 * START_S)
+@pytest.mark.timeout(8 * DEADLINE_S)
 @every_program
 def test_ctrl_c_ends_a_program_also_if_it_was_started_with_sigint_ignored(
     name: str, programs: Programs, tmp_path: Path, rng: random.Random

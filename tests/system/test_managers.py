@@ -21,7 +21,6 @@ from edl.tests.faults import FaultProxy
 from edl.tests.system.conftest import SPEC, TTL_S, Batches, taken_until
 from edl.tests.waiting import DEADLINE_S
 
-pytestmark = pytest.mark.timeout(300)
 PACE_S = 0.02 / 8
 OPTIONS = ("--ttl", f"{TTL_S},leader=1.0")
 BOTH = {"a", "b"}

@@ -140,7 +140,6 @@ def redis() -> Iterator[tuple[str, psutil.Process]]:
         process.resume()
 
 
-@pytest.mark.timeout(300)
 def test_missing_teachers_are_awaited_until_ctrl_c_or_for_as_long_as_stated(
     tmp_path: Path, redis: tuple[str, psutil.Process]
 ) -> None:
@@ -158,7 +157,6 @@ def test_missing_teachers_are_awaited_until_ctrl_c_or_for_as_long_as_stated(
         assert not re.search("generation 3|crashed", "\n".join(node.tail(100)))
 
 
-@pytest.mark.timeout(300)
 def test_a_kill_and_a_hang(tmp_path: Path, rng: random.Random) -> None:
     """Of a rank of two, each at a random step; the next step comes in time."""
     rows, epochs, hang_s = 480, 8, 6.0  # longer than a busy machine may hold a rank up
@@ -215,7 +213,6 @@ def is_stopped(process: int) -> bool:
     return bool(psutil.Process(process).status() == psutil.STATUS_STOPPED)
 
 
-@pytest.mark.timeout(300)
 def test_ranks_of_a_node_killed_during_a_copy_leave_the_snapshot_before(tmp_path: Path) -> None:
     """The disk takes no checkpoint meanwhile: the snapshot in memory is all that there is."""
     job_file, rows = tmp_path / "job.py", 1200
@@ -275,7 +272,6 @@ def says_again(process: Process, text: str) -> None:
     wait_until(lambda: said() > before, START_S)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("job_file", [JOB_FILE, TORCH_JOB], ids=["paddle", "torch"])
 def test_nodes_come_and_go_and_redis_is_away(
     job_file: Path, elastic: Nodes, redis: tuple[str, psutil.Process]
@@ -326,7 +322,6 @@ def test_nodes_come_and_go_and_redis_is_away(
     assert f"finished at step {newest.step}" in "\n".join(c.tail(1000))
 
 
-@pytest.mark.timeout(500)
 def test_joining_nodes_that_differ_are_refused_alone(elastic: Nodes) -> None:
     """Some differ by their environment alone: the job file is the same.
 
@@ -374,7 +369,6 @@ def test_joining_nodes_that_differ_are_refused_alone(elastic: Nodes) -> None:
     check_each_once(elastic.ids, elastic.restored(), rows, epochs)
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("job_file", [JOB_FILE, TORCH_JOB], ids=["paddle", "torch"])
 def test_a_node_killed_early_goes_on_behind_its_first_step(job_file: Path, tmp_path: Path) -> None:
     with closing(Nodes(tmp_path, ("--steps", 40), job_file)) as nodes:
@@ -392,7 +386,6 @@ def test_a_node_killed_early_goes_on_behind_its_first_step(job_file: Path, tmp_p
         assert nodes.restored()[1] > 0
 
 
-@pytest.mark.timeout(400)
 def test_an_accepted_change_of_the_seed_begins_the_epoch_anew(tmp_path: Path) -> None:
     rows, seed = 120, ("--seed", 7, "--epochs", 1)
     with closing(Nodes(tmp_path, environment={"EDL_TEST_ROWS": str(rows)})) as nodes:
@@ -409,7 +402,6 @@ def test_an_accepted_change_of_the_seed_begins_the_epoch_anew(tmp_path: Path) ->
         check_each_once(nodes.ids, {1: 5}, rows, 1)
 
 
-@pytest.mark.timeout(300)
 def test_a_training_of_an_older_version_goes_on(tmp_path: Path) -> None:
     """In the midst of its second epoch; its checkpoint says nothing of settings."""
     shutil.copytree(OLD_TRAINING, tmp_path, dirs_exist_ok=True)

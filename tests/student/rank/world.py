@@ -17,9 +17,9 @@ from edl.student.link import ShardServer
 from edl.student.messages import FromRank, Order
 from edl.student.settings import TrainSettings
 from edl.student.supervisor.workers import WorkerGroup
+from edl.tests.waiting import DEADLINE_S
 
 JOB = Path(__file__).with_name("small_job.py")
-DEADLINE_S = 90.0
 
 
 def settings(**given: Any) -> TrainSettings:
