@@ -101,8 +101,8 @@ class DistilReader:
         ordered: deliver batches in the order of the source; False: in the order of labelling.
         deterministic: make labels independent of the teacher, to the last bit: use only teachers
             with one `numerics_id`, send whole batches, and tune nothing at run time.
-        teachers_min: never ask for fewer teachers. If teachers are scarce, each job gets its
-            `teachers_min` before any job gets more, regardless of priority.
+        teachers_min: never ask for fewer teachers. If teachers are scarce, each student gets its
+            `teachers_min` before any student gets more, regardless of priority.
         teachers_max: never ask for more teachers.
         priority: if teachers are scarce, jobs of higher priority get all they want before others
             get more than their `teachers_min`. The same for all ranks of a job.

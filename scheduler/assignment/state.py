@@ -1,12 +1,13 @@
 """Events, changes and state of the assignment rule: teachers and their speeds, students, contents.
 
-Speeds and needs have one unit: the service's usual teacher. Measured speeds scatter, and a rule
-that used them directly would move teachers for nothing. So a speed is rounded to a class relative
-to the first known speed, and the class stays until the speed has clearly changed. On a loaded
-machine a time per sample is off by half in either direction. A class therefore changes when every
-speed of the last `HOLD_S` was outside of it on the same side; the new one is the class of their
-mean. It changes at once if it rests on no measurement, or if the new speed is too far away to be
-noise. A speed holds until the next report, so time alone can bring a lasting speed into force.
+Speeds and needs have one unit: the *reference teacher*, the first one of the service with a known
+speed. Measured speeds scatter, and a rule that used them directly would move teachers for nothing.
+So a speed is rounded to a class relative to the reference teacher, and the class stays until the
+speed has clearly changed. On a loaded machine a time per sample is off by half in either direction.
+A class therefore changes when every speed of the last `HOLD_S` was outside of it on the same side;
+the new class is that of their mean. It changes at once if it rests on no measurement, or if the new
+speed is too far away to be noise. Each report holds until the next one, so a lasting speed can take
+effect without another report.
 
 The state is immutable. While the rule works, `AssignmentTable` holds the assignments.
 """
@@ -61,8 +62,9 @@ class StudentReported:
 
     Attributes:
         want: number of teachers it asks for, the `unreachable` ones included; 0: none now.
-        holding: its teachers; used if it is unknown, so that a restarted manager moves none.
-        min: number guaranteed to its job, at most `want`.
+        holding: its teachers; used only for an unknown student, so that a restarted manager moves
+            none.
+        min: number of teachers guaranteed to it, as far as it asks for them.
         priority: higher goes first.
         needed: n = ceil(t_t / t_s); 0: unknown.
         t_t_s, t_s_s: seconds per sample of its teachers and of its own step; 0: unknown.
@@ -169,7 +171,7 @@ class AssignmentChange:
 EPS = 1e-6
 #: A speed must differ from its class by this factor to change it.
 CLASS_NOISE = 1.35
-#: Speeds are clipped to this many usual teachers, and to its reciprocal.
+#: Speeds are clipped to this many reference teachers, and to its reciprocal.
 FASTEST = 1000.0
 #: The least part of a teacher that a student can need.
 LEAST = 0.05
@@ -181,7 +183,7 @@ def is_known(figure: float) -> bool:
 
 
 def power_class(speed: float, anchor: float, known: float | None = None) -> float:
-    """Round a speed to 1, 2, 3, ... or 1/2, 1/3, ... usual teachers; `known`: the class before."""
+    """Round a speed to 1, 2, ... or 1/2, 1/3, ... reference teachers; `known`: the class before."""
     if not (is_known(speed) and is_known(anchor)):
         return 1.0 if known is None else known
     ratio = min(max(speed / anchor, 1 / FASTEST), FASTEST)
@@ -190,8 +192,8 @@ def power_class(speed: float, anchor: float, known: float | None = None) -> floa
     return float(round(ratio)) if ratio >= 1 else 1.0 / round(1 / ratio)
 
 
-def own_heads(report: StudentReported) -> int:
-    """Return how many teachers a student asks for, without replacements of unreachable ones."""
+def want_without_replacements(report: StudentReported) -> int:
+    """Return the `want` without replacements of unreachable teachers, at least 1."""
     return max(report.want - report.unreachable, 1)
 
 
@@ -204,11 +206,11 @@ def need_of(report: StudentReported, unit: float) -> float:
     if report.want == 0:
         return 0.0
     n = report.needed
-    heads = own_heads(report)
+    want = want_without_replacements(report)
     if n < 1 or not (is_known(report.t_t_s) and is_known(report.t_s_s)):
-        return heads * unit
+        return want * unit
     part = min(max(report.t_t_s / report.t_s_s, n - 1 + LEAST), float(n))
-    return max(heads - n + part, LEAST) * unit
+    return max(want - n + part, LEAST) * unit
 
 
 #: Seconds that a speed must stay outside of its class to change it.
@@ -222,23 +224,24 @@ class SpeedClass:
     """The speed class in force, and the measurements against it.
 
     Attributes:
-        power: how many of the service's usual teachers it equals.
+        power: how many reference teachers it equals.
         measured: it rests on a measurement.
-        doubt: speeds on one side of the class, as times per sample relative to the usual teacher.
+        deviation: speeds on one side of the class, as times per sample relative to the reference
+            teacher.
     """
 
     power: float = 1.0
     measured: bool = False
-    doubt: DeviationRun | None = None
+    deviation: DeviationRun | None = None
 
     @property
     def due(self) -> float | None:
         """When the deviating speeds have lasted long enough."""
-        return None if self.doubt is None else self.doubt.since + HOLD_S
+        return None if self.deviation is None else self.deviation.since + HOLD_S
 
 
 def follow_speed(speed_class: SpeedClass, speed: float, anchor: float, now: float) -> SpeedClass:
-    """Apply a speed in samples per second; `anchor` is the speed of the usual teacher."""
+    """Apply a speed in samples per second; `anchor` is that of the reference teacher."""
     speed_class = elapse_speed(speed_class, now)  # a speed that lasted takes effect first
     if not (is_known(speed) and is_known(anchor)):
         return speed_class
@@ -249,23 +252,23 @@ def follow_speed(speed_class: SpeedClass, speed: float, anchor: float, now: floa
 
 def elapse_speed(speed_class: SpeedClass, now: float) -> SpeedClass:
     """Apply a deviation that has lasted long enough by `now`."""
-    if speed_class.doubt is None or now < speed_class.doubt.since + HOLD_S:
+    if speed_class.deviation is None or now < speed_class.deviation.since + HOLD_S:
         return speed_class
-    power = power_class(1 / speed_class.doubt.mean(now), 1.0)
-    return _weigh(SpeedClass(power, True), 1 / speed_class.doubt.latest, now)
+    power = power_class(1 / speed_class.deviation.mean(now), 1.0)
+    return _weigh(SpeedClass(power, True), 1 / speed_class.deviation.latest, now)
 
 
 def _weigh(speed_class: SpeedClass, speed: float, now: float) -> SpeedClass:
     """Extend the deviation by a speed on the same side of the class, or drop it."""
     power = power_class(speed, 1.0, speed_class.power)
     if power == speed_class.power:
-        return SpeedClass(speed_class.power, True) if speed_class.doubt else speed_class
+        return SpeedClass(speed_class.power, True) if speed_class.deviation else speed_class
     if max(speed / speed_class.power, speed_class.power / speed) >= FAR:
         return SpeedClass(power, True)
-    doubt = speed_class.doubt
-    if doubt is not None and (1 / doubt.latest > speed_class.power) != (speed > speed_class.power):
-        doubt = None
-    return SpeedClass(speed_class.power, True, extend_run(doubt, 1 / speed, now))
+    run, before = speed_class.deviation, speed_class.power
+    if run is not None and (1 / run.latest > before) != (speed > before):
+        run = None
+    return SpeedClass(before, True, extend_run(run, 1 / speed, now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +281,7 @@ class TeacherEntry:
 
     @property
     def power(self) -> float:
-        """How many of the service's usual teachers it equals."""
+        """How many reference teachers it equals."""
         return self.speed_class.power
 
 
@@ -346,7 +349,7 @@ class AssignmentState:
     """The teachers and students of one service, each in the order of arrival.
 
     Attributes:
-        anchor: samples per second of a teacher of power 1; 0 until one is known.
+        anchor: samples per second of the reference teacher; 0 until one is known.
         recovering: no student loses a teacher.
     """
 

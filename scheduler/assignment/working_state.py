@@ -29,9 +29,9 @@ from .state import (
     follow_speed,
     is_known,
     need_of,
-    own_heads,
     pools,
     power_class,
+    want_without_replacements,
 )
 
 #: Up to this many teachers without labels, or as many as the student asks for if that is more, are
@@ -176,7 +176,8 @@ class WorkingState:
             demand = debounce.begin(asked)
         else:
             demand = debounce.follow(known.demand, asked, report.urgent, self.now)
-        most_replaced = 0 if report.cut_off else max(own_heads(report), MAX_REPLACED)
+        most_replaced = max(want_without_replacements(report), MAX_REPLACED)
+        most_replaced = 0 if report.cut_off else most_replaced
         named = report.unavailable[:most_replaced]
         counted = max(min(report.unreachable, report.want) - len(named), 0)
         entry = replace(

@@ -44,7 +44,7 @@ class TestSharing:
         assert service.has("a/0") == service.has("b/0")
 
     @pytest.mark.parametrize("ratio", [0.1, 0.5, 1.0, 1.2, 3.0, 4.999])
-    def test_need_of_usual_teachers_is_the_want(self, ratio: float) -> None:
+    def test_need_of_reference_teachers_is_the_want(self, ratio: float) -> None:
         report = measured("a/0", ratio)
         assert report.want - 1 < need_of(report, 1.0) <= report.want
 
