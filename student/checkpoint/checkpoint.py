@@ -210,14 +210,14 @@ class Checkpoint:
         return generation_of(self.name) or 0
 
     @property
-    def counts(self) -> bool:
+    def eligible(self) -> bool:
         """Whether a training may continue from it: it needs no history, or has joined it."""
         return self.sequence > 0 or generation_of(self.name) is None
 
     @property
     def valid(self) -> bool:
-        """Whether it counts and has no known damage."""
-        return self.counts and not self.problem
+        """Whether it is eligible and has no known damage."""
+        return self.eligible and not self.problem
 
     @property
     def entry(self) -> CheckpointEntry:

@@ -42,10 +42,10 @@ def list_(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List checkpoints, the newest first, by their manifests and the lengths of their files.
+    """List checkpoints, the newest first.
 
-    A training may write there meanwhile. Nothing is changed; a training that starts skips damaged
-    checkpoints.
+    Without --verify, this reads only manifests and the lengths of the other files. It changes
+    nothing, and may run during a training. A training that starts skips damaged checkpoints.
     """
     from .repository import located
 
@@ -101,9 +101,10 @@ def prune(
 ) -> None:
     """Remove all checkpoints but the newest whole ones.
 
-    A damaged checkpoint is removed once N newer whole ones exist; a save that has not joined the
-    history, a day after it began. The coordinator is not involved: a running training continues,
-    and its next start takes the newest of those that are left. Keep 2 or more meanwhile.
+    A damaged checkpoint is removed once N newer whole ones exist. A checkpoint that has not joined
+    the history is removed a day after its save began. The coordinator is not involved: a running
+    training continues, and its next start takes the newest of those that are left. Keep 2 or more
+    while a training runs.
     """
     from .repository import Repository
 
@@ -127,7 +128,7 @@ def _described(checkpoint: Checkpoint) -> dict[str, Any]:
         "bytes": checkpoint.nbytes,
         "problem": checkpoint.problem,
         "sequence": checkpoint.sequence,
-        "counts": checkpoint.counts,
+        "eligible": checkpoint.eligible,
         "fingerprint": dict(checkpoint.provenance.fingerprint),
         "accepted": [dict(change) for change in checkpoint.provenance.accepted],
     }
@@ -142,7 +143,7 @@ def _show(found: Sequence[Checkpoint]) -> None:
     for one in found:
         age = _age(now - one.made_s) if one.made_s else "?"
         world, size = str(one.world or "?"), f"{one.nbytes / 2**20:,.1f}"
-        outside = "" if one.counts else "it has not joined the history"
+        outside = "" if one.eligible else "it has not joined the history"
         problem = one.problem or outside
         valid = f"no: {problem}" if problem else "yes"
         table.add_row(one.name, str(one.step), age, world, size, valid)

@@ -202,7 +202,7 @@ class Repository:
             CheckpointUnavailable: the place refuses.
         """
         one = self.find(entry.name)
-        if one is not None and not one.counts and one.digest == entry.digest:
+        if one is not None and not one.eligible and one.digest == entry.digest:
             self._files.add(entry.name, JOINED, HistoryRecord(entry.sequence, entry.digest).pack())
 
     def newest_for_next_generation(
@@ -227,9 +227,9 @@ class Repository:
             self.mark(history.newest)
         listed = self.list()
         self._warn_if_missing(history.newest, listed)
-        last = next((one.name for one in listed if one.counts), "")
+        last = next((one.name for one in listed if one.eligible), "")
         for one in listed:
-            if one.counts or one.problem:
+            if one.eligible or one.problem:
                 continue
             if not may_continue(one.after, one.generation, last, generation):
                 continue
@@ -282,16 +282,16 @@ class Repository:
         """
         passed = set(dropped)
         while left := [
-            one for one in self.list() if (one.counts or one.problem) and one.name not in passed
+            one for one in self.list() if (one.eligible or one.problem) and one.name not in passed
         ]:
             # First those with an unknown position in the history: each needs a warning.
-            checkpoint = min(left, key=lambda one: one.counts)
+            checkpoint = min(left, key=lambda one: one.eligible)
             passed.add(checkpoint.name)
             if checkpoint.name in self._damaged:  # logged before
                 continue
             try:
                 self.verify(checkpoint)
-                if checkpoint.counts:
+                if checkpoint.eligible:
                     return checkpoint
             except CheckpointDamaged as error:
                 if self._look(checkpoint.name) is not None:  # else it was pruned meanwhile
@@ -399,7 +399,7 @@ class Repository:
             one.made_s,
             one.valid,
             one.sequence,
-            pending and not one.counts,
+            pending and not one.eligible,
         )
 
     def _remove_old(self, saved: Checkpoint, served: Callable[[], Sequence[str]]) -> None:

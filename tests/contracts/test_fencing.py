@@ -166,7 +166,7 @@ class Interrupted(HistoryFence):
 
 def steps(folder: Path) -> dict[int, bool]:
     """The steps of the checkpoints that are there, and whether they count."""
-    return {one.step: one.counts for one in Repository(str(folder)).list()}
+    return {one.step: one.eligible for one in Repository(str(folder)).list()}
 
 
 def test_a_save_of_an_earlier_generation_does_not_join_and_prunes_nothing(

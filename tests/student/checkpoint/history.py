@@ -80,10 +80,10 @@ class Training:
 
     def counting(self) -> list[int]:
         """Steps of the checkpoints of the history, the newest first."""
-        return [one.step for one in self.repository().list() if one.counts]
+        return [one.step for one in self.repository().list() if one.eligible]
 
     def outside(self) -> list[int]:
-        return [one.step for one in self.repository().list() if not one.counts]
+        return [one.step for one in self.repository().list() if not one.eligible]
 
 
 def memory_url() -> str:

@@ -255,7 +255,7 @@ def test_a_checkpoint_of_another_content_than_what_joined_stays_outside(training
     written = repository.write(contents(10), training.begin())
     repository.mark(replace(written.entry, digest="0" * 64, sequence=1))
     (found,) = repository.list()
-    assert (found.counts, found.problem) == (False, "")
+    assert (found.eligible, found.problem) == (False, "")
     repository.mark(replace(written.entry, sequence=1))
     assert training.counting() == [10]
 
@@ -352,7 +352,7 @@ def test_lists_say_what_is_outside(training: Training) -> None:
     training.save(fence, 10)
     training.repository().write(contents(20), fence)
     told = {one["step"]: one for one in json_of(app, "list", training.url)}
-    assert {step: one["counts"] for step, one in told.items()} == {10: True, 20: False}
+    assert {step: one["eligible"] for step, one in told.items()} == {10: True, 20: False}
     assert told[10]["sequence"] == 1
     assert "not joined" in run(app, "list", training.url).stdout.replace("\n", " ")
 
@@ -428,7 +428,7 @@ def test_a_write_that_a_new_generation_overtakes_is_void(tmp_path: Path) -> None
         persister.follow(training.fence(), NAME)
         repository.gate.set()
         assert persist(persister) is not None
-    assert [one.name for one in training.repository().list() if one.counts] == [NAME]
+    assert [one.name for one in training.repository().list() if one.eligible] == [NAME]
 
 
 def test_few_saves_are_written_beside_those_that_wait() -> None:
