@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from ..runtime.addresses import bound
+from ..runtime.addresses import bind_socket
 from ..runtime.errors import AddressInUse, ProcessFailed, UsageError
 from ..runtime.extras import install_command
 from ..runtime.supervise import Command, Process, Restarter, start
@@ -139,7 +139,7 @@ def _await_ready(process: Process) -> None:
 def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
     """Return a free TCP port: `wanted` if it is free, else any."""
     for port in dict.fromkeys((wanted, 0)):
-        with suppress(AddressInUse), bound(host, port) as made:
+        with suppress(AddressInUse), bind_socket(host, port) as made:
             return int(made.getsockname()[1])
     raise AddressInUse(f"no port of {host} is free")
 

@@ -22,10 +22,10 @@ from ..proto.security import (
 )
 from ..proto.security.certificates import export_expiry
 from ..runtime.addresses import (
+    advertised_host,
     check_free,
     is_wildcard,
     join_address,
-    named_by_address,
     split_listen,
 )
 from ..runtime.errors import (
@@ -116,7 +116,7 @@ class ServeConfig:
     def reached_by(self) -> str:
         """Host name or address for others."""
         if self.advertise:
-            return named_by_address(self.advertise)
+            return advertised_host(self.advertise)
         return socket.gethostname() if is_wildcard(self.host) else self.host
 
 

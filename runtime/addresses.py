@@ -35,11 +35,11 @@ def is_loopback(host: str) -> bool:
 
 
 def check_free(host: str, port: int) -> None:
-    """Check that one can listen on an address, before gRPC tries it; raise errors as `bound`."""
-    bound(host, port).close()
+    """Check that one can listen on an address, before gRPC tries; raise errors as `bind_socket`."""
+    bind_socket(host, port).close()
 
 
-def bound(host: str, port: int, option: str = "--listen") -> socket.socket:
+def bind_socket(host: str, port: int, option: str = "--listen") -> socket.socket:
     """Return a TCP socket that is bound to an address but does not listen yet.
 
     Args:
@@ -48,7 +48,7 @@ def bound(host: str, port: int, option: str = "--listen") -> socket.socket:
         option: option of the port, for error messages.
 
     Raises:
-        UsageError: `host` is no address of this machine.
+        UsageError: `host` is no address of this machine, or only root may listen on `port`.
         AddressInUse: another process listens on `port`.
     """
     try:
@@ -81,14 +81,14 @@ def is_wildcard(host: str) -> bool:
         return False
 
 
-def named_by_address(host: str) -> str:
+def advertised_host(host: str) -> str:
     """Return the host to advertise; replace the star of `*.NAME` by our address with dashes.
 
     The DNS of Kubernetes names pods so (`10-1-2-3.NAMESPACE.pod`), and one certificate for
     `*.NAMESPACE.pod` is valid for all of them.
 
     Raises:
-        UsageError: the host name of this machine only has addresses that others cannot reach.
+        UsageError: the host name of this machine has no address that others can reach.
     """
     if not host.startswith("*."):
         return host
@@ -101,8 +101,8 @@ def named_by_address(host: str) -> str:
             if not (found.is_loopback or found.is_link_local):
                 return str(found).replace(".", "-").replace(":", "-") + host[1:]
     raise UsageError(
-        f"--advertise {host} needs an address of this machine, but its name {own} only has "
-        "loopback addresses: advertise a name or an address that others can reach"
+        f"--advertise {host} needs an address of this machine, but its name {own} has none that "
+        "others can reach: advertise a name or an address that they can reach"
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, MetricsHandler
 
-from .addresses import bound, is_loopback, split_listen
+from .addresses import bind_socket, is_loopback, split_listen
 from .errors import AccessError, EdlError, Forbidden, UnavailableError, UsageError
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         self._waiting: dict[socket.socket, None] = {}  # the oldest first
         self._scraping: dict[socket.socket, float] = {}  # value: start in monotonic seconds
         self._lock = threading.Lock()
-        listener = bound(host, port, "metrics_listen")
+        listener = bind_socket(host, port, "metrics_listen")
         super().__init__(listener.getsockname()[:2], handler, bind_and_activate=False)
         self.socket.close()
         self.socket, self.address_family = listener, listener.family

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from .. import __version__
 from ..coordinator.registry import Registry, with_patience
 from ..proto.security.instance import new_key, prove
-from ..runtime.addresses import is_wildcard, join_address, named_by_address
+from ..runtime.addresses import advertised_host, is_wildcard, join_address
 from ..runtime.errors import RequestRefused, UsageError, WrongInstance
 from ..runtime.lifecycle import Stop
 from .jobs import PredictorReady
@@ -206,7 +206,7 @@ def advertised(bound: str, advertise: str | None, bound_port: int) -> str:
             has no address to insert.
     """
     host, port = split(advertise or (socket.gethostname() if is_wildcard(bound) else bound))
-    return join_address(named_by_address(host), port or bound_port)
+    return join_address(advertised_host(host), port or bound_port)
 
 
 def split(text: str) -> tuple[str, int]:

@@ -32,7 +32,7 @@ from ...proto.security import (
     names_loopback,
     reloading_context,
 )
-from ...runtime.addresses import bound, join_address, split_listen
+from ...runtime.addresses import bind_socket, join_address, split_listen
 from ...runtime.errors import (
     AccessError,
     EdlError,
@@ -100,7 +100,7 @@ class WebServer:
         state = self._server.server_state
         self._scheme = "http" if tls is None else "https"
         context = None if tls is None else reloading_context(tls)
-        self._socket = bound(host, port, "--http")
+        self._socket = bind_socket(host, port, "--http")
         self._socket.listen(_BACKLOG)
         self._acceptor = Acceptor(
             self._socket,

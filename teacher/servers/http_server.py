@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...proto.security import Acceptor, is_loopback, reloading_context
-from ...runtime.addresses import bound, join_address, split_listen
+from ...runtime.addresses import bind_socket, join_address, split_listen
 from .admission import SendingDeadline
 from .http_app import CERTIFICATE, HttpApi, record_calls, refuse_browsers
 from .servicer import ServerContext
@@ -163,7 +163,7 @@ class HttpServer:
         if config.security is not None and config.security.tls is not None:
             tls = reloading_context(config.security.tls, ask_clients=True)
         self._scheme = "https" if tls else "http"
-        self._socket = bound(host, port, "--http")
+        self._socket = bind_socket(host, port, "--http")
         self._socket.listen(_BACKLOG)
         self._acceptor = Acceptor(
             self._socket,

@@ -14,7 +14,7 @@ from typing import Final
 
 from ...proto.frames import OFFER_KEY, TransportOffer
 from ...proto.security import Acceptor, reloading_context
-from ...runtime.addresses import bound
+from ...runtime.addresses import bind_socket
 from ...runtime.errors import AccessError
 from .callers import CallCredentials
 from .servicer import ServerContext
@@ -85,7 +85,7 @@ class TransportListener:
         config = self.config
         tls = None if config.security is None else config.security.tls
         context = None if tls is None else reloading_context(tls, ask_clients=tls.ca is not None)
-        listening = bound(config.host, config.transport_port, "--transport-port")
+        listening = bind_socket(config.host, config.transport_port, "--transport-port")
         self.port = listening.getsockname()[1]
         self._accept(listening, context)
         if sys.platform == "linux":
