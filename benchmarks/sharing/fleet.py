@@ -26,7 +26,7 @@ def fleet(redis: str, folder: Path, *, mode: Mode, slots: int, freeze_s: float) 
         folder: folder for its log, and for the files of its jobs.
         mode: how it shares its slots.
         slots: number of slots.
-        freeze_s: seconds for which a job keeps its nodes after a change.
+        freeze_s: seconds after a change for which a job keeps its nodes, unless it must make room.
 
     Raises:
         ProcessFailed: it does not start.

@@ -22,7 +22,7 @@ class StudentAndTeacher(Protocol):
     """MobileNetV3-small as the student and a ResNet as the teacher, both with random weights."""
 
     def train(self, image: Array, label: Array, soft: Array | None) -> float:
-        """Train one step; return the loss as a number, so that the step is finished.
+        """Train one step; return the loss as a number, which waits until the step is done.
 
         Args:
             image: float32 [rows, 3, 224, 224].
@@ -53,10 +53,10 @@ def framework() -> str:
     raise UsageError("a student needs a framework: pip install paddlepaddle, or torch with timm")
 
 
-def load(name: str, threads: int, layers: int) -> StudentAndTeacher:
-    """Load both models.
+def create_models(name: str, threads: int, layers: int) -> StudentAndTeacher:
+    """Create both models.
 
-    Call it before the framework is imported: some read the number of threads only once.
+    Call it before the framework is imported: Paddle reads the number of threads only then.
 
     Args:
         name: "paddle" or "torch".

@@ -22,7 +22,7 @@ from ....mesh.cores import children_on, pin_process
 from ....proto.channel import Channel
 from ....runtime.supervise import end_with_parent
 from ...paced import FOR_EVER, SERVICE, Repeated
-from .models import CLASSES, load
+from .models import CLASSES, create_models
 
 #: Ways. N-training: no teacher. Online: the teacher in the same process, on the same cores.
 #: EDL-Dist: with a reader. Also each model alone: a step with given labels, and labelling.
@@ -54,7 +54,7 @@ def main(
     label = rng.integers(0, CLASSES, (rows, 1))
     soft = rng.standard_normal((rows, CLASSES), np.float32)
     with children_on(others):
-        models = load(framework, len(cores), layers)
+        models = create_models(framework, len(cores), layers)
         source = Repeated(image, label, count=FOR_EVER)
         reader = DistilReader(
             source,
