@@ -67,8 +67,8 @@ def _data(settings: TrainSettings, spec: JobSpec) -> Iterator[str]:
         f" world; {min(steps)} steps in all"
     )
     least, most = settings.nodes
-    room = WorldLimits(least, most, ranks=settings.ranks_per_node, rows=batch).room
-    for nodes in sorted({least, room}):
+    capacity = WorldLimits(least, most, ranks=settings.ranks_per_node, rows=batch).capacity
+    for nodes in sorted({least, capacity}):
         world = nodes * settings.ranks_per_node
         rows = rows_of_rank(batch, 0, world)
         shard = settings.shard_rows or shard_rows(total, world, batch)
@@ -79,8 +79,8 @@ def _data(settings: TrainSettings, spec: JobSpec) -> Iterator[str]:
             f"with {_counted(nodes, 'node')}: {_counted(world, 'rank')} of about {rows}"
             f" rows{pieces}; {how}"
         )
-    if room < most:
-        yield f"more than {_counted(room, 'node')}: in reserve, as a step has {batch} rows"
+    if capacity < most:
+        yield f"more than {_counted(capacity, 'node')}: in reserve, as a step has {batch} rows"
 
 
 def _counted(number: int, what: str) -> str:

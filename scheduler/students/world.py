@@ -1,11 +1,10 @@
 """The reducer of the leading node: which nodes form the next world of a training, and when.
 
-A *world* is a numbered list of nodes. It ends when one of its ranks fails, when a node is lost or
-wants to leave, or when it is recalled: at a safe point because a new node waits, or at once because
-its ranks wait for each other. Once all its living nodes have ended their ranks, the next world is
-formed, within the limits. It starts from the newest checkpoint: one on disk, or a newer snapshot in
-the memory of a node, which then writes it (the *keeper*). `failures.py` decides what to do about a
-failure.
+A *world* is a numbered list of nodes. The leader recalls it at once when a rank fails, a node is
+lost, or all ranks wait for each other; at a safe point when a node wants to leave or a new one
+waits. Once all its living nodes have ended their ranks, the next world is formed, within the
+limits. It starts from the newest checkpoint: one on disk, or a newer snapshot in the memory of a
+node, which then writes it (the *keeper*). `failures.py` decides what to do about a failure.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .saving import CheckpointEntry
 
 #: State of a node: it has no ranks yet; its ranks run; it has ended its ranks of `generation`.
 Phase = Literal["waiting", "running", "ended"]
-#: How its ranks ended: the job is finished; all left at a safe point; otherwise.
+#: How its ranks ended: not yet; the job is finished; all left at a safe point; otherwise.
 Ending = Literal["", "finished", "left", "failed"]
 
 #: Seconds to wait for further nodes after the latest one came.
@@ -36,7 +35,7 @@ GATHER_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class WorldLimits:
-    """Limits of the user.
+    """Limits that the user sets.
 
     Attributes:
         least: fewest nodes of a world.
@@ -55,7 +54,7 @@ class WorldLimits:
     hang_s: float = inf
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Most nodes of a world: each of its ranks needs a row of every step."""
         fed = self.rows // self.ranks if self.rows else self.most
         return max(self.least, min(self.most, fed))  # with too few rows for `least`, the ranks fail
@@ -98,8 +97,7 @@ class World:
         number: from 1.
         nodes: in the order of their ranks.
         origin: the checkpoint that it starts from; None: it starts at step 0.
-        keeper: the node that must write this checkpoint from its memory; empty: it is written, and
-            has joined the history.
+        keeper: the node that must write this checkpoint from its memory; empty: no node must.
         failures: remembered failures of earlier generations.
         barred: nodes that are excluded for good.
         reason: why it was formed.
@@ -121,7 +119,7 @@ class World:
 
     @property
     def restored(self) -> int:
-        """The last step before this generation; 0: none."""
+        """Step of the checkpoint that it starts from; 0: there is none."""
         return 0 if self.origin is None else self.origin.step
 
 
@@ -159,7 +157,7 @@ class RecallWorld:
     """All nodes of generation `number` end their ranks: at a safe point, or `at_once`.
 
     Attributes:
-        hung: ranks that are to blame; their nodes treat them as failed.
+        hung: ranks that wait for each other; their nodes treat them as failed.
     """
 
     number: int
@@ -187,7 +185,7 @@ def decide(
     limits: WorldLimits,
     world: World | None,
     members: Sequence[LiveNode],
-    pace: WorldProgress,
+    progress: WorldProgress,
     saved: CheckpointEntry | None,
     forgotten: bool = False,
     settled: bool = True,
@@ -195,11 +193,12 @@ def decide(
     """Decide what to do now.
 
     Args:
-        limits: limits of the user.
+        limits: set by the user.
         world: the current generation; None: there was none.
         members: the living nodes, in the order of joining.
-        pace: progress of the current generation.
-        saved: the newest valid checkpoint on disk; None: there is none.
+        progress: of the current generation.
+        saved: the newest valid checkpoint on disk; None: there is none, or the world is not
+            over (see `is_over`).
         forgotten: the board has lost its data of this generation.
         settled: the board has answered long enough that missing nodes are gone; else leases may
             have expired because nodes could not renew them.
@@ -218,12 +217,12 @@ def decide(
     failures = _failures(world, alive)
     busy = [one.node for one in own if not _has_ended(one, world.number)]
     if not busy:
-        return _next(limits, world, members, saved, failures, pace.stepped)
+        return _next(limits, world, members, saved, failures, progress.stepped)
     if failures:
         return RecallWorld(world.number, True, failures[0].in_words())
-    if pace.deadlocked and settled:
-        why = f"all {len(pace.deadlocked)} ranks waited for each other"
-        return RecallWorld(world.number, True, why, pace.deadlocked)
+    if progress.deadlocked and settled:
+        why = f"all {len(progress.deadlocked)} ranks waited for each other"
+        return RecallWorld(world.number, True, why, progress.deadlocked)
     if forgotten:
         return RecallWorld(world.number, False, "the job board had lost its memory")
     if gone := [one.node for one in own if one.leaving]:
@@ -233,7 +232,7 @@ def decide(
         return RecallWorld(world.number, False, why)
     if any(_has_ended(one, world.number) for one in own):
         return KeepWorld(f"waiting until the ranks of {', '.join(busy)} have ended")
-    return _grow(limits, world, members, pace)
+    return _grow(limits, world, members, progress)
 
 
 def is_over(world: World | None, members: Sequence[LiveNode]) -> bool:
@@ -283,20 +282,20 @@ def _failures(world: World, alive: dict[str, LiveNode]) -> tuple[RankFailure, ..
 
 
 def _grow(
-    limits: WorldLimits, world: World, members: Sequence[LiveNode], pace: WorldProgress
+    limits: WorldLimits, world: World, members: Sequence[LiveNode], progress: WorldProgress
 ) -> WorldDecision:
     """Decide whether to recall a running world for new nodes."""
     new = [one for one in _candidates(world, members) if one.node not in world.nodes]
     if not new:
         return KeepWorld()
     names = ", ".join(one.node for one in new)
-    room = limits.room - len(world.nodes)
+    room = limits.capacity - len(world.nodes)
     if room <= 0:
-        why = f", as a step has {limits.rows} rows" if limits.room < limits.most else ""
-        return KeepWorld(f"{names} in reserve: the world is full with {limits.room} nodes{why}")
-    if pace.near_end:
+        why = f", as a step has {limits.rows} rows" if limits.capacity < limits.most else ""
+        return KeepWorld(f"{names} in reserve: the world is full with {limits.capacity} nodes{why}")
+    if progress.near_end:
         return KeepWorld(f"{names} in reserve: the job is near its end")
-    if not pace.stepped:
+    if not progress.stepped:
         return KeepWorld(f"{names} may join once generation {world.number} has made a step")
     if len(new) < room and any(one.seen_s < limits.gather_s for one in new):
         return KeepWorld(f"{names} may join; further nodes may come")
@@ -321,11 +320,11 @@ def _next(
     candidates = {one.node for one in _candidates(world, members)}
     reason, barred = failures[0].in_words() if failures else "", world.barred
     if counted:
-        rung = react_to_failures(past, candidates, limits.least)
-        if isinstance(rung, StopJob):
-            return rung
-        if isinstance(rung, ExcludeNode):
-            barred, reason = (*barred, rung.node), rung.why
+        reaction = react_to_failures(past, candidates, limits.least)
+        if isinstance(reaction, StopJob):
+            return reaction
+        if isinstance(reaction, ExcludeNode):
+            barred, reason = (*barred, reaction.node), reaction.why
     untried = () if stepped else world.untried
     ended = replace(world, failures=past, barred=barred, untried=untried)
     return _form(limits, ended, members, saved, reason or _changed(world, members))
@@ -352,15 +351,15 @@ def _form(
     new = sorted(
         (one for one in candidates if one.node not in ended.nodes), key=lambda one: one.joined
     )
-    chosen = [*stayed, *new][: limits.room]
+    chosen = [*stayed, *new][: limits.capacity]
     if len(chosen) < limits.least:
         return KeepWorld(
             f"{len(chosen)} of at least {limits.least} nodes: waiting without a limit; start the"
             " same command on another node"
         )
-    fresh = len(chosen) < limits.room and any(one.seen_s < limits.gather_s for one in new)
+    fresh = len(chosen) < limits.capacity and any(one.seen_s < limits.gather_s for one in new)
     if fresh and not any(one.failures for one in stayed):
-        return KeepWorld(f"{len(chosen)} nodes; further nodes, up to {limits.room}, may come")
+        return KeepWorld(f"{len(chosen)} nodes; further nodes, up to {limits.capacity}, may come")
     origin, keeper = _origin(ended, members, saved)
     return FormWorld(
         replace(

@@ -280,7 +280,7 @@ class RendezvousLeader:
     Args:
         board: job board.
         job: name of the job.
-        limits: limits of the user.
+        limits: set by the user.
         newest_saved: returns the newest valid checkpoint on disk, after the generation of this
             number (0: before the first one) and with this history; None: not known yet. May raise
             EdlError.
@@ -315,7 +315,7 @@ class RendezvousLeader:
         generation = self._generation(view)
         if view.outcome is not None:
             return
-        pace = self._pace(view, generation, now_s)
+        progress = self._progress(view, generation, now_s)
         world = None if generation is None else _as_written(generation)
         members = [
             view.facts[node.node_id].member(node, now_s - self._since_s[node.node_id])
@@ -336,7 +336,7 @@ class RendezvousLeader:
         self._learn_rows(view)
         saved = newest.entry if newest else None
         decision = decide(
-            self._limits, world, members, pace, saved, forgotten=forgotten, settled=view.settled
+            self._limits, world, members, progress, saved, forgotten=forgotten, settled=view.settled
         )
         self._do(decision, view, view.fence, generation, newest)
 
@@ -363,7 +363,7 @@ class RendezvousLeader:
         if rows:
             self._limits = replace(self._limits, rows=rows)
 
-    def _pace(
+    def _progress(
         self, view: RendezvousView, generation: Generation | None, now_s: float
     ) -> WorldProgress:
         if generation is None:

@@ -51,11 +51,11 @@ def decide(
     limits: WorldLimits,
     world: World | None,
     members: Sequence[LiveNode],
-    pace: WorldProgress,
+    progress: WorldProgress,
     saved: int,
     settled: bool = True,
 ) -> WorldDecision:
-    return decide_from(limits, world, members, pace, entry(saved), settled=settled)
+    return decide_from(limits, world, members, progress, entry(saved), settled=settled)
 
 
 def waiting(*names: str, seen_s: float = OLD_S) -> list[LiveNode]:
@@ -91,7 +91,7 @@ class TestWorld:
 
     def test_rows_limit_the_world(self) -> None:
         limits = WorldLimits(1, 4, ranks=2, rows=5)
-        assert limits.room == 2
+        assert limits.capacity == 2
         assert formed(decide(limits, None, waiting("a", "b", "c"), WorldProgress(), 0)).nodes == (
             "a",
             "b",
@@ -101,15 +101,16 @@ class TestWorld:
         assert says == KeepWorld(
             "c in reserve: the world is full with 2 nodes, as a step has 5 rows"
         )
-        assert WorldLimits(3, 4, ranks=2, rows=5).room == 3  # its ranks say what is wrong
-        assert WorldLimits(1, 4).room == 4
+        assert WorldLimits(3, 4, ranks=2, rows=5).capacity == 3  # its ranks say what is wrong
+        assert WorldLimits(1, 4).capacity == 4
 
     def test_nodes_join_at_a_safe_point(self) -> None:
         world = World(3, ("a",))
         members = [*running(3, "a"), *waiting("b")]
         assert decide(ANY, world, members, STEPPING, 0) == RecallWorld(3, False, "b came")
-        for pace in (WorldProgress(), replace(STEPPING, left_s=4.0)):  # no step yet; near the end
-            assert isinstance(decide(ANY, world, members, pace, 0), KeepWorld)
+        near_end = replace(STEPPING, left_s=4.0)
+        for progress in (WorldProgress(), near_end):  # no step yet; near the end
+            assert isinstance(decide(ANY, world, members, progress, 0), KeepWorld)
         assert isinstance(decide(WorldLimits(1, 1), world, members, STEPPING, 0), KeepWorld)
         fresh = [*running(3, "a"), *waiting("b", seen_s=0.0)]
         assert isinstance(decide(ANY, world, fresh, STEPPING, 0), KeepWorld)
@@ -269,10 +270,10 @@ class TestHangs:
 
     def test_the_leader_recalls_a_deadlocked_world_at_once(self) -> None:
         world, members = World(3, ("a", "b")), running(3, "a", "b")
-        pace = replace(STEPPING, deadlocked=(0, 1))
+        progress = replace(STEPPING, deadlocked=(0, 1))
         recall = RecallWorld(3, True, "all 2 ranks waited for each other", (0, 1))
-        assert decide(ANY, world, members, pace, 0) == recall
-        assert decide(ANY, world, members, pace, 0, settled=False) == KeepWorld(), (
+        assert decide(ANY, world, members, progress, 0) == recall
+        assert decide(ANY, world, members, progress, 0, settled=False) == KeepWorld(), (
             "ranks may have waited for the board"
         )
 
@@ -304,10 +305,10 @@ def failed_at(
 class TestLadder:
     def test_restart_then_without_the_node(self) -> None:
         assert react_to_failures(failed_at(7), BOTH, 1) is None
-        rung = react_to_failures(failed_at(7, 7), BOTH, 1)
-        assert isinstance(rung, ExcludeNode)
-        assert rung.node == "a"
-        assert "rank 1 on node a crashed on step 7" in rung.why
+        reaction = react_to_failures(failed_at(7, 7), BOTH, 1)
+        assert isinstance(reaction, ExcludeNode)
+        assert reaction.node == "a"
+        assert "rank 1 on node a crashed on step 7" in reaction.why
         assert react_to_failures(failed_at(7, 7), BOTH, 2) is None
         assert react_to_failures(failed_at(7, 7), frozenset({"a"}), 1) is None
         both = [*failed_at(7), RankFailure(2, "b", 0, "killed", 7)]
@@ -315,19 +316,19 @@ class TestLadder:
 
     def test_third_failure_on_one_step_gives_up(self) -> None:
         told = failed_at(7, 7, 7, epoch=2, positions=(3, 4, 5, 9))
-        rung = react_to_failures(told, BOTH, 2)
-        assert isinstance(rung, StopJob)
-        assert not rung.usage
-        assert "step 7 of epoch 2 (positions 3-5, 9): ValueError: x" in rung.report
-        assert "3 times" in rung.report
+        reaction = react_to_failures(told, BOTH, 2)
+        assert isinstance(reaction, StopJob)
+        assert not reaction.usage
+        assert "step 7 of epoch 2 (positions 3-5, 9): ValueError: x" in reaction.report
+        assert "3 times" in reaction.report
         told = [
             RankFailure(n, "ab"[n % 2], n, "crash", 7, error="x") for n in range(1, SAME_STEP + 1)
         ]
         assert isinstance(react_to_failures(told, BOTH, 1), StopJob)
         told = [RankFailure(1, "a", rank, "crash", 7) for rank in range(5)]
         assert react_to_failures(told, BOTH, 1) is None
-        rung = react_to_failures(failed_at(0, usage=True), BOTH, 1)
-        assert rung == StopJob("ValueError: x", usage=True)
+        reaction = react_to_failures(failed_at(0, usage=True), BOTH, 1)
+        assert reaction == StopJob("ValueError: x", usage=True)
 
     def test_other_checkpoints_are_other_steps(self) -> None:
         told = [RankFailure(n, "a", 0, "killed", 0, restored=10 * n) for n in range(1, 6)]
@@ -350,8 +351,10 @@ class TestLadder:
     def test_no_progress_ends(self, told: list[tuple[int, str]]) -> None:
         """However ranks die, a job that makes no progress ends within a bounded number of tries."""
         found = [RankFailure(n, node, 0, "killed", step) for n, (step, node) in enumerate(told, 1)]
-        rungs = (react_to_failures(found[:count], BOTH, 2) for count in range(1, len(found) + 1))
-        assert any(isinstance(rung, StopJob) for rung in rungs)
+        reactions = (
+            react_to_failures(found[:count], BOTH, 2) for count in range(1, len(found) + 1)
+        )
+        assert any(isinstance(reaction, StopJob) for reaction in reactions)
 
     @given(st.integers(), st.lists(st.integers(0, 99)), st.text())
     def test_json_round_trip(self, generation: int, positions: list[int], error: str) -> None:
