@@ -128,7 +128,7 @@ def encode_outputs(
         arrays = {one.name: array} if form is None else encode(one.name, array, form, one.kind)
         if twice := travel.keys() & arrays.keys():
             raise RequestRefused(
-                f"two outputs would travel as {min(twice)!r}: ask for {one.name!r} in another form"
+                f"two outputs would be sent as {min(twice)!r}: ask for {one.name!r} in another form"
             )
         travel |= arrays
     return travel
@@ -137,7 +137,7 @@ def encode_outputs(
 def form_parameters(
     requested: Iterable[RequestedOutput], spec: ModelSpec
 ) -> dict[str, dict[str, Parameter]]:
-    """Return parameters that describe the forms in an answer, by names of the sent outputs."""
+    """Return the form of each sent array as parameters of an answer, by name of the array."""
     classes = {tensor.name: tensor.shape[-1] for tensor in spec.outputs}
     return {
         part: one.form.parameters(classes[one.name])
@@ -210,13 +210,13 @@ def check_inputs(inputs: Mapping[str, Array], spec: ModelSpec) -> None:
         raise RequestRefused("the batch is empty: expected at least 1 sample, got 0")
 
 
-def deadline_of(request: InferRequest, call_s: float | None, now_s: float) -> float:
+def deadline_of(request: InferRequest, call_deadline_s: float | None, now_s: float) -> float:
     """Return the deadline of a request, in seconds on the monotonic clock.
 
     Args:
         request: its parameter `timeout` is in microseconds, 0 for none, as in Triton.
-        call_s: the deadline of its call; None for none. The earlier deadline counts.
-        now_s: the time of its arrival.
+        call_deadline_s: the deadline of its call; None for none. The earlier deadline counts.
+        now_s: the time of its arrival. Both times are on the monotonic clock.
 
     Returns:
         Infinity for no deadline; else at most a day from now, which every wait can handle.
@@ -227,12 +227,13 @@ def deadline_of(request: InferRequest, call_s: float | None, now_s: float) -> fl
     timeout_us = request.parameters.get("timeout", 0)
     if isinstance(timeout_us, bool) or not isinstance(timeout_us, int) or timeout_us < 0:
         raise RequestRefused(
-            f"the parameter 'timeout' is a whole number of microseconds, not {timeout_us!r:.40}"
+            "the parameter 'timeout' must be a whole number of microseconds, at least 0, not "
+            f"{timeout_us!r:.40}"
         )
-    if not timeout_us and call_s is None:
+    if not timeout_us and call_deadline_s is None:
         return math.inf
     own_s = now_s + min(timeout_us or _MOST_US, _MOST_US) / 1e6
-    return own_s if call_s is None else min(own_s, call_s)
+    return own_s if call_deadline_s is None else min(own_s, call_deadline_s)
 
 
 def _requested_outputs(asked: tuple[str, ...], known: list[str]) -> tuple[str, ...]:
@@ -259,7 +260,7 @@ class InputBuffers:
     """Shared memory for the inputs of one request.
 
     Args:
-        memory: from which the predictors read inputs.
+        memory: the memory from which predictors read inputs.
         layouts: dtype and shape of each input.
 
     Attributes:
@@ -273,22 +274,22 @@ class InputBuffers:
     def __init__(self, memory: Arena, layouts: Layouts) -> None:
         self._memory = memory
         self._record = memory.allocate(layouts)
-        self._is_taken_care_of = False
+        self._will_be_freed = False
         self.refs = self._record.arrays
         self.arrays: list[Array] = [*map(memory.get, self.refs)]
 
-    def submitted(self, labels: Future[Any]) -> None:
+    def free_after(self, labels: Future[Any]) -> None:
         """Free the memory when `labels` are done; a predictor may read it until then."""
-        self._is_taken_care_of = True
+        self._will_be_freed = True
         labels.add_done_callback(self._free)
 
     def close(self) -> None:
-        """Free the memory at the end of the request, unless it was submitted. Idempotent.
+        """Free the memory now, unless `free_after` was called. Idempotent.
 
-        Call it in the thread that calls `submitted`.
+        Call both in the same thread.
         """
-        if not self._is_taken_care_of:
-            self._is_taken_care_of = True
+        if not self._will_be_freed:
+            self._will_be_freed = True
             self._free()
 
     def _free(self, _: object = None) -> None:

@@ -385,7 +385,7 @@ class InferenceServicer:
         refs = None if buffers is None else buffers.refs
         labels = self.labeller.submit(BatchRequest(inputs, spec.outputs, deadline_s, refs))
         if buffers is not None:
-            buffers.submitted(labels)
+            buffers.free_after(labels)
         try:
             return labels.result() if labels.done() else await asyncio.wrap_future(labels)
         except asyncio.CancelledError:

@@ -153,8 +153,8 @@ class TransportSession:
                     if spec is None or spec.model is not model:
                         spec = opened_session.spec = servicer.spec_of(opened_session.request)
                     now = time.monotonic()
-                    call_s = now + header.seconds if header.seconds > 0 else None
-                    deadline_s = deadline_of(opened_session.request, call_s, now)
+                    call_deadline_s = now + header.seconds if header.seconds > 0 else None
+                    deadline_s = deadline_of(opened_session.request, call_deadline_s, now)
                     inputs = dict(zip(opened_session.request.inputs, arrays, strict=True))
                     labels = await servicer.label(spec, inputs, deadline_s, timing, buffers)
                     try:

@@ -375,7 +375,7 @@ def test_parts_of_an_output_may_not_hide_another() -> None:
     outputs = {"y": array(2, 5), "y.values": array(2, 2)}
     wanted = [RequestedOutput("y", LabelForm(None, 2)), RequestedOutput("y.values")]
     for order in (wanted, wanted[::-1]):
-        with pytest.raises(RequestRefused, match=r"two outputs would travel as 'y\.values'"):
+        with pytest.raises(RequestRefused, match=r"two outputs would be sent as 'y\.values'"):
             encode_outputs(outputs, order)
 
 

@@ -115,7 +115,7 @@ def test_an_unsuitable_form_is_refused(parameters: dict[str, Any], output: str, 
 
 
 @pytest.mark.parametrize(
-    ("timeout_us", "call_s", "deadline_s"),
+    ("timeout_us", "call_deadline_s", "deadline_s"),
     [
         (None, None, math.inf),
         (None, 107.0, 107.0),
@@ -130,18 +130,18 @@ def test_an_unsuitable_form_is_refused(parameters: dict[str, Any], output: str, 
     ],
 )
 def test_the_earlier_deadline_counts(
-    timeout_us: int | None, call_s: float | None, deadline_s: float
+    timeout_us: int | None, call_deadline_s: float | None, deadline_s: float
 ) -> None:
     parameters = {} if timeout_us is None else {"timeout": timeout_us}
     request = InferRequest("resnet", parameters=dict(parameters))
-    assert deadline_of(request, call_s, 100.0) == deadline_s
+    assert deadline_of(request, call_deadline_s, 100.0) == deadline_s
 
 
 def test_a_wrong_timeout_is_refused() -> None:
     wrong: tuple[Parameter, ...] = (-1, 1.5, "5", True)
     for timeout in wrong:
         request = InferRequest("resnet", parameters={"timeout": timeout})
-        with pytest.raises(RequestRefused, match="'timeout' is a whole number of microseconds"):
+        with pytest.raises(RequestRefused, match="'timeout' must be a whole number"):
             deadline_of(request, None, 100.0)
 
 
