@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ...runtime.errors import EdlError, UsageError
 from . import page, picture
-from .runner import experiments, simulated
+from .runner import experiments, run_simulation
 
 
 def main(
@@ -26,19 +26,21 @@ def main(
     results: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for JSON and PNG files.")
     ] = page.RESULTS,
-    file: Annotated[Path, typer.Option("--page", metavar="FILE", help="The page.")] = page.PAGE,
+    file: Annotated[
+        Path, typer.Option("--page", metavar="FILE", help="File of the page.")
+    ] = page.PAGE,
     page_only: Annotated[
         bool, typer.Option("--page-only", help="Only write the page, from stored results.")
     ] = False,
 ) -> None:
-    """Run all experiments; exit with 1 if one does not agree with its paper."""
+    """Simulate experiments, and write the page; exit with 1 if one disagrees with its paper."""
     console, agree = Console(), True
     known = experiments()
     if unknown := sorted(set(names or ()) - set(known)):
         raise UsageError(f"there is no experiment {unknown[0]!r}; there are: {', '.join(known)}")
     for name in () if page_only else (names or known):
         module, began_s = importlib.import_module(f".{name}", __package__), time.monotonic()
-        report = simulated(module, quick=False)
+        report = run_simulation(module, quick=False)
         report.show(console)
         console.print(f"{name} took {time.monotonic() - began_s:.1f} s\n")
         agree = agree and report.holds

@@ -37,7 +37,7 @@ def run(
     if simulate:
         if device is not None:
             raise UsageError("--simulate has the paper's devices: leave --device out")
-        return simulated(module, quick=quick)
+        return run_simulation(module, quick=quick)
     if not hasattr(module, "measure"):
         raise UsageError(f"paper.{name} needs devices of the paper: run it with --simulate")
     options = {} if device is None else {"device": device}
@@ -55,6 +55,6 @@ def experiments() -> list[str]:
     )
 
 
-def simulated(module: ModuleType, *, quick: bool) -> Reproduced:
+def run_simulation(module: ModuleType, *, quick: bool) -> Reproduced:
     """Simulate the experiment of a module and compare it with its paper."""
     return compare(module.EXPERIMENT, module.simulate(quick=quick))

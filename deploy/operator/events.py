@@ -46,7 +46,7 @@ def post_events(client: Client, events: Iterable[ResourceEvent], now: float) -> 
         now: seconds since 1970.
 
     Raises:
-        LeaseSuperseded: from the client's hook: this operator no longer leads.
+        LeaseSuperseded: this operator no longer leads; the client's hook raises it.
     """
     for one in events:
         meta = one.regarding["metadata"]

@@ -59,11 +59,11 @@ def end_with_parent(grace_s: float = ORPHAN_GRACE_S, *, at_once: bool = False) -
     """End this process when its parent ends; our programs call this at their start.
 
     After the parent has died, this process gets SIGTERM and, `grace_s` later, its whole process
-    group gets SIGKILL. If it was suspended (SIGSTOP), the kernel resumes it.
+    group gets SIGKILL. If it was suspended (SIGSTOP), the kernel resumes it (Linux only).
 
-    If SIGINT was ignored when this process started, it raises KeyboardInterrupt again: a child of
-    `supervise` has its own session, so it gets no Ctrl-C of a terminal, only a SIGINT that is meant
-    for it.
+    If this process started with SIGINT ignored, SIGINT raises KeyboardInterrupt again (if called in
+    the main thread). Ctrl-C in a terminal does not reach a child of `supervise`, which has its own
+    session; so whoever sends it SIGINT means it.
 
     Args:
         grace_s: seconds for an orderly end.

@@ -37,7 +37,7 @@ PUBLISHED = {cell.key: cell.value for cell in table2.EXPERIMENT.cells}
 
 @cache
 def simulated(module: ModuleType) -> Reproduced:
-    return runner.simulated(module, quick=True)
+    return runner.run_simulation(module, quick=True)
 
 
 def kept(name: str) -> Any:
@@ -65,7 +65,7 @@ def test_the_recoverable_share_gives_the_reduction_back(failures: float, lower: 
 
 
 def test_fewer_jobs_fail_with_fail_over() -> None:
-    report = runner.simulated(fault_tolerance, quick=True)
+    report = runner.run_simulation(fault_tolerance, quick=True)
     assert report.holds
     model = kept("fault_tolerance")["model"]
     expected = 100 * fault_tolerance.reduction(
