@@ -13,7 +13,6 @@ from ..proto.security import ClientSecurity, TlsFiles
 from ..runtime.errors import UsageError
 from ..scheduler.no_teacher import Policy
 from ..scheduler.students.shards import RankShard, Uneven
-from .checking import check_fields, instance_of, path
 from .label_forms import AS_GIVEN, LabelForms
 from .options import (
     DEFAULT_CANARIES,
@@ -26,6 +25,7 @@ from .options import (
     Timeouts,
     Trace,
 )
+from .setting_checks import check_fields, instance_of, path
 from .store import LabelStore
 
 #: A field of a batch: its index in a tuple or list, its key in a dict.

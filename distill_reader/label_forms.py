@@ -8,7 +8,7 @@ from typing import Final, Self, TypeVar, get_args
 
 from ..proto.forms import LabelForm, SoftLabelIs
 from ..runtime.errors import UsageError
-from .checking import flag, number, text
+from .setting_checks import flag, number, text
 
 T = TypeVar("T")
 #: Pairs (output, value); None stands for every output that is not named.

@@ -11,7 +11,7 @@ from typing import Final, Literal, ParamSpec, TypeVar
 from ..runtime.errors import UsageError
 from ..scheduler.canaries import OTHER_NUMERICS, SAME_NUMERICS, CanaryConfig
 from ..scheduler.no_teacher import GRACE_S, Ensemble
-from .checking import check_fields, number, text, texts
+from .setting_checks import check_fields, number, text, texts
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -11,8 +11,8 @@ from typing import Any, Final, Self
 
 from ..runtime.errors import UsageError
 from .calls import CLOSED, Labels
-from .checking import number
 from .reader import DistilReader
+from .setting_checks import number
 from .stats import ReaderStats
 
 DEFAULT_TIMEOUT_S: Final = 60.0

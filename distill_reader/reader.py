@@ -11,7 +11,6 @@ from typing import Any, Self
 from ..proto.forms import SoftLabelIs
 from ..runtime.errors import UsageError
 from ..scheduler.students.shards import Uneven
-from .checking import instance_of, texts, whole
 from .config import (
     DEFAULT_JOB,
     DEFAULT_PROFILES,
@@ -41,6 +40,7 @@ from .options import (
 )
 from .pipeline import Convert, Pipeline
 from .saved_state import State, from_state, to_state
+from .setting_checks import instance_of, integer, texts
 from .sources import batched, source_of
 from .sources.batched import Collate, GeneratorFunction
 from .sources.source import ResumableSource
@@ -173,7 +173,7 @@ class DistilReader:
         trace: str | Path | Trace | None = None,
         insecure: bool = False,
     ) -> None:
-        upper_bytes = whole("upper_bytes", upper_bytes)
+        upper_bytes = integer("upper_bytes", upper_bytes)
         tls = TLS() if tls is None else instance_of("tls", tls, TLS)
         self.source = source
         name, addresses, ensemble_config = services_of(service, teachers, ensemble)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from operator import index
 from pathlib import Path
@@ -16,10 +17,11 @@ from ..runtime.errors import UsageError
 _K = TypeVar("_K")
 
 
-def whole(name: str, value: Any) -> int:
-    """Return an integer of Python or numpy as an int; raises UsageError for other values."""
-    if not isinstance(value, (bool, np.bool_)) and hasattr(value, "__index__"):
-        return index(value)
+def integer(name: str, value: Any) -> int:
+    """Return an integer of Python or numpy as an int."""
+    if not isinstance(value, (bool, np.bool_)):
+        with suppress(TypeError):  # no integer; or an array, which has `__index__` too
+            return index(value)
     raise UsageError(f"{name} is a whole number, not {value!r}")
 
 
@@ -67,7 +69,7 @@ def instance_of(name: str, value: Any, kind: type[_K]) -> _K:
 
 
 _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
-    "int": whole,
+    "int": integer,
     "float": number,
     "bool": flag,
     "str": text,
