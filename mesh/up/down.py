@@ -1,4 +1,4 @@
-"""`edl down`: stops a mesh, and removes what is kept of it."""
+"""`edl down`: stops a mesh, and removes its state directory."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def stop_mesh(
         with directory.lock() as pid_file:
             record = directory.read()
             if pid_file is not None:
-                left = [] if record is None else record.processes
+                left = [] if record is None else record.running
                 stop_orphans(left, say, left_s(orphans_s))
                 if not keep_logs:
                     directory.delete()
@@ -125,7 +125,7 @@ def selected_meshes(
     """
     there = recorded_meshes(base)
     running = [
-        (directory, state) for directory, state in there if state.keeper.runs or state.processes
+        (directory, state) for directory, state in there if state.keeper.runs or state.running
     ]
     if file is not None:
         if all_meshes:

@@ -48,7 +48,7 @@ class MeshRun:
 
     @property
     def grace_s(self) -> float:
-        """Most seconds of an orderly end, in which one role ends after the other."""
+        """Maximum seconds of an orderly end, in which one role ends after the other."""
         specs = [planned.spec for planned in self.plan.processes]
         roles = [[spec.grace_s for spec in specs if spec.role == role] for role in ROLES]
         return sum(max(graces, default=0.0) for graces in roles) + _MARGIN_S
@@ -92,7 +92,7 @@ def run_mesh(mesh: MeshRun, display: LineDisplay, stop: Stop) -> int:
         if before is not None:  # its 'edl up' was killed
             record = replace(record, entries=before.entries)
         pid_file.write(record)
-        stop_orphans(record.processes, display.say)
+        stop_orphans(record.running, display.say)
         _prepare(mesh)
         if directory.checkpoints.exists():
             display.say(

@@ -1,8 +1,9 @@
-"""What is kept of the mesh of one file: pid file, logs and checkpoints.
+"""The files of a mesh that `edl up FILE` runs: pid file, logs and checkpoints.
 
-Names consist of the file's name and a hash of its path, so `edl down FILE` finds them. The process
-that runs the mesh holds a lock on the pid file, which contains its record; the system releases the
-lock when that process ends in any way. A record is only valid while its processes run.
+Their names consist of the name of FILE and a hash of its path, so `edl down FILE` finds them. The
+process that runs the mesh holds a lock on the pid file, which contains the record of the mesh; the
+system releases the lock when that process ends in any way. A record is only valid while its
+processes run.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class MeshRecord:
         phase: starting, up or leaving.
         url: Redis URL; empty: unknown.
         logs: folder of logs.
-        grace_s: most seconds of an orderly end.
+        grace_s: maximum seconds that an orderly end may take.
         entries: processes of the mesh.
     """
 
@@ -69,8 +70,8 @@ class MeshRecord:
     entries: tuple[ProcessRecord, ...] = ()
 
     @property
-    def processes(self) -> list[Identity]:
-        """Running processes of the mesh, without the keeper."""
+    def running(self) -> list[Identity]:
+        """The processes that run now, without the keeper."""
         return [one.process for one in self.entries if one.process and one.process.runs]
 
     def to_json(self) -> str:
@@ -146,7 +147,7 @@ class StateDirectory:
             return None
 
     def open_background_log(self) -> BinaryIO:
-        """Truncate the log of an `edl up` in the background, and open it for reading.
+        """Truncate the log of an `edl up` in the background, and open it.
 
         Raises:
             UsageError: the directory cannot be written.
@@ -180,7 +181,7 @@ class StateDirectory:
             yield pid_file
         finally:
             record = self.read()
-            pid_file.close(remove=record is None or not record.processes)
+            pid_file.close(remove=record is None or not record.running)
 
 
 class LockedPidFile:
@@ -191,7 +192,7 @@ class LockedPidFile:
         self._part = path.with_suffix(".part")
 
     def write(self, record: MeshRecord) -> None:
-        """Replace the pid file by one that is locked, too, and contains `record`.
+        """Replace the pid file with a new locked one that contains `record`.
 
         Raises:
             UsageError: it cannot be written.
@@ -247,8 +248,8 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(
-            f"cannot write in {folder}: {error.strerror}; XDG_CACHE_HOME names another folder for"
-            " what is kept of a mesh"
+            f"cannot write in {folder}: {error.strerror}; set XDG_CACHE_HOME to keep the files of"
+            " meshes in another folder"
         ) from error
 
 
