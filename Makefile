@@ -90,7 +90,7 @@ constraints: install ## pin what the images install, and list the licences of it
 	$(BIN)/python deploy/constraints/update.py
 
 .PHONY: check
-check: install ## format, lint, types, floors, names, generated stubs up to date
+check: install ## format, lint, types, layers, names, generated stubs up to date
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
