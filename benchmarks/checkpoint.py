@@ -1,9 +1,9 @@
 """How long a step waits for a checkpoint, compared with a synchronous save.
 
 Both use the same network and optimizer (Momentum). *Blocking* is the time for which a step waits:
-naming the arrays and copying them into the supervisor's memory. *Synchronous* is the time for which
-it would wait otherwise: naming them, writing, checksums, and syncing to the disk of the temporary
-folder. The first write to fresh memory costs more; it happens in the warm-up round.
+finding the arrays and copying them into the supervisor's memory. *Synchronous* is the time for
+which it would wait for a save: finding the arrays, writing, checksums, and syncing to the disk of
+the temporary folder. The first write to fresh memory costs more; it happens in the warm-up round.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIMIT_PERCENT = 20.0
 
 
 def run(quick: bool) -> BenchmarkReport:
-    """Return a row for each network; the share is the median over paired rounds."""
+    """Return a row for each network; its share is the median of blocking / synchronous."""
     paddle = import_paddle()
     rows: list[Row] = []
     goals: list[Goal] = []

@@ -94,7 +94,7 @@ def keep_embedded(port: int | None = 0, host: str = "127.0.0.1") -> tuple[Restar
         host: address to listen on besides 127.0.0.1.
 
     Returns:
-        What restarts it, and its URL for this machine.
+        Its restarter, and its URL for this machine.
 
     Raises:
         AddressInUse: `port` is taken.

@@ -12,7 +12,7 @@ from .spec import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """The parts of a job, made in this order: model, projectors of hints in it, optimizer.
+    """The parts of a job. The model has the projectors of hints, so the optimizer trains them too.
 
     Attributes:
         spec: the job file.
@@ -66,8 +66,9 @@ def restore_model(spec: JobSpec, checkpoint: str) -> tuple[Any, int]:
         The model, without projectors of hints, and the step of the checkpoint.
 
     Raises:
-        JobError: the job file fails.
-        UsageError: there is no checkpoint, or (CheckpointMismatch) it is of another model.
+        JobError: a function of the job file fails.
+        UsageError: there is no checkpoint, or a projector is no layer.
+        CheckpointMismatch: the checkpoint is of another model.
         CheckpointUnavailable: the checkpoint cannot be read now.
         CheckpointDamaged: the checkpoint is damaged.
     """
