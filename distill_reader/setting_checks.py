@@ -28,8 +28,9 @@ def integer(name: str, value: Any) -> int:
 def number(name: str, value: Any) -> float:
     """Return a finite number of Python or numpy as a float."""
     real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if real and math.isfinite(value):
-        return float(value)
+    with suppress(OverflowError):  # an int that no float can hold
+        if real and math.isfinite(value):
+            return float(value)
     raise UsageError(f"{name} is a finite number, not {value!r}")
 
 

@@ -199,6 +199,7 @@ def test_a_parameter_that_was_regrouped_names_its_place(name: str) -> None:
         (lambda: Limits(window="2"), "window is a whole number"),  # type: ignore[arg-type]
         (lambda: Limits(window=np.zeros(2)), "window is a whole number"),  # type: ignore[arg-type]
         (lambda: Timeouts(wait_s=float("nan")), "wait_s is a finite number"),
+        (lambda: Timeouts(wait_s=10**400), "wait_s is a finite number"),
         (lambda: Trace("run.json", "1G"), "max_bytes is a whole number"),  # type: ignore[arg-type]
         (lambda: CanaryPolicy(share="all"), "share is a finite number"),  # type: ignore[arg-type]
         (lambda: EnsemblePolicy("ignore"), "ignore"),  # type: ignore[arg-type]
