@@ -45,13 +45,13 @@ from .callers import CallCredentials
 from .servicer import LIGHT_BYTES, MAX_PLAIN_BYTES, ServerContext
 
 #: Key in the `state` of a request: the common name of the caller's certificate.
-CERTIFICATE = "certificate"
+COMMON_NAME: Final = "common_name"
 
 
 def credentials_of(request: Request) -> CallCredentials:
     """Return the credentials of a request: a header, and the certificate of its connection."""
-    certificate: str | None = getattr(request.state, CERTIFICATE, None)
-    identities = {"x509_common_name": [certificate.encode()]} if certificate else {}
+    name: str | None = getattr(request.state, COMMON_NAME, None)
+    identities = {"x509_common_name": [name.encode()]} if name else {}
     metadata = [("authorization", request.headers.get("authorization", ""))]
     return CallCredentials(metadata, identities, "", client=request.client)
 
@@ -100,7 +100,7 @@ def record_calls(app: ASGIApp, recorder: Recorder) -> ASGIApp:
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
         # Without the query, which may contain secrets.
         method = f"{scope['method']} {scope['path']}"
-        with recorder.call("http", method, lambda: join_address(*scope["client"])) as entry:
+        with recorder.call("http", method, lambda: _peer(scope)) as entry:
             scope["state"][_ENTRY] = entry
 
             async def send_and_record(message: AsgiMessage) -> None:
@@ -115,14 +115,20 @@ def record_calls(app: ASGIApp, recorder: Recorder) -> ASGIApp:
     return ask
 
 
+def _peer(scope: Scope) -> str:
+    """Return the address of the caller; "unknown" if it reset the connection before we took it."""
+    client: tuple[str, int] | None = scope.get("client")
+    return "unknown" if client is None else join_address(*client)
+
+
 #: Logged status of a request whose caller has hung up, as in nginx.
 CLIENT_GONE: Final = 499
 #: The largest JSON. Parsing needs many times its size, and holds the interpreter's lock.
 _MAX_JSON_BYTES: Final = 16 << 20
 #: Larger JSON is parsed one request at a time.
-_SMALL_JSON_BYTES: Final = 64 << 10
+_PARALLEL_JSON_BYTES: Final = 64 << 10
 #: JSON up to this size is parsed and encoded in the event loop.
-_LITTLE_JSON_BYTES: Final = 4 << 10
+_INLINE_JSON_BYTES: Final = 4 << 10
 
 
 class PathNotFound(RequestRefused):
@@ -233,10 +239,10 @@ class _JsonCodec:
             )
         self._model: str = request.path_params["name"]
         self._version: str = request.path_params.get("version", "")
-        self.threads = None if len(self._head) <= _SMALL_JSON_BYTES else json_reader
+        self.threads = None if len(self._head) <= _PARALLEL_JSON_BYTES else json_reader
 
     def decode(self, read: ReadBuffer, *, light: bool = False) -> InferRequest:
-        if light and len(self._head) > _LITTLE_JSON_BYTES:
+        if light and len(self._head) > _INLINE_JSON_BYTES:
             raise SlowToDecode
         return decode_request(
             self._head,
@@ -249,7 +255,7 @@ class _JsonCodec:
 
     def is_light(self, request: InferRequest, name: str, array: Array) -> bool:
         is_bytes = is_binary(request, name) and not array.dtype.hasobject
-        return array.nbytes <= (LIGHT_BYTES if is_bytes else _LITTLE_JSON_BYTES)
+        return array.nbytes <= (LIGHT_BYTES if is_bytes else _INLINE_JSON_BYTES)
 
     def encode(
         self, request: InferRequest, response: InferResponse, in_shared_memory: Collection[str]

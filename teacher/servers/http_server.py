@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ...proto.security import Acceptor, is_loopback, reloading_context
 from ...runtime.addresses import bind_socket, join_address, split_listen
 from .admission import SendingDeadline
-from .http_app import CERTIFICATE, HttpApi, record_calls, refuse_browsers
+from .http_app import COMMON_NAME, HttpApi, record_calls, refuse_browsers
 from .servicer import ServerContext
 
 #: Seconds without a running request after which a connection is closed.
@@ -47,8 +47,8 @@ class HttpConnection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.idle_since = self.loop.time()
-        if (certificate := _common_name(transport)) is not None:
-            self.app_state = {**self.app_state, CERTIFICATE: certificate}
+        if (name := _common_name(transport)) is not None:
+            self.app_state = {**self.app_state, COMMON_NAME: name}
         self._sending = SendingDeadline(transport, self._receive_s)
         self._watch()
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.runtime.errors import BadAnswer
 from edl.teacher.recorder import Recorder, access_log
+from edl.teacher.servers.http_app import record_calls
 from edl.tests.proto.security.authority import write_secret
 from edl.tests.teacher.bench import SERVICE, WAIT_S, Bench, Make, refusal
 from edl.tests.teacher.bench_http import INFER, ask, infer, rows
@@ -125,6 +128,26 @@ def test_a_cancelled_request(bench: Bench, lines: AccessLog) -> None:
     held.release()
     wait_until(lambda: bench.recorder.in_flight == 0)
     assert len(lines()) == 1
+
+
+def test_a_caller_that_reset_its_connection_before_it_was_accepted(lines: AccessLog) -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("the application reads nothing")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    # uvicorn still reads its request, but the system no longer knows its address.
+    scope = {"type": "http", "method": "GET", "path": "/v2", "client": None, "state": {}}
+    asyncio.run(record_calls(app, Recorder())(scope, receive, send))
+    assert (lines.last()["peer"], lines.last()["status"]) == ("unknown", 200)
+    assert len(sent) == 2
 
 
 def test_secrets_and_tensors_are_not_logged(make: Make, lines: AccessLog, tmp_path: Path) -> None:
