@@ -38,7 +38,7 @@ class RedisUrl:
         path: path of a unix socket; empty for TCP.
         master: name of the master that the sentinels watch; empty: no sentinels.
         db: number of the database.
-        login: those of username, password and password_file that are given for Redis.
+        login: username, password and password_file for Redis, as far as the URL has them.
         sentinel_login: the same for the sentinels.
         tls: TLS settings; None: no TLS.
     """
@@ -59,7 +59,7 @@ def is_redis_url(url: str) -> bool:
 
 
 def masked(url: str) -> str:
-    """Return a URL for messages, valid or not, without user and password."""
+    """Return a URL for messages, valid or not, without user, password and parameters."""
     # Up to the last '@': a password that is not percent-encoded may contain any delimiter.
     shown = re.sub(r"^([\w+]+://)?.*@", r"\1***@", url, flags=re.DOTALL)
     return re.split("[?#]", shown, maxsplit=1)[0]
@@ -188,13 +188,13 @@ def read_password(file: str) -> str:
     """Read a password from a file, which may be replaced at any time.
 
     Raises:
-        RedisUnavailable: the file is empty, cannot be read, or is readable by everybody.
+        RedisUnavailable: the file is empty, cannot be read, or is accessible to every user.
     """
     try:
         with Path(file).open("rb") as opened:
             if os.fstat(opened.fileno()).st_mode & 0o007:
                 raise RedisUnavailable(
-                    f"the password file {file} is readable by every user of this machine: "
+                    f"the password file {file} is accessible to every user of this machine: "
                     f"run 'chmod o= {file}'"
                 )
             password = opened.read(4096).decode("utf-8", "strict").strip()
@@ -254,7 +254,8 @@ def _without_setinfo() -> dict[str, Any]:
         from redis.driver_info import DriverInfo
     except ImportError:  # before redis-py 7.2
         return {"lib_name": None, "lib_version": None}
-    return {"driver_info": DriverInfo(name="", lib_version="")}  # 7.2 to 7.4 send it for None
+    # Not None, for which redis-py 7.2 to 7.4 send the command.
+    return {"driver_info": DriverInfo(name="", lib_version="")}
 
 
 def _credentials(login: Mapping[str, str]) -> dict[str, Any]:

@@ -201,7 +201,7 @@ def test_a_password_file_is_for_its_owner_only(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("rotates")
     secret.chmod(0o644)
-    with pytest.raises(UsageError, match=r"readable by every user .*chmod o="):
+    with pytest.raises(UsageError, match=r"accessible to every user .*chmod o="):
         connect(f"redis://h?password_file={secret}")
     secret.chmod(0o640)
     assert read_password(str(secret)) == "rotates"
