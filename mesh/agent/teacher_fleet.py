@@ -62,15 +62,15 @@ class ServicePoller:
         self._url = url
         self._service = service
         self._security = security
-        self._latest: int | None = None
+        self._desired: int | None = None
         self._registered: frozenset[str] | None = None
         self._error = ""
         self._thread = Periodic("edl-fleet-poller", _ASK_S, self.poll)
 
     @property
-    def latest(self) -> int | None:
+    def desired(self) -> int | None:
         """Number of teachers that fleets should run; None: unknown."""
-        return self._latest
+        return self._desired
 
     @property
     def registered(self) -> frozenset[str] | None:
@@ -86,7 +86,7 @@ class ServicePoller:
         self._thread.stop()
 
     def poll(self) -> None:
-        """Poll once; `latest` stays the same if the coordinator does not answer."""
+        """Poll once; `desired` stays the same if the coordinator does not answer."""
         try:
             found = fetch_status(self._url, self._service, security=self._security).services
         except EdlError as error:
@@ -103,11 +103,11 @@ class ServicePoller:
             if status.name == self._service:
                 registered = frozenset(one.teacher_id for one in status.teachers)
                 if status.HasField("desired_teachers"):
-                    self._latest = max(0, status.desired_teachers - others(status))
+                    self._desired = max(0, status.desired_teachers - count_unmanaged(status))
         self._registered = registered
 
 
-def others(status: pb.ServiceStatus) -> int:
+def count_unmanaged(status: pb.ServiceStatus) -> int:
     """Return the number of serving teachers that were not started by a fleet."""
     return sum(
         not teacher.teacher_id.startswith(FLEET_PREFIX)
@@ -117,7 +117,7 @@ def others(status: pb.ServiceStatus) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalFleet:
+class LocalFleetConfig:
     """Settings of a fleet.
 
     Attributes:
@@ -139,8 +139,7 @@ class LocalFleet:
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most:
             raise UsageError(
-                f"a fleet has at least min and at most max teachers, not {self.least} to"
-                f" {self.most}"
+                f"a fleet needs 0 <= min <= max teachers, not {self.least} to {self.most}"
             )
 
     def command(self, name: str) -> Command:
@@ -189,7 +188,7 @@ class LocalFleetRunner:
 
     def __init__(
         self,
-        fleet: LocalFleet,
+        fleet: LocalFleetConfig,
         desired: Callable[[], int | None],
         rng: random.Random | None = None,
         command: Callable[[str], Command] | None = None,
@@ -334,7 +333,7 @@ def run_local_fleet(
         ProcessFailed: a killed teacher does not end.
     """
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:64]
-    fleet = LocalFleet(
+    fleet = LocalFleetConfig(
         teacher,
         mesh.coordinator,
         check_member("teachers", f"{FLEET_PREFIX}{host}-{os.getpid()}"),
@@ -346,7 +345,7 @@ def run_local_fleet(
     try:
         poller.start()
         say(f"fleet ready: {teacher.service}, {fleet.least} to {fleet.most} teachers")
-        LocalFleetRunner(fleet, lambda: poller.latest, registered=lambda: poller.registered).run(
+        LocalFleetRunner(fleet, lambda: poller.desired, registered=lambda: poller.registered).run(
             stop
         )
     finally:

@@ -30,7 +30,7 @@ class CoordinatorCounts:
         Teachers that others have started are subtracted.
         """
         poller = self._pollers.get((url, service))
-        return None if poller is None or poller.registered is None else poller.latest
+        return None if poller is None or poller.registered is None else poller.desired
 
     def keep(self, wanted: Iterable[tuple[str, str]]) -> None:
         """Poll these pairs of URL and service, and no others.

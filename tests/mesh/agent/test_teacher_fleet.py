@@ -7,7 +7,7 @@ import random
 import pytest
 
 from edl.cli import command_line
-from edl.mesh.agent.teacher_fleet import LocalFleet, LocalFleetRunner
+from edl.mesh.agent.teacher_fleet import LocalFleetConfig, LocalFleetRunner
 from edl.mesh.local import TeacherSpec
 from edl.runtime.errors import UsageError
 from edl.runtime.supervise import Command
@@ -41,7 +41,7 @@ class Fleet:
         self.started: list[str] = []
         self._program = program
         spec = TeacherSpec("s", "m", ttl_s=0.04, grace_s=5.0)
-        local = LocalFleet(spec, "redis://nowhere", "f", 0, most)
+        local = LocalFleetConfig(spec, "redis://nowhere", "f", 0, most)
         desired, registered = lambda: self.desired, lambda: self.registered
         self.runner = LocalFleetRunner(local, desired, random.Random(1), self._command, registered)
 
@@ -96,7 +96,7 @@ def test_teachers_that_cannot_be_started_so_end_the_fleet() -> None:
     with in_thread(one.runner.run) as (_, ended), refused:
         ended.result(DEADLINE_S)
     with pytest.raises(UsageError, match="not 3 to 2"):
-        LocalFleet(TeacherSpec("s", "m"), "redis://nowhere", "f", 3, 2)
+        LocalFleetConfig(TeacherSpec("s", "m"), "redis://nowhere", "f", 3, 2)
 
 
 @pytest.mark.parametrize(
