@@ -24,24 +24,25 @@ class ShareKeys:
 
     mode: Annotated[
         Literal["elastic", "gang"],
-        Key("gang: a job has all of its nodes or none, to compare."),
+        Key("elastic; or gang, for comparison: a job has all of its nodes or none."),
     ] = "elastic"
     freeze: Annotated[
         float,
         Key(
-            "after a change, a job is not changed again for so many seconds to make shares fairer;"
+            "seconds after a change for which a job neither grows nor gives nodes for equal shares;"
             " it still makes room for waiting jobs and reservations.",
             at_least=0,
             metavar="SECONDS",
         ),
     ] = 30.0
     max_load: Annotated[
-        float, Key("share of the slots that jobs may take, 0.01 to 1.", at_least=0.01)
+        float,
+        Key("share of the slots for jobs and reservations, 0.01 to 1.", at_least=0.01),
     ] = 1.0
     yield_within: Annotated[
         float,
         Key(
-            "a node in a reserved slot is killed if it has not left within so many seconds.",
+            "seconds that a node has to leave a reserved slot before it is killed.",
             at_least=0,
             metavar="SECONDS",
         ),
@@ -64,7 +65,7 @@ def jobs(
             metavar="SECONDS",
             min=0.5,
             max=3600.0,
-            help="After so long without a heartbeat another runner takes over.",
+            help="Time without a heartbeat after which another runner takes over.",
         ),
     ] = 5.0,
     pin: Annotated[
@@ -76,7 +77,9 @@ def jobs(
     ] = "",
     folder: Annotated[
         Path | None,
-        typer.Option(help="For logs, and checkpoints without a folder. Default: in the cache."),
+        typer.Option(
+            help="For logs, and for checkpoints of jobs that name no folder. Default: in the cache."
+        ),
     ] = None,
     context: Mesh = None,
 ) -> None:
