@@ -195,7 +195,7 @@ async def read_body(
     """
     if (coding := request.headers.get("content-encoding", "identity").lower()) != "identity":
         raise UnsupportedEncoding(
-            f"bodies are taken as they are, not with Content-Encoding {coding:.40}"
+            f"Content-Encoding {coding:.40} is not supported: send the body without it"
         )
     length = request.headers.get("content-length", "")
     announced = int(length[:20]) if length.isdigit() else most_bytes
