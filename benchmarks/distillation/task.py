@@ -26,7 +26,7 @@ class Task:
         name: name in the table, and of the service.
         data: rows for training and held-out rows, images or other inputs.
         settings: settings of teacher and students; each student has labels of `labelled` rows only.
-        vary: augmentation for teacher and students.
+        augmentation: changes the inputs of teacher and students at random.
         teacher: makes the teacher's network.
         student: makes a student's network, which is much smaller.
         torch_student: makes the same network in PyTorch; None: there is none.
@@ -38,7 +38,7 @@ class Task:
     name: str
     data: DigitDataset
     settings: DemoSettings
-    vary: Augmentation
+    augmentation: Augmentation
     teacher: Callable[[], Layer]
     student: Callable[[], Any]
     about: str
@@ -55,7 +55,7 @@ class Task:
     @property
     def batches(self) -> BatchSource:
         """The batches of all students; equal for each way of training."""
-        return BatchSource(self.data, self.settings, self.vary)
+        return BatchSource(self.data, self.settings, self.augmentation)
 
 
 def find(folder: Path, names: Sequence[str]) -> list[Path] | None:

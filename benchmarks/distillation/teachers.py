@@ -39,4 +39,4 @@ def _batches(task: Task, steps: int) -> Iterator[tuple[Any, Any]]:
     rng = np.random.default_rng(SEED)
     for _ in range(steps):
         rows = rng.integers(0, len(task.data.train_label), BATCH_SIZE)
-        yield task.vary(rng, task.data.train_image[rows]), task.data.train_label[rows]
+        yield task.augmentation(rng, task.data.train_image[rows]), task.data.train_label[rows]

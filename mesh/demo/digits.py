@@ -1,4 +1,4 @@
-"""Data set of handwritten digits, and the batches that all modes train on."""
+"""Data set of handwritten digits, and the batches that all modes of the demo train on."""
 
 from __future__ import annotations
 
@@ -97,15 +97,15 @@ class BatchSource:
     Args:
         digits: the data set.
         settings: seeds, steps, batch size and number of labelled digits.
-        vary: augmentation; None: shifts and noise of the settings.
+        augmentation: changes the images; None: shifts and noise of the settings.
     """
 
     def __init__(
-        self, digits: DigitDataset, settings: DemoSettings, vary: Augmentation | None = None
+        self, digits: DigitDataset, settings: DemoSettings, augmentation: Augmentation | None = None
     ) -> None:
         self._digits = digits
         self._settings = settings
-        self._vary = vary or partial(
+        self._augmentation = augmentation or partial(
             augment, shift_pixels=settings.shift_pixels, noise=settings.noise
         )
 
@@ -122,4 +122,5 @@ class BatchSource:
     def _draw(self, chosen: npt.NDArray[np.int64], seed: int, step: int) -> tuple[Images, Labels]:
         rng = np.random.default_rng([seed, step])
         rows = chosen[rng.integers(0, len(chosen), self._settings.batch_size)]
-        return self._vary(rng, self._digits.train_image[rows]), self._digits.train_label[rows]
+        image, label = self._digits.train_image[rows], self._digits.train_label[rows]
+        return self._augmentation(rng, image), label

@@ -193,7 +193,7 @@ def test_reviews_are_split_without_a_text_in_both_parts(tmp_path: Path) -> None:
     train, test = task.data.train_image, task.data.test_image
     assert (len(train), len(test)) == (300, 100)
     assert not {row.tobytes() for row in train} & {row.tobytes() for row in test}
-    varied = task.vary(np.random.default_rng(0), train)
+    varied = task.augmentation(np.random.default_rng(0), train)
     changed = (varied != train).sum() / (train != reviews.END).sum()
     assert changed == pytest.approx(reviews.LEFT_OUT, abs=0.02)
     assert ((varied == reviews.END) == (train == reviews.END)).all()
