@@ -1,7 +1,8 @@
 """The elastic jobs of a queue as one line of `edl status`, and as JSON.
 
-The JSON form: `{"queue": str, "fleet": host of the agent that runs them or null, "slots": int,
-"taken": int, "jobs": {state, or "lost": number of jobs}}`.
+The JSON form: `{"queue": str, "fleet": host of the agent that runs the jobs, or null, "slots": int,
+"taken": number of slots in use, "jobs": {state: number of jobs}}`. Jobs that ran on a fleet
+that has no lease any more are counted as "lost".
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final
 from ..job_queue import JobProgress, QueueBoard, Runner
 
 #: Shown if there is no fleet.
-NOBODY: Final = "no agent runs jobs now: start one with 'edl agent jobs --slots N'"
+NO_FLEET: Final = "no agent runs jobs now: start one with 'edl agent jobs --slots N'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class QueueState:
 
     Attributes:
         queue: its name.
-        jobs: number of jobs in each state, with the ended ones that are still kept.
+        jobs: number of jobs in each state, including ended jobs that are still kept.
         runner: the agent that runs them; None: there is none.
     """
 
@@ -31,11 +32,12 @@ class QueueState:
     runner: Runner | None
 
     def __bool__(self) -> bool:
-        return self.runner is not None or any(self.jobs[state] for state in _GOING)
+        """Whether there is a fleet, or a job that has not ended."""
+        return self.runner is not None or any(self.jobs[state] for state in _NOT_ENDED)
 
 
-_GOING = ("running", "scaling", "lost", "creating")
-#: States in the order of the line, with their words.
+_NOT_ENDED = ("running", "scaling", "lost", "creating")
+#: The words of `line` for states, in its order.
 _WORDS = {
     "running": "running",
     "scaling": "scaling",
@@ -57,8 +59,8 @@ def read_queue(board: QueueBoard, queue: str) -> QueueState:
         RedisUnavailable: Redis does not answer.
         AccessError: the user may not read it.
     """
-    runner, told = board.runner(), [job.progress for job in board.jobs()]
-    states = Counter("lost" if is_lost(one, runner) else one.state for one in told)
+    runner, progress = board.runner(), [job.progress for job in board.jobs()]
+    states = Counter("lost" if is_lost(one, runner) else one.state for one in progress)
     return QueueState(queue, states, runner)
 
 
@@ -78,7 +80,7 @@ def line(state: QueueState) -> str:
     """Return the line of `edl status`."""
     counts = [f"{state.jobs[one]} {word}" for one, word in _WORDS.items() if state.jobs[one]]
     told = to_json(state)
-    fleet = NOBODY
+    fleet = NO_FLEET
     if state.runner is not None:
         fleet = f"fleet on {told['fleet'] or '?'}: {told['taken']} of {told['slots']} slots taken"
     where = "" if state.queue == "main" else f" of queue {state.queue}"

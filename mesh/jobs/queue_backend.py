@@ -16,7 +16,7 @@ from ...coordinator.job_queue import (
     QueueBoard,
     QueuedJob,
 )
-from ...coordinator.ops.queue_view import NOBODY, is_lost
+from ...coordinator.ops.queue_view import NO_FLEET, is_lost
 from ...coordinator.store.records import TimelineEntry
 from ...runtime.errors import EdlError, UsageError
 from ...runtime.lifecycle import Stop
@@ -55,7 +55,7 @@ class QueueBackend:
             lines.append(note)
         runner = self._board.runner()
         if runner is None:
-            lines.append(NOBODY)
+            lines.append(NO_FLEET)
         elif spec.min_nodes > (slots := int(runner.facts.get("slots", 0))):
             lines.append(
                 f"it needs {spec.min_nodes} slots, and the fleet has {slots}: it waits for more"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...coordinator.job_queue import QueuedJob, Reservation, Runner
-from ...coordinator.ops.queue_view import NOBODY
+from ...coordinator.ops.queue_view import NO_FLEET
 from ...coordinator.store.records import TimelineEntry
 from .spec import QueuedJobSpec
 
@@ -68,7 +68,7 @@ def _nodes(job: QueuedJob) -> str:
 def fleet_line(runner: Runner | None, reservations: Sequence[Reservation]) -> str:
     """Describe the fleet, its taken slots and its reservations."""
     if runner is None:
-        return NOBODY
+        return NO_FLEET
     facts = runner.facts
     kept = facts.get("kept", {})
     line = (
