@@ -2,7 +2,7 @@
 
 An iterable with a state, such as a `StatefulDataLoader`, resumes from its state, which is saved as
 JSON values without loss. Any other iterable resumes by reading the epoch again and comparing
-digests. The digest of a batch includes the previous digest, as in a hash chain. Up to `MARKS`
+digests. The digest of a batch includes the previous digest, as in a hash chain. Up to `MAX_DIGESTS`
 earlier digests, evenly spread, are kept to tell where a replay first differs.
 """
 
@@ -83,8 +83,8 @@ class _StatefulIterator:
 class PlainSource(_IterableSource):
     """An iterable that yields the same batches each time the same epoch begins.
 
-    A mark is the `Trail` of the epoch: to resume, the batches before it are read again and
-    compared.
+    A mark is the `DigestChain` of the epoch so far. To resume, the delivered batches are read again
+    and compared with it.
     """
 
     kind = "plain"
@@ -92,26 +92,26 @@ class PlainSource(_IterableSource):
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> _PlainIterator:
         tell_epoch(epoch, self._iterable)
         with reading_mark():
-            known = Trail() if mark is None else Trail.from_json(mark)
+            known = DigestChain() if mark is None else DigestChain.from_json(mark)
         return _PlainIterator(iter(self._iterable), epoch, known)
 
 
 class _PlainIterator:
-    def __init__(self, batches: Iterator[Any], epoch: int, known: Trail) -> None:
+    def __init__(self, batches: Iterator[Any], epoch: int, known: DigestChain) -> None:
         self.start = known.to_json() if known.length else None
         self._batches = batches
         self._epoch = epoch
         self._known = known
-        self._trail = Trail()
+        self._chain = DigestChain()
 
     def __next__(self) -> Any:
-        while self._trail.length < self._known.length:
+        while self._chain.length < self._known.length:
             self._replay()
         return next(self._batches)
 
     def mark(self, arrays: Sequence[Array]) -> Mark:
-        self._trail = self._trail.extended(arrays)
-        return self._trail.to_json()
+        self._chain = self._chain.extended(arrays)
+        return self._chain.to_json()
 
     def end(self) -> None:
         return None
@@ -120,16 +120,16 @@ class _PlainIterator:
         close_iterator(self._batches)
 
     def _replay(self) -> None:
-        known, length = self._known, self._trail.length
+        known, length = self._known, self._chain.length
         try:
             batch = next(self._batches)
         except StopIteration:
             raise UsageError(
                 f"epoch {self._epoch} of the source has only {length} batches now, and"
-                f" {known.length} of it were delivered before; {_WHAT_HELPS}"
+                f" {known.length} were delivered before; {_WHAT_HELPS}"
             ) from None
-        self._trail = self._trail.extended(take_apart(batch).arrays)
-        if self._trail.length == known.length and (parted := known.divergence(self._trail)):
+        self._chain = self._chain.extended(take_apart(batch).arrays)
+        if self._chain.length == known.length and (parted := known.divergence(self._chain)):
             raise UsageError(
                 f"epoch {self._epoch} of the source is not the one that was read before: it"
                 f" differs between batches {parted[0]} and {parted[1]}; {_WHAT_HELPS}"
@@ -137,66 +137,67 @@ class _PlainIterator:
 
 
 _WHAT_HELPS = (
-    "a source can only be resumed if it gives an epoch's batches again: seed its order by"
-    " set_epoch(epoch), which the reader calls, or give a map-style loader"
+    "a source can only be resumed if it yields the same batches again: seed its order in"
+    " set_epoch(epoch), which the reader calls, or use a map-style loader"
 )
 
 
-MARKS = 64
-#: A digest covers this number of windows of a large array, each of this size: a digest of all bytes
-#: would cost as much as sending the array.
+#: Most digests in `DigestChain.digests`.
+MAX_DIGESTS = 64
+#: Of a large array, a digest covers the last bytes and so many windows of so many bytes: a digest
+#: of all bytes would cost as much as sending the array.
 _WINDOWS, _WINDOW_BYTES = 64, 64
 
 
-class Trail(NamedTuple):
+class DigestChain(NamedTuple):
     """Digests of the batches of an epoch so far.
 
     Attributes:
         length: number of batches.
         digest: digest of all these batches.
-        marks: (length, digest) pairs of every `spacing`-th batch.
-        spacing: a power of two that doubles when there are more than `MARKS` marks.
+        digests: (length, digest) after every `spacing`-th batch.
+        spacing: a power of two that doubles when there are more than `MAX_DIGESTS` digests.
     """
 
     length: int = 0
     digest: str = ""
-    marks: tuple[tuple[int, str], ...] = ()
+    digests: tuple[tuple[int, str], ...] = ()
     spacing: int = 1
 
     def extended(self, arrays: Sequence[Array]) -> Self:
-        """Return the trail after one more batch of these arrays."""
+        """Return the chain after one more batch of these arrays."""
         length = self.length + 1
-        digest = _chained(self.digest, arrays)
-        marks, spacing = self.marks, self.spacing
+        digest = _next_digest(self.digest, arrays)
+        digests, spacing = self.digests, self.spacing
         if length % spacing == 0:
-            marks = (*marks, (length, digest))
-        if len(marks) > MARKS:
+            digests = (*digests, (length, digest))
+        if len(digests) > MAX_DIGESTS:
             spacing *= 2
-            marks = tuple(mark for mark in marks if mark[0] % spacing == 0)
-        return type(self)(length, digest, marks, spacing)
+            digests = tuple(one for one in digests if one[0] % spacing == 0)
+        return type(self)(length, digest, digests, spacing)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "length": self.length,
             "digest": self.digest,
-            "marks": list(map(list, self.marks)),
+            "marks": list(map(list, self.digests)),  # their name in saved states
             "spacing": self.spacing,
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        marks = tuple((int(length), str(digest)) for length, digest in value["marks"])
-        return cls(int(value["length"]), str(value["digest"]), marks, int(value["spacing"]))
+        digests = tuple((int(length), str(digest)) for length, digest in value["marks"])
+        return cls(int(value["length"]), str(value["digest"]), digests, int(value["spacing"]))
 
-    def divergence(self, other: Trail) -> tuple[int, int] | None:
+    def divergence(self, other: DigestChain) -> tuple[int, int] | None:
         """Find where `other` first differs.
 
         Returns:
             The last common length with equal digests and the first with different ones; None if the
             digests of all common lengths are equal.
         """
-        mine = {**dict(self.marks), self.length: self.digest}
-        theirs = {**dict(other.marks), other.length: other.digest}
+        mine = {**dict(self.digests), self.length: self.digest}
+        theirs = {**dict(other.digests), other.length: other.digest}
         agreed = 0
         for length in sorted(mine.keys() & theirs.keys()):
             if mine[length] != theirs[length]:
@@ -205,7 +206,7 @@ class Trail(NamedTuple):
         return None
 
 
-def _chained(before: str, arrays: Sequence[Array]) -> str:
+def _next_digest(before: str, arrays: Sequence[Array]) -> str:
     from hashlib import blake2b  # loads OpenSSL
 
     parts = [before.encode()]
@@ -286,7 +287,7 @@ def decoded(value: Any) -> Any:
 
 
 def _array_in(value: Any) -> tuple[str, Array | None]:
-    """Return the kind and the array of a value that is saved as one; None for other values."""
+    """Return the kind of a value ("array", "number", "tensor") and its array; None: no such value."""
     if isinstance(value, np.ndarray):
         return "array", None if isinstance(value, np.ma.MaskedArray) else value
     if isinstance(value, np.generic):

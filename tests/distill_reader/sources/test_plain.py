@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.distill_reader.sources.iterables import MARKS, PlainSource, Trail, decoded, encoded
+from edl.distill_reader.sources.iterables import (
+    MAX_DIGESTS,
+    DigestChain,
+    PlainSource,
+    decoded,
+    encoded,
+)
 from edl.distill_reader.sources.source import Mark
 from edl.distill_reader.structure import take_apart
 from edl.proto.arena import dtype_named
@@ -57,7 +63,7 @@ def test_a_replay_that_differs_says_where(data: st.DataObject) -> None:
     words = str(raised.value).split("batches ")[1].split(";")[0]
     agreed, differs = (int(number) for number in words.split(" and "))
     assert agreed <= other < differs
-    assert differs - agreed <= max(1, 2 * taken // MARKS)
+    assert differs - agreed <= max(1, 2 * taken // MAX_DIGESTS)
 
 
 def test_small_fields_are_compared_whole_and_large_ones_at_many_places() -> None:
@@ -88,7 +94,7 @@ def test_another_dtype_shape_or_structure_is_another_batch(changed: Callable[[in
 
 
 def test_one_that_has_become_shorter_says_so() -> None:
-    with pytest.raises(UsageError, match="only 5 batches now, and 8 of it were delivered"):
+    with pytest.raises(UsageError, match="only 5 batches now, and 8 were delivered"):
         resumed(Source(5, batch), 8, marked(Source(9, batch), 8))
 
 
@@ -106,14 +112,14 @@ def test_what_the_source_raises_while_read_again_is_raised_itself() -> None:
 
 
 @given(st.integers(0, 600))
-def test_a_trail_stays_short_and_comes_back_from_json(length: int) -> None:
-    trail = Trail()
+def test_a_digest_chain_stays_short_and_comes_back_from_json(length: int) -> None:
+    chain = DigestChain()
     for number in range(length):
-        trail = trail.extended([np.array(number)])
-    assert trail.length == length
-    assert len(trail.marks) <= MARKS
-    assert Trail.from_json(json.loads(json.dumps(trail.to_json()))) == trail
-    assert trail.divergence(trail) is None
+        chain = chain.extended([np.array(number)])
+    assert chain.length == length
+    assert len(chain.digests) <= MAX_DIGESTS
+    assert DigestChain.from_json(json.loads(json.dumps(chain.to_json()))) == chain
+    assert chain.divergence(chain) is None
 
 
 leaves = st.one_of(
