@@ -3,7 +3,8 @@
 With the binary extension, the body is the JSON object followed by the raw elements of each tensor
 that has the parameter `binary_data_size`, in the order of the tensors. A header of the HTTP message
 gives the length of the JSON object. Without the extension all elements are in the JSON, as flat or
-nested lists of numbers, or of strings for BYTES. Both ways keep every bit of an array.
+nested lists of numbers, or of strings for BYTES. Both ways keep every bit of a finite array; JSON
+has no NaN and no infinity.
 
 As in `tensors`, a receiver trusts nothing. Responses come from servers of many makers, so
 parameters of a response that are not plain values are ignored.
@@ -211,7 +212,8 @@ def decode_request(
 
     Raises:
         WireError: the body is malformed, truncated or contradictory. `read` may raise other errors.
-        SlowToDecode: `light` is set, and the body needs more than views.
+        SlowToDecode: `light` is set, and `raw` is large and holds an input of BYTES. Callers check
+            the size of `head`.
     """
     message = parse_object(head)
     if light and len(raw) > _LIGHT_BYTES:
@@ -247,6 +249,7 @@ def encode_response(
 
     Raises:
         RequestRefused: JSON cannot hold an output that was not requested as bytes.
+        ValueError: such an output, or a parameter, is NaN or infinite.
     """
     described: list[dict[str, Any]] = []
     raws: list[memoryview] = []
@@ -278,7 +281,7 @@ def encode_request(request: LabelRequest, *, binary: bool) -> tuple[bytes, list[
     Raises:
         WireError: the protocol has no datatype for a dtype.
         RequestRefused: JSON cannot hold an element.
-        ValueError: JSON cannot hold a parameter.
+        ValueError: a parameter, or an element in JSON, is NaN or infinite.
     """
     inputs, output_parameters = request.inputs, request.output_parameters
     raws: list[memoryview] = []
@@ -353,7 +356,9 @@ def _tensor(
     raw_buffers: list[memoryview] | None,
     parameters: Mapping[str, Parameter] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Describe a tensor for a JSON object; its elements go into it, or into `raw_buffers`.
+    """Return the JSON object of a tensor.
+
+    Its elements are appended to `raw_buffers`; None: they are in the object.
 
     Raises:
         RequestRefused: JSON cannot hold the elements.

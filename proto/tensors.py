@@ -158,7 +158,8 @@ def decode_request(
 
     Raises:
         WireError: the message is malformed, truncated or contradictory.
-        SlowToDecode: `light` is set, and the message needs more than views.
+        SlowToDecode: `light` is set, and the message without raw arrays is large, or a large
+            message holds an input of BYTES.
     """
     rest, raws = split_bytes_field(data, _RAW_INPUTS)
     if light and len(rest) > _LIGHT_BYTES:
