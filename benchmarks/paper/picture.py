@@ -9,7 +9,8 @@ from typing import Any, Final
 from ...runtime.errors import UsageError
 
 COLOURS: Final = ("#2f6fb0", "#d98c3f", "#c0392b", "#2e8b57", "#7b5ea7", "#8c8c8c")
-USES: Final = {
+#: Colour of a cell in the panel of errors, by its `Use`.
+COLOUR_OF_USE: Final = {
     "free": "#2e8b57",
     "derived": "#8fc9a5",
     "calibrates": "#bbbbbb",
@@ -20,9 +21,9 @@ USES: Final = {
 def draw(document: Mapping[str, Any], path: Path) -> None:
     """Draw an experiment as PNG.
 
-    The first panel has the ranked columns over the rows, the paper's figures as circles. Without
-    ranked columns there is a panel for each unit instead, with the series of this unit ("name,
-    unit") over the first series. The last panel has the error of each cell.
+    If the ranked columns have several rows, the first panel shows these columns over the rows, with
+    the paper's figures as circles. Otherwise, series are named "name, unit", and each unit has a
+    panel with its series over the first series. The last panel shows the error of each cell.
 
     Args:
         document: a result of `Reproduced.to_json`.
@@ -103,7 +104,7 @@ def _errors(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     at = range(len(rows))
     axes.axvspan(-10, 10, color="#eeeeee", zorder=0)
     axes.axvline(0, color="#888888", linewidth=0.8)
-    for use, colour in USES.items():
+    for use, colour in COLOUR_OF_USE.items():
         chosen = [i for i in at if rows[i]["use"] == use]
         if chosen:
             off = [rows[i]["error_percent"] for i in chosen]

@@ -35,7 +35,7 @@ from ..events import post_events
 from ..templates import covers, manifest_hash, with_hash
 from .manifests import deployment_of, pod_spec_of, service_manifest_of, service_of
 from .replica_count import ReplicaBounds, ReplicaCount, count_of
-from .status import events_of, refusal_of, status_of
+from .status import events_of, refused_status_of, status_of
 from .teacher_room import TeacherRoom
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,9 @@ class TeacherServiceReconciler:
             deployment = self._found(DEPLOYMENT, resource, made)
             count, manifest = self._wanted(resource, deployment, room)
         except UsageError as error:
-            self._write_status(resource, refusal_of(resource, deployment, str(error), now), now)
+            self._write_status(
+                resource, refused_status_of(resource, deployment, str(error), now), now
+            )
             return
         hashed = with_hash(manifest)
         applied = deployment is not None and manifest_hash(deployment) == manifest_hash(hashed)
@@ -148,7 +150,7 @@ class TeacherServiceReconciler:
             room.reserve(manifest)
         except (ManifestRefused, Forbidden) as error:  # Forbidden: for example by a quota
             why = f"the cluster refuses its objects: {error}"
-            status = refusal_of(resource, deployment, why, now)
+            status = refused_status_of(resource, deployment, why, now)
         self._write_status(resource, status, now)
 
     def _found(

@@ -44,12 +44,19 @@ def status_of(
         "readyReplicas": ready,
         "desired": count.count,
         "reason": count.reason,
-        **_always(resource, conditions, now),
+        **_common_fields(resource, conditions, now),
     }
 
 
-def refusal_of(resource: Object, deployment: Object | None, why: str, now: float) -> Object:
-    """Return the status of a service with an invalid spec; its teachers keep running."""
+def refused_status_of(resource: Object, deployment: Object | None, why: str, now: float) -> Object:
+    """Return the status of a service with a refused spec; its teachers keep running.
+
+    Args:
+        resource: the TeacherService as it was read.
+        deployment: its Deployment as it was read; None: there is none yet.
+        why: why the operator refuses the spec, or the cluster the objects made from it.
+        now: seconds since 1970.
+    """
     before = resource.get("status") or {}
     there, ready = _count(deployment, "replicas"), _count(deployment, "readyReplicas")
     never = Condition("Available", False, "InvalidSpec", "the spec has never been valid")
@@ -64,20 +71,18 @@ def refusal_of(resource: Object, deployment: Object | None, why: str, now: float
         "replicas": there,
         "readyReplicas": ready,
         "reason": why,
-        **_always(resource, conditions, now),
+        **_common_fields(resource, conditions, now),
     }
 
 
 def events_of(resource: Object, status: Object) -> list[ResourceEvent]:
-    """Return the events of a changed status."""
+    """Return the events of a change to `status`; `resource` has the former status."""
     before = resource.get("status") or {}
     was, now = _by_type(before), _by_type(status)
     found = []
     if "desired" in status and before.get("desired") != status["desired"]:
-        first = "desired" not in before
-        text = f"{_teachers(status['desired'])}: {status['reason']}"
-        if not first:
-            text = f"{_teachers(status['desired'])}, not {before['desired']}: {status['reason']}"
+        former_count = f", not {before['desired']}" if "desired" in before else ""
+        text = f"{_teachers(status['desired'])}{former_count}: {status['reason']}"
         found.append(ResourceEvent(resource, "Scaled", text))
     invalid, former = now.get("InvalidSpec"), was.get("InvalidSpec")
     if invalid is not None and (former is None or former["message"] != invalid["message"]):
@@ -95,7 +100,7 @@ def events_of(resource: Object, status: Object) -> list[ResourceEvent]:
     return found
 
 
-def _always(resource: Object, conditions: list[Condition], now: float) -> Object:
+def _common_fields(resource: Object, conditions: list[Condition], now: float) -> Object:
     generation = _generation(resource)
     before = (resource.get("status") or {}).get("conditions") or ()
     return {
