@@ -287,7 +287,7 @@ def decoded(value: Any) -> Any:
 
 
 def _array_in(value: Any) -> tuple[str, Array | None]:
-    """Return the kind of a value ("array", "number", "tensor") and its array; None: no such value."""
+    """Return the kind of an array, number or tensor, and its elements; None: another value."""
     if isinstance(value, np.ndarray):
         return "array", None if isinstance(value, np.ma.MaskedArray) else value
     if isinstance(value, np.generic):
