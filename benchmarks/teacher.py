@@ -1,10 +1,13 @@
 """Speed of a teacher relative to its device, and whether it answers meanwhile.
 
-All parts use real processes. With an emulated device of a stated rate: the part of that rate that a
-reader gets if it takes each batch at once. With a ResNet in Paddle: the part of the speed of the
-bare model, interleaved on the same core. While that model runs: how much later than an idle process
-on the same core the socket side answers `ServerLive` and sends heartbeats. With `--device`, only:
-the part of the speed of a bare loop in PyTorch or onnxruntime on that device.
+It uses real processes, and measures:
+
+- with an emulated device: the part of its rate that a reader gets if it takes each batch at once;
+- with a ResNet in Paddle: its speed in a teacher relative to the bare model, by turns on one core;
+- while the ResNet runs: how late the socket side answers `ServerLive` and sends heartbeats, beyond
+  the wake-ups of an idle process on the same core;
+- with `--device`, instead of all these: the speed of networks of PyTorch and ONNX in a teacher
+  relative to a bare loop on that device.
 """
 
 from __future__ import annotations
@@ -52,11 +55,12 @@ _READY_S: Final = 120.0
 
 
 def run(quick: bool, device: str | None = None) -> BenchmarkReport:
-    """Measure emulated devices, then a ResNet; or networks of PyTorch and ONNX on one device.
+    """Measure emulated devices and a ResNet, or networks of PyTorch and ONNX on `device`.
 
     Args:
         quick: shorter windows, and ResNet18 instead of ResNet50.
-        device: "cpu" or "cuda": only compare teachers with bare loops on it; None: the former.
+        device: "cpu" or "cuda": only compare teachers with bare loops on this device; None:
+            measure emulated devices and the ResNet.
     """
     if device is not None:
         return on_device.compare(device, quick)
