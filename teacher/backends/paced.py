@@ -18,9 +18,10 @@ from ...runtime.errors import ModelError, UsageError
 from . import Backend, ModelSpec
 from .tensor_specs import example_batch
 
-#: Its name in `--backend`, and its label.
+#: Name in `--backend`.
 NAME: Final = "paced"
-LABEL: Final = "emulated"
+#: Mark of an emulated device in platforms, numerics and names of devices.
+EMULATED: Final = "emulated"
 #: Seconds before the end of a run that are spent awake, because sleeping ends late.
 _AWAKE_S = 0.0005
 _TRIAL_ROWS = 8
@@ -52,13 +53,13 @@ class Schedule:
 
 
 class PacedBackend:
-    """Another backend at the speed of an emulated device.
+    """Slows another backend down to the rate of an emulated device.
 
     Args:
         backend: computes the answers, faster than `rate`.
         rate: samples per second of the device.
-        clock: seconds; the same clock for all processes of a machine.
-        sleep: sleeps for seconds.
+        clock: returns seconds; all processes of this machine share this clock (`arrive`).
+        sleep: sleeps for a number of seconds.
 
     Raises:
         ModelError: `backend` is slower than the emulated device.
@@ -78,15 +79,16 @@ class PacedBackend:
         self._schedule = Schedule(rate)
         self._came_s = math.inf
         _check_speed(backend, rate, clock)
-        self.spec = labelled(backend.spec)
+        self.spec = mark_emulated(backend.spec)
 
     def arrive(self, at_s: float) -> None:
         """Set when the next job was submitted, possibly while the device was busy.
 
-        The time holds for all runs until the next call, so it must be called for each job.
+        Call it before each job: the time holds for all runs until the next call. With it, copying
+        a batch costs the device no time, as real devices transfer batches while they compute.
 
-        A real device transfers batches while it computes, so transfers take no time of the emulated
-        device.
+        Args:
+            at_s: time of `clock`, in seconds.
         """
         self._came_s = at_s
 
@@ -107,28 +109,30 @@ class PacedBackend:
             pass
 
 
-def labelled(spec: ModelSpec) -> ModelSpec:
-    """Return `spec` with the label in platform and numerics: only the speed is emulated."""
+def mark_emulated(spec: ModelSpec) -> ModelSpec:
+    """Return `spec` with `EMULATED` in its platform and numerics; its content stays the same."""
     return replace(
-        spec, platform=f"{LABEL}_{spec.platform}", numerics=(f"{LABEL}-{NAME}", *spec.numerics)
+        spec,
+        platform=f"{EMULATED}_{spec.platform}",
+        numerics=(f"{EMULATED}-{NAME}", *spec.numerics),
     )
 
 
 def check_rate(backend: str, rate: float | None) -> None:
-    """Raise UsageError unless a rate is stated for backend paced, and for no other."""
+    """Raise UsageError if a rate is invalid, missing for paced, or stated for other backends."""
     if backend == NAME and rate is None:
         raise UsageError(
             f"--backend {NAME} emulates a device: say how fast it is, as {NAME},rate=1600"
         )
     if backend != NAME and rate is not None:
-        raise UsageError(f"rate= is that of an emulated device: say --backend {NAME},rate={rate:g}")
+        raise UsageError(f"rate= is for an emulated device: say --backend {NAME},rate={rate:g}")
     if rate is not None and not 0 < rate < math.inf:
         raise UsageError(f"a device labels more than 0 samples per second, not {rate:g}")
 
 
 def device_label(rate: float) -> str:
     """Return the name of an emulated device."""
-    return f"{LABEL} ({rate:g} samples/s)"
+    return f"{EMULATED} ({rate:g} samples/s)"
 
 
 def _check_speed(backend: Backend, rate: float, clock: Callable[[], float]) -> None:

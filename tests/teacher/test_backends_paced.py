@@ -1,4 +1,4 @@
-"""The emulated accelerator in virtual time: answers, rate, label."""
+"""The emulated accelerator in virtual time: answers, rate, mark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from edl.proto.arena import Array
 from edl.runtime.errors import ModelError, UsageError
-from edl.teacher.backends.paced import PacedBackend, labelled
+from edl.teacher.backends.paced import PacedBackend, mark_emulated
 from edl.teacher.backends.selection import open_backend
 from edl.teacher.config import Device, PredictorConfig, TeacherConfig
 from edl.tests.teacher.fakes import SPEC, FakeBackend, array
@@ -84,8 +84,8 @@ def test_a_model_slower_than_the_rate_is_refused() -> None:
         paced(clock, 1000.0, FakeBackend(slow))
 
 
-def test_it_is_labelled_as_emulated() -> None:
-    spec = labelled(SPEC)
+def test_it_is_marked_as_emulated() -> None:
+    spec = mark_emulated(SPEC)
     assert spec.platform == "emulated_fake"
     assert spec.numerics_id.startswith("emulated-paced-")
     assert spec.content_id == SPEC.content_id
