@@ -85,7 +85,7 @@ class JobBoard:
             if outcome and (not since or number(stands.get("number", "")) < since):
                 self.store.commit([FieldIs(key, "outcome", outcome)], [Put(key, {"outcome": None})])
         self.store.leases.register(node_leases(job), {node_id: own}, ttl_s)
-        self.store.sign(JOBS, job, KEEP_S)
+        self.store.record_use(JOBS, job, KEEP_S)
 
     def beat(self, job: str, node_id: str, ttl_s: float, facts: Facts | None = None) -> bool:
         """Renew the lease of a node; `facts` replace the former ones.
@@ -123,7 +123,7 @@ class JobBoard:
         led = self.store.lead(key, check_node(node_id), check_ttl(ttl_s), keep_s=kept)
         if not led.change:
             return None
-        self.store.sign(JOBS, job, KEEP_S)
+        self.store.record_use(JOBS, job, KEEP_S)
         return Leads(key, led.holder, led.token)
 
     def resign(self, job: str, node_id: str) -> None:
@@ -319,7 +319,7 @@ class JobBoard:
     def jobs(self) -> list[str]:
         """Return the names of the jobs that were active within `KEEP_S`, sorted."""
         since_ms = self.store.time_ms() - round(KEEP_S * 1000)
-        return [job for job in self.store.signed(JOBS, since_ms) if is_name(job)]
+        return [job for job in self.store.used_names(JOBS, since_ms) if is_name(job)]
 
     def close(self) -> None:
         """Close the connections."""

@@ -48,7 +48,8 @@ from .schema import (
     unpack_row,
 )
 
-#: Seconds for which state stays after the last leader; then students' reports are more accurate.
+#: Seconds after the last leader until state expires. By then, students' reports are more accurate
+#: than the table.
 _TABLE_S: Final = 3600.0
 _LOG_S: Final = 7 * 86_400.0
 _PLAN_S: Final = 30 * 86_400.0
@@ -61,7 +62,7 @@ _KEPT_S: Final = {
     "events": _LOG_S,
     "plan": _PLAN_S,
 }
-#: Numbers of kept events, and of kept row changes, beyond which a reader reads the whole table.
+#: Events kept, and row changes kept; a reader that missed more changes reads the whole table.
 _KEPT: Final = 10_000
 _FORGET_AGE_S: Final = 60.0
 
@@ -69,9 +70,10 @@ _FORGET_AGE_S: Final = 60.0
 class Registry:
     """The registry: leases of members, and for each service a table that its leader writes.
 
-    Methods may be called from any thread, and are one atomic step unless they say otherwise. All
-    raise RedisUnavailable if the store does not answer, Unauthenticated if it rejects the user
-    or password, Forbidden if the user lacks the permission, and UsageError if a name is invalid.
+    Methods may be called from any thread. Each change of a member, a table, a plan or a desired
+    number is one atomic step; reading several members is not. All methods raise RedisUnavailable if
+    the store does not answer, Unauthenticated if it rejects the user or password, Forbidden if the
+    user lacks the permission, and UsageError if a name is invalid.
     `service` is "" for the kind "managers".
 
     Args:
@@ -79,7 +81,7 @@ class Registry:
         events_kept: number of events kept per service.
 
     Attributes:
-        gathers_beats: whether heartbeats of one host at the same moment are sent in one message.
+        gathers_beats: whether heartbeats that this host sends at the same moment share a message.
     """
 
     gathers_beats = False
@@ -146,7 +148,7 @@ class Registry:
             check_member(kind, member)
         leases = lease_set(kind, service)
         if kind != "managers" and members:
-            self.store.sign(SERVICES, service)
+            self.store.record_use(SERVICES, service)
         return self._leases.register(leases, members, ttl_s)
 
     def beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> Beat:
@@ -178,7 +180,7 @@ class Registry:
         return [_known(answer) for answer in self._leases.beat_many(sets, ttl_s)]
 
     def request_drain(self, service: str, teacher_id: str) -> bool:
-        """Request a teacher to finish its work and leave; False if it has no lease.
+        """Ask a teacher to finish its work and leave; False if it has no lease.
 
         Its state is "draining" from now on, and its next heartbeat returns DRAIN.
         """
@@ -218,7 +220,7 @@ class Registry:
     def sweep(self, kind: Kind, service: str, permit: SweepPermit | None = None) -> list[str]:
         """Remove at most 1,000 expired members, and return their ids.
 
-        A permit limits which expired leases count as deaths.
+        With a permit, none is removed after its time, or by another server process than its own.
         """
         return self._leases.sweep(lease_set(kind, service), permit)
 
@@ -226,13 +228,13 @@ class Registry:
         """Return the names of services with teachers or students, sorted."""
         return [name for name, members, _ in self._named() if members]
 
-    def logs(self) -> list[str]:
+    def services_with_log(self) -> list[str]:
         """Return the names of services with a log, sorted; they may have no members."""
         return [name for name, _, events in self._named() if events]
 
     def _named(self) -> list[tuple[str, bool, bool]]:
         """Return for each known service whether it has members and whether it has a log."""
-        names = [name for name in self.store.signed(SERVICES) if is_name(name)]
+        names = [name for name in self.store.used_names(SERVICES) if is_name(name)]
         found = iter(
             self.store.exist(
                 [
@@ -298,7 +300,7 @@ class Registry:
             Whether it was written: False if another one leads or the table has another epoch.
 
         Raises:
-            UsageError: `epoch` is not above `expected`.
+            UsageError: an epoch is negative, or `epoch` is below `expected`, or equal with rows.
         """
         _check_epochs(expected, epoch, rows)
         table, changed, admissions = (
@@ -326,7 +328,7 @@ class Registry:
         return self.store.commit(fenced, changes) == 0
 
     def table(self, service: str, since: Epoch | None = None) -> Table:
-        """Return rows written since an epoch; all rows if it is None or of another term."""
+        """Return rows written since an epoch; all rows if it is None, old or of another term."""
         if since is not None and self._epoch(service) == since:  # cheaper than the script
             return Table(since, full=False)
         table, changes = (service_key(service, n) for n in ("assignment", "assignment:changes"))
@@ -368,7 +370,7 @@ class Registry:
         if entries:
             appends = [self._append(service, entry) for entry in entries]
             self.store.commit([], appends)
-            self.store.sign(SERVICES, service)  # lists the service for `logs`
+            self.store.record_use(SERVICES, service)  # lists the service for `services_with_log`
 
     def _append(self, service: str, entry: LogEntry) -> Append:
         fields = {
@@ -395,7 +397,7 @@ class Registry:
         )
 
     def set_plan(self, service: str, plan: Plan, expected_version: int) -> bool:
-        """Write a plan as version `expected_version` + 1; False if the version is another one."""
+        """Write a plan as version `expected_version` + 1; False if the present version differs."""
         stands = NumberIs(service_key(service, "plan"), "version", expected_version)
         return self.store.commit([stands], _put_plan(service, plan, expected_version)) == 0
 

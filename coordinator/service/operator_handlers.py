@@ -264,7 +264,7 @@ class LogTail:
             self._begin = f"{max(0, self._registry.time_ms() - _OVERLAP_MS)}-0"
         services = watched - {""}
         if "" in watched:
-            services |= set(self._registry.logs())
+            services |= set(self._registry.services_with_log())
         found: list[ServiceEntry] = []
         for service in services:
             entries = self._registry.events(service, self._after.get(service, self._begin))
@@ -342,7 +342,7 @@ class WatchHandler:
         self, request: pb.WatchRequest
     ) -> tuple[dict[str, tuple[int, int]], list[ServiceEntry]]:
         """Return the position of the last entry of each log, and the entries to send."""
-        services = [request.service] if request.service else self._registry.logs()
+        services = [request.service] if request.service else self._registry.services_with_log()
         logs = {each: self._registry.events(each, last=request.last) for each in services}
         read = {each: log_position(log[-1].id) for each, log in logs.items() if log}
         said = [(service, entry) for service, log in logs.items() for entry in log]

@@ -95,16 +95,17 @@ class Leases(Protocol):
     def sweep(self, leases: LeaseSet, permit: SweepPermit | None = None) -> list[str]:
         """Remove at most 1,000 expired members from a followed set, and return their ids.
 
-        A permit limits which expired leases count as deaths.
+        With a permit, none is removed after its time, or by another server process than its own.
         """
         ...
 
 
 class Store(Protocol):
-    """A coordination store. Methods are atomic and may be called from any thread.
+    """A coordination store. Methods may be called from any thread.
 
-    All raise RedisUnavailable if the store does not answer or refuses, Unauthenticated if it
-    rejects the user or password, and Forbidden if the user lacks the permission.
+    Leaderships and documents change in atomic steps. All methods raise RedisUnavailable if the
+    store does not answer or refuses, Unauthenticated if it rejects the user or password, and
+    Forbidden if the user lacks the permission.
     """
 
     @property
@@ -204,11 +205,11 @@ class Store(Protocol):
         """Append to a log without a leadership; returns the id of the entry."""
         ...
 
-    def sign(self, key: str, name: str, keep_s: float | None = None) -> None:
+    def record_use(self, key: str, name: str, keep_s: float | None = None) -> None:
         """Record that a name is in use now; delete names not used for `keep_s` seconds."""
         ...
 
-    def signed(self, key: str, since_ms: int | None = None) -> list[str]:
+    def used_names(self, key: str, since_ms: int | None = None) -> list[str]:
         """Return the names used since then, sorted."""
         ...
 

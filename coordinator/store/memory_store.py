@@ -269,7 +269,7 @@ class MemoryStore:
             self.keep(entry.key, entry.keep_s)
             return log[-1].id
 
-    def sign(self, key: str, name: str, keep_s: float | None = None) -> None:
+    def record_use(self, key: str, name: str, keep_s: float | None = None) -> None:
         with self.lock:
             named = self.value(key)
             named[name] = now_ms = self.time_ms()
@@ -278,7 +278,7 @@ class MemoryStore:
                 for old in [one for one, at in named.items() if at < oldest]:
                     del named[old]
 
-    def signed(self, key: str, since_ms: int | None = None) -> list[str]:
+    def used_names(self, key: str, since_ms: int | None = None) -> list[str]:
         with self.lock:
             named = self.peek(key).items()
             return sorted(name for name, at in named if since_ms is None or at >= since_ms)

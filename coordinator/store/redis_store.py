@@ -173,7 +173,7 @@ class RedisStore:
             pipe.pexpire(entry.key, round(entry.keep_s * 1000))
             return str(pipe.execute()[0])
 
-    def sign(self, key: str, name: str, keep_s: float | None = None) -> None:
+    def record_use(self, key: str, name: str, keep_s: float | None = None) -> None:
         # Plain commands, so that a user can be permitted just this.
         now_ms = self.time_ms()
         with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
@@ -183,7 +183,7 @@ class RedisStore:
                 pipe.pexpire(key, round(keep_s * 1000))
             pipe.execute()
 
-    def signed(self, key: str, since_ms: int | None = None) -> list[str]:
+    def used_names(self, key: str, since_ms: int | None = None) -> list[str]:
         with self._connection.translated():
             if since_ms is None:
                 return sorted(self._client.zrange(key, 0, -1))

@@ -292,13 +292,13 @@ def test_a_transaction_whose_answer_was_lost_is_not_made_twice(stores: Holds[Sto
 
 
 def test_a_name_is_forgotten_when_it_was_not_in_use_for_long(stores: Holds[Store]) -> None:
-    stores.one.sign("names", "old")
+    stores.one.record_use("names", "old")
     stores.pass_s(SHORT_S)
-    stores.one.sign("names", "new")
-    # However slow the machine is, what was signed just now is younger than the second limit.
+    stores.one.record_use("names", "new")
+    # However slow the machine is, what was used just now is younger than the second limit.
     for name, age_s in (("old", SHORT_S / 2), ("new", LONG_S), ("never", SHORT_S / 2)):
         stores.another.forget("names", name, age_s)
-    assert stores.another.signed("names") == ["new"]
+    assert stores.another.used_names("names") == ["new"]
 
 
 if __name__ == "__main__":
