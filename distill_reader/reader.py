@@ -58,6 +58,10 @@ class DistilReader:
     Without `with`, it closes when it is garbage-collected or the interpreter ends. Batches that the
     training loop has received remain valid.
 
+    Iterating raises exceptions of the source unchanged, UsageError for settings or batches that do
+    not fit the model, and PoisonBatch, NoTeacherAvailable, LeaseSuperseded, AccessError,
+    MemoryRefused or EngineLost if the stream cannot continue.
+
     Args:
         source: iterable of batches that can be read repeatedly, such as a `DataLoader` of Paddle or
             PyTorch.
@@ -106,8 +110,8 @@ class DistilReader:
         teachers_max: never ask for more teachers.
         priority: if teachers are scarce, jobs of higher priority get all they want before others
             get more than their `teachers_min`. The same for all ranks of a job.
-        no_teacher: what to do without teachers: "wait", deliver batches with None for each soft
-            label ("hard_only", counted in `stats.unlabelled`), or "fail".
+        no_teacher: what to do without teachers: "wait" for one; "hard_only": deliver batches with
+            None for each soft label, counted in `stats.unlabelled`; or "fail". See `Timeouts`.
         timeouts: timeouts of requests, and of waiting for teachers; see `Timeouts`.
         canaries: how often, and with which tolerance, labels of two teachers are compared to find a
             teacher with wrong labels; None: never.
@@ -127,9 +131,8 @@ class DistilReader:
             address that is not loopback. Others on the network could read both.
 
     Raises:
-        UsageError: settings are wrong or contradict each other. Iterating raises exceptions of the
-            source unchanged, and PoisonBatch, NoTeacherAvailable, LeaseSuperseded, Forbidden or
-            EngineLost if the mesh cannot continue.
+        UsageError: settings are wrong or contradict each other.
+        ProcessFailed: the system refuses memory, descriptors, a process or a thread.
     """
 
     @explain_former_parameters
@@ -306,7 +309,8 @@ class DistilReader:
             batch: number of the batch over all epochs, as in logs and in the timeline.
 
         Returns:
-            One line for each event or action, the oldest first; empty if none is recorded.
+            One line for each event or action, the oldest first; empty if none is recorded, or if
+            the engine does not answer in time.
         """
         return self._pipeline.engine.story(batch)
 

@@ -25,7 +25,7 @@ def refused(arena: Arena, error: OSError) -> MemoryRefused:
 
 
 class _Lease(weakref.ref[Array]):
-    """A weak reference to the base array of a record, which each of its views keeps alive."""
+    """A weak reference to the base array of a record. Each view of the record keeps it alive."""
 
     __slots__ = ("offset",)
     offset: int
@@ -35,8 +35,8 @@ class ArrayLeases:
     """Tracks which records of an arena have live views. Thread-safe.
 
     The garbage collector may drop a view during any call, so this takes no lock. The callback of
-    the weak reference is a method of a C type: a signal handler could run inside a Python callback,
-    where Python ignores exceptions, and a Ctrl-C would be lost.
+    the weak reference is a method of a C type. Inside a Python callback a signal handler could run;
+    Python ignores exceptions there, so a Ctrl-C would be lost.
     """
 
     def __init__(self, arena: Arena) -> None:
