@@ -351,7 +351,7 @@ class KubernetesObjectExists(KubernetesObjectChanged):
 
 
 class PoisonBatch(EdlError):
-    """All teachers refuse a batch.
+    """Three teachers, or all if there are fewer, refuse a batch or crash on it.
 
     Remedy: The message names the batch and the reasons of the teachers: correct these samples,
     or the model's preprocessing.

@@ -237,8 +237,8 @@ _BATCHES: Final = (
     ),
     _counter(
         "poison_batches",
-        "Batches refused by three teachers that label other batches, or by all such "
-        "teachers if there are fewer.",
+        "Batches refused by three teachers that label other batches, or by all such teachers if "
+        "there are fewer; or that crashed a lone teacher three times.",
         lambda m: m.poisoned,
     ),
     _counter(
