@@ -15,7 +15,7 @@ from ..proto.shared_buffer import SharedBuffer
 from ..runtime.errors import MemoryRefused
 
 
-def refused(arena: Arena, error: OSError) -> MemoryRefused:
+def memory_refused(arena: Arena, error: OSError) -> MemoryRefused:
     """Return the error to raise instead of an `OSError` of `Arena.allocate`."""
     return MemoryRefused(
         f"the system gives the reader no more than {arena.size_bytes >> 20} MiB of shared memory"
@@ -98,7 +98,7 @@ class Ring:
             try:
                 record = self.arena.allocate(layouts)
             except OSError as error:
-                raise refused(self.arena, error) from error
+                raise memory_refused(self.arena, error) from error
             views = self._leases.views(record)
         for view, array in zip(views, arrays, strict=True):
             np.copyto(view, array)

@@ -16,7 +16,7 @@ from ...scheduler.reader_core.delivery import Delivery
 from ..config import ReaderConfig
 from ..label_forms import LabelForms
 from ..options import WEIGHTS
-from ..ring import refused
+from ..ring import memory_refused
 from .ensemble_member import EnsembleMember, log_message
 from .label_records import AssembledLabels
 
@@ -189,7 +189,7 @@ class BatchDelivery:
         try:
             record = self._arena.allocate([(dtype, shape) for _, dtype, shape in layouts])
         except OSError as error:
-            raise refused(self._arena, error) from error
+            raise memory_refused(self._arena, error) from error
         arrays = [self._arena.get(ref) for ref in record.arrays]
         if mixing.policy.with_weights:
             arrays.pop()[...] = [mix.shares.get(service, 0.0) for service in self._members]

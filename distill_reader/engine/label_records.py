@@ -10,7 +10,7 @@ import numpy as np
 from ...proto.arena import Arena, Array, Record
 from ...runtime.errors import BadAnswer
 from ...scheduler.ledger.events import Span
-from ..ring import refused
+from ..ring import memory_refused
 from .answers import common_dtype
 from .requests import BatchMetadata, KnownBatches
 from .teacher_requests import RequestDone, TeacherRequest
@@ -193,7 +193,7 @@ class LabelRecords:
         try:
             return AssembledLabels(tuple(labels), self._arena.allocate(layouts))
         except OSError as error:
-            raise refused(self._arena, error) from error
+            raise memory_refused(self._arena, error) from error
 
     def _parts(self, job: TeacherRequest) -> Iterator[tuple[Span, BatchMetadata, slice]]:
         """Yield the spans of known batches, each with its rows of the response."""
