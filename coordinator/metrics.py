@@ -70,7 +70,7 @@ _OF_HUB: Final[Mapping[str, tuple[str, Callable[[HubView], float]]]] = {
         lambda v: v.source_wait_s,
     ),
     "table_read_seconds": (
-        "Seconds of this manager's latest read of the assignment table.",
+        "Seconds of this manager's latest read of the assignment table and of changed teachers.",
         lambda v: v.look_s,
     ),
 }

@@ -142,7 +142,7 @@ class TeacherView:
             ("in_flight_requests", "Requests without an answer yet.", self.in_flight),
             (
                 "sample_device_seconds",
-                "t_t: device time of one sample, median.",
+                "t_t: median device time of one sample; of several devices, the harmonic mean.",
                 self.t_t_s if model else None,
             ),
             ("model_loaded", "1 while the model accepts requests.", self.accepting),
