@@ -231,4 +231,4 @@ def test_what_happens_to_machines_stands_in_the_log_of_the_service(registries: R
     noted = [replace(one, id="", time_ms=0) for one in registries.another.events("resnet")]
     assert noted == entries
     assert registries.one.events("another") == []
-    assert registries.one.logs() == ["resnet"]
+    assert registries.one.services_with_log() == ["resnet"]

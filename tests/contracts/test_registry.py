@@ -191,12 +191,12 @@ def test_sweep_with_an_expired_or_foreign_mandate_removes_no_member(registries: 
 
 def test_a_log_is_found_when_nobody_is_left(registries: Registries) -> None:
     enter(registries.one, "t1")
-    assert registries.one.logs() == []
+    assert registries.one.services_with_log() == []
     fence = registries.one.lead("s", "m#1", 30.0).fence
     entry = LogEntry("left", "t1", "left by itself")
     assert registries.one.write("s", fence, (0, 0), (1, 1), {}, [entry])
     registries.one.leave("teachers", "s", "t1")
-    assert (registries.one.services(), registries.one.logs()) == ([], ["s"])
+    assert (registries.one.services(), registries.one.services_with_log()) == ([], ["s"])
 
 
 def test_kinds_and_services_are_apart(registries: Registries) -> None:

@@ -144,8 +144,12 @@ def test_a_caller_that_reset_its_connection_before_it_was_accepted(lines: Access
         sent.append(message)
 
     # uvicorn still reads its request, but the system no longer knows its address.
-    scope = {"type": "http", "method": "GET", "path": "/v2", "client": None, "state": {}}
-    asyncio.run(record_calls(app, Recorder())(scope, receive, send))
+    scope: Any = {"type": "http", "method": "GET", "path": "/v2", "client": None, "state": {}}
+
+    async def call() -> None:
+        await record_calls(app, Recorder())(scope, receive, send)
+
+    asyncio.run(call())
     assert (lines.last()["peer"], lines.last()["status"]) == ("unknown", 200)
     assert len(sent) == 2
 
