@@ -34,15 +34,15 @@ _GROUPS = {
     ),
     "context": (
         "coordinator.ops.cli",
-        "Contexts: how to reach a mesh, by name, in ~/.config/edl-dist/contexts.yaml.",
+        "Contexts: named meshes and how to reach them, in ~/.config/edl-dist/contexts.yaml.",
     ),
     "store": (
         "distill_reader.store.cli",
-        "Look into a label store: the file where a reader keeps soft labels.",
+        "Label stores, the files in which readers keep soft labels: inspect, export, delete rows.",
     ),
     "checkpoint": (
         "student.checkpoint.cli",
-        "Look into the checkpoints of a student's training.",
+        "Checkpoints of trainings: list, verify, prune.",
     ),
     "operator": (
         "deploy.operator.cli",
@@ -217,7 +217,7 @@ _COMMANDS = {
     ),
     "get": (
         "mesh.resources.cli",
-        "Show teachers, students, services, machines, jobs or contexts, one in a line.",
+        "Show teachers, students, services, machines, jobs or contexts, one per line.",
     ),
     "describe": (
         "mesh.resources.cli",
@@ -265,8 +265,7 @@ _COMMANDS = {
     ),
     "plan": (
         "mesh.plan.cli",
-        "Predict how many teachers a job needs, the throughput and cost, and whether it is worth"
-        " it.",
+        "Predict how many teachers a job needs, throughput, cost, and whether a mesh is worth it.",
     ),
     "profile": (
         "mesh.profile.cli",
@@ -316,7 +315,8 @@ def command_line(only: str = "") -> typer.Typer:
     app = _root()
     for name, (module, line) in _GROUPS.items():
         if name == only or not known:
-            app.add_typer(import_module(f".{module}", __package__).app, name=name, help=line)
+            group = import_module(f".{module}", __package__).app
+            app.add_typer(group, name=name, short_help=line)  # `help` would hide its own help
     for name, (module, _) in _COMMANDS.items():
         if name == only or not known:
             app.command(name)(getattr(import_module(f".{module}", __package__), name))

@@ -18,7 +18,10 @@ from ...runtime.structured_option import Given, Key, StructuredOption
 if TYPE_CHECKING:
     from .exporting import Inventory
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Label stores, the files in which readers keep soft labels: inspect, export, delete rows.",
+)
 
 #: A size at which nothing is evicted, as the readers' `max_bytes` is unknown here.
 MOST_BYTES = 1 << 44

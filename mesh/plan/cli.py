@@ -58,7 +58,7 @@ def plan(
     plot: Plot = None,
     scenario: Scenario = None,
 ) -> None:
-    """Predict how many teachers a job needs, the throughput and cost, and whether it is worth it.
+    """Predict how many teachers a job needs, throughput, cost, and whether a mesh is worth it.
 
     Nothing is run: a model predicts all from rates that you give, or that 'edl profile' measured.
     """

@@ -54,7 +54,7 @@ def get(
     json: Json = False,
     context: Mesh = None,
 ) -> None:
-    """Show teachers, students, services, machines, jobs or contexts, one in a line.
+    """Show teachers, students, services, machines, jobs or contexts, one per line.
 
     Jobs are elastic jobs; `edl status` shows trainings, and everything of a mesh at once.
     """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .checkpoint import Checkpoint
     from .repository import Repository
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, help="Checkpoints of trainings: list, verify, prune.")
 
 Where = Annotated[
     str,
