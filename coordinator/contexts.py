@@ -1,4 +1,4 @@
-"""Contexts: how to reach a mesh, by name, in a file of the user, like kubectl's.
+"""Contexts: named meshes and how to reach them, in a file of the user, like kubectl's.
 
 ```
 current: prod

@@ -64,6 +64,10 @@ class ListenAddress(NamedTuple):
 
 
 DEFAULT_LISTEN: Final = ListenAddress()
+#: Help that these options share.
+BEYOND_LOOPBACK: Final = (
+    "Addresses beyond loopback need credentials (--tokens, or ca= of --tls), or --insecure."
+)
 #: Arguments that all options for the address of a server share.
 LISTEN: Final[dict[str, Any]] = {
     "envvar": "EDL_LISTEN",
@@ -73,14 +77,20 @@ LISTEN: Final[dict[str, Any]] = {
 }
 Listen = Annotated[
     ListenAddress,
-    typer.Option("--listen", help="Listen on this address.", rich_help_panel=_LISTENING, **LISTEN),
+    typer.Option(
+        "--listen",
+        help=f"Address of the gRPC server, and host of a started Redis. {BEYOND_LOOPBACK}",
+        rich_help_panel=_LISTENING,
+        **LISTEN,
+    ),
 ]
 Advertise = Annotated[
     str | None,
     typer.Option(
         envvar="EDL_ADVERTISE",
-        help="Host name or address of this machine for others. In *.NAME, the star is replaced by "
-        "our address with dashes, as in the names of Kubernetes pods. Default: that of --listen.",
+        help="Host name or address at which others reach this machine. In *.NAME, our address "
+        "with dashes replaces the star, as in names of Kubernetes pods. Default: that of "
+        "--listen, or this machine's name if that is a wildcard.",
         rich_help_panel=_LISTENING,
     ),
 ]
@@ -89,7 +99,8 @@ MetricsListen = Annotated[
     typer.Option(
         envvar="EDL_METRICS_LISTEN",
         metavar="[HOST:]PORT",
-        help="Serve Prometheus metrics on this address; PORT alone: on loopback. Default: none.",
+        help="Serve Prometheus metrics on this address; PORT alone: on loopback. With --tokens, "
+        "Prometheus needs the token of a viewer or an admin beyond loopback. Default: none.",
         rich_help_panel=_LISTENING,
     ),
 ]
@@ -109,7 +120,8 @@ class TtlKeys:
     """Keys of `--ttl`."""
 
     seconds: Annotated[
-        float, Key("without a heartbeat, after which a member is dead.", "EDL_TTL")
+        float,
+        Key("without a heartbeat, after which a student or a manager counts as lost.", "EDL_TTL"),
     ] = DEFAULT_TTL_S
     leader: Annotated[
         float,
@@ -158,7 +170,8 @@ Insecure = Annotated[
     bool,
     typer.Option(
         "--insecure",
-        help="Allow other machines to connect without credentials.",
+        help="Allow --listen beyond loopback without credentials, and --http and --metrics-listen "
+        "without --tokens.",
         rich_help_panel=_SECURITY,
     ),
 ]
@@ -221,7 +234,8 @@ AUTOSCALE: Final = StructuredOption("--autoscale", AutoscaleKeys)
 Autoscale = Annotated[
     list[Given] | None,
     AUTOSCALE.option(
-        "The number of teachers of services without a deployment, as in max=16.",
+        "How many teachers a service should have, as in max=16. A deployment has its own min, "
+        "max and freeze, and may have its own price and cost-ceiling.",
         panel="Autoscaling",
     ),
 ]

@@ -40,7 +40,9 @@ def status(
     service: Service = "",
     all_: Annotated[
         bool,
-        typer.Option("--all", help=f"Show all members. Default: {_ROWS}, problems first."),
+        typer.Option(
+            "--all", help=f"Show all members. Default: {_ROWS} in a table, problems first."
+        ),
     ] = False,
     json: Annotated[
         bool,
@@ -227,7 +229,10 @@ class JobsKeys:
 
     where: Annotated[
         str,
-        Key("queue (a fleet's, in Redis) or kubernetes\\[:NAMESPACE] (by the operator there)."),
+        Key(
+            "queue (in Redis; 'edl agent jobs' runs them) or kubernetes\\[:NAMESPACE] (the "
+            "operator there runs them)."
+        ),
     ] = "queue"
     queue: Annotated[str, Key("name of the queue, if a mesh has more than one.")] = "main"
     kubeconfig: Annotated[Path | None, Key("of the cluster. Default: kubectl's.")] = None
@@ -243,7 +248,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context."
 
 @app.callback()
 def context() -> None:
-    """Contexts: how to reach a mesh, by name, in ~/.config/edl-dist/contexts.yaml.
+    """Contexts: named meshes and how to reach them, in ~/.config/edl-dist/contexts.yaml.
 
     Commands of operators use the current context, or the one that --context names. 'edl get
     contexts' lists them, 'edl delete context NAME' removes one.
@@ -268,7 +273,7 @@ def add(
 ) -> None:
     """Add a context, or replace the one of this name. The first one becomes the current one.
 
-    Nothing is contacted: 'edl doctor --context NAME' does that.
+    This contacts no server; 'edl doctor --context NAME' checks the mesh.
     """
     files, jobs = TLS.read(tls), JOBS_ON.read(jobs_on)
     parse(coordinator)  # raises if it is not a Redis URL

@@ -62,7 +62,7 @@ Mesh = Annotated[
         "EDL_COORDINATOR, else EDL_CONTEXT, else the current context.",
     ),
 ]
-Service = Annotated[str, typer.Option(help="Show this service only. Default: all.")]
+Service = Annotated[str, typer.Option(help="Only this service. Default: all services.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

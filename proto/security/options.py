@@ -22,7 +22,7 @@ class TlsKeys:
     ca: Annotated[
         Path | None,
         Key(
-            "certificates, in PEM form, that sign those of our peers. A server that has it asks "
+            "CA certificates, in PEM form, that sign those of our peers. A server that has it asks "
             "every client for a certificate.",
             "EDL_TLS_CA",
         ),
@@ -42,8 +42,9 @@ Tokens = Annotated[
     typer.Option(
         envvar="EDL_TOKENS",
         rich_help_panel=_PANEL,
-        help="File with the accepted bearer tokens, one per line: TOKEN, or ROLE[:NAME] TOKEN, "
-        "with ROLE one of student, viewer, admin. Read again when it changes.",
+        help="File with the accepted bearer tokens, one per line: ROLE TOKEN or ROLE:NAME TOKEN, "
+        "with ROLE one of student, viewer, admin; TOKEN alone: student. Read again when it "
+        "changes.",
     ),
 ]
 TokenFile = Annotated[
