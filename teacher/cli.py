@@ -38,7 +38,7 @@ _TOLERANCE = 1e-3
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[
-    str, typer.Option(envvar="EDL_DEVICE", help="cpu, cpu:CORES (bound to these) or gpu:N.")
+    str, typer.Option(envvar="EDL_DEVICE", help="cpu, cpu:CORES (bound to these cores) or gpu:N.")
 ]
 
 
@@ -47,30 +47,29 @@ class CanaryKeys:
     """Keys of `--canary` of `edl teacher fingerprint`."""
 
     file: Annotated[
-        Path | None, Key("where to write what the model answers now.", metavar="FILE")
+        Path | None, Key("write samples and the model's present answers here.", metavar="FILE")
     ] = None
     samples: Annotated[
         Path | None,
         Key(
-            "samples of your own for it, an array for each input by its name; few and real. "
-            "Without it they are noise.",
+            "a few real samples of yours: an array for each input, by its name. Default: noise.",
             metavar="FILE.npz",
         ),
     ] = None
     tolerance: Annotated[
         float,
         Key(
-            "how far from it a teacher may be: a share of the greatest value of an output. For "
-            "teachers at bf16 take 0.02.",
+            "greatest accepted difference of a teacher's answers, as a share of the greatest value "
+            "of the output; for teachers with bf16: 0.02.",
             at_least=0,
         ),
     ] = _TOLERANCE
 
 
 CANARY: Final = StructuredOption("--canary", CanaryKeys, first="file")
-Canary = Annotated[list[Given] | None, CANARY.option("Write a canary: samples, and their labels.")]
+Canary = Annotated[list[Given] | None, CANARY.option("Write a canary, as for --canary of 'serve'.")]
 BatchSizes = Annotated[
-    str, typer.Option(metavar="N,N,...", help="Samples of a batch, all in one run.")
+    str, typer.Option(metavar="N,N,...", help="Batch sizes to time; a batch is one run.")
 ]
 Runs = Annotated[int, typer.Option(min=3, help="Runs of each size.")]
 Plot = Annotated[
@@ -97,7 +96,7 @@ def fingerprint(
 
     written, chosen = CANARY.read(canary), options.BACKEND.read(backend)
     if written.samples is not None and written.file is None:
-        raise UsageError("samples= are for a canary: name its file, as --canary FILE,samples=...")
+        raise UsageError("samples= is for a canary: name its file, as in --canary FILE,samples=...")
     _check_folder(written.file)
     config = PredictorConfig.of_options(
         model,
@@ -345,9 +344,8 @@ def _engine(name: str, serving_python: str | None) -> Callable[..., None]:
 
         if serving_python is None:
             raise UsageError(
-                "where is Paddle Serving? Name an interpreter, as --engine "
-                "paddle-serving,python=ENV/bin/python, of an environment that 'make serving-env' "
-                "has made"
+                "--engine paddle-serving needs an interpreter: add python=ENV/bin/python, of an "
+                "environment that 'make serving-env' has made"
             )
         return partial(engine.serve, python=Path(serving_python).expanduser().absolute())
     if name != "edl":

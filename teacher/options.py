@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ..coordinator.options import LISTEN, ListenAddress
+from ..coordinator.options import BEYOND_LOOPBACK, LISTEN, ListenAddress
 from ..runtime.errors import UsageError
 from ..runtime.structured_option import Given, Key, StructuredOption
 
@@ -61,16 +61,16 @@ MicroBatch = Annotated[
     str,
     _model(
         "EDL_MICRO_BATCH",
-        "Samples of one run; requests are cut to it. 4 to 8 is fastest on most CPUs; 'auto' "
-        "measures at the start, and chooses.",
+        "Samples of one run; larger requests are split. Paddle on CPUs is fastest with 4 to 8; "
+        "'auto': the fastest of 1 to 64, measured at the start.",
     ),
 ]
 Deterministic = Annotated[
     bool,
     _model(
         "EDL_DETERMINISTIC",
-        "Equal requests get labels with equal bits, whatever other requests there are: no "
-        "measured settings, no merging.",
+        "Equal requests get bit-identical labels, whatever else is requested: no measured "
+        "settings, no merging.",
         "--deterministic",
     ),
 ]
@@ -81,12 +81,12 @@ class BatchingKeys:
     """Keys of `--batch`."""
 
     max: Annotated[
-        int, Key("most samples of a batch; 0: do not merge.", "EDL_BATCH_MAX", at_least=0)
+        int, Key("most samples of a batch; 0: merge nothing.", "EDL_BATCH_MAX", at_least=0)
     ] = 0
     delay: Annotated[
         float,
         Key(
-            "seconds that a request waits at most for others while the device has room.",
+            "most seconds that a request waits for others while the device has room.",
             "EDL_BATCH_DELAY",
             at_least=0,
             metavar="SECONDS",
@@ -95,7 +95,7 @@ class BatchingKeys:
     preferred: Annotated[
         str,
         Key(
-            "batch sizes in samples that are sent without waiting for more requests: 8,16.",
+            "batch sizes, in samples, that are sent without waiting for more requests: 8,16.",
             "EDL_BATCH_PREFERRED",
             "N,N,...",
         ),
@@ -111,8 +111,8 @@ Canary = Annotated[
     str | None,
     _model(
         "EDL_CANARY",
-        "What the model answered when it was known to be good, as 'edl teacher fingerprint "
-        "--canary FILE' writes it: a model that answers otherwise does not serve.",
+        "Samples and known good answers, which 'edl teacher fingerprint --canary FILE' writes: "
+        "a model that answers differently does not serve.",
         metavar="FILE",
     ),
 ]
@@ -120,8 +120,8 @@ NoSelfTest = Annotated[
     bool,
     _model(
         "EDL_NO_SELF_TEST",
-        "Serve without looking at what the model answers: finite, not the same for every "
-        "input, not the same for every class, like its canary.",
+        "Skip the self-test: that answers are finite, and differ between inputs and between "
+        "classes. Not with --canary.",
         "--no-self-test",
     ),
 ]
@@ -131,7 +131,7 @@ Inputs = Annotated[
         None,
         "An input as NAME:DATATYPE:DIMS (image:FP32:-1,3,224,224; -1 is free): for "
         "TorchScript and for a factory that declares none, or to fix dimensions that a model "
-        "leaves free. With --preprocess, what comes over the wire. Repeat it for each input.",
+        "leaves free. With --preprocess, an input as students send it. Repeat it for each input.",
         "--input",
     ),
 ]
@@ -139,10 +139,10 @@ Outputs = Annotated[
     list[str] | None,
     _model(
         None,
-        "An output as NAME:DATATYPE:DIMS, for a factory or TorchScript: only what is named "
-        "so is served, and it is not looked for by a trial run. Or NAME=KIND, or both: what its "
-        "numbers are, logits, probabilities, log-probabilities or other (as of a sigmoid). "
-        "Default: what the self-test finds. Repeat it for each output.",
+        "An output as NAME:DATATYPE:DIMS, for a factory or TorchScript: only the outputs named "
+        "so are served, and no trial run looks for others. Or NAME=KIND, or both: its numbers are "
+        "logits, probabilities, log-probabilities or other (as of a sigmoid); default: what the "
+        "self-test finds. Repeat it for each output.",
         "--output",
         metavar="NAME[:DATATYPE:DIMS][=KIND]",
     ),
@@ -182,16 +182,16 @@ class EngineKeys:
         str,
         Key(
             "edl (this teacher itself), or paddle-serving: a pipeline server of Paddle Serving, "
-            "which this configures, starts, registers and keeps. It takes models of Paddle 2 "
-            "(.pdmodel), and few of these options.",
+            "which this command configures, starts, registers and restarts. It takes models of "
+            "Paddle 2 (.pdmodel), and few of these options.",
             "EDL_ENGINE",
         ),
     ] = "edl"
     python: Annotated[
         str | None,
         Key(
-            "the interpreter of the environment in which paddle-serving runs, as 'make "
-            "serving-env' makes one: ENV/bin/python.",
+            "the Python interpreter for paddle-serving: ENV/bin/python of an environment that "
+            "'make serving-env' has made.",
             "EDL_SERVING_PYTHON",
             "FILE",
         ),
@@ -199,23 +199,23 @@ class EngineKeys:
 
 
 ENGINE: Final = StructuredOption("--engine", EngineKeys, first="name")
-Engine = Annotated[list[Given] | None, ENGINE.option("What serves.", panel=_MODEL)]
+Engine = Annotated[list[Given] | None, ENGINE.option("What serves the model.", panel=_MODEL)]
 Precision = Annotated[
     str,
     _model(
         "EDL_PRECISION",
-        "fp32, or bf16: for exported Paddle models on CPUs with avx512_bf16; how far its "
-        "answers are from those of fp32 is printed at the start.",
+        "fp32, or bf16: for exported Paddle models on CPUs with avx512_bf16; at the start it "
+        "prints how much its answers differ from those of fp32.",
     ),
 ]
 Preprocess = Annotated[
     list[str] | None,
     _model(
         "EDL_PREPROCESS",
-        "Done to each batch before the model, in the process of the model: unit (bytes to "
-        "0..1), symmetric (to -1..1), imagenet (bytes, normalised as for ImageNet), nhwc (images "
-        "come channels last), or module:function of yours, from a dict of arrays to one. What "
-        "comes over the wire changes with it. Repeat it for further steps.",
+        "A step on each batch before the model: unit (bytes to 0..1), symmetric (bytes to "
+        "-1..1), imagenet (bytes, normalised as for ImageNet), nhwc (images come channels last), "
+        "or a module:function of yours, from a dict of arrays to one. Students then send the "
+        "input of the first step. Repeat it for further steps.",
     ),
 ]
 Download = Annotated[
@@ -254,13 +254,15 @@ TeacherId = Annotated[
 Ttl = Annotated[
     float,
     _mesh(
-        "EDL_TTL", "Seconds without a heartbeat after which this teacher counts as gone.", min=0.5
+        "EDL_TTL", "Seconds without a heartbeat after which this teacher counts as lost.", min=0.5
     ),
 ]
 Grace = Annotated[
     float,
     _mesh(
-        "EDL_GRACE", "Seconds that draining may take, after SIGTERM, Ctrl-C or 'edl drain'.", min=0
+        "EDL_GRACE",
+        "Seconds that draining may take, after SIGTERM, Ctrl-C or 'edl drain'.",
+        min=0,
     ),
 ]
 Listen = Annotated[
@@ -268,8 +270,7 @@ Listen = Annotated[
     typer.Option(
         "--listen",
         rich_help_panel=_SOCKET,
-        help="Address of the gRPC server. Addresses beyond loopback need credentials "
-        "(--tokens, or ca= of --tls), or --insecure.",
+        help=f"Address of the gRPC server. {BEYOND_LOOPBACK}",
         **LISTEN,
     ),
 ]
@@ -277,18 +278,18 @@ Advertise = Annotated[
     str | None,
     _socket(
         "EDL_ADVERTISE",
-        "HOST, or HOST:PORT where a proxy or an address translation stands in front, at which "
-        "students reach this teacher. Default: that of --listen, or this machine's name where that "
-        "is a wildcard, and the port that was bound. *.NAME: our own address, with dashes, stands "
-        "for the star, as Kubernetes names pods.",
+        "Host name or address at which students reach this teacher; HOST:PORT behind a proxy or an "
+        "address translation. In *.NAME, our address with dashes replaces the star, as in names "
+        "of Kubernetes pods. Default: that of --listen, or this machine's name if that is a "
+        "wildcard.",
     ),
 ]
 Insecure = Annotated[
     bool,
     _socket(
         "EDL_INSECURE",
-        "Allow --listen, or --metrics-listen, beyond loopback without --tokens or ca= of --tls: "
-        "whoever reaches it may use the model.",
+        "Allow --listen and --http beyond loopback without credentials, so that everybody who "
+        "reaches them may use the model, and --metrics-listen without --tokens.",
         "--insecure",
     ),
 ]
@@ -365,17 +366,17 @@ Http = Annotated[
     str | None,
     _socket(
         "EDL_HTTP",
-        "PORT (on the host of --listen) or HOST:PORT at which the protocol is spoken over HTTP "
-        "too, with equal limits and credentials; 0 takes a free port; 'off': none. Default: 0 if "
-        "the extra 'http' is installed, else off.",
+        "Serve the protocol over HTTP, too, with equal limits and credentials, at HOST:PORT or "
+        "at PORT on the host of --listen; port 0: any free one; 'off': no HTTP. Default: 0 if the "
+        "extra 'http' is installed, else off.",
     ),
 ]
 TransportPort = Annotated[
     int,
     _socket(
         "EDL_TRANSPORT_PORT",
-        "Port on the host of --listen where our own readers send batches, as frames over TCP; 0 "
-        "takes a free one. Readers that cannot reach it send batches by gRPC.",
+        "Port on the host of --listen to which our own readers send batches, as frames over TCP; "
+        "0: any free one. Readers that cannot reach it send batches by gRPC.",
         min=0,
         max=65535,
     ),
@@ -384,7 +385,8 @@ MetricsListen = Annotated[
     str | None,
     _socket(
         "EDL_METRICS_LISTEN",
-        "PORT or HOST:PORT at which Prometheus reads /metrics; 0 takes a free port. With "
-        "--tokens, Prometheus needs the token of a viewer or an admin.",
+        "Serve Prometheus metrics on this address; PORT alone: on loopback; port 0: any free one. "
+        "With --tokens, Prometheus needs the token of a viewer or an admin. Default: none.",
+        metavar="[HOST:]PORT",
     ),
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ...coordinator.options import DEFAULT_LISTEN, LISTEN, ListenAddress
+from ...coordinator.options import BEYOND_LOOPBACK, DEFAULT_LISTEN, LISTEN, ListenAddress
 from ...proto.security import options as credentials
 from ...runtime import supervise
 from ...runtime.lifecycle import stop_on_signals
@@ -40,9 +40,9 @@ Endpoint = Annotated[
     str,
     _server(
         "EDL_ENDPOINT",
-        "Where students dial it: grpc://host:port for gRPC; http://host:port or "
-        "https://host:port for HTTP, with tensors as bytes, or as JSON where it refuses these; "
-        "host:port for the first of these that answers.",
+        "Address at which students reach it: grpc://host:port for gRPC; http://host:port or "
+        "https://host:port for HTTP, with tensors as bytes, or as JSON if it refuses bytes; "
+        "host:port: gRPC, or HTTP if gRPC does not answer.",
     ),
 ]
 Model = Annotated[str, _server("EDL_MODEL", "The model's name there.")]
@@ -58,31 +58,30 @@ Inputs = Annotated[
     list[str] | None,
     _server(
         None,
-        "An input as NAME:DATATYPE:DIMS (image:FP32:-1,3,224,224; -1 is free), where the "
+        "An input as NAME:DATATYPE:DIMS (image:FP32:-1,3,224,224; -1 is free), if the "
         "server does not describe its model, or leaves dimensions free. Repeat it for each input.",
         "--input",
     ),
 ]
 Slots = Annotated[
-    int, _server("EDL_SLOTS", "Requests that it takes at once, as its operator knows.", min=1)
+    int, _server("EDL_SLOTS", "Requests that students may have in flight at it.", min=1)
 ]
-Device = Annotated[str, _server("EDL_DEVICE", "What it runs on, in words for people.")]
+Device = Annotated[str, _server("EDL_DEVICE", "Description of its device, for people.")]
 Content = Annotated[
     str,
     _trust(
         "EDL_CONTENT",
-        "Content id of the model: what its teachers of ours have, as 'edl teacher "
-        "fingerprint' prints it, or a name of yours in a service of foreign ones alone. Default: "
-        "that of the canary.",
+        "content_id of the model, as 'edl teacher fingerprint' prints it; if all teachers of the "
+        "service are foreign servers, any name. Default: that of the canary.",
     ),
 ]
 Canary = Annotated[
     Path | None,
     _trust(
         "EDL_CANARY",
-        "What the model answered when it was known to be good, as 'edl teacher fingerprint "
-        "--canary FILE' writes it: a server that answers otherwise is not registered. Without it "
-        "the content is what you declare, and nobody checks.",
+        "Samples and known good answers, which 'edl teacher fingerprint --canary FILE' writes: "
+        "a server that answers differently is not registered. Without it nobody checks whether "
+        "--content is true.",
         metavar="FILE",
     ),
 ]
@@ -104,8 +103,8 @@ class ProbeKeys:
     test_every: Annotated[
         float,
         Key(
-            "seconds between two batches of a test, which find a server that is ready and hangs, "
-            "or answers nonsense.",
+            "seconds between two test batches, which find a server that is ready but hangs or "
+            "answers nonsense.",
             "EDL_TEST_EVERY",
             at_least=0.05,
             metavar="SECONDS",
@@ -114,7 +113,7 @@ class ProbeKeys:
     timeout: Annotated[
         float,
         Key(
-            "seconds that it has to label a batch of a test, behind those of students.",
+            "seconds within which it must label a test batch, behind those of students.",
             "EDL_TIMEOUT",
             at_least=0.1,
             metavar="SECONDS",
@@ -123,7 +122,7 @@ class ProbeKeys:
     rows: Annotated[
         int,
         Key(
-            "samples of a batch of noise, by which it is tested and measured without a canary.",
+            "samples of a test batch of noise, if there is no canary.",
             "EDL_ROWS",
             at_least=1,
         ),
@@ -142,15 +141,15 @@ TeacherId = Annotated[
     str, _mesh("EDL_TEACHER_ID", "Unique within the service. Default: the endpoint.")
 ]
 Ttl = Annotated[
-    float, _mesh("EDL_TTL", "Seconds without a heartbeat after which it counts as gone.", min=0.5)
+    float, _mesh("EDL_TTL", "Seconds without a heartbeat after which it counts as lost.", min=0.5)
 ]
 Listen = Annotated[
     ListenAddress,
     typer.Option(
         "--listen",
         rich_help_panel="The sidecar's own server",
-        help="Address of the sidecar. Addresses beyond loopback need credentials (--tokens, "
-        "or ca= of --tls), or --insecure. On loopback ca= alone only says how to check the server.",
+        help=f"Address of the sidecar. {BEYOND_LOOPBACK} On loopback, ca= alone only verifies "
+        "the foreign server.",
         **LISTEN,
     ),
 ]
@@ -158,16 +157,17 @@ Advertise = Annotated[
     str | None,
     _socket(
         "EDL_ADVERTISE",
-        "HOST, or HOST:PORT, at which managers reach it. Default: that of --listen, or this "
-        "machine's name where that is a wildcard, and the port that was bound.",
+        "Host name or address at which managers reach the sidecar; HOST:PORT behind a proxy or an "
+        "address translation. Default: that of --listen, or this machine's name if that is a "
+        "wildcard.",
     ),
 ]
 Insecure = Annotated[
     bool,
     _socket(
         "EDL_INSECURE",
-        "Allow --listen beyond loopback without --tokens or ca= of --tls, and a token over "
-        "connections that are not encrypted.",
+        "Allow --listen beyond loopback without credentials, and --token-file over "
+        "unencrypted connections.",
         "--insecure",
     ),
 ]
