@@ -36,7 +36,7 @@ JobFile = Annotated[
     Path,
     typer.Argument(
         metavar="JOB.py",
-        help="The job file: Python with model(), loss(), optimizer() and feed(); "
+        help="The job file: Python with model(), loss(), optimizer() and feed(); see "
         "docs/reference/job-file.md.",
     ),
 ]
@@ -63,7 +63,8 @@ Coordinator = Annotated[
     typer.Option(
         "--redis",
         envvar="EDL_COORDINATOR",
-        help="Redis URL of the mesh: nodes meet there, and teachers are found there.",
+        help="Redis URL of the mesh: nodes meet there, and teachers are found there. Without it "
+        "this node trains alone.",
         rich_help_panel=_WORLD,
     ),
 ]
@@ -71,7 +72,7 @@ Teachers = Annotated[
     str,
     typer.Option(
         metavar="HOST:PORT,...",
-        help="Teachers to ask where there is no coordinator.",
+        help="Teachers to use without --redis.",
         rich_help_panel=_WORLD,
     ),
 ]
@@ -80,8 +81,8 @@ Host = Annotated[
     typer.Option(
         "--advertise",
         envvar="EDL_ADVERTISE",
-        help="Address by which other nodes reach the ranks of this one. Default: POD_IP, else "
-        "the one on the way to the coordinator.",
+        help="Host name or address at which other nodes reach the ranks of this one. Default: "
+        "POD_IP, else the local address of connections to --redis.",
         rich_help_panel=_WORLD,
     ),
 ]
@@ -94,10 +95,18 @@ Hang = Annotated[
     ),
 ]
 Epochs = Annotated[
-    int | None, typer.Option(min=1, help="End after so many epochs.", rich_help_panel=_LENGTH)
+    int | None,
+    typer.Option(
+        min=1, help="End after this many epochs. --steps can replace it.", rich_help_panel=_LENGTH
+    ),
 ]
 Steps = Annotated[
-    int | None, typer.Option(min=1, help="End after so many steps.", rich_help_panel=_LENGTH)
+    int | None,
+    typer.Option(
+        min=1,
+        help="End after this many steps. Of --epochs and --steps, the lower limit applies.",
+        rich_help_panel=_LENGTH,
+    ),
 ]
 TotalBatch = Annotated[
     int | None,
@@ -111,7 +120,7 @@ MicroBatch = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Rows of one forward pass at most; gradients of several are added up.",
+        help="Most rows of one forward pass; the gradients of several are added up.",
         rich_help_panel=_BATCH,
     ),
 ]
@@ -155,7 +164,8 @@ Checkpoint = Annotated[
     typer.Option(
         metavar="PLACE",
         help="Folder or URL (s3://, gs://, hdfs://) that all nodes reach; training continues from "
-        "the newest valid checkpoint there. Default: a temporary folder, for one node.",
+        "the newest valid checkpoint there. Default: a temporary folder, which is deleted at the "
+        "end; for one node.",
         rich_help_panel=_SAVING,
     ),
 ]
@@ -182,7 +192,7 @@ class SaveKeys:
     overhead: Annotated[
         float,
         Key(
-            "without the two above: save the first step, then as often as this part of the time "
+            "without the two above: save the first step, then as often as this share of the time "
             "allows; 0: only when the world changes and at the end."
         ),
     ] = OVERHEAD
@@ -217,11 +227,11 @@ From = Annotated[
     typer.Option(
         "--checkpoint",
         metavar="PLACE",
-        help="A checkpoint, or a place with several: then the newest valid one.",
+        help="A checkpoint, or a folder or URL of several: the newest valid one.",
     ),
 ]
 BatchSize = Annotated[
-    int | None, typer.Option(min=1, help="Rows of a batch, where the feed does not say it.")
+    int | None, typer.Option(min=1, help="Rows of a batch, if the feed is a data set.")
 ]
 
 #: At import, Paddle warns that it cannot compile extensions; no code here compiles any.
@@ -266,12 +276,12 @@ def train(
     """Train JOB.py: this command is one node; start it on others for them to join.
 
     A rank that dies or hangs is started again from the newest checkpoint; nodes may come and go
-    within --nodes. Ctrl-C leaves at the next step with a checkpoint, and the same command goes on
-    from there; a second Ctrl-C ends at once. `edl status` shows all nodes and ranks.
+    within --nodes. Ctrl-C leaves at the next step; with --checkpoint, the same command goes on from
+    there. A second Ctrl-C ends at once. With --redis, `edl status` shows all nodes and ranks.
 
-    Exits with 0 when the job is done, 2 when the job file or an option cannot work, 69 when a
-    checkpoint could not be written, 1 when the job failed; after a signal, with the code of the
-    signal (130, 143).
+    Exits with 0 when the job is done, 2 when the job file or an option cannot work, 69 without
+    teachers, without Redis at the start, or when a checkpoint could not be written, 1 when the job
+    failed; after a signal, with the code of the signal (130, 143).
     """
     end_with_parent()
     from .launch import nodes_of, read_launcher
@@ -349,7 +359,8 @@ def _supervise(settings: TrainSettings, start: LaunchInfo, host: str | None) -> 
         with stop_on_signals(reraise=(signal.SIGINT, signal.SIGTERM)) as stop:
             outcome = supervisor.run(stop)
             if outcome.kind == "left":
-                typer.echo(f"left at step {outcome.step}; the same command goes on from there")
+                next_run = "goes on from there" if settings.checkpoint else "begins anew"
+                typer.echo(f"left at step {outcome.step}; the same command {next_run}")
             return outcome
 
 
@@ -392,7 +403,7 @@ def evaluate(
 def export(
     job_file: JobFile,
     checkpoint: From,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the model goes.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Write the model to this folder.")],
     onnx: Annotated[bool, typer.Option("--onnx", help="Write an ONNX model, too.")] = False,
     batch_size: BatchSize = None,
 ) -> None:
