@@ -41,8 +41,8 @@ def run(
 
     A TeacherService becomes a Deployment of teachers: as many as its coordinator desires, or as
     `kubectl scale` says. DistillJobs share what the cluster has, each between its fewest and most
-    nodes. Any number of operators may run: one acts, and another takes over when it is gone. Their
-    pods run on without them.
+    nodes. Any number of operators may run: one acts, and another takes over when it is gone. Pods
+    of TeacherServices and DistillJobs run on without an operator.
     """
     from ...coordinator.ops.options import quiet_grpc
     from ...mesh.kubernetes.client import ALL_NAMESPACES, connect

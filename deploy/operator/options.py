@@ -77,8 +77,8 @@ Interval = Annotated[
     typer.Option(
         envvar="EDL_INTERVAL",
         metavar="SECONDS",
-        help="Time between two rounds. Changes of resources, and of objects created for them, start"
-        " a round at once; changes of machines do not.",
+        help="Seconds between two rounds. Changes of resources, and of objects created for them,"
+        " start a round at once; changes of machines do not.",
     ),
 ]
 
@@ -97,7 +97,7 @@ class ClusterShareKeys:
     freeze: Annotated[
         float,
         Key(
-            "a resized job keeps its number of nodes for so many seconds, unless it has to make"
+            "seconds for which a resized job keeps its number of nodes, unless it has to make"
             " room.",
             "EDL_FREEZE",
             metavar="SECONDS",
@@ -106,8 +106,8 @@ class ClusterShareKeys:
     place_within: Annotated[
         float,
         Key(
-            "a job does without nodes whose pods the cluster does not schedule within so many"
-            " seconds.",
+            "seconds after which a job does without a node whose pod the cluster has not"
+            " scheduled.",
             "EDL_PLACE_WITHIN",
             metavar="SECONDS",
         ),
@@ -124,8 +124,8 @@ LeaseDuration = Annotated[
         min=0,
         envvar="EDL_LEASE_DURATION",
         metavar="SECONDS",
-        help="Another operator takes over if the leader does not renew the Lease edl-operator "
-        "for so long; 0: act without one, as the only operator.",
+        help="Seconds without a renewal of the Lease edl-operator after which another operator "
+        "takes over from the leader; 0: act without a Lease, as the only operator.",
     ),
 ]
 MetricsListen = Annotated[
@@ -133,7 +133,8 @@ MetricsListen = Annotated[
     typer.Option(
         envvar="EDL_METRICS_LISTEN",
         metavar="[HOST:]PORT",
-        help="Serve Prometheus metrics and health here; a port alone: for this machine only.",
+        help="Serve Prometheus metrics and health probes on this address; PORT alone: on loopback. "
+        "Default: none.",
         rich_help_panel=_METRICS,
     ),
 ]
@@ -141,7 +142,7 @@ Insecure = Annotated[
     bool,
     typer.Option(
         "--insecure",
-        help="Serve metrics beyond this machine without credentials.",
+        help="Allow --metrics-listen beyond loopback; it asks for no credentials.",
         rich_help_panel=_METRICS,
     ),
 ]
