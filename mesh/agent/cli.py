@@ -14,7 +14,7 @@ import typer
 
 from ...coordinator.contexts import MeshContext
 from ...coordinator.ops.options import Mesh, mesh_context, quiet_grpc, source_of
-from ...coordinator.options import DEFAULT_LISTEN, LISTEN, ListenAddress
+from ...coordinator.options import BEYOND_LOOPBACK, DEFAULT_LISTEN, LISTEN, ListenAddress
 from ...proto.security.options import Tls, Tokens, server_security, tls_files
 from ...runtime.errors import UsageError
 from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
@@ -46,8 +46,8 @@ Devices = Annotated[
     str | None,
     typer.Option(
         envvar="EDL_DEVICES",
-        help="Devices of teachers: cpu, cpu:CORES, gpu:N, separated by commas. Default: all GPUs, "
-        "or all cores if there are none.",
+        help="Devices of its teacher: cpu, cpu:CORES, gpu:N, separated by commas. Default: all "
+        "GPUs, or all cores if there are none.",
     ),
 ]
 CacheFolder = Annotated[
@@ -57,7 +57,7 @@ CacheFolder = Annotated[
         envvar="EDL_CACHE",
         file_okay=False,
         show_default="~/.cache/edl-dist/agent",
-        help="Folder for models.",
+        help="Folder of the agent's --cache.",
     ),
 ]
 
@@ -67,7 +67,7 @@ class CacheKeys:
     """Keys of `--cache` of `edl agent`."""
 
     folder: Annotated[
-        Path | None, Key("where they are. Default: ~/.cache/edl-dist/agent.", "EDL_CACHE")
+        Path | None, Key("of the models. Default: ~/.cache/edl-dist/agent.", "EDL_CACHE")
     ] = None
     gib: Annotated[
         float | None,
@@ -76,7 +76,7 @@ class CacheKeys:
 
 
 CACHE: Final = StructuredOption("--cache", CacheKeys, first="folder")
-Cache = Annotated[list[Given] | None, CACHE.option("Fetched models.")]
+Cache = Annotated[list[Given] | None, CACHE.option("Where fetched models are kept.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +85,12 @@ class LoadKeys:
 
     cores: Annotated[
         float | None,
-        Key("more CPU cores than this. Default: never.", "EDL_AGENT_LOAD"),
+        Key("CPU cores that they may keep busy. Default: any number.", "EDL_AGENT_LOAD"),
     ] = None
     quiet: Annotated[
         float,
         Key(
-            "seconds with less than half of that load before the machine is lent again.",
+            "seconds with at most half of that load before the machine is lent again.",
             at_least=0,
             metavar="SECONDS",
         ),
@@ -100,14 +100,16 @@ class LoadKeys:
 LOAD: Final = StructuredOption("--load", LoadKeys, first="cores")
 Load = Annotated[
     list[Given] | None,
-    LOAD.option("Give the machine back while other processes keep busy:", panel=_LENDING),
+    LOAD.option(
+        "Give the machine back while other processes need it, as in 4,quiet=60.", panel=_LENDING
+    ),
 ]
 Ttl = Annotated[
     float,
     typer.Option(
         min=0.5,
         envvar="EDL_TTL",
-        help="Seconds without a heartbeat after which the machine or its teacher is dead.",
+        help="Seconds without a heartbeat after which the machine or its teacher counts as lost.",
     ),
 ]
 Grace = Annotated[
@@ -116,7 +118,7 @@ Grace = Annotated[
         min=0,
         envvar="EDL_GRACE",
         rich_help_panel=_TEACHERS,
-        help="Seconds that a teacher has to finish its requests.",
+        help="Seconds that draining a teacher may take.",
     ),
 ]
 Listen = Annotated[
@@ -124,7 +126,7 @@ Listen = Annotated[
     typer.Option(
         "--listen",
         rich_help_panel=_TEACHERS,
-        help="Address of their gRPC servers.",
+        help=f"Address of the teacher's gRPC server. {BEYOND_LOOPBACK}",
         **LISTEN,
     ),
 ]
@@ -133,7 +135,8 @@ Advertise = Annotated[
     typer.Option(
         envvar="EDL_ADVERTISE",
         rich_help_panel=_TEACHERS,
-        help="Host name or address by which students reach them. Default: that of --listen.",
+        help="Host name or address at which students reach the teacher. Default: that of --listen, "
+        "or this machine's name if that is a wildcard.",
     ),
 ]
 Insecure = Annotated[
@@ -141,12 +144,14 @@ Insecure = Annotated[
     typer.Option(
         "--insecure",
         rich_help_panel=_TEACHERS,
-        help="Allow teachers to listen beyond this machine without credentials.",
+        help="Allow --listen beyond loopback without credentials.",
     ),
 ]
 Logs = Annotated[
     Path | None,
-    typer.Option(file_okay=False, rich_help_panel=_TEACHERS, help="Folder for their output."),
+    typer.Option(
+        file_okay=False, rich_help_panel=_TEACHERS, help="Folder for the output of teachers."
+    ),
 ]
 
 
@@ -164,7 +169,7 @@ Service = Annotated[
 Model = Annotated[
     str,
     typer.Option(
-        rich_help_panel=_LOCAL, show_default=False, help="Model: a path, or module:function."
+        rich_help_panel=_LOCAL, show_default=False, help="As --model of 'edl teacher serve'."
     ),
 ]
 
@@ -173,7 +178,7 @@ Model = Annotated[
 class TeachersKeys:
     """Keys of `--teachers`."""
 
-    min: Annotated[int, Key("least number, unless none is wanted.", at_least=0)] = 0
+    min: Annotated[int, Key("least number, if the service needs any.", at_least=0)] = 0
     max: Annotated[int | None, Key("greatest number. Default: one per core.", at_least=0)] = None
 
 
@@ -310,7 +315,9 @@ app.command("jobs")(jobs)
 def yield_(
     for_: Annotated[
         str | None,
-        typer.Option("--for", metavar="TIME", help="90s, 10m, 2h, ... Default: until --end."),
+        typer.Option(
+            "--for", metavar="TIME", help="How long: 90s, 10m, 2h or 1d. Default: until --end."
+        ),
     ] = None,
     end: Annotated[
         bool, typer.Option("--end", help="Lend this machine again, before the time is over.")
@@ -322,20 +329,20 @@ def yield_(
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="Wait at most so long until the machine is free. Default: the agent's --grace, as"
-            " in EDL_GRACE, or 30, and some seconds more.",
+            help="Most seconds to wait until the machine is free; 0: do not wait. Default:"
+            " EDL_GRACE, or 30, plus 15.",
         ),
     ] = None,
 ) -> None:
     """Give this machine back: its teacher is drained.
 
-    Returns when no teacher runs here any more. Needs neither coordinator nor Redis; run it as the
-    user of the agent.
+    Returns when no teacher of an agent runs here any more. Needs neither coordinator nor Redis; run
+    it as the user of the agent.
     """
     from .agent_directory import running_agents, wait_until_yielded
 
     if end and (for_ or wait is not None):
-        raise UsageError("--end has neither --for nor --wait")
+        raise UsageError("--end lends the machine again at once: leave out --for and --wait")
     for_s = None if for_ is None else parse_time(for_)
     found = running_agents((cache or cache_folder("agent")).expanduser().absolute(), machine)
     for agent_ in found:

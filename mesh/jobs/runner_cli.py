@@ -24,25 +24,25 @@ class ShareKeys:
 
     mode: Annotated[
         Literal["elastic", "gang"],
-        Key("elastic; or gang, for comparison: a job has all of its nodes or none."),
+        Key("elastic; or gang, for comparison: a job has its greatest number of nodes or none."),
     ] = "elastic"
     freeze: Annotated[
         float,
         Key(
-            "seconds after a change for which a job neither grows nor gives nodes for equal shares;"
-            " it still makes room for waiting jobs and reservations.",
+            "seconds for which a resized job keeps its number of nodes, unless it has to make"
+            " room.",
             at_least=0,
             metavar="SECONDS",
         ),
     ] = 30.0
     max_load: Annotated[
         float,
-        Key("share of the slots for jobs and reservations, 0.01 to 1.", at_least=0.01),
+        Key("share of the slots that jobs and reservations may take together.", at_least=0.01),
     ] = 1.0
     yield_within: Annotated[
         float,
         Key(
-            "seconds that a node has to leave a reserved slot before it is killed.",
+            "seconds after which a node that has not left a reserved slot is killed.",
             at_least=0,
             metavar="SECONDS",
         ),
@@ -65,7 +65,7 @@ def jobs(
             metavar="SECONDS",
             min=0.5,
             max=3600.0,
-            help="Time without a heartbeat after which another runner takes over.",
+            help="Seconds without a heartbeat after which another runner takes over.",
         ),
     ] = 5.0,
     pin: Annotated[
@@ -73,12 +73,15 @@ def jobs(
     ] = True,
     cards: Annotated[
         str,
-        typer.Option(metavar="0,1,...", help="Accelerator card of each slot."),
+        typer.Option(
+            metavar="0,1,...", help="Accelerator card of each slot. Default: all cards for each."
+        ),
     ] = "",
     folder: Annotated[
         Path | None,
         typer.Option(
-            help="For logs, and for checkpoints of jobs that name no folder. Default: in the cache."
+            help="Folder for logs, and for checkpoints of jobs without --checkpoint. Default: in "
+            "~/.cache/edl-dist/jobs."
         ),
     ] = None,
     context: Mesh = None,
