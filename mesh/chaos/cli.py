@@ -29,7 +29,9 @@ Seed = Annotated[
         min=0, show_default="random", help="Seed of the fault plan; equal seeds give equal plans."
     ),
 ]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")]
+Json = Annotated[
+    Path | None, typer.Option("--json", help="Write the report to this file, as JSON.")
+]
 Logs = Annotated[
     Path | None,
     typer.Option(

@@ -24,7 +24,9 @@ PADDLE_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOG_minloglevel": "2"}
 PACKAGES = ("paddle", "psutil", "sklearn", "matplotlib")
 
 PicturePath = Annotated[Path, typer.Option(help="Write the picture to this file (PNG).")]
-JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")]
+JsonPath = Annotated[
+    Path | None, typer.Option("--json", help="Write the report to this file, as JSON.")
+]
 Students = Annotated[
     int | None,
     typer.Option(min=1, show_default="3, quick: 2", help="Students per mode, each with a seed."),
@@ -42,9 +44,9 @@ def demo(
 ) -> None:
     """Train one student in four modes, kill a teacher meanwhile, and compare the results.
 
-    N-training has no teacher. Online runs the teacher in the training process: on one core, and on
-    all. EDL-Dist uses a mesh of two teacher processes on this machine. The trained teacher is
-    kept in the user's cache folder.
+    The modes: N-training has no teacher; online runs the teacher in the training process, on one
+    core or on all; EDL-Dist uses a mesh of two teacher processes on this machine. The trained
+    teacher is kept in the user's cache folder.
     """
     end_with_parent()
     check_installed()

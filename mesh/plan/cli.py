@@ -19,7 +19,7 @@ ClusterFile = Annotated[
     Path, typer.Option("--cluster", metavar="FILE.yaml", help="Devices: kinds, counts, prices.")
 ]
 JobFile = Annotated[
-    Path, typer.Option("--job", metavar="FILE.yaml", help="The job: rates of its models, bytes.")
+    Path, typer.Option("--job", metavar="FILE.yaml", help="The job: rates of its models, sizes.")
 ]
 AimedAt = Annotated[Aim, typer.Option("--aim", help="What the plan optimizes.")]
 Teachers = Annotated[
@@ -129,7 +129,7 @@ def _write_scenario(path: Path, mesh_plan: MeshPlan, cluster: Cluster, job: Dist
     from .scenario import scenario_of
 
     if mesh_plan.mesh is None or mesh_plan.prediction is None:
-        raise UsageError(f"no scenario to write: {mesh_plan.way('mesh').why_not}")
+        raise UsageError(f"cannot write {path}: {mesh_plan.way('mesh').why_not}")
     rate = mesh_plan.prediction.samples_per_s
     heading = f"by `edl plan`, which predicts {rate:.5g} samples/s: `edl simulate {path.name}`"
     write(path, scenario_of(cluster, job, mesh_plan.mesh, mesh_plan.prediction), heading)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 Job = Annotated[
-    Path | None, typer.Option(metavar="JOB.py", help="The job file, as for 'edl student train'.")
+    Path | None, typer.Option(metavar="JOB.py", help="The job file, as of 'edl student train'.")
 ]
 Step = Annotated[
     str | None,
@@ -31,9 +31,7 @@ Step = Annotated[
         " and a function that trains on one.",
     ),
 ]
-Model = Annotated[
-    str | None, typer.Option(help="The teacher, as for --model of 'edl-teacher serve'.")
-]
+Model = Annotated[str | None, typer.Option(help="The teacher, as --model of 'edl teacher serve'.")]
 Out = Annotated[
     Path, typer.Option("--out", "-o", metavar="FILE.yaml", help="Write the profile to this file.")
 ]
@@ -57,7 +55,9 @@ StudentOn = Annotated[list[Given] | None, STUDENT_ON.option("Where the student r
 TeacherOn = Annotated[list[Given] | None, TEACHER_ON.option("Where the teacher runs.")]
 Batch = Annotated[
     int | None,
-    typer.Option(min=1, help="Rows of a student's batch, if the feed is a data set."),
+    typer.Option(
+        min=1, help="Rows of a batch, if the feed is a data set, or to time only a teacher."
+    ),
 ]
 
 
@@ -67,7 +67,7 @@ class MeasureKeys:
 
     steps: Annotated[int, Key("steps of the student that are timed.", at_least=5)] = 30
     seconds: Annotated[
-        float, Key("after so many, no further step of a model begins.", at_least=0)
+        float, Key("seconds after which no further step of a model begins.", at_least=0)
     ] = 60.0
 
 

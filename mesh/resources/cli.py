@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -36,20 +36,23 @@ _KINDS = {
     "context": ("contexts", "ContextKind"),
 }
 
-Kind = Annotated[
-    str,
-    typer.Argument(
+
+def _kind(kinds: str) -> Any:
+    return typer.Argument(
         metavar="KIND",
-        help="teacher, student, service, machine, job or context; or its plural.",
+        help=f"{kinds}; or its plural.",
         autocompletion=lambda: [*_KINDS, *(f"{name}s" for name in _KINDS)],
-    ),
-]
+    )
+
+
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name, as `edl get KIND` shows it.")]
 
 
 def get(
-    kind: Kind,
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="This one only.")] = "",
+    kind: Annotated[str, _kind("teacher, student, service, machine, job or context")],
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="Only this one. Default: all.")
+    ] = "",
     service: Service = "",
     json: Json = False,
     context: Mesh = None,
@@ -68,7 +71,7 @@ def get(
 
 
 def describe(
-    kind: Kind,
+    kind: Annotated[str, _kind("teacher, student, service, machine or job")],
     name: Name,
     context: Mesh = None,
 ) -> None:
@@ -77,7 +80,7 @@ def describe(
 
 
 def logs(
-    kind: Kind,
+    kind: Annotated[str, _kind("job")],
     name: Name,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow the logs until the job ends.")
@@ -94,14 +97,14 @@ def logs(
 
 
 def scale(
-    kind: Kind,
+    kind: Annotated[str, _kind("job or service")],
     name: Name,
     size: Annotated[
         str,
         typer.Argument(
             metavar="SIZE",
-            help="Nodes of a job, or auto: as many as there is room for. Teachers of a service on"
-            " machines: N or MIN:MAX.",
+            help="Of a job: number of nodes, or auto, as many as there is room for. Of a service on"
+            " machines: number of teachers, N or MIN:MAX.",
         ),
     ],
     context: Mesh = None,
@@ -111,26 +114,33 @@ def scale(
 
 
 def drain(
-    kind: Kind,
-    name: Name,
+    kind: Annotated[str, _kind("teacher or machine")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Name of the teacher, or host name of the machine."),
+    ],
     service: Service = "",
     context: Mesh = None,
 ) -> None:
     """Ask a teacher, or all of a machine, to finish what they have and leave; no label is lost.
 
     They get nothing new from this moment, and their processes end by themselves within their grace
-    period. Needs a token of the role admin, where tokens are asked for.
+    period. If the mesh has tokens, this needs one of the role admin.
     """
     for drained in _resources(kind, context).drain(name, service):
         typer.echo(escape_control_characters(f"draining {drained}"))
 
 
 def delete(
-    kind: Kind,
+    kind: Annotated[str, _kind("job, service or context")],
     name: Name,
     wait: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="Wait at most so long for the end of a job.", min=0.0),
+        typer.Option(
+            metavar="SECONDS",
+            help="Most seconds to wait for the end of a job; 0: do not wait.",
+            min=0.0,
+        ),
     ] = 0.0,
     context: Mesh = None,
 ) -> None:
@@ -239,7 +249,7 @@ def reserve(
     name: Annotated[str, typer.Option(help="Name of the reservation.")] = "service",
     for_: Annotated[
         float | None,
-        typer.Option("--for", metavar="SECONDS", min=0.1, help="Default: until Ctrl-C."),
+        typer.Option("--for", metavar="SECONDS", min=0.1, help="How long. Default: until Ctrl-C."),
     ] = None,
     context: Mesh = None,
 ) -> None:
@@ -287,7 +297,7 @@ def events(
     quiet_grpc()
     if jobs:
         if service or follow:
-            raise UsageError("events of jobs have no --service and no --follow")
+            raise UsageError("with --jobs there is no --service and no --follow: leave them out")
         _events_of_jobs(_jobs(context), last, json)
         return
     from ...coordinator.calling import client

@@ -89,7 +89,7 @@ def down(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FILE.yaml", help="Its file. Default: that of the only mesh that is up."
+            metavar="FILE.yaml", help="File of the mesh. Default: that of the only mesh that is up."
         ),
     ] = None,
     all_meshes: Annotated[
@@ -100,7 +100,7 @@ def down(
         typer.Option(
             metavar="SECONDS",
             min=0.0,
-            help="Kill processes that have not ended by then. Default: the file's grace periods.",
+            help="Kill processes that run after this time. Default: the file's grace periods.",
         ),
     ] = None,
     keep_logs: Annotated[
