@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _FLAGS: Final = ("simulate", "measure", "device")
 #: Devices of PyTorch, by its names.
 BenchDevice = Literal["cpu", "cuda"]
-_PAPER = "Options of `paper.NAME`, experiments of papers run again"
+_PAPER = "Options of `paper.NAME`, experiments of papers that are run again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,32 +35,30 @@ class SetKeys:
     """Keys of `--set`; a benchmark refuses those that it does not have."""
 
     teachers: Annotated[
-        int | None, Key("simulated teachers, of coordinator and assignment.", at_least=10)
+        int | None, Key("simulated teachers (coordinator, assignment).", at_least=10)
     ] = None
     students: Annotated[
-        int | None, Key("simulated students, of coordinator and assignment.", at_least=1)
+        int | None, Key("simulated students (coordinator, assignment).", at_least=1)
     ] = None
     seconds: Annotated[
-        float | None, Key("length of each phase, of coordinator and hostile.", at_least=5)
+        float | None, Key("seconds of each phase (coordinator, hostile).", at_least=5)
     ] = None
     data: Annotated[
         Path | None,
         Key(
-            "folder with MNIST's IDX files, and reviews in pos.txt and neg.txt, of accuracy.",
+            "folder with MNIST's IDX files, and reviews in pos.txt and neg.txt (accuracy).",
             metavar="FOLDER",
         ),
     ] = None
-    download: Annotated[bool, Key("let Paddle fetch MNIST, of accuracy.")] = False
+    download: Annotated[bool, Key("let Paddle fetch MNIST (accuracy).")] = False
     seeds: Annotated[
-        int | None, Key("students for each way of training, of accuracy.", at_least=2)
+        int | None, Key("students for each way of training (accuracy).", at_least=2)
     ] = None
-    task: Annotated[str | None, Key("only this task, of accuracy: digits, mnist or reviews.")] = (
-        None
-    )
+    task: Annotated[str | None, Key("only this task: digits, mnist or reviews (accuracy).")] = None
     framework: Annotated[
-        Literal["paddle", "torch"] | None, Key("framework of the students, of accuracy.")
+        Literal["paddle", "torch"] | None, Key("framework of the students (accuracy).")
     ] = None
-    picture: Annotated[Path | None, Key("draw the results to it, as PNG, of accuracy.")] = None
+    picture: Annotated[Path | None, Key("draw the results to this file, as PNG (accuracy).")] = None
 
 
 SET: Final = StructuredOption("--set", SetKeys)
@@ -86,7 +84,7 @@ def bench(
     ] = False,
     set_: Annotated[
         list[Given] | None,
-        SET.option("Sizes of a benchmark, as in teachers=1000,students=100."),
+        SET.option("Settings of the benchmarks in parentheses, as in teachers=1000,students=100."),
     ] = None,
     simulate: Annotated[
         bool,
@@ -102,13 +100,13 @@ def bench(
     device: Annotated[
         BenchDevice | None,
         typer.Option(
-            help="Device of the teacher of `teacher` and of `paper.table1 --measure`.",
+            help="Device of the teacher (`teacher`, `paper.table1 --measure`).",
         ),
     ] = None,
 ) -> None:
     """Run a benchmark, and print its figures and goals; without a name, list all.
 
-    Each compares within its own run; figures of another day or machine are no baseline.
+    A benchmark compares figures of one run; those of another day or machine are no baseline.
     """
     from rich.console import Console
 

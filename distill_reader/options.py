@@ -130,7 +130,7 @@ def explain_former_parameters(function: Callable[_P, _R]) -> Callable[_P, _R]:
         if moved := next((name for name in kwargs if name in FORMER_PARAMETERS), None):
             instead = FORMER_PARAMETERS[moved]
             raise TypeError(
-                f"DistilReader has no {moved}=: write {instead}, from edl.distill_reader"
+                f"DistilReader has no {moved}=: write {instead}; the class is in edl.distill_reader"
             )
         return function(*args, **kwargs)
 

@@ -27,7 +27,7 @@ app = typer.Typer(
 MOST_BYTES = 1 << 44
 
 Where = Annotated[
-    str, typer.Argument(metavar="PATH", help="Of the file, as in LabelStore(PATH, max_bytes).")
+    str, typer.Argument(metavar="PATH", help="Path of the store, as in LabelStore(PATH, ...).")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -36,9 +36,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 class FormKeys:
     """Keys of `--form`."""
 
-    form: Annotated[str, Key("float32, bfloat16, float16 or topk:K; by default as stored.")] = ""
-    temperature: Annotated[float | None, Key("softmax of logits at this temperature.")] = None
-    dense: Annotated[bool, Key("all classes of top-k, in float32.")] = False
+    form: Annotated[str, Key("float32, bfloat16, float16 or topk:K. Default: as stored.")] = ""
+    temperature: Annotated[
+        float | None, Key("convert logits to their softmax at this temperature.")
+    ] = None
+    dense: Annotated[bool, Key("write top-k labels with all classes, in float32.")] = False
 
 
 FORM: Final = StructuredOption("--form", FormKeys, first="form")
@@ -51,7 +53,7 @@ def inspect(
         bool,
         typer.Option(
             "--verify",
-            help="Check every row against its checksum instead; exit code 65 if one is damaged.",
+            help="Check every row against its checksum instead; exit code 65 if any is damaged.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -82,7 +84,9 @@ def inspect(
 @app.command()
 def disown(
     path: Where,
-    teacher: Annotated[str, typer.Argument(metavar="TEACHER", help="Its id, or its address.")],
+    teacher: Annotated[
+        str, typer.Argument(metavar="TEACHER", help="Id or address of the teacher.")
+    ],
 ) -> None:
     """Delete all rows that a teacher has labelled, alone or with others.
 
@@ -104,17 +108,22 @@ def disown(
 @app.command()
 def export(
     path: Where,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Created if missing.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder to write to; created if missing.")
+    ],
     content: Annotated[
-        str, typer.Option(metavar="ID", help="Of the model; required if there are several.")
+        str,
+        typer.Option(
+            metavar="ID", help="content_id of the model; required if the store has several."
+        ),
     ] = "",
     form: Annotated[
         list[Given] | None, FORM.option("Form of the labels, as in topk:8,temperature=2.")
     ] = None,
-    rows_per_file: Annotated[int, typer.Option(min=1, help="Rows of one .npz.")] = 10_000,
+    rows_per_file: Annotated[int, typer.Option(min=1, help="Most rows of one .npz.")] = 10_000,
     as_json: AsJson = False,
 ) -> None:
-    """Write keys, ids and labels to files of numpy: labels-00000.npz and on, and labels.json.
+    """Write keys, ids and labels to numpy files: labels-00000.npz and so on, and labels.json.
 
     For training without a reader, or with another tool. labels.json is written last:
     if it exists, all files are complete.

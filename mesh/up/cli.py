@@ -53,9 +53,9 @@ def up(
 ) -> None:
     """Start a mesh and keep it running: its coordinator, then teachers, then students.
 
-    Processes that die are restarted. The mesh ends when all students have ended; the exit code is 0
-    if all succeeded. Ctrl-C stops students at a safe point, then teachers, then the coordinator; a
-    second Ctrl-C stops all at once. If this process is killed, all others end, too.
+    Processes that end unexpectedly are restarted. The mesh ends when all students have ended; the
+    exit code is 0 if all succeeded. Ctrl-C stops students at a safe point, then teachers, then the
+    coordinator; a second Ctrl-C stops all at once. If this process is killed, all others end, too.
     """
     from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
     from ...runtime.logs import configure_logging
@@ -104,7 +104,11 @@ def down(
         ),
     ] = None,
     keep_logs: Annotated[
-        bool, typer.Option("--keep-logs", help="Keep logs, and checkpoints in the default folder.")
+        bool,
+        typer.Option(
+            "--keep-logs",
+            help="Keep the default folder of logs and checkpoints; else it is deleted.",
+        ),
     ] = False,
 ) -> None:
     """Stop a mesh that `edl up` has started: students, then teachers, then the coordinator."""
