@@ -137,9 +137,13 @@ class DealKeys:
             "parts, the same whatever the timing."
         ),
     ] = "dynamic"
-    shard_rows: Annotated[int | None, Key("samples of a shard. Default: chosen.", at_least=1)] = (
-        None
-    )
+    shard_rows: Annotated[
+        int | None,
+        Key(
+            "samples of a shard. Default: by the length of an epoch and the number of ranks.",
+            at_least=1,
+        ),
+    ] = None
 
 
 DEAL: Final = StructuredOption("--deal", DealKeys, first="how")

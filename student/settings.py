@@ -96,14 +96,14 @@ class TrainSettings:
         _check_at_least("save_every_steps", self.save_every_steps, 1)
         _check_at_least("seed", self.seed, 0)
         if self.save_every_s is not None and not self.save_every_s > 0:
-            raise UsageError(f"save_every_s must be above 0 seconds, not {self.save_every_s}")
+            raise UsageError(f"--save seconds= must be above 0 seconds, not {self.save_every_s}")
         if not 0 <= self.save_overhead < 1:
             raise UsageError(
                 f"--save overhead= is a part of the time, from 0 to below 1, as 0.02 for 2 %, not"
                 f" {self.save_overhead}"
             )
         if not self.hang_s > 0:
-            raise UsageError(f"hang_s must be above 0 seconds, not {self.hang_s}")
+            raise UsageError(f"--hang must be above 0 seconds, not {self.hang_s}")
         if self.epochs is None and self.steps is None:
             raise UsageError("a training needs an end: give --epochs or --steps")
         for name in self.accept_changes:
@@ -134,7 +134,7 @@ class TrainSettings:
                 " reach: a new world begins from there"
             )
         if self.coordinator is not None and self.teachers:
-            raise UsageError("give --redis or teachers' addresses, not both")
+            raise UsageError("give --redis or --teachers, not both: --redis finds teachers")
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:

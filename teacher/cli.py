@@ -71,7 +71,9 @@ Canary = Annotated[list[Given] | None, CANARY.option("Write a canary, as for --c
 BatchSizes = Annotated[
     str, typer.Option(metavar="N,N,...", help="Batch sizes to time; a batch is one run.")
 ]
-Runs = Annotated[int, typer.Option(min=3, help="Runs of each size.")]
+Runs = Annotated[
+    int, typer.Option(min=3, help="Runs of each size; 3 or more if all take over 60 s.")
+]
 Plot = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw a picture: .png, .svg or .pdf.")
 ]
