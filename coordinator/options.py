@@ -35,7 +35,7 @@ RedisPort = Annotated[
         envvar="EDL_REDIS_PORT",
         min=0,
         max=65535,
-        help="Port of the started Redis; 0: any free one. Default: 6379, or any if taken.",
+        help="Port of the started Redis; 0: any free one. Default: 6379, or any free one if taken.",
     ),
 ]
 
@@ -121,7 +121,7 @@ class TtlKeys:
 
     seconds: Annotated[
         float,
-        Key("without a heartbeat, after which a student or a manager counts as lost.", "EDL_TTL"),
+        Key("time without a heartbeat after which a student or manager counts as lost.", "EDL_TTL"),
     ] = DEFAULT_TTL_S
     leader: Annotated[
         float,
