@@ -30,7 +30,7 @@ from ..recorder import CallRecord
 from ..request import RequestTooLarge
 from .admission import EVICTED, AccessLevel, AdmittedCall, CallTable
 from .callers import CallCredentials, CallerIdentity
-from .servicer import MAX_PLAIN_BYTES, ServerContext, ServicerMethod
+from .servicer import MAX_SMALL_REQUEST_BYTES, ServerContext, ServicerMethod
 from .transport_listener import TransportListener
 
 #: Requests of one stream in work at a time.
@@ -327,10 +327,11 @@ def _deadline_s(context: _Context) -> float | None:
 
 
 def _parse(data: bytes, kind: type[_M]) -> _M:
-    if len(data) > MAX_PLAIN_BYTES:
+    if len(data) > MAX_SMALL_REQUEST_BYTES:
         # gRPC's own words, which tell clients not to retry.
         raise RequestTooLarge(
-            f"a {kind.DESCRIPTOR.name} is larger than max ({len(data)} vs. {MAX_PLAIN_BYTES})"
+            f"a {kind.DESCRIPTOR.name} is larger than max "
+            f"({len(data)} vs. {MAX_SMALL_REQUEST_BYTES})"
         )
     try:
         return kind.FromString(data)

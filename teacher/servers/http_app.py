@@ -42,7 +42,7 @@ from ..recorder import CallRecord, Recorder
 from ..request import RequestTooLarge
 from .admission import AdmittedCall
 from .callers import CallCredentials
-from .servicer import LIGHT_BYTES, MAX_PLAIN_BYTES, ServerContext
+from .servicer import LIGHT_BYTES, MAX_SMALL_REQUEST_BYTES, ServerContext
 
 #: Key in the `state` of a request: the common name of the caller's certificate.
 COMMON_NAME: Final = "common_name"
@@ -360,7 +360,7 @@ class HttpApi:
         access = self._servicer.methods[name].access
         caller = self._admission.admit(credentials_of(request), access)
         with self._admission.small_calls.begin(caller.owner) as call:
-            body = await read_body(request, call, MAX_PLAIN_BYTES, self._config.receive_s)
+            body = await read_body(request, call, MAX_SMALL_REQUEST_BYTES, self._config.receive_s)
         return parse_object(body) if len(body) else {}
 
     async def _infer(self, request: Request) -> Response:

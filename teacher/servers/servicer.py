@@ -46,9 +46,9 @@ _Answer_co = TypeVar("_Answer_co", covariant=True)
 
 
 async def in_thread(work: Callable[[], _T], threads: Executor | None = None) -> _T:
-    """Run `work` in a thread. A cancelled caller still waits for its end.
+    """Run `work` in a thread; when cancelled, wait until `work` ends, then raise.
 
-    So the memory that `work` uses can be freed after this returns or raises.
+    So the caller may free the memory that `work` uses as soon as this returns or raises.
     """
     doing = asyncio.get_running_loop().run_in_executor(threads, work)
     try:
@@ -76,11 +76,11 @@ LIGHT_BYTES: Final = 1 << 20
 
 
 class InferCodec(Protocol[_Answer_co]):
-    """The encoding of one request for labels and of its answer; what is slow runs in a thread."""
+    """Decodes one request for labels and encodes its answer; slow steps run in a thread."""
 
     @property
     def threads(self) -> Executor | None:
-        """Where a slow request is decoded; None: in any thread."""
+        """The pool that decodes slow requests; None for the event loop's default pool."""
 
     def decode(self, read: ReadBuffer, *, light: bool = False) -> InferRequest:
         """Decode the request; with `light`, raise SlowToDecode if that takes long.
@@ -102,8 +102,8 @@ class InferCodec(Protocol[_Answer_co]):
         """
 
 
-#: The largest request without tensors.
-MAX_PLAIN_BYTES: Final = 64 << 10
+#: The largest request of the methods that take no tensors.
+MAX_SMALL_REQUEST_BYTES: Final = 64 << 10
 
 
 class ServicerMethod(NamedTuple):
@@ -138,13 +138,13 @@ class ServerContext(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestSpec:
-    """The part of requests that was checked against the model: names, parameters and forms.
+    """The result of checking a request against the model; it holds for all requests like it.
 
     Attributes:
         model: the model that it was checked against.
         outputs: the requested outputs, in their order.
         parameters: parameters of each answer.
-        output_parameters: parameters of outputs in each answer, by the names of the sent outputs.
+        output_parameters: parameters of the outputs in each answer, by name of the sent array.
     """
 
     model: ModelSpec
@@ -161,7 +161,7 @@ class InferenceServicer:
         memory: regions of shared memory that callers have registered.
         input_memory: memory from which the predictors read inputs.
         labeller: labels batches.
-        methods: all methods by name, except ModelInfer.
+        methods: all methods by name, except ModelInfer and ModelStreamInfer.
     """
 
     def __init__(
