@@ -38,15 +38,15 @@ class OpenedSession:
     Attributes:
         opened: the frame.
         request: what the requests have in common, with empty arrays as inputs.
-        region: name of the region of shared memory; empty for none.
-        memory_error: why there is no region although one was requested.
+        region: name of the region of shared memory; empty if there is none.
+        memory_error: why a requested region could not be registered.
         spec: result of the check of `request` for the latest model; None before the first request.
     """
 
     opened: OpenFrame
     request: InferRequest
-    region: str
-    memory_error: EdlError | None
+    region: str = ""
+    memory_error: EdlError | None = None
     spec: RequestSpec | None = None
 
 
@@ -83,8 +83,8 @@ class TransportSession:
 
     Attributes:
         opened_session: what the latest OPEN frame fixed; None before the first one.
-        regions: names of regions of shared memory; the last one is the current one, earlier ones
-            may still be used by requests.
+        regions: names of regions of shared memory, the latest last; requests may still use earlier
+            ones.
     """
 
     def __init__(self, listener: TransportListener, credentials: CallCredentials) -> None:
@@ -98,17 +98,6 @@ class TransportSession:
     def open(self, payload: bytes) -> None:
         """Handle an OPEN frame; raises WireError if it is invalid."""
         opened = OpenFrame.read(payload)
-        region, failed = "", None
-        if opened.memory_key:
-            region = f"edl-{secrets.token_hex(8)}"
-            try:
-                self._listener.servicer.memory.register(
-                    self._caller(), region, opened.memory_key, offset=0, nbytes=opened.memory_bytes
-                )
-            except EdlError as error:
-                region, failed = "", error
-            else:
-                self.regions.append(region)
         request = InferRequest(
             model_name=opened.model,
             parameters=opened.parameters,
@@ -116,7 +105,11 @@ class TransportSession:
             outputs=opened.outputs,
             output_parameters=opened.output_parameters,
         )
-        self.opened_session = OpenedSession(opened, request, region, failed)
+        self.opened_session = OpenedSession(opened, request)
+        if opened.memory_key:
+            self._register_region(self.opened_session, f"edl-{secrets.token_hex(8)}")
+            if self.opened_session.region:
+                self.regions.append(self.opened_session.region)
         self._described = ()
 
     def release_regions(self, *, including_current: bool = False) -> None:
@@ -143,6 +136,10 @@ class TransportSession:
                 with entry.start_timing(entry.received_bytes) as timing:
                     reading = None
                     if buffers is None:
+                        region = opened_session.region
+                        # A region without a name is released after a minute without requests.
+                        if region and region not in servicer.memory.status(caller):
+                            self._register_region(opened_session, region)
                         reading = RegionReader(servicer.memory, caller)
                         arrays = _in_memory(asked.head, opened_session, reading)
                     else:
@@ -187,7 +184,6 @@ class TransportSession:
                 for name, array in outputs.items()
             )
             description = frames.ResultDescription(tensors, spec.parameters).to_bytes()
-            self._described = known
         pieces = frames.result_frame(
             number,
             outputs,
@@ -195,7 +191,19 @@ class TransportSession:
             device_s=labels.device_seconds,
             draining=self._listener.servicer.identity.draining,
         )
+        self._described = known  # not before: an answer too large to be sent describes nothing
         return b"".join(pieces)
+
+    def _register_region(self, opened_session: OpenedSession, region: str) -> None:
+        """Register the memory of a session as `region`, or record why that fails."""
+        opened = opened_session.opened
+        try:
+            self._listener.servicer.memory.register(
+                self._caller(), region, opened.memory_key, offset=0, nbytes=opened.memory_bytes
+            )
+            opened_session.region = region
+        except EdlError as error:
+            opened_session.region, opened_session.memory_error = "", error
 
     def _caller(self) -> CallerIdentity:
         return self._listener.admission.admit(self._credentials, "student")

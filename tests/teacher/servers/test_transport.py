@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +26,15 @@ from edl.proto.clients.transport import ConnectionEnded, TransportConnection, co
 from edl.proto.frames import FramedTensor, FrameHeader, OpenFrame, ResultDescription, TransportOffer
 from edl.proto.shared_buffer import key_of
 from edl.runtime.errors import RateLimited, RequestRefused, WireError
+from edl.teacher.backends import ModelSpec
 from edl.teacher.config import ServerConfig
+from edl.teacher.jobs import RequestLabels
+from edl.teacher.request import RequestedOutput
 from edl.teacher.servers import transport_listener
 from edl.teacher.servers.admission import SendingDeadline
+from edl.teacher.servers.callers import CallCredentials
+from edl.teacher.servers.servicer import RequestSpec
+from edl.teacher.servers.transport_session import TransportSession
 from edl.tests.teacher.bench import WAIT_S, Bench, Make
 from edl.tests.teacher.fakes import array
 from edl.tests.waiting import wait_until
@@ -380,6 +388,23 @@ def test_memory_that_may_shrink_is_not_copied(bench: Bench, ending: ExitStack) -
     connection.sendall(opened.frame() + placed_frame())
     header, _ = answer_of(connection)
     assert (header.kind, header.flags) == (frames.ERROR, frames.SHARED_MEMORY_FAILED)
+
+
+def test_results_are_described_after_an_answer_that_was_too_large() -> None:
+    """The error that the reader gets instead has no description."""
+    identity = SimpleNamespace(draining=False)
+    listener: Any = SimpleNamespace(servicer=SimpleNamespace(identity=identity))
+    session = TransportSession(listener, CallCredentials((), {}, "", client=("127.0.0.1", 7)))
+    model = ModelSpec("fake", (), (), "c0ffee", ("fake",))
+    spec = RequestSpec(model, (RequestedOutput("y"),), {}, {})
+
+    def result(labels: Array) -> FrameHeader:
+        ready = RequestLabels({"y": labels}, 0.5)
+        return FrameHeader.unpack(session._result(1, spec, ready))  # noqa: SLF001 - 2 GiB otherwise
+
+    with pytest.raises(WireError, match="does not fit into one message"):
+        result(np.broadcast_to(np.float32(0), (1 << 29, 1)))
+    assert [result(X).flags for _ in range(2)] == [frames.DESCRIBED, 0]
 
 
 def test_an_idle_connection_hears_goodbye_before_its_end(make: Make) -> None:

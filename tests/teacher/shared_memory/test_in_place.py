@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -21,7 +22,7 @@ from edl.proto.shared_buffer import BufferRef, SharedBuffer, key_of
 from edl.runtime.errors import EdlError, RateLimited, RequestRefused, RetryableError
 from edl.teacher.servers import callers
 from edl.teacher.servers.callers import CallerIdentity
-from edl.teacher.servers.shared_regions import RegionReader, SharedMemoryRegions
+from edl.teacher.servers.shared_regions import IDLE_S, RegionReader, SharedMemoryRegions
 from edl.teacher.servers.shared_segment import SharedSegment, open_object
 from edl.tests.leaks import SHARED_MEMORY, exclude_foreign_segments
 from edl.tests.proto.strategies import as_parameters
@@ -89,6 +90,32 @@ def test_memory_that_grows_is_opened_anew_and_let_go_with_its_connection(host: S
     assert len(memory.owners) == 1
     host.client.close()
     wait_until(lambda: not memory.owners)
+
+
+def test_a_reader_that_was_idle_for_long_is_still_read_in_place(
+    host: Sharing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory has no name, so the sweep releases the region."""
+    memory = host.bench.servicer.memory
+    host.double(host.put())
+    monkeypatch.setattr(memory, "_clock", lambda: time.monotonic() + IDLE_S + 1)
+    memory.sweep()
+    assert not memory.owners
+    np.testing.assert_array_equal(host.double(host.put()), X * 2)
+    assert host.sent_bytes < 1000, "none was sent"
+    monkeypatch.setattr(SharedMemoryRegions, "register", no_room)
+    monkeypatch.setattr(memory, "_clock", lambda: time.monotonic() + 2 * (IDLE_S + 1))
+    memory.sweep()
+    heard = host.client.heard(LabelRequest({"x": host.put()}))
+    assert isinstance(heard.outcome, RateLimited)
+    assert heard.without_memory, "the arrays are sent instead"
+    np.testing.assert_array_equal(host.double(host.put()), X * 2)
+    host.client.close()
+    wait_until(lambda: not memory.owners)
+
+
+def no_room(*_: object, **__: object) -> None:
+    raise RateLimited("this teacher has no room for another region of shared memory")
 
 
 def test_unopenable_memory_is_told_apart(host: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
