@@ -31,12 +31,15 @@ def bytes_field(field: int, nbytes: int) -> bytes:
     return varint(field << 3 | _BYTES) + varint(nbytes)
 
 
-def split_bytes_field(data: Buffer, field: int) -> tuple[bytes, list[memoryview]]:
+def split_bytes_field(
+    data: Buffer, field: int, max_fields: int = MAX_FIELDS
+) -> tuple[bytes, list[memoryview]]:
     """Split a serialised message into one repeated bytes field and the rest.
 
     Args:
         data: the message.
         field: number of the bytes field.
+        max_fields: most fields of the message.
 
     Returns:
         The message without that field, and the values of the field as read-only views into `data`,
@@ -44,7 +47,7 @@ def split_bytes_field(data: Buffer, field: int) -> tuple[bytes, list[memoryview]
 
     Raises:
         WireError: the message is truncated, has a group (no message of the protocol has one) or an
-            unknown wire type, a varint that is too long, or more than `MAX_FIELDS` fields.
+            unknown wire type, a varint that is too long, or more than `max_fields` fields.
     """
     view = memoryview(data).toreadonly().cast("B")
     wanted = field << 3 | _BYTES
@@ -73,8 +76,8 @@ def split_bytes_field(data: Buffer, field: int) -> tuple[bytes, list[memoryview]
             rest.append(view[kept_from:start])
             kept_from = at
         count += 1
-        if count > MAX_FIELDS:
-            raise WireError(f"a message of more than {MAX_FIELDS} fields is refused")
+        if count > max_fields:
+            raise WireError(f"a message of more than {max_fields} fields is refused")
     rest.append(view[kept_from:])
     return b"".join(rest), values
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -22,13 +22,17 @@ from .tensor_specs import outputs_by_trial, refuse_outputs, with_declared_shapes
 
 # Field numbers of onnx.proto.
 _MODEL_GRAPH = 7
-_GRAPH_INITIALIZER = 5
+_GRAPH_NODE, _GRAPH_INITIALIZER = 1, 5
+_NODE_ATTRIBUTE = 5
+_ATTRIBUTE_TENSOR, _ATTRIBUTE_GRAPH = 5, 6
 _TENSOR_EXTERNAL_DATA = 13
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
+#: Key of the entry with the name of a weight's file.
+_LOCATION = b"location"
 
 
 def files_of(model: Path) -> list[Path]:
-    """Return the model's file and the files with its weights, each once, in the model's order.
+    """Return the model's file and the files with its weights, each once, in a fixed order.
 
     Raises:
         ModelError: the file is not an ONNX model, or a weight file is missing.
@@ -36,9 +40,8 @@ def files_of(model: Path) -> list[Path]:
     try:
         names = dict.fromkeys(
             name
-            for graph in _fields(model.read_bytes(), _MODEL_GRAPH)
-            for weight in _fields(graph, _GRAPH_INITIALIZER)
-            for name in _external_files(weight)
+            for graph in _split(model.read_bytes(), _MODEL_GRAPH)[1]
+            for name in _external_files(graph)
         )
     except (OSError, WireError, UnicodeDecodeError) as error:
         raise ModelError(f"cannot read {model}: {error}") from None
@@ -49,17 +52,34 @@ def files_of(model: Path) -> list[Path]:
     return [model, *weight_files]
 
 
-def _external_files(weight: Buffer) -> list[str]:
-    """Return the name of the file that has one weight; none if the model's file has it."""
-    entries = {
-        bytes(_fields(entry, _ENTRY_KEY)[0]): bytes(_fields(entry, _ENTRY_VALUE)[0]).decode()
-        for entry in _fields(weight, _TENSOR_EXTERNAL_DATA)
-    }
-    return [entries[b"location"]] if b"location" in entries else []
+def _external_files(graph: Buffer) -> Iterator[str]:
+    """Yield the names of files with weights of a graph, and of the graphs within its nodes."""
+    rest, weights = _split(graph, _GRAPH_INITIALIZER)
+    for weight in weights:
+        yield from _file_of(weight)
+    if _LOCATION not in rest:  # as in nearly all models; splitting every node takes seconds
+        return
+    for node in _split(rest, _GRAPH_NODE)[1]:  # such as If, which has a graph for each branch
+        for attribute in _split(node, _NODE_ATTRIBUTE)[1]:
+            rest, constants = _split(attribute, _ATTRIBUTE_TENSOR)
+            for constant in constants:
+                yield from _file_of(constant)
+            for inner in _split(rest, _ATTRIBUTE_GRAPH)[1]:
+                yield from _external_files(inner)
 
 
-def _fields(message: Buffer, number: int) -> list[memoryview]:
-    return split_bytes_field(message, number)[1]
+def _file_of(weight: Buffer) -> Iterator[str]:
+    """Yield the name of the file that holds one weight; nothing if the model's file holds it."""
+    for entry in _split(weight, _TENSOR_EXTERNAL_DATA)[1]:
+        # Some writers leave out an empty value.
+        key, value = (b"".join(_split(entry, n)[1]) for n in (_ENTRY_KEY, _ENTRY_VALUE))
+        if key == _LOCATION:
+            yield value.decode()
+
+
+def _split(message: Buffer, number: int) -> tuple[bytes, list[memoryview]]:
+    # The file is the user's, and a large graph has tens of thousands of nodes.
+    return split_bytes_field(message, number, max_fields=len(message))
 
 
 #: Types whose names differ between onnxruntime and numpy.
@@ -179,8 +199,8 @@ def _check_provider(session: Any, device: str, gpu: int | None) -> None:
     """Raise ModelError if the session would run on the CPU because it cannot use the GPU."""
     if gpu is not None and session.get_providers()[0] != "CUDAExecutionProvider":
         raise ModelError(
-            f"onnxruntime cannot use device {device}: CUDA or cuDNN is missing, of another version "
-            "than its own, or there is no such GPU; its message stands above"
+            f"onnxruntime cannot use device {device}: CUDA or cuDNN is missing or has a version "
+            "that it was not built for, or there is no such GPU; see its message above"
         )
 
 

@@ -56,6 +56,61 @@ def test_external_weights_are_part_of_the_content(tmp_path: Path) -> None:
         files_of(file)
 
 
+def test_weights_of_branches_are_part_of_the_content(tmp_path: Path) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    def scaled_by(name: str, *, inline: bool) -> Any:
+        """A branch whose weight lies in the file `name`, in an initializer or a Constant."""
+        (tmp_path / name).write_bytes(np.float32(2).tobytes())
+        weight = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[1])
+        weight.data_location = TensorProto.EXTERNAL
+        weight.external_data.add(key="location", value=name)
+        nodes = [helper.make_node("Mul", ["x", name], [f"by_{name}"])]
+        if inline:
+            nodes.insert(0, helper.make_node("Constant", [], [name], value=weight))
+        value = helper.make_tensor_value_info(f"by_{name}", TensorProto.FLOAT, None)
+        return helper.make_graph(nodes, name, [], [value], [] if inline else [weight])
+
+    branches = {
+        "then_branch": scaled_by("then", inline=False),
+        "else_branch": scaled_by("else", inline=True),
+    }
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 4]) for n in "xy")
+    always = helper.make_tensor("always", TensorProto.BOOL, [1], [True])
+    chosen = helper.make_node("If", ["always"], ["y"], **branches)
+    graph = helper.make_graph([chosen], "g", [x], [y], [always])
+    file = tmp_path / "branches.onnx"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(file))
+    assert files_of(file) == [file, tmp_path / "else", tmp_path / "then"]
+
+
+def test_graphs_may_be_large(tmp_path: Path) -> None:
+    from onnx import ModelProto
+
+    message = ModelProto()
+    for _ in range(10_000):
+        message.graph.node.add(op_type="Relu")
+    file = tmp_path / "large.onnx"
+    file.write_bytes(message.SerializeToString())
+    assert files_of(file) == [file]
+
+
+def test_an_empty_value_may_be_left_out(tmp_path: Path) -> None:
+    """As writers of proto3 do."""
+    from onnx import ModelProto
+
+    message = ModelProto()
+    weight = message.graph.initializer.add()
+    weight.external_data.add(key="checksum")
+    weight.external_data.add(key="location", value="weights")
+    (tmp_path / "weights").write_bytes(b"")
+    file = tmp_path / "net.onnx"
+    file.write_bytes(message.SerializePartialToString())
+    assert files_of(file) == [file, tmp_path / "weights"]
+
+
 @pytest.mark.parametrize(
     "change",
     [
