@@ -1,8 +1,8 @@
-"""The self-test of a model before it serves, and canaries: kept answers to compare it with.
+"""The self-test of a model before it serves, and canaries: samples with known good answers.
 
-A canary file is a numpy archive (`.npz`) without pickled objects: arrays of a few samples, of the
-answer, and a header in JSON. Only floats are compared, unless the model has none: a class chosen
-between two nearly equal ones may differ on another machine.
+A canary file is a numpy archive (`.npz`) without pickled objects: arrays of a few samples and of
+the answer, and a header in JSON. Only outputs of floats are compared, unless the model has none: if
+two classes are nearly equal, another machine may choose the other one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .backends import Backend, run_in_micro_batches
 from .backends.tensor_specs import probe_batch
 from .request import check_finite
 
-#: Batches of noise and their samples. A very slow model gets fewer batches, at least 2.
+#: Batches of noise, and samples per batch. A very slow model gets fewer batches, at least 2.
 PROBES: Final = 4
 PROBE_ROWS: Final = 4
 _BUDGET_S: Final = 15.0
@@ -74,18 +74,27 @@ def self_test(
         warnings = uninformative_outputs(answers)
     except ModelError as error:
         raise ModelError(
-            f"the self-test failed: {error} A model that answers so to noise only is judged by"
-            " real samples, if 'edl teacher fingerprint --canary FILE,samples=...' keeps some; or"
-            " serve it with --no-self-test"
+            f"the self-test failed: {error} If only noise gets such answers, write a canary of real"
+            " samples by 'edl teacher fingerprint MODEL --canary FILE,samples=...' and serve with"
+            " --canary FILE; or serve with --no-self-test"
         ) from None
     for warning in warnings:
         on_progress(f"warning: {warning}")
-    compared = bool(_comparable_outputs(answers))
-    found = ["finite", "neither constant nor uniform" if compared else "nothing to compare"]
+    if not answers:
+        on_progress(
+            "self-test passed: nothing to judge, because the model refuses all test batches"
+        )
+        return {}
+    if not _comparable_outputs(answers):
+        found = ["finite", "nothing to compare"]
+    elif warnings:
+        found = ["finite", "other outputs neither constant nor uniform"]
+    else:
+        found = ["finite", "neither constant nor uniform"]
     if canary is not None:
         found.append(f"agrees with its canary within {canary.tolerance:g}")
     on_progress(f"self-test passed: {', '.join(found)}")
-    return {name: kind_of([one[name] for one in answers]) for name in (*answers, {})[0]}
+    return {name: kind_of([one[name] for one in answers]) for name in answers[0]}
 
 
 def uninformative_outputs(answers: Answers) -> tuple[str, ...]:
@@ -103,7 +112,7 @@ def uninformative_outputs(answers: Answers) -> tuple[str, ...]:
     for name in judged:
         rows = np.concatenate([answer[name].astype(np.float64) for answer in answers])
         same = _SAME * np.abs(rows).max(initial=0.0)
-        if len(rows) > 1 and np.ptp(rows, axis=0).max(initial=0.0) <= same:
+        if np.ptp(rows, axis=0).max(initial=0.0) <= same:
             odd.append(f"output {name!r} is constant: the same for {len(rows)} samples that differ")
         elif rows.ndim > 1 and rows.shape[-1] > 1 and np.ptp(rows, axis=-1).max() <= same:
             classes = rows.shape[-1]
@@ -159,8 +168,8 @@ def _finite(outputs: Mapping[str, Array]) -> Mapping[str, Array]:
         check_finite(outputs)
     except BadAnswer as error:
         raise ModelError(
-            f"the self-test failed: {error}. Were the weights loaded whole? Look for NaN in them, "
-            "and at --precision and --preprocess: values too large for either overflow"
+            f"the self-test failed: {error}. Are the weights complete and free of NaN? Check "
+            "--precision and --preprocess too: values out of their range overflow"
         ) from error
     return outputs
 
@@ -190,7 +199,7 @@ class Canary:
 
     def __post_init__(self) -> None:
         if not 0 <= self.tolerance < 1:
-            raise UsageError(f"a tolerance is a share from 0 to 1, not {self.tolerance:g}")
+            raise UsageError(f"a tolerance is a share from 0 to below 1, not {self.tolerance:g}")
 
     @classmethod
     def from_answer(
@@ -209,8 +218,8 @@ class Canary:
         if content_id != self.content_id:
             raise ModelError(
                 f"the canary is of content {self.content_id[:12]}, the model is {content_id[:12]}:"
-                " write one of this model by 'edl teacher fingerprint MODEL --canary FILE', or"
-                " serve the model that it was written of"
+                " write one for this model by 'edl teacher fingerprint MODEL --canary FILE', or"
+                " serve the model that it was written for"
             )
 
     def differences(self, outputs: Mapping[str, Array]) -> dict[str, float]:
@@ -300,12 +309,12 @@ def _plain(array: Array) -> Array:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path`: its file replaces `path`, or is removed after an error.
+    """Yield the path of a temporary file: it replaces `path`, or is removed after an error.
 
     Raises:
         UsageError: the file cannot be written.
     """
-    beside = path.with_name(f".{os.getpid()}-{path.name}")
+    beside = path.parent / f".{os.getpid()}-{path.name}"
     try:
         yield beside
         beside.replace(path)
