@@ -143,7 +143,8 @@ def from_bytes(raw: memoryview, datatype: str, shape: Sequence[int]) -> Array:
     """Decode the array in `raw`.
 
     Returns:
-        A read-only view of `raw`, which need not be aligned; for BYTES an array of copies.
+        A view of `raw`, which need not be aligned, and is read-only if `raw` is; for BYTES a
+        read-only array of copies.
 
     Raises:
         WireError: unknown datatype, impossible shape, or `raw` does not hold exactly these
@@ -168,7 +169,8 @@ def from_elements(elements: Sequence[Any], datatype: str, shape: Sequence[int]) 
     """Build an array from elements that a peer sent one by one.
 
     Args:
-        elements: numbers; bytes objects for BYTES.
+        elements: numbers, whole ones for integer datatypes; booleans for BOOL; bytes objects for
+            BYTES. Only their range is checked.
         datatype: of the array.
         shape: of the array.
 
@@ -289,7 +291,7 @@ class TensorSpec:
             raise UsageError(f"{text!r}: {error}") from None
         except ValueError:
             raise UsageError(
-                f"{text!r} does not describe an input: write NAME:DATATYPE:DIMS, "
+                f"{text!r} does not describe a tensor: write NAME:DATATYPE:DIMS, "
                 "for example image:FP32:-1,3,224,224"
             ) from None
         if not name or min(shape) < FREE or 0 in shape:
