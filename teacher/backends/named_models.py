@@ -1,12 +1,13 @@
 """Models of PyTorch by name: `timm/NAME`, `hf/NAME` (transformers) and `torchvision/NAME`.
 
-In place of a name of timm or Hugging Face, a folder with `config.json` and safetensors may stand.
-Weights are fetched from the network only if the user allows it. Pickles are not opened, because
-they can execute code, and no code of a repository is run.
+NAME may also be a folder with `config.json` and safetensors, except for torchvision. Weights are
+fetched from the network only if the user allows it. No code of a repository is run, and pickles,
+which can execute code, are not opened; weights of torchvision are pickles that torch loads with
+`weights_only`.
 
 Images arrive as UINT8 [N, channels, height, width] and are scaled as the model's own configuration
-says. If the user declares the input as FP32, or a preprocessing step makes it so, it is taken as it
-is.
+says. An input that the user declares as FP32, or that a preprocessing step converts to FP32, is not
+scaled.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class _Images:
     Attributes:
         input: name of the network's input.
         shape: channels, height and width.
-        mean: by channel, of the colours divided by `divisor`.
-        std: likewise.
-        divisor: of the colours, 0 to 255.
-        resizing: how the sender brings images to the size, in words.
+        mean: by channel; subtracted from the colours after they are divided by `divisor`.
+        std: by channel; then divides them.
+        divisor: of the colours, which are 0 to 255.
+        resizing: how the sender must resize images, in words.
     """
 
     input: str
@@ -91,7 +92,7 @@ class _Opened:
         network: a torch.nn.Module.
         files: what its content hash covers: weights and configuration.
         images: the images that it takes; None if it takes something else.
-        by_keyword: it takes its inputs by keyword, and returns some that are no tensors.
+        by_keyword: it takes inputs by keyword, and some of its outputs are not tensors.
     """
 
     network: Any
@@ -107,8 +108,8 @@ def load(model: str, torch: Any, device: Any, settings: ModelSettings) -> Loaded
         model: its name.
         torch: the module.
         device: where the network will run.
-        settings: declared inputs select another size of images or FP32; of a model for text, they
-            replace `input_ids` and `attention_mask`.
+        settings: how to run it. For images, the declared inputs select another size, or FP32; for
+            text, they replace `input_ids` and `attention_mask`.
 
     Raises:
         ModelError: the library, the model or its weights are missing, or an input does not fit.
@@ -116,7 +117,10 @@ def load(model: str, torch: Any, device: Any, settings: ModelSettings) -> Loaded
     check_named(model)
     prefix, _, name = model.partition("/")
     package = NAMED_PACKAGES[prefix]
-    version = f"{package} {importlib.import_module(package).__version__}"
+    try:
+        version = f"{package} {importlib.import_module(package).__version__}"
+    except Exception as error:  # such as a RuntimeError of a torchvision for another torch
+        raise ModelError(f"{package} cannot be imported: {first_line(error)}") from error
     with loading_errors(version, Path(model), package):
         opened = _OPENERS[prefix](name, settings.download)
     network = opened.network.float().to(device).eval()
@@ -190,7 +194,9 @@ def _timm_repository(name: str) -> str:
         near = ", ".join(get_close_matches(name, timm.list_models(), n=3))
         raise ModelError(f"timm has no model {name}" + (f": did you mean {near}?" if near else ""))
     if not config.hf_hub_id:
-        raise ModelError(f"timm has no weights of {name}: name others, or a folder")
+        raise ModelError(
+            f"timm has no weights of {name}: choose another model, or the folder of one"
+        )
     repository: str = config.hf_hub_id
     return repository
 
@@ -249,7 +255,13 @@ def _sides(size: int | Sequence[int] | Mapping[str, int]) -> tuple[int, int]:
     """Return height and width, in each of the forms in which transformers writes a size."""
     if isinstance(size, Mapping):
         square = size.get("shortest_edge", 0)
-        return size.get("height", square), size.get("width", square)
+        height, width = size.get("height", square), size.get("width", square)
+        if not (height and width):  # such as a longest edge alone
+            raise ModelError(
+                f"its images have no fixed size ({dict(size)}): load the model in a factory, "
+                "--model module:function"
+            )
+        return height, width
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 

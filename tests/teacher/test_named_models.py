@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,25 @@ def test_images_without_a_processor_are_declared(vit: tuple[Any, Path], tmp_path
         open_backend(f"hf/{folder}")
     declared = specs("pixel_values:FP32:-1,3,32,32")
     assert open_backend(f"hf/{folder}", inputs=declared).spec.inputs == declared
+
+
+def test_images_without_a_fixed_size_are_refused(vit: tuple[Any, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "unfixed"
+    shutil.copytree(vit[1], folder)
+    changed = {**PROCESSOR, "do_center_crop": False, "size": {"longest_edge": 512}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(changed))
+    with pytest.raises(ModelError, match=r"no fixed size .*'longest_edge': 512"):
+        open_backend(f"hf/{folder}")
+
+
+def test_a_library_that_does_not_start_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "timm.py").write_text("raise RuntimeError('built for another torch')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    with pytest.raises(ModelError, match="timm cannot be imported: built for another torch"):
+        open_backend("timm/resnet50")
 
 
 def test_a_name_is_checked_without_its_library(
