@@ -54,7 +54,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         UsageError: the file cannot be written: an OSError of the body, too.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.parent / f".{path.name}.{os.getpid()}.part"  # a root has no name to change
     try:
         try:
             yield part

@@ -314,7 +314,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         UsageError: the file cannot be written.
     """
-    beside = path.parent / f".{os.getpid()}-{path.name}"
+    beside = path.parent / f".{os.getpid()}-{path.name}"  # a root has no name to change
     try:
         yield beside
         beside.replace(path)

@@ -42,3 +42,5 @@ def test_a_file_is_replaced_as_a_whole_or_stays(tmp_path: Path) -> None:
         part.write_text("new")
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(UsageError, match="cannot write /: "), replacing(Path("/")):
+        pass
