@@ -294,6 +294,7 @@ class InferenceServicer:
             entry: the record of the call.
             nbytes: size of the request.
         """
+        arrived_s = time.monotonic()
         with entry.start_timing(nbytes) as timing:
             reading = RegionReader(self.memory, caller)
             try:
@@ -303,7 +304,7 @@ class InferenceServicer:
             entry.model, entry.request_id = request.model_name, request.request_id
             spec = self.spec_of(request)
             output_refs = output_buffers(request)
-            deadline_s = deadline_of(request, deadline_s, time.monotonic())
+            deadline_s = deadline_of(request, deadline_s, arrived_s)
             labels = await self.label(spec, request.inputs, deadline_s, timing)
             try:
                 reading.check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -48,6 +49,21 @@ def test_labels_come_with_the_teacher_and_are_counted(bench: Bench) -> None:
     assert bench.count("edl_teacher_request_seconds_count") == bench.requests("answered") == 1
     bench.identity.draining = True
     assert bench.infer(outputs=["double"]).parameters["draining"] is True
+
+
+def test_a_timeout_counts_from_the_arrival(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from when a slow request is decoded."""
+    decode, decoded_s = tensors.decode_request, list[float]()
+
+    def decode_slowly(data: Any, read: Any, *, light: bool) -> tensors.InferRequest:
+        if light:
+            raise tensors.SlowToDecode
+        decoded_s.append(time.monotonic())
+        return decode(data, read)
+
+    monkeypatch.setattr(tensors, "decode_request", decode_slowly)
+    bench.infer(parameters={"timeout": 60_000_000})
+    assert bench.labeller.deadlines_s[0] <= decoded_s[0] + 60.0
 
 
 def test_outputs_come_in_the_requested_forms(bench: Bench) -> None:
