@@ -3,11 +3,11 @@
 # user of the containers. Needs openssl 3, and edl or a container engine with the image edl-dist.
 #
 #   ./prepare.sh          run once; existing files are kept
-#   rm -r secrets         run before it to create new certificates and passwords
+#   rm -r secrets         run this first for new certificates and passwords (of the same authority)
 #
-# EDL: command to use as `edl`; default: the one on PATH, else the one in the image.
-# ENGINE: docker (default) or podman. DAYS: validity of certificates; default: 90. HOSTS: additional
-# names and addresses of the servers, if compose.yaml publishes ports.
+# Variables. EDL: command to use as `edl`; default: the one on PATH, else the one in the image.
+# ENGINE: docker (default) or podman. DAYS: validity of certificates; default: 90. HOSTS: further
+# names and addresses of the servers, if their ports are published.
 set -eu
 umask 077
 cd "$(dirname "$0")"
@@ -59,4 +59,4 @@ if [ ! -s "$secrets/users.acl" ]; then
     mv "$secrets/users.acl.new" "$secrets/users.acl"
 fi
 [ "$(id -u)" != 0 ] || chown -R "$owner" secrets
-echo "secrets are in $secrets, the authority's key in $PWD/pki: keep that one off this machine"
+echo "secrets are in $secrets; move the authority's key, $PWD/pki/ca.key, off this machine"
