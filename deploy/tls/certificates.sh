@@ -1,13 +1,13 @@
 #!/bin/sh
 # A certificate authority for one mesh, and the certificates of its members; needs openssl 3.
 #
-#   certificates.sh ca      FOLDER                    the authority: ca.pem to hand out, ca.key to hide
-#   certificates.sh teacher FOLDER NAME HOST...       of a server that calls nobody
-#   certificates.sh manager FOLDER NAME HOST...       of a server that also probes teachers
-#   certificates.sh client  FOLDER NAME ROLE[:WHO]    of a student, a viewer or an admin
+#   certificates.sh ca      FOLDER                    the authority: ca.pem for all, ca.key is secret
+#   certificates.sh teacher FOLDER NAME HOST...       for a server that is no client
+#   certificates.sh manager FOLDER NAME HOST...       for a server that also probes teachers
+#   certificates.sh client  FOLDER NAME ROLE[:WHO]    for a student, a viewer or an admin
 #
-# HOST: every name and address by which others reach the server. NAME: of the files, NAME.pem and
-# NAME.key. DAYS: how long a member's certificate holds, 90 unless it is set.
+# HOST: every name and address by which others reach the server. NAME: of the files NAME.pem and
+# NAME.key. The variable DAYS: validity of a member's certificate in days; default: 90.
 set -eu
 umask 077
 
@@ -47,7 +47,7 @@ shift 2
 case $what in
     ca)
         mkdir -p "$folder"
-        [ ! -f "$folder/ca.key" ] || { echo "$folder/ca.key is there already" >&2; exit 1; }
+        [ ! -f "$folder/ca.key" ] || { echo "$folder/ca.key exists already" >&2; exit 1; }
         openssl req -x509 -sha256 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 \
             -subj "/CN=edl mesh authority" -keyout "$folder/ca.key" -out "$folder/ca.pem" \
             -addext keyUsage=critical,keyCertSign,cRLSign 2>/dev/null
