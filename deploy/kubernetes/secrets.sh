@@ -1,10 +1,10 @@
 #!/bin/sh
-# Prints the Secrets that the manifests mount: a password for each Redis user, and Redis's own list.
+# Prints the Secrets that the manifests mount: a password for each Redis user, and the list of users.
 #
-#   ./secrets.sh ctr | kubectl create --namespace edl-dist -f -        SERVICE...: the services
+#   ./secrets.sh SERVICE... | kubectl create --namespace edl-dist -f -
 #
-# Once for a mesh: each run makes others. Nothing is written to a disk of this machine but for a
-# moment, in a folder of its own. Needs openssl, and edl. EDL: the command that is `edl` here.
+# Run it once for a mesh: each run generates other passwords. They are on disk only while it runs, in a
+# temporary folder. Needs openssl, and edl. The variable EDL: command to use as `edl`.
 set -eu
 umask 077
 [ $# -ge 1 ] || { sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0" | sed '$d' >&2; exit 2; }
@@ -29,7 +29,7 @@ secret() { # name, then key and file in turn
 for user in reader student agent fleet manager; do password "$user" >/dev/null; done
 {
     echo "user default off"
-    # What replicas need of their master, and sentinels of all.
+    # The users of replicas at their master, and of sentinels at all servers.
     echo "user replica on #$(password replica) resetchannels +psync +replconf +ping"
     echo "user sentinel on #$(password sentinel) allchannels +multi +slaveof +replicaof +ping +exec" \
         "+subscribe +publish +config|rewrite +role +info +client|setname +client|kill +script|kill"

@@ -128,7 +128,7 @@ def _pod_spec(job: Object, number: int, url: str | None) -> Object:
             {"name": "tmp", "emptyDir": {}},
             {"name": "state", "emptyDir": {}},
             {"name": "checkpoints", **kept},
-            # Readers keep batches in shared memory, of which a container has 64 MB by default.
+            # Data loaders with workers keep batches here; a container has 64 MB by default.
             {"name": "shm", "emptyDir": {"medium": "Memory"}},
         ],
     }

@@ -239,7 +239,7 @@ def test_credentials_are_seen_in_the_arguments(cluster: Cluster, args: list[str]
     ("name", "spec", "words"),
     [
         (NAME, {"minReplicas": 5, "maxReplicas": 4}, r"maxReplicas: expects spec\.minReplicas"),
-        ("0.dotted", {}, "a Service and pods are called so"),
+        ("0.dotted", {}, "a Service and pods are named after it"),
     ],
 )
 def test_rules_between_fields(

@@ -8,7 +8,7 @@
 : "${SERVER:=valkey-server}"
 : "${CLI:=valkey-cli}"
 
-ask() { # host:port, words: print the answer of a server, within 2 s, as lines
+ask() { # host:port, command: print the answer of a server as lines; give up after 2 s
     host=${1%:*} port=${1##*:}
     shift
     tls=

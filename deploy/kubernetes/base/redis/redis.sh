@@ -6,7 +6,7 @@ set -eu
 umask 077
 
 # A restarted server is empty. If the sentinels still name it as the master, they have not noticed the
-# restart yet: wait until they promote a replica, which has the data.
+# restart yet: wait up to 10 s until they promote a replica, which has the data.
 tries=0
 while [ "$(told_master)" = "$SELF" ] && [ $tries -lt 10 ]; do
     tries=$((tries + 1))
@@ -21,14 +21,14 @@ dir $DATA
 save ""
 appendonly no
 maxmemory ${REDIS_MAXMEMORY:-0}
-# Leases must not be thrown out when memory runs short.
+# Leases must not be evicted when memory is short.
 maxmemory-policy noeviction
 aclfile $SECRETS/users.acl
 masteruser replica
 masterauth $(cat "$SECRETS/replica-password")
-# There is little to copy, and until then a replica replaces nobody.
+# Send the data at once: there is little, and without it a replica cannot become the master.
 repl-diskless-sync-delay 0
-# Names last longer than addresses of pods, and certificates hold for names.
+# Names of pods outlive their addresses, and certificates contain names.
 replica-announce-ip ${SELF%:*}
 replica-announce-port ${SELF##*:}
 END

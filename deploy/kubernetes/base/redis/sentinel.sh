@@ -17,22 +17,22 @@ until master=$(find_master) && ask "$master" ping >/dev/null; do sleep 1; done
     cat <<END
 protected-mode no
 dir $DATA
-# The same after a restart, so that it is not counted twice.
+# The same id after a restart: otherwise the others would count two sentinels.
 sentinel myid $(printf %s "$SELF" | sha1sum | cut -d ' ' -f 1)
 sentinel resolve-hostnames yes
 sentinel announce-hostnames yes
 sentinel announce-ip ${SELF%:*}
 sentinel announce-port ${SELF##*:}
 sentinel monitor mesh ${master%:*} ${master##*:} 2
-# The TTL of a lease is 6 s: notice and replace a dead master within one of them.
+# Detect and replace a dead master within the TTL of a lease, 6 s.
 sentinel down-after-milliseconds mesh 1000
 sentinel failover-timeout mesh 5000
 sentinel parallel-syncs mesh 1
 sentinel auth-user mesh sentinel
 sentinel auth-pass mesh $(cat "$SECRETS/sentinel-password")
-# Who else may become the master: it would learn that in ten seconds, too late for an early death.
+# The replicas: from the master it would learn them only after ten seconds, too late if that dies early.
 $(known_replicas)
-# Whoever reaches a sentinel may ask who is the master; nobody may order a failover or set anything.
+# Everybody may ask a sentinel for the master; nobody may order a failover or change settings.
 user default on nopass resetkeys resetchannels -@all +ping +info +hello +auth +client|setname +sentinel|get-master-addr-by-name +sentinel|master +sentinel|masters +sentinel|replicas +sentinel|slaves +sentinel|sentinels +sentinel|is-master-down-by-addr +sentinel|myid
 END
 } >"$DATA/sentinel.conf"
