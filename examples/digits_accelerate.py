@@ -49,7 +49,7 @@ def main(coordinator: str) -> None:
                 optimizer.zero_grad()
                 right += int((logits.argmax(-1) == label).sum())
                 rows += len(label)
-            accelerator.save_state("saved")  # with the reader's place in its source
+            accelerator.save_state("saved")  # includes the position of the reader
     accelerator.print(f"Accelerate: accuracy {right / rows:.2f}")
 
 

@@ -1,4 +1,4 @@
-"""Stands for your model: a classifier of digits, exported to ONNX together with its softmax.
+"""A stand-in for your model: a classifier of digits, exported to ONNX together with its softmax.
 
 python examples/digits_onnx.py digits.onnx
 """

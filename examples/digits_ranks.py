@@ -1,4 +1,4 @@
-"""A student of one layer, trained by the ranks of PyTorch with soft labels of an ONNX classifier.
+"""A student of one layer, trained by ranks of torchrun with soft labels of an ONNX classifier.
 
 edl coordinator serve
 python examples/digits_onnx.py digits.onnx
@@ -48,7 +48,7 @@ def main(coordinator: str) -> None:
         service="digits",
         coordinator=coordinator,
         job="torch",
-        world_size=dist.get_world_size(),  # torchrun sets only the rank
+        world_size=dist.get_world_size(),  # of torchrun's variables it reads only the rank
         uneven="drop",
         temperature=T,  # teachers send softmax(log p / T)
     )

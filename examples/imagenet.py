@@ -33,8 +33,8 @@ CLASSES = 1000
 MEAN, SD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
-class OfBytes(nn.Layer):  # type: ignore[misc]  # paddle has no types
-    """Normalizes uint8 images [N, 3, SIZE, SIZE] for a network."""
+class ByteInput(nn.Layer):  # type: ignore[misc]  # paddle has no types
+    """A network behind a normalization of uint8 images [N, 3, SIZE, SIZE]."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Images(paddle.io.Dataset):  # type: ignore[misc]
 
 
 def model() -> Any:
-    return OfBytes(models.resnet50(num_classes=CLASSES))
+    return ByteInput(models.resnet50(num_classes=CLASSES))
 
 
 def loss(outputs: Any, labels: Any) -> Any:
@@ -113,7 +113,7 @@ def main(folder: Path, weights: str | None) -> None:
     network = models.resnet101(pretrained=weights is None, num_classes=CLASSES)
     if weights is not None:
         network.set_state_dict(paddle.load(weights))
-    teacher = OfBytes(network)
+    teacher = ByteInput(network)
     teacher.eval()
     spec = paddle.static.InputSpec([None, 3, SIZE, SIZE], "uint8", name="image")
     paddle.jit.save(teacher, str(folder / "model"), input_spec=[spec])

@@ -91,7 +91,8 @@ good_day = replace(
 )
 calm = simulate(good_day, random.Random)
 print(
-    f"planned {planned.prediction.samples_per_s:,.0f}, played {calm.samples_per_s:,.0f} samples/s"
+    f"planned {planned.prediction.samples_per_s:,.0f},"
+    f" simulated {calm.samples_per_s:,.0f} samples/s"
 )
 
 # %% [markdown]

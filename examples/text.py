@@ -4,7 +4,7 @@ export REVIEWS=DIR                        # has pos.txt and neg.txt, one review 
 python examples/text.py text-teacher      # trains a convolutional teacher and exports it
 edl coordinator serve
 edl-teacher serve --model text-teacher --service reviews --redis redis://127.0.0.1:6379 \
-    --no-self-test                        # its inputs are not like texts
+    --no-self-test                        # the self-test's inputs are not like texts
 edl student train examples/text.py --redis redis://127.0.0.1:6379 --epochs 10
 """
 
@@ -22,7 +22,7 @@ from paddle import nn
 from edl.student import Distill
 
 LENGTH = 96  # characters of a review that are used
-NUMBERS = 4096  # numbers of characters; 0 is padding
+NUMBERS = 4096  # codes of characters; 0 is padding
 LABELLED = 2000  # reviews for training the student
 HELD_OUT = 10  # every tenth review measures the accuracy
 

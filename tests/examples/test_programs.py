@@ -55,16 +55,16 @@ def test_digits_walkthrough(tmp_path: Path) -> None:
 
 
 def test_planning_walkthrough(tmp_path: Path) -> None:
-    mesh, played, rough = walked(
+    mesh, calm, rough = walked(
         "planning",
         tmp_path,
         r"planned: (\d+) for 4",
-        r"planned ([\d,]+), played ([\d,]+) samples/s",
+        r"planned ([\d,]+), simulated ([\d,]+) samples/s",
         r"without (\d+) of (\d+): ([\d,]+) samples/s",
     )
-    assert number(played[2]) == pytest.approx(number(played[1]), rel=0.05)
+    assert number(calm[2]) == pytest.approx(number(calm[1]), rel=0.05)
     assert rough[2] == mesh[1]
-    assert number(rough[3]) < 0.85 * number(played[2])
+    assert number(rough[3]) < 0.85 * number(calm[2])
 
 
 def test_sharing_walkthrough(tmp_path: Path) -> None:
