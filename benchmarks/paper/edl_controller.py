@@ -57,15 +57,15 @@ EXPERIMENT: Final = Experiment(
     source=_PAGE,
     setting=(
         "20 jobs, one every 10 s, on 133 machines; each has 2 to 60 trainers of 5 CPUs with"
-        " autoscaling and 60 without, and 41 CPUs besides. All are killed 300 s after the last"
-        " came: the pending time of one that never started ends there."
+        " autoscaling and 60 without, and 41 CPUs for servers and master. All are killed 300 s"
+        " after the last submission; the pending time of jobs that never started ends there."
     ),
     calibration=(
-        "The time that a submission takes, on the pending time without autoscaling; how long a"
-        " trainer takes to leave, on the start of the seventh job (the first that needs room) in"
-        " the two passes whose series are kept; how much of the cluster can be used, on the 6 jobs"
-        " that fill it. Everything with autoscaling is free but that one start. CPUs of trainers"
-        " and servers, and when jobs are killed, are as in the experiment's scripts."
+        "The pending time without autoscaling gives the time of a submission. The start of the"
+        " seventh job (the first that needs room), in the two passes whose series are published,"
+        " gives the time in which a trainer leaves. The 6 jobs that fill the cluster give its"
+        " usable share. No cell with autoscaling is used. CPUs of trainers and servers, and the"
+        " time of the kill, are those of the experiment's scripts."
     ),
     cells=(
         Cell(_OFF, "pending", PENDING_OFF_S, "s", "calibrates", f"{_PAGE}, mean of its ten passes"),
@@ -93,22 +93,22 @@ EXPERIMENT: Final = Experiment(
             " under the ten passes)",
             "the ten passes printed above it have a mean of 308.5 s and 47.2 s",
             "3085 / 11 = 280.455 and 472 / 11 = 42.909: their sum was divided by eleven. The"
-            " printed saving, 84.7 %, is right, as both are off alike; the printed averages of load"
-            " were divided by ten.",
+            " printed saving, 84.7 %, is right, because both have the same error; the printed"
+            " averages of load were divided by ten.",
             "308.5 and 47.2 s are used.",
         ),
         Contradiction(
             "the cluster's load is 76.16 % without autoscaling (printed)",
             "it is full, at 88 %, from 80 s on (text and series)",
-            "The printed figure is the plain mean of the samples up to 550 s, and they lie 2 to 5 s"
-            " apart while the cluster fills and 10 to 13 s later: of pass 5's 65 samples that mean"
-            " is 75.28 as printed; weighted by time the same series gives 82.4 %.",
-            "The weighted figure is the cell; ours is weighted by time.",
+            "The printed figure is the plain mean of the samples up to 550 s, which are 2 to 5 s"
+            " apart while the cluster fills, and 10 to 13 s later. The plain mean of pass 5's 65"
+            " samples is 75.28, as printed; weighted by time it is 82.4 %.",
+            "The cell is the mean weighted by time, and so is our figure.",
         ),
         Contradiction(
             "a job is submitted every 10 s",
             "in the published series the twentieth comes 227 to 276 s after the first",
-            "10 s are slept after each, and the submission itself takes 2 to 4.5 s.",
+            "The script sleeps 10 s after each submission, which itself takes 2 to 4.5 s.",
             "That time is calibrated.",
         ),
         Contradiction(
@@ -223,12 +223,12 @@ def simulate(quick: bool) -> Outcome:
             f"Pending time falls by {saved:.1f} % (84.7 % published), and the CPU load stays.",
             f"The passes with autoscaling lie between {min(PENDING_ON)} and {max(PENDING_ON)} s,"
             " so an error of our mean below 10 % proves little.",
-            "65 s from a job's pods to its first trainer are the old controller's and Kubernetes';"
-            " the rule itself decides at once, and for all that wait together.",
-            "The curves are in paper-edl_controller-pending-and-load.csv beside the results. The"
-            " same with live jobs on this machine, ten times as fast: --measure.",
-            "Jobs that never started count as pending until they were killed, as there. So the"
-            " pending time without autoscaling is that of the experiment's length.",
+            "The 65 s from a job's pods to its first trainer are due to the old controller and"
+            " Kubernetes; the rule itself decides at once, for all waiting jobs together.",
+            "The curves are in paper-edl_controller-pending-and-load.csv beside the results."
+            " --measure runs live jobs on this machine, ten times as fast.",
+            "As in the experiment, jobs that never started count as pending until they are killed."
+            " So the pending time without autoscaling depends on the experiment's length.",
         ),
     )
 

@@ -34,10 +34,10 @@ EXPERIMENT: Final = Experiment(
         " cards, or on 40 P4."
     ),
     calibration=(
-        "Pure training gives the V100's step, the same cards' rate its labelling; the P4 is slower"
-        " than the V100 as their Teraflops say (section 4.1 of the paper: 5.5 and 14), and each"
-        " connected teacher costs a step what figure 4's 12.8 % says. So the service's rate is"
-        " predicted: no cell about a P4 is used."
+        "Pure training gives the V100's training rate, the rate on the same cards its labelling"
+        " rate. The P4 is slower than the V100 in the ratio of their Teraflops (5.5 and 14, section"
+        " 4.1 of the paper). What each connected teacher adds to a step is that of figure 4. So the"
+        " service's rate is predicted: no cell about a P4 is used."
     ),
     cells=(
         Cell("pure train", "speed", PURE_TRAIN, "img/s", "calibrates", _TABLE),
@@ -56,7 +56,7 @@ EXPERIMENT: Final = Experiment(
             " 656 and 1828): at most 3.4 times as many",
             "a V100 labels as much as 5.2 P4 (figure 3), or 15 (figure 4)",
             "The teachers differ (ResNeXt101_32x16d here, ResNet101 there), but not the cards.",
-            "The Teraflops' 2.5 is used here, which agrees with 3.4 at most.",
+            "The ratio of the Teraflops, 2.5, is used; it does not exceed 3.4.",
         ),
     ),
     min_free_cells=1,
@@ -85,12 +85,12 @@ def simulate(quick: bool) -> Outcome:
             "V100 trains ResNet50_vd, img/s": 1 / t_s_s,
             "V100 labels with ResNeXt101_32x16d, img/s": V100_LABELS,
             "P4 labels with it, by Teraflops, img/s": P4_LABELS,
-            "each connected teacher costs a step, ms (figure 4)": 1000 * CONNECTION_S,
+            "each connected teacher adds to a step, ms (figure 4)": 1000 * CONNECTION_S,
         },
         notes=(
-            f"40 P4 by their Teraflops label {TEACHERS * P4_LABELS:.0f} img/s, more than the cards"
-            " train: what is missing to 1828 is what 40 connections cost.",
+            f"By their Teraflops, 40 P4 label {TEACHERS * P4_LABELS:.0f} img/s, more than the cards"
+            " train. Our rate is below 1828 img/s only because of the cost of 40 connections.",
             "At the rate of figure 4's P4, 38.1 img/s, 40 would label 1523 img/s, 0.6 % more than"
-            " printed: but that is for ResNet101, a far smaller teacher.",
+            " printed; but that rate is for ResNet101, a far smaller teacher.",
         ),
     )

@@ -62,17 +62,18 @@ _WITH_NGINX: Final = "a job beside nginx"
 EXPERIMENT: Final = Experiment(
     name="elasticdl",
     title="ElasticDL: two jobs that overlap, and a job beside an online service",
-    source="Benchmarks of sql-machine-learning/elasticdl; seed 004 repeats their figures",
+    source="Benchmarks of sql-machine-learning/elasticdl",
     setting=(
-        "Two like jobs of 13 CPUs each on 24 CPUs, the second submitted after 30 s; two of 4 GPUs"
+        "Two equal jobs of 13 CPUs each on 24 CPUs, the second submitted after 30 s; two of 4 GPUs"
         " each on 6 GPUs, the second after 120 s; one job that fills what nginx leaves of a"
         " cluster."
     ),
     calibration=(
-        "Work and start of a job on gang scheduling's end of the first job and end of all (on GPUs"
-        " also on the start of the second); nothing on elastic scheduling. That a worker holds 5"
-        " CPUs and master and servers 3 is read off the published series (1, 11, 13 CPUs of the"
-        " first job; 8 more with the second). Speed is taken as linear in the workers."
+        "With gang scheduling, the end of the first job and of both (on GPUs also the start of the"
+        " second) gives the work and the start-up time of a job. No cell of elastic scheduling is"
+        " used. In the published series a worker has 5 CPUs, master and servers have 3 (1, 11, 13"
+        " CPUs of the first job; 8 more with the second). Speed is assumed to be linear in the"
+        " number of workers."
     ),
     cells=(
         Cell(_GANG_CPU, "first job ends", CPU_FIRST_S, "s", "calibrates", _CPU),
@@ -97,16 +98,16 @@ EXPERIMENT: Final = Experiment(
         Contradiction(
             "with nginx the cluster's utilization stays above 90 % (text of experiment 2)",
             "the series of that experiment has 232 to 272 of 302 CPUs in use for 133 of 2600 s",
-            "At each change of the traffic pods of the job are gone before those of nginx have come"
-            " (or the other way round): 77 % at 1184 and 2171 s. Were more than 302 CPUs the whole,"
-            " it would be less still.",
-            "The mean of the series, 98.7 %, is the cell; that ours is above 90 % is judged too.",
+            "At each change of the traffic, pods of the job leave before those of nginx start, or"
+            " the other way round: 77 % at 1184 and 2171 s. If the cluster has more than 302 CPUs,"
+            " it is even less.",
+            "The cell is the mean of the series, 98.7 %. That ours is above 90 % is judged too.",
         ),
         Contradiction(
             "two gang-scheduled jobs take 795 s (text of experiment 1)",
             "the series kept beside it, data/1c.csv, has two jobs of 177 CPUs that end at 640 and"
             " 1269 s",
-            "It is of another run on a larger cluster; no series of the 795 s is kept.",
+            "It is of another run on a larger cluster; no series of the 795 s is published.",
             "The text is used.",
         ),
     ),
@@ -233,20 +234,20 @@ def simulate(quick: bool) -> Outcome:
         values,
         {
             "a job's work on CPUs, s of one worker": cpu_jobs("gang")[0].work_node_s,
-            "its start, s": CPU_START_S,
+            "its start-up, s": CPU_START_S,
             "a job's work on GPUs, s of one worker": gpu_jobs("gang")[0].work_node_s,
-            "its start there, s": gpu_jobs("elastic")[0].start_s,
+            "its start-up there, s": gpu_jobs("elastic")[0].start_s,
         },
         series,
         (
             "The second job waits "
             + ", ".join(f"{waits[row]:.0f} s ({row})" for row in waits)
             + ". The reports say almost 0 for elastic scheduling: they count to the first pod.",
-            f"Beside nginx ours is below 90 % for {below_s} s, at {min(loads):.0f} % at worst: when"
-            " nginx gives CPUs back, new workers take 34 s to come. That its pods take time too"
-            " is not modelled.",
+            f"Beside nginx our load is below 90 % for {below_s} s, and {min(loads):.0f} % at worst,"
+            " because new workers take 34 s to start when nginx releases CPUs. The start-up of"
+            " nginx's pods is not modelled.",
             "The curves are in paper-elasticdl-overlap.csv and paper-elasticdl-nginx.csv beside the"
-            " results. Two live trainings and a web service on this machine: --measure.",
+            " results. --measure runs two live trainings and a web service on this machine.",
             "Elastic scheduling's totals are free: the second job gets what the first leaves (8 of"
             " its 13 CPUs, 2 of its 4 GPUs), and the rest as soon as the first ends.",
         ),

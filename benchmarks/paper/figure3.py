@@ -40,12 +40,12 @@ def _rate(teachers: int) -> Key:
 EXPERIMENT: Final = Experiment(
     name="figure3",
     title="Figure 3: one V100 as student, 1 to 8 P4 as teachers",
-    source="Dong et al. 2021, section 4.3, figure 3; the picture is lost, cells are its text's",
+    source="Dong et al. 2021, section 4.3, figure 3; the picture is lost, cells are from the text",
     setting="Student ResNet50 on one V100, batch 32; teacher ResNet101 on 1 to 8 P4.",
     calibration=(
-        "5 as the fine-tuned number (a P4 needs 5 times as long for a picture as the V100's step),"
-        " 93.0 % over Online (the V100's labelling). What each connected teacher costs a step is"
-        " taken from figure 4's 12.8 %. Nothing else is fitted."
+        "The fine-tuned number of teachers, 5, gives the P4's labelling rate: a fifth of the V100's"
+        " training rate. +93.0 % over Online gives the V100's labelling rate. What each connected"
+        " teacher adds to a step is that of figure 4. Nothing else is fitted."
     ),
     cells=(
         *(
@@ -79,20 +79,21 @@ EXPERIMENT: Final = Experiment(
             "the throughput of Online is up to 93.0 % smaller (section 4.3)",
             "its training time is up to 92.9 % longer (ibid.)",
             "93.0 % smaller would take 14 times as long; 92.9 % longer is 48 % smaller.",
-            "EDL-Dist's throughput is taken as 93.0 % greater than Online's, as +181 % is meant in"
-            " section 4.2 and in the abstract: that agrees with 92.9 %.",
+            "We read it as: EDL-Dist's throughput is 93.0 % greater than Online's, like the +181 %"
+            " of section 4.2 and of the abstract. That agrees with 92.9 %.",
         ),
         Contradiction(
             "a V100 has 14 Teraflops, a P4 5.5 (section 4.1): 2.5 times as fast",
-            "five P4 for one V100 (section 4.3), whose own labelling takes 96 % of a step (from"
-            " Online's ratio): 5.2 times",
-            "With 2.5, 2.4 P4 would label what a V100 trains: three would do.",
+            "one V100 needs five P4 (section 4.3), and its own labelling takes 96 % of a step (from"
+            " Online's ratio): it is 5.2 times as fast",
+            "If it were 2.5 times as fast, 2.4 P4 would label what a V100 trains, and three would"
+            " suffice.",
             "The Teraflops are not used.",
         ),
         Contradiction(
             "five P4 are right for one V100 (section 4.3)",
-            "six for each of eight, and five are too few (section 4.4)",
-            "See figure 4, and there of Online's two ratios, and of P4 and P40.",
+            "each of eight V100 needs six, and five are too few (section 4.4)",
+            "See figure 4, also for the two ratios of Online, and for P4 or P40.",
             "Each figure is calibrated on its own number.",
         ),
     ),
@@ -155,7 +156,7 @@ def simulate(quick: bool) -> Outcome:
             "V100 trains ResNet50, img/s (scale, README of EDL)": V100_TRAINS,
             "V100 labels with ResNet101, img/s": V100_LABELS,
             "P4 labels with ResNet101, img/s": P4_LABELS,
-            "each connected teacher costs a step, ms (figure 4)": 1000 * CONNECTION_S,
+            "each connected teacher adds to a step, ms (figure 4)": 1000 * CONNECTION_S,
         },
         series={
             "teachers": [float(k) for k in TEACHERS],

@@ -38,13 +38,13 @@ _FEWER: Final = (
 EXPERIMENT: Final = Experiment(
     name="figure4",
     title="Figure 4: eight V100 as students, 40, 48 or 56 P4 as teachers",
-    source="Dong et al. 2021, section 4.4, figure 4; the picture is lost, cells are its text's",
+    source="Dong et al. 2021, section 4.4, figure 4; the picture is lost, cells are from the text",
     setting="Student ResNet50 on 8 V100, batch 32 each; teacher ResNet101 on 40, 48, 56 P4.",
     calibration=(
-        "48 as the appropriate number (a P4 needs 6 times as long for a picture as the step of a"
-        " V100), +23.5 % over Online (the V100's labelling), 12.8 % more time than N-training (what"
-        " each teacher that a server is connected to costs each of its steps). Nothing else is"
-        " fitted."
+        "The appropriate number of teachers, 48, gives the P4's labelling rate: a sixth of the"
+        " V100's training rate. +23.5 % over Online gives the V100's labelling rate. 12.8 % more"
+        " time than N-training gives what each connected teacher adds to each step of the server."
+        " Nothing else is fitted."
     ),
     cells=(
         Cell("48 teachers", "throughput / Online", 1 + FASTER_THAN_ONLINE, "x", "calibrates",
@@ -74,25 +74,25 @@ EXPERIMENT: Final = Experiment(
         Contradiction(
             "five P4 are right for one V100, more make it slower (section 4.3)",
             "48 are right for eight, that is six for one, and 40 are too few (section 4.4)",
-            "Eight students that are alike and have five teachers each cannot be slower than with"
-            " six, and one student with five faster than with six. Students, teachers and models"
-            " are the same.",
-            "Each figure is calibrated on its own number: a P4 needs 5 steps' time in figure 3, 6"
-            " in figure 4.",
+            "If one student is faster with five teachers than with six, eight equal students cannot"
+            " be slower with five each than with six. Students, teachers and models are the same.",
+            "Each figure is calibrated on its own number: a P4 labels a fifth of what a V100 trains"
+            " in figure 3, a sixth in figure 4.",
         ),
         Contradiction(
-            "Online trains 1 / 1.93 of what EDL-Dist trains, which is similar to N-training"
-            " (section 4.3): labelling takes a V100 93 to 96 % of a step",
+            "Online's rate is 1 / 1.93 of EDL-Dist's, which is similar to N-training's (section"
+            " 4.3): labelling takes a V100 93 to 96 % of a step",
             "Online takes 1.128 x 1.235 = 1.39 times N-training's time (section 4.4): labelling"
             " takes 39 % of a step",
-            "The same models on the same card. Were it the gradients' exchange of eight cards that"
-            " makes a step longer, it would be 2.4 times as long as a single card's, and 17 to 20"
-            " P4 would keep up with it, not 48.",
+            "The models and the card are the same. If the exchange of gradients between eight cards"
+            " explained it, their step would be 2.4 times as long as that of a single card, and 17"
+            " to 20 P4 would suffice, not 48.",
             "Each figure is calibrated on its own ratio.",
         ),
         Contradiction(
             "a V100 has 14 Teraflops, a P4 5.5 (section 4.1): 2.5 times as fast",
-            "six P4 for a V100, whose own labelling takes 39 % of a step (section 4.4): 15 times",
+            "a V100 needs six P4, and its own labelling takes 39 % of a step (section 4.4): it is"
+            " 15 times as fast",
             "The P4's rate follows from 6, the V100's from Online.",
             "The Teraflops are not used.",
         ),
@@ -100,13 +100,13 @@ EXPERIMENT: Final = Experiment(
             "EDL-Dist is 23.5 % faster than Online (section 4.4)",
             "its training time is 19.4 % shorter (ibid.)",
             "1 / 1.235 = 0.810 is 19.0 % shorter; 1 / 0.806 is 24.1 % faster.",
-            "The first calibrates, the second is free.",
+            "The model is calibrated on the first; the second is a free cell.",
         ),
         Contradiction(
             "48 is the appropriate number of teachers, as table 3 shows (section 4.4)",
             "table 3 shows accuracies, with no number of teachers",
-            "Figure 4b is what shows it, as the text says further on.",
-            "The text is taken.",
+            "Figure 4b shows it, as the text says later.",
+            "The text is used.",
         ),
         Contradiction(
             "the teachers are P4 (sections 4.1, 4.3, 4.4)",
@@ -153,7 +153,7 @@ def simulate(quick: bool) -> Outcome:
         "V100 trains ResNet50, img/s (scale, README of EDL)": V100_TRAINS,
         "V100 labels with ResNet101, img/s": V100_LABELS,
         "P4 labels with ResNet101, img/s": P4_LABELS,
-        "each connected teacher costs a step, ms": 1000 * CONNECTION_S,
+        "each connected teacher adds to a step, ms": 1000 * CONNECTION_S,
     }
     shown = ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items())
     return Outcome(
@@ -162,9 +162,9 @@ def simulate(quick: bool) -> Outcome:
         series={"way": list(rates), "img/s": list(rates.values())},
         notes=(
             f"In img/s, at the scale of the README: {shown}.",
-            "Of the free cells two follow from calibrated ones by division (48 teachers' time /"
-            " Online, Online's time / N-training): they test whether the paper agrees with itself;"
-            " those of 40 and 56 teachers test the model.",
+            "Two of the free cells follow from calibrated ones by division (48 teachers' time /"
+            " Online, Online's time / N-training): they test whether the paper agrees with itself."
+            " Those of 40 and 56 teachers test the model.",
             f"Given all 56, Algorithm 1 as it runs here asks for {asks}.",
         ),
     )

@@ -26,17 +26,17 @@ This page is generated: `make tables` runs every simulation and writes it anew f
     edl bench paper.table1 --simulate --check    # exit code 1 when it does not agree
     edl bench paper.table1 --measure             # this machine, where that can be done
 
-**Simulated** means: the rules that decide in a live mesh (who labels what, when to pull, how many
-teachers) are driven in virtual time, with devices as fast as the papers' own figures say. Nobody
-ran the papers' hardware. A device model is *calibrated* on the cells that are named; every other
-cell is *free*, and is held to 10 % of the paper's figure, to its order among the others and to
-where lines cross. That a calibrated cell agrees says nothing.
+**Simulated** means: the decision rules of a live mesh (who labels what, when to pull, how many
+teachers) run in virtual time, with devices as fast as the papers' own figures say. The papers'
+hardware was not used. Each section names the cells on which its device model is *calibrated*: that
+these agree proves nothing. The other cells are judged: they must be within 10 % of the paper's
+figures, in the same order as there, and lines must cross where they cross there.
 
-In a table a cell is: the paper's figure, ours, and how far ours is off. A mark after it: \\* the
-model is calibrated on it; = it follows from other cells; ! another statement of the same paper
-excludes it, so it is shown and not judged. All others are free.
+A cell of a table has the paper's figure, ours, and our error. A mark after it: \\* the model is
+calibrated on it; = it follows from other cells; ! another statement of the same paper excludes it,
+so it is shown and not judged. All others are *free*.
 
-What `--measure --json benchmarks/results/paper-NAME-measured.json` has written stands at the end.
+The end of the page has what `--measure --json benchmarks/results/paper-NAME-measured.json` wrote.
 """
 
 
