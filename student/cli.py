@@ -343,8 +343,8 @@ def _supervise(settings: TrainSettings, start: LaunchInfo, host: str | None) -> 
     from .supervisor.agent import NodeDependencies, Supervisor
     from .supervisor.ui import DisplayHandler, NodeReporter
 
-    if not Path(settings.spec).is_file():
-        load_job(settings.spec)  # raises an error that says what is wrong
+    if not Path(settings.job_file).is_file():
+        load_job(settings.job_file)  # raises an error that says what is wrong
     # If the supervisor does not start, this still restores the terminal's cursor.
     with closing(open_display(Console(), settings.job)) as display:
         if not is_json():

@@ -25,7 +25,7 @@ def plan(settings: TrainSettings) -> Iterator[str]:
         JobError: a function of the job file fails.
         UsageError: the settings do not fit the job.
     """
-    spec = load_job(settings.spec)
+    spec = load_job(settings.job_file)
     distill = spec.distill()
     where = settings.coordinator or ", ".join(settings.teachers)
     if distill is not None and distill.needs_labels and not where:
@@ -33,7 +33,7 @@ def plan(settings: TrainSettings) -> Iterator[str]:
             "the job distils: give --redis redis://HOST:6379, or --teachers HOST:PORT,..."
         )
     has = [name for name in (*NEEDED, *OPTIONAL) if spec.has(name)]
-    yield f"job: {settings.job}, {settings.spec} with {', '.join(has)}"
+    yield f"job: {settings.job}, {settings.job_file} with {', '.join(has)}"
     assembly = assemble(spec, settings.steps)
     count = sum(math.prod(one.shape) for one in assembly.model.parameters())
     yield (

@@ -27,7 +27,7 @@ class TrainSettings:
     """Settings of one training; equal on all its nodes and ranks.
 
     Attributes:
-        spec: absolute path of the job file.
+        job_file: absolute path of the job file.
         job: name of the training in the mesh, on the job board and in `edl status`.
         nodes: fewest and most nodes of a world; a node is one `edl student train`.
         ranks_per_node: student processes of each node.
@@ -51,13 +51,14 @@ class TrainSettings:
         keep: number of checkpoints that pruning keeps.
         amp: mixed precision of the forward pass.
         lr_policy: how the learning rate changes with the number of ranks.
-        hang_s: kill a rank that makes no progress for this many seconds.
+        hang_s: kill a rank that reports no step for this many seconds; three times as long, and
+            at least 120 s, during its start.
         events: folder of TensorBoard's event files; None: write none.
         id_log: folder where each rank appends the sample ids of each step; None: no log.
         accept_changes: fields of the fingerprint that may differ from the checkpoint's.
     """
 
-    spec: str
+    job_file: str
     job: str
     nodes: tuple[int, int] = (1, 1)
     ranks_per_node: int = 1
@@ -83,8 +84,8 @@ class TrainSettings:
     accept_changes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not Path(self.spec).is_absolute():
-            raise UsageError(f"the job file is named by its absolute path, not {self.spec!r}")
+        if not Path(self.job_file).is_absolute():
+            raise UsageError(f"the path of the job file must be absolute, not {self.job_file!r}")
         if not is_name(self.job):
             raise UsageError(
                 f"the job's name {self.job!r} must be 1 to 64 of A-Z a-z 0-9 . _ - and begin with"

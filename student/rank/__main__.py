@@ -88,10 +88,10 @@ class Rank:
 
     def _failed(self, error: BaseException) -> int:
         loop = self._loop
-        error = as_job_error(error, self._order.settings.spec)
+        error = as_job_error(error, self._order.settings.job_file)
         # Errors of EDL explain themselves in one line; for errors of a job, show its code.
         ours = isinstance(error, EdlError) and not isinstance(error, JobError)
-        trace = "" if ours else trace_of(error, self._order.settings.spec)
+        trace = "" if ours else trace_of(error, self._order.settings.job_file)
         words = str(error) if isinstance(error, EdlError) else summary_line(error)
         # Until the first step of the job, the user has made a mistake; later errors are retried.
         usage = isinstance(error, UsageError) and (loop is None or loop.position.step == 0)

@@ -39,7 +39,7 @@ def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
         JobError: a function of the job file fails.
         UsageError: its result, or a setting, cannot be used.
     """
-    spec = load_job(settings.spec)
+    spec = load_job(settings.job_file)
     framework = spec.framework
     device = framework.set_device(0)
     feed = spec.feed("train")

@@ -42,7 +42,7 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
         PeerLost: another rank is gone.
     """
     settings, rank, world = order.settings, order.rank, order.world
-    spec = load_job(settings.spec)
+    spec = load_job(settings.job_file)
     framework = spec.framework
     device = framework.set_device(order.local_rank)
     contents = open_checkpoint(order.restore) if order.restore else None

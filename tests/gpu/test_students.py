@@ -130,7 +130,7 @@ def test_a_job_file_trains_on_the_device_and_goes_on(device: TestDevice, tmp_pat
     """With a rank for each card; float16 needs a scaler, whose state is in the checkpoint."""
     ranks = torch.cuda.device_count() if device.on_gpu else 2
     job = {
-        "spec": str(JOB.with_stem("torch_job")),
+        "job_file": str(JOB.with_stem("torch_job")),
         "amp": "float16" if device.on_gpu else "bfloat16",
     }
     with SnapshotOwner() as owner:

@@ -23,7 +23,7 @@ from edl.student import cli, messages
 from edl.student.link import RankLink, RankPort
 from edl.student.settings import TrainSettings
 
-SETTINGS = TrainSettings(spec="/job.py", job="job", nodes=(1, 1), epochs=3, teachers=("a:1",))
+SETTINGS = TrainSettings(job_file="/job.py", job="job", nodes=(1, 1), epochs=3, teachers=("a:1",))
 ORDER = messages.Order(SETTINGS, 4, 1, 2, 1, "node", ("a:1", "b:2"), "/there", ("x", "y"), True)
 SAID = (
     messages.Ready(3, 1, 90),
@@ -124,7 +124,7 @@ def test_settings_are_json(given: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"spec": "job.py"}, "absolute path"),
+        ({"job_file": "job.py"}, "absolute path"),
         ({"job": "a job"}, "must be 1 to 64 of"),
         ({"epochs": None}, "give --epochs or --steps"),
         ({"total_batch": 0}, "total_batch must be at least 1"),
@@ -141,7 +141,7 @@ def test_settings_are_json(given: dict[str, Any]) -> None:
 )
 def test_invalid_settings_are_refused(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        TrainSettings(**{"spec": "/jobs/a.py", "job": "a", "epochs": 1, **wrong})
+        TrainSettings(**{"job_file": "/jobs/a.py", "job": "a", "epochs": 1, **wrong})
 
 
 def test_terminal_gets_its_cursor_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def environment(folder: Path) -> dict[str, str]:
 def test_one_training_whatever_the_world(name: str, tmp_path: Path) -> None:
     """One rank trains bit for bit as the framework alone; gradients that are sparse stay sparse."""
     one, two, three, plain = (tmp_path / folder for folder in ("one", "two", "three", "plain"))
-    static = {"spec": str(JOB.with_stem(name)), "epochs": EPOCHS, "deal": "static"}
+    static = {"job_file": str(JOB.with_stem(name)), "epochs": EPOCHS, "deal": "static"}
     job = settings(**static, id_log=str(tmp_path / "ids"))
     in_pieces = settings(**static, micro_batch=2)
     module = f"edl.tests.student.rank.{name}"
@@ -84,7 +84,7 @@ def test_a_world_leaves_and_another_goes_on(name: str, tmp_path: Path) -> None:
     """2 -> 1 ranks: nothing is trained twice or left out, and the change is told once."""
     ids, file = tmp_path / "ids", str(JOB.with_stem(name))
     options = {"lr_policy": "linear", "amp": "bfloat16", "micro_batch": 5}
-    job = settings(spec=file, epochs=3, id_log=str(ids), **options)
+    job = settings(job_file=file, epochs=3, id_log=str(ids), **options)
     slowly = {"EDL_TEST_ROWS": str(ROWS), "EDL_TEST_ROW_S": "0.002"}
     with SnapshotOwner() as owner:
         with World(job, 2, owner=owner, environment=slowly) as world:
@@ -283,7 +283,7 @@ def test_a_job_of_pytorch_learns_from_teachers(
     teacher: tuple[ScriptedTeacher, Quadrants], tmp_path: Path
 ) -> None:
     spec, address = str(JOB.with_stem("torch_job")), teacher[0].address
-    job = settings(spec=spec, epochs=8, teachers=(address,), id_log=str(tmp_path))
+    job = settings(job_file=spec, epochs=8, teachers=(address,), id_log=str(tmp_path))
     with World(job, 2, environment={"EDL_TEST_TEACH": "1"}) as world:
         assert world.ended() == {0: 0, 1: 0}
         told = [p for p in world.said(Progress) if p.losses]

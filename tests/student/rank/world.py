@@ -23,7 +23,7 @@ JOB = Path(__file__).with_name("small_job.py")
 
 
 def settings(**given: Any) -> TrainSettings:
-    base: dict[str, Any] = {"spec": str(JOB), "job": "small", "save_overhead": 0.0}
+    base: dict[str, Any] = {"job_file": str(JOB), "job": "small", "save_overhead": 0.0}
     return TrainSettings(**{**base, **given})
 
 

@@ -75,7 +75,7 @@ def pid_file(spec: Path, node: str, rank: int) -> Path:
 class StandIn:
     def __init__(self, link: RankLink, order: messages.Order) -> None:
         self.link, self.order, self.settings = link, order, order.settings
-        self.spec = Path(order.settings.spec)
+        self.spec = Path(order.settings.job_file)
         self.job: dict[str, Any] = json.loads(self.spec.read_text())
         pid_file(self.spec, order.node, order.rank).write_text(str(os.getpid()))
         if "usage" in self.job and not order.inspect:

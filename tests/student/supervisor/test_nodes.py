@@ -476,6 +476,6 @@ def test_a_plan_without_teachers_fails_before_the_model_is_made(tmp_path: Path) 
         "loss = optimizer = feed = lambda *given: None\n"
         'def distill(): return Distill("s")\n'
     )
-    lines = plan(rank_settings(spec=str(job), epochs=1))
+    lines = plan(rank_settings(job_file=str(job), epochs=1))
     with pytest.raises(UsageError, match="the job distils: give --redis"):
         next(lines)
