@@ -28,7 +28,7 @@ from .pods import needs_of, spec_of, tolerations_of
 from .status import has_ended, ledger_of
 
 #: Returns the progress of a training: (Redis URL, name, number of nodes) -> progress.
-Look = Callable[[str, str, int], ObservedProgress]
+ReadProgress = Callable[[str, str, int], ObservedProgress]
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class ClusterSnapshot:
 
 
 class ClusterReader:
-    """Reads machines, and pods that are no nodes, in all namespaces; caches them, as they are many.
+    """Reads and caches the machines, and the pods of all namespaces that are no nodes of jobs.
 
     Args:
         client: of the cluster.
@@ -66,8 +66,8 @@ class ClusterReader:
         self._machines = Machines({}, frozenset())
         self._pods: list[Object] = []
 
-    def look(self, now: float, jobs: Iterable[Object]) -> tuple[Machines, list[Object]]:
-        """Return machines, and pods that are no nodes of a job.
+    def read(self, now: float, jobs: Iterable[Object]) -> tuple[Machines, list[Object]]:
+        """Return machines, and pods that are no nodes of jobs.
 
         Args:
             now: seconds.
@@ -86,39 +86,47 @@ class ClusterReader:
 
 
 def observe(
-    client: Client, config: OperatorConfig, reader: ClusterReader, look: Look, now: float
+    client: Client,
+    config: OperatorConfig,
+    reader: ClusterReader,
+    read_progress: ReadProgress,
+    now: float,
 ) -> ClusterSnapshot:
-    """Observe everything.
+    """Observe jobs, their pods, their progress and the rest of the cluster.
 
-    Jobs are listed before their pods, so that no pod is missing that a job's status mentions.
+    Jobs are listed before their pods. So every pod that a job's status mentions is found.
 
     Args:
         client: of the cluster.
         config: settings of the operator.
         reader: reads the rest of the cluster.
-        look: returns the progress of a training.
+        read_progress: returns the progress of a training.
         now: seconds.
 
     Raises:
         EdlError: see `Client`.
     """
     named = _named(client.list(DISTILL_JOB, namespace=config.namespace))
-    if not named:  # the cluster ends pods of deleted jobs
+    if not named:  # the cluster itself ends pods of deleted jobs
         return ClusterSnapshot({}, (), {}, Pool({}))
     pods = client.list(POD, NODES_SELECTOR, ALL_NAMESPACES)
     open_jobs = [one for one in named.values() if not has_ended(one)]
-    machines, others = reader.look(now, open_jobs)
+    machines, others = reader.read(now, open_jobs)
     own = _pods_of(named, pods)
     jobs = tuple(
         _observed(
-            name, resource, [node_pod_of(pod, machines) for pod in own[name].values()], config, look
+            name,
+            resource,
+            [node_pod_of(pod, machines) for pod in own[name].values()],
+            config,
+            read_progress,
         )
         for name, resource in named.items()
     )
     if config.growing_cluster:
         pool = unbounded({kind for job in jobs for kind in job.wanted.needs})
     else:
-        # Pods of an invalid spec are not decided about: they take room like other pods.
+        # Pods of a job with an invalid spec stay as they are: they take room like other pods.
         sharing = [own[job.name] for job in jobs if not job.wanted.spec_error]
         mine = {pod["metadata"]["uid"] for of_job in sharing for pod in of_job.values()}
         pool = machines.pool([*others, *pods], lambda pod: pod["metadata"]["uid"] in mine)
@@ -126,9 +134,10 @@ def observe(
 
 
 def _named(listed: Iterable[Object]) -> dict[str, Object]:
-    """Return jobs by name, with the namespace if it is ambiguous, without those being deleted.
+    """Return jobs by name, or by namespace and name if several have the name.
 
-    The cluster ends the pods of those; until then they take room like other pods.
+    Jobs that are being deleted are left out: the cluster ends their pods, which take room like
+    other pods until then.
     """
     alive = [one for one in listed if "deletionTimestamp" not in one["metadata"]]
     times = Counter(one["metadata"]["name"] for one in alive)
@@ -156,14 +165,18 @@ def _pods_of(named: dict[str, Object], pods: Iterable[Object]) -> dict[str, dict
 
 
 def _observed(
-    name: str, resource: Object, pods: Sequence[NodePod], config: OperatorConfig, look: Look
+    name: str,
+    resource: Object,
+    pods: Sequence[NodePod],
+    config: OperatorConfig,
+    read_progress: ReadProgress,
 ) -> ObservedJob:
     wanted = wanted_of(resource, config.coordinator)
     staying = sum(pod.stays for pod in pods)
     url = resource.get("spec", {}).get("coordinator") or config.coordinator
     progress = ObservedProgress()
     if wanted.trains and staying and url:
-        progress = look(url, resource["metadata"]["name"], staying)
+        progress = read_progress(url, resource["metadata"]["name"], staying)
     try:
         ledger = ledger_of(resource)
     except UsageError as error:  # continue: its pods show which numbers are used

@@ -38,7 +38,7 @@ class ProgressReader:
         self._boards: dict[str, JobBoard] = {}
         self._silent: dict[str, float] = {}
 
-    def look(self, url: str, job: str, nodes: int) -> ObservedProgress:
+    def read(self, url: str, job: str, nodes: int) -> ObservedProgress:
         """Return the progress of one training.
 
         Args:

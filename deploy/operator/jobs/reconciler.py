@@ -71,7 +71,7 @@ class DistillJobReconciler:
 
     def _once(self, now: float) -> bool:
         """Observe and act once; return whether all actions were done."""
-        snapshot = observe(self._client, self._config, self._reader, self._trainings.look, now)
+        snapshot = observe(self._client, self._config, self._reader, self._trainings.read, now)
         decided = decide_pods(snapshot.pool, snapshot.jobs, now, self._pods)
         self._errors.retain({one["metadata"]["uid"] for one in snapshot.resources.values()})
         done, failed = True, list[Exception]()

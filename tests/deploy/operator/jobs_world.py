@@ -23,7 +23,7 @@ AT_ONCE = PodsConfig(ElasticConfig(freeze_s=0), lost_pause_s=0)
 class FakeTrainings(ProgressReader):
     progress = ObservedProgress()
 
-    def look(self, url: str, job: str, nodes: int) -> ObservedProgress:
+    def read(self, url: str, job: str, nodes: int) -> ObservedProgress:
         return self.progress
 
 

@@ -167,13 +167,13 @@ def test_running_nodes_of_a_spec_that_became_invalid_keep_their_room(cluster: Cl
 def test_how_far_a_training_is_comes_from_its_board() -> None:
     board = JobBoard(MemoryStore())
     trainings = ProgressReader(lambda _: board)
-    assert trainings.look(REDIS, "ctr", 1) == ObservedProgress(None, steady=False)
+    assert trainings.read(REDIS, "ctr", 1) == ObservedProgress(None, steady=False)
     board.join("ctr", "n1", {}, 10)
     assert board.lead("ctr", "n1", 10)
     assert board.publish("ctr", of_job(board, "ctr", "n1"), 1, {"nodes": ["n1"]})
     assert board.report("ctr", 1, 0, {"step": 30, "steps": 120})
-    assert trainings.look(REDIS, "ctr", 1) == ObservedProgress(0.25, steady=True)
-    assert trainings.look(REDIS, "ctr", 2) == ObservedProgress(0.25, steady=False)
+    assert trainings.read(REDIS, "ctr", 1) == ObservedProgress(0.25, steady=True)
+    assert trainings.read(REDIS, "ctr", 2) == ObservedProgress(0.25, steady=False)
     trainings.close()
 
 
@@ -186,10 +186,10 @@ def test_a_silent_redis_is_not_asked_again_for_a_while(caplog: pytest.LogCapture
 
     trainings = ProgressReader(opened, lambda: now[0])
     with caplog.at_level(logging.WARNING):
-        assert trainings.look(REDIS, "a", 1) == trainings.look(REDIS, "b", 1) == ObservedProgress()
+        assert trainings.read(REDIS, "a", 1) == trainings.read(REDIS, "b", 1) == ObservedProgress()
         assert asked == [REDIS]
         now[0] = 31.0
-        trainings.look(REDIS, "a", 1)
+        trainings.read(REDIS, "a", 1)
     assert len(asked) == 2
     assert len(caplog.records) == 1
     trainings.close()
