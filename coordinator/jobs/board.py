@@ -228,7 +228,7 @@ class JobBoard:
         generation: int,
         epoch: int,
         rank: int,
-        question: int | None = None,
+        request_number: int | None = None,
         most: int | None = None,
     ) -> Shard | None:
         """Lease the first free shard of an epoch; None if no shard is free.
@@ -238,8 +238,8 @@ class JobBoard:
             generation: generation of the rank.
             epoch: number of the epoch, from 0.
             rank: the rank that gets the shard.
-            question: request number of the rank, growing within a generation. A repeated number
-                returns the same shard, as the answer may have been lost. None: it is not repeated.
+            request_number: of the rank, growing within a generation. A repeated number returns the
+                same shard, as the answer may have been lost. None: it is not repeated.
             most: greatest number of rows: of a larger shard the first ones are leased, and the rest
                 stays free.
 
@@ -248,7 +248,7 @@ class JobBoard:
         """
         where = ShardKeys(*(job_key(job, name) for name in ("generation", "shards", "held")))
         epoch = _check_epoch(epoch)
-        found = self.store.lease_shard(where, generation, epoch, rank, question, most, KEEP_S)
+        found = self.store.lease_shard(where, generation, epoch, rank, request_number, most, KEEP_S)
         if isinstance(found, str):
             raise _superseded(job, generation, found)
         return found and Shard(*found)

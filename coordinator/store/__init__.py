@@ -229,7 +229,7 @@ class Store(Protocol):
         generation: int,
         epoch: int,
         rank: int,
-        question: int | None,
+        request_number: int | None,
         most: int | None,
         keep_s: float,
     ) -> tuple[int, int] | str | None:

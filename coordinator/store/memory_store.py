@@ -37,7 +37,7 @@ from .records import (
     ShardKeys,
     Stamp,
     SweepPermit,
-    left,
+    left_entry,
     log_position,
     number,
     split_changes,
@@ -57,7 +57,7 @@ class MemoryStore:
         url: URL for messages.
 
     Attributes:
-        lock: is held during each step.
+        lock: held by each method while it reads or changes values.
     """
 
     _named: ClassVar[dict[str, MemoryStore]] = {}
@@ -77,7 +77,7 @@ class MemoryStore:
         return cls._named.setdefault(url, cls(clock, url))
 
     def now_s(self) -> float:
-        """Return the clock's time in seconds; each step asks for it."""
+        """Return the clock's time in seconds."""
         return self._clock()
 
     def time_ms(self) -> int:
@@ -299,7 +299,7 @@ class MemoryStore:
         generation: int,
         epoch: int,
         rank: int,
-        question: int | None,
+        request_number: int | None,
         most: int | None,
         keep_s: float,
     ) -> tuple[int, int] | str | None:
@@ -309,7 +309,7 @@ class MemoryStore:
                 return current
             free, leased = self.value(keys.free), self.value(keys.leased)
             asked, _, answer = leased.get(f"={rank}", "").partition(" ")
-            if question is not None and asked and question <= int(asked):
+            if request_number is not None and asked and request_number <= int(asked):
                 return _bounds(answer)
             first = epoch * _EPOCH_RANKS
             in_epoch = [s for s, rank_ in free.items() if first <= rank_ < first + _EPOCH_RANKS]
@@ -323,8 +323,8 @@ class MemoryStore:
                 stop = start + most
                 shard = f"{epoch}:{start}:{stop}"
             leased[shard] = str(rank)
-            if question is not None:
-                leased[f"={rank}"] = f"{question} {shard}"
+            if request_number is not None:
+                leased[f"={rank}"] = f"{request_number} {shard}"
             self.keep(keys.leased, keep_s)
             return start, stop
 
@@ -366,7 +366,7 @@ class MemoryLeases:
                 else:
                     if DRAIN in held and int(held["incarnation"]) == incarnation:
                         values.setdefault(DRAIN, held[DRAIN])
-                    self._store.value(leases.changes).pop(left(member), None)
+                    self._store.value(leases.changes).pop(left_entry(member), None)
                 self._store.delete(key)
                 self._store.value(key).update(values)
                 self._renew(leases, member, deadlines, ttl_s)
@@ -399,7 +399,7 @@ class MemoryLeases:
             self._store.delete(leases.facts + member)
             if leases.changes:
                 self._store.value(leases.changes).pop(member, None)
-                self._note(leases, left(member))
+                self._note(leases, left_entry(member))
             return True
 
     def request_drain(self, leases: LeaseSet, member: str) -> bool:
@@ -468,7 +468,7 @@ class MemoryLeases:
     # --- with the lock held
 
     def _deadlines(self, leases: LeaseSet) -> dict[str, float]:
-        """Return the deadlines of the set; without expired ones if the set is not followed."""
+        """Return the deadlines of the set. Delete expired members of a set that is not followed."""
         deadlines: dict[str, float] = self._store.value(leases.deadlines)
         if not leases.changes:
             now_s = self._store.now_s()

@@ -377,7 +377,7 @@ def is_change(name: str) -> bool:
     return is_member(name.removeprefix(_LEFT))
 
 
-def left(member: str) -> str:
+def left_entry(member: str) -> str:
     """Return the entry of a changes set for a member that ended its lease."""
     return _LEFT + member
 

@@ -209,13 +209,13 @@ class RedisStore:
         generation: int,
         epoch: int,
         rank: int,
-        question: int | None,
+        request_number: int | None,
         most: int | None,
         keep_s: float,
     ) -> tuple[int, int] | str | None:
         answer = self._connection.run(
             "lease_shard", [keys.generation, keys.free, keys.leased], generation, epoch, rank,
-            "" if question is None else question, most or "", round(keep_s * 1000),
+            "" if request_number is None else request_number, most or "", round(keep_s * 1000),
         )  # fmt: skip
         if isinstance(answer, str):
             return answer

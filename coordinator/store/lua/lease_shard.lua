@@ -6,7 +6,7 @@
 -- ARGV     generation, epoch, rank, request number of the rank ('': none), greatest number of rows
 --          ('': any; the rest of a larger shard stays free), expiry of shards (ms)
 -- Returns  {start, stop}; 0 if no shard is free; else the current generation as text.
-local epoch, rank, question, most = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local epoch, rank, request_number, most = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local current = redis.call('HGET', KEYS[1], 'number') or ''
 if current ~= ARGV[1] then
@@ -16,9 +16,9 @@ local function parts(shard)
   local _, start, stop = string.match(shard, '^(%d+):(%d+):(%d+)$')
   return tonumber(start), tonumber(stop)
 end
-if question then
+if request_number then
   local asked, answer = string.match(redis.call('HGET', KEYS[3], '=' .. rank) or '', '^(%d+) (.*)$')
-  if asked and question <= tonumber(asked) then
+  if asked and request_number <= tonumber(asked) then
     return {parts(answer)}
   end
 end
@@ -40,7 +40,7 @@ if most and stop - start > most then
   shard, stop = string.format('%s:%.0f:%.0f', epoch, start, cut), cut
 end
 redis.call('HSET', KEYS[3], shard, rank)
-if question then
+if request_number then
   redis.call('HSET', KEYS[3], '=' .. rank, ARGV[4] .. ' ' .. shard)
 end
 redis.call('PEXPIRE', KEYS[3], ARGV[6])
