@@ -1,10 +1,10 @@
-"""The terms of a loss: means over rows, in the dtype of the student's outputs.
+"""The terms of a loss: means over rows.
 
 | soft term | source |
 |---|---|
 | `kl_divergence` | the paper, section 3.3; Hinton et al. 2015 |
 | `logits_mse` | Ba and Caruana 2014 |
-| `top_k_divergence` | the first one, for only the K greatest classes and the mass of the rest |
+| `top_k_divergence` | `kl_divergence` of the K greatest classes and the mass of the others |
 
 Also `smoothed_cross_entropy` (Szegedy et al. 2016) of hard labels, and `feature_l2` (Romero et al.
 2015) of feature maps. Functions such as `module_of` and `take_along_last` hide differences
@@ -33,7 +33,8 @@ def kl_divergence(
 ) -> Tensor:
     """Return `KL(softmax(teacher / T) || softmax(student / T))`, a mean over all but the last axis.
 
-    The factor T^2 is part of its weight, and not included. No gradient flows into the soft label.
+    The factor T^2 is not included: the caller's weight has it. No gradient flows into the soft
+    label.
 
     Args:
         student_logits: float [N, ..., C].
@@ -41,7 +42,8 @@ def kl_divergence(
         temperature: T, above 0.
         soft_label_is: kind of the soft label; probabilities are converted to temperature T:
             p^(T0/T), normalised. None: probabilities if all rows look like it, else logits.
-        soft_label_temperature: T0, the temperature of the softmax that made the probabilities.
+        soft_label_temperature: T0, the temperature of the softmax that made the probabilities; 1
+            for logits.
 
     Returns:
         A scalar tensor of the dtype of the logits.
@@ -142,12 +144,13 @@ def top_k_divergence(
 ) -> Tensor:
     """Return the KL divergence of K + 1 events: each of the K classes, and "any other class".
 
-    The teacher's probabilities of the other classes are unknown, so the student is free there. A
-    dense label, filled up evenly, would make it uniform there. The result is at most the divergence
-    over all classes, and equals it if K = C.
+    The student may divide the tail among the other classes as it likes, because the teacher's
+    probabilities of them are unknown. A dense label with equal values for them would make the
+    student uniform there. The result is at most the divergence over all classes, and equals it if
+    K = C.
 
-    The tail is valid for one temperature only: 1 for logits, and for probabilities that of the
-    teacher's softmax. `temperature` must be the same.
+    The tail holds for one temperature only, and `temperature` must be that one: 1 for logits, the
+    temperature of the teacher's softmax for probabilities.
 
     Args:
         student_logits: float [N, ..., C].
@@ -188,7 +191,7 @@ def _student(logits: Tensor, indices: Tensor, whole: bool) -> Tensor:
     kept = take_along_last(log_q, indices)
     if whole:
         return kept
-    # Sum over the others: 1 minus the sum of the kept ones would lose all digits of a small tail.
+    # Sum the others: 1 minus the sum of the kept ones would lose all digits of a small tail.
     classes = cast(functional.one_hot(indices, logits.shape[-1]).sum(-2), logits.dtype)
     return _joined(kept, framework.logsumexp(log_q + classes * _NEVER, -1))
 
