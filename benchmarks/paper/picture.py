@@ -26,7 +26,7 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
     panel with its series over the first series. The last panel shows the error of each cell.
 
     Args:
-        document: a result of `Reproduced.to_json`.
+        document: a result of `ReproductionReport.to_json`.
         path: path of the PNG file.
 
     Raises:

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from ...runtime.errors import UsageError
 from ..report import BenchmarkReport
-from .tables import Reproduced, compare
+from .tables import ReproductionReport, compare
 
 
 def run(
@@ -55,6 +55,6 @@ def experiments() -> list[str]:
     )
 
 
-def run_simulation(module: ModuleType, *, quick: bool) -> Reproduced:
+def run_simulation(module: ModuleType, *, quick: bool) -> ReproductionReport:
     """Simulate the experiment of a module and compare it with its paper."""
     return compare(module.EXPERIMENT, module.simulate(quick=quick))

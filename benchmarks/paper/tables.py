@@ -26,7 +26,7 @@ LEGEND: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reproduced(BenchmarkReport):
+class ReproductionReport(BenchmarkReport):
     """A report whose rows are the cells of an experiment.
 
     The JSON of a simulated report does not describe a machine and is equal on all machines.
@@ -42,7 +42,7 @@ class Reproduced(BenchmarkReport):
     how: How = "simulated"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the keys of a report, without the machine if simulated, and those of the page."""
+        """Return the report and its experiment for JSON; only a measured one names the machine."""
         assert self.experiment is not None
         about = self.experiment
         found: dict[str, Any] = {
@@ -120,12 +120,12 @@ class Reproduced(BenchmarkReport):
 
 
 def is_dense(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a table of rows and columns would be filled by more than 60 %."""
+    """Whether cells would fill more than 60 % of a table of their rows and columns."""
     places = len({row["row"] for row in rows}) * len({row["column"] for row in rows})
     return len(rows) > 0.6 * places
 
 
-def compare(experiment: Experiment, outcome: Outcome, how: How = "simulated") -> Reproduced:
+def compare(experiment: Experiment, outcome: Outcome, how: How = "simulated") -> ReproductionReport:
     """Compare our figures with the paper's: a row for each cell, and the goals.
 
     Raises:
@@ -138,7 +138,7 @@ def compare(experiment: Experiment, outcome: Outcome, how: How = "simulated") ->
         raise ValueError(f"{experiment.name}: no figure of ours for {wrong}")
     rows = [_row(cell, ours[cell.key]) for cell in experiment.cells]
     goals = _goals(experiment, ours)
-    return Reproduced(rows, goals, experiment=experiment, outcome=outcome, how=how)
+    return ReproductionReport(rows, goals, experiment=experiment, outcome=outcome, how=how)
 
 
 def error(cell: Cell, ours: float) -> float:
@@ -154,11 +154,11 @@ def published(experiment: Experiment) -> dict[Key, float]:
 def misplaced(experiment: Experiment, ours: Mapping[Key, float]) -> tuple[list[str], int]:
     """Compare the order of our figures with the paper's.
 
-    The pairs are two ranked columns of a row, two rows of a ranked column (if the paper's figures
-    differ by more than `tie_tolerance`), and neighbours in each stated order.
+    Compared are pairs of ranked columns in a row and pairs of rows in a ranked column, if the
+    paper's two figures differ by more than `tie_tolerance`, and neighbours in each stated order.
 
     Returns:
-        A description of each pair in another order than in the paper, and the number of pairs.
+        A description of each pair whose order differs from the paper's, and the number of pairs.
     """
     paper = published(experiment)
     ranked = [key for key in paper if key[1] in experiment.ranked]
@@ -180,7 +180,7 @@ def misplaced(experiment: Experiment, ours: Mapping[Key, float]) -> tuple[list[s
 def crossings(experiment: Experiment, values: Mapping[Key, float]) -> list[Crossing]:
     """Find where one ranked column passes another, from row to row.
 
-    Rows are ignored if the paper has a tie or no figure for one of the columns.
+    For each two columns, rows are left out in which the paper's figures are tied or missing.
     """
     paper = published(experiment)
     found: list[Crossing] = []

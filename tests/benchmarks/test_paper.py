@@ -11,7 +11,7 @@ import pytest
 
 from edl.benchmarks.paper import figure3, page, runner, table2
 from edl.benchmarks.paper.experiment import Cell, ExpectedOrder, Experiment, Key, Outcome, Use
-from edl.benchmarks.paper.tables import Reproduced, compare, crossings, misplaced, published
+from edl.benchmarks.paper.tables import ReproductionReport, compare, crossings, misplaced, published
 from edl.cli import command_line
 from edl.runtime.errors import UsageError
 from edl.tests.benchmarks.test_report import shown
@@ -41,7 +41,7 @@ def values(of: Experiment, **changed: float) -> dict[Key, float]:
     return {cell.key: cell.value * changed.get(f"{cell.row}_{cell.column}", 1) for cell in of.cells}
 
 
-def failed(report: Reproduced) -> list[str]:
+def failed(report: ReproductionReport) -> list[str]:
     return [goal.name for goal in report.goals if not goal.holds]
 
 

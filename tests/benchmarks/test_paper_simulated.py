@@ -27,7 +27,7 @@ from edl.benchmarks.paper import (
 )
 from edl.benchmarks.paper.elastic_series import Panel, draw_panels
 from edl.benchmarks.paper.experiment import Outcome
-from edl.benchmarks.paper.tables import Reproduced, compare
+from edl.benchmarks.paper.tables import ReproductionReport, compare
 from edl.runtime.errors import UsageError
 
 pytestmark = pytest.mark.system
@@ -36,7 +36,7 @@ PUBLISHED = {cell.key: cell.value for cell in table2.EXPERIMENT.cells}
 
 
 @cache
-def simulated(module: ModuleType) -> Reproduced:
+def simulated(module: ModuleType) -> ReproductionReport:
     return runner.run_simulation(module, quick=True)
 
 

@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from edl.benchmarks import cli, ledger
-from edl.benchmarks.paper.tables import Reproduced
+from edl.benchmarks.paper.tables import ReproductionReport
 from edl.benchmarks.report import (
     BenchmarkReport,
     Estimate,
@@ -178,7 +178,7 @@ def test_the_machine_is_described_without_its_name_or_paths() -> None:
     assert os.path.expanduser("~") + "/" not in json.dumps(described)
 
 
-def shown(report: BenchmarkReport | Reproduced, width: int = 150) -> str:
+def shown(report: BenchmarkReport | ReproductionReport, width: int = 150) -> str:
     out = io.StringIO()
     report.show(Console(file=out, width=width))
     return out.getvalue()
