@@ -28,7 +28,7 @@ from .snapshot import Header, SnapshotOwner
 log = logging.getLogger(__name__)
 
 #: Seconds for which a supervisor that ends waits for a write.
-LAST_S: Final = 60.0
+LAST_WRITE_S: Final = 60.0
 #: Most seconds before a failed save is retried.
 _LONGEST_RETRY_S: Final = 60.0
 
@@ -61,7 +61,8 @@ class Persister:
         retry_base_s: seconds before the first retry; they double up to a minute.
 
     Attributes:
-        problem: why the newest snapshot is not on disk, in one line; empty: no error.
+        problem: why the last save of this generation failed, in one line; empty: it did not fail. A
+            checkpoint that cannot join the history is a failure, too.
         newest: the checkpoint that this object has saved last; None: none yet.
         superseded: since the last `follow`, a save was refused because of a newer generation.
     """
@@ -93,7 +94,7 @@ class Persister:
     def on_disk(self) -> bool:
         """Whether the newest snapshot is on disk, even if it cannot join the history yet.
 
-        False until an attempt has shown whether it can.
+        False while a request of `wake` has not been attempted.
         """
         header = self._owner.newest_header()
         with self._changed:
@@ -112,7 +113,7 @@ class Persister:
         header = self._owner.newest_header()
         with self._changed:
             self._fence, self._waiting, self._name = fence, None, name
-            self.superseded = False
+            self.superseded, self.problem = False, ""
             if header is not None:
                 self._sequence = header.sequence - bool(name)
 
@@ -150,22 +151,24 @@ class Persister:
                     self._changed.wait(left_s)
                 if self._ending:
                     return
-                wish = self._asked
+                asked = self._asked
             due_s = self._attempt()
             with self._changed:
-                self._answered = wish
+                self._answered = asked
                 self._changed.notify_all()
 
     def _attempt(self) -> float | None:
         """Save the newest snapshot; return when to try again, by the monotonic clock, or None."""
-        step, fence = -1, self._fence
+        step = -1
+        with self._changed:
+            fence = self._fence
         try:
             with self._owner.newest() as found:
                 if found is None or found[0].sequence <= self._sequence:
                     return None
                 header, contents = found
                 step = header.step
-                sequence = self._save(header, contents)
+                sequence = self._save(header, contents, fence)
         except GenerationSuperseded as error:
             log.info("the save of step %d is void: %s", step, error)
             self.problem = ""
@@ -173,7 +176,7 @@ class Persister:
                 self.superseded = fence is self._fence
             return None
         except Exception as error:
-            return self._failed(step, error)
+            return self._failed(step, error, fence)
         if sequence < header.sequence:  # only an older one has joined: continue with this one
             return 0.0
         if self._failures and self.newest is not None:
@@ -181,14 +184,15 @@ class Persister:
         self._failures, self.problem, self._logged = 0, "", None
         return None
 
-    def _save(self, header: Header, contents: Contents) -> int:
+    def _save(self, header: Header, contents: Contents, fence: Fence | None) -> int:
         """Write the snapshot and join the history; return the sequence of the snapshot that joined.
 
         That is an older one if a waiting checkpoint could not join before.
         """
         now_s = time.monotonic()
         with self._changed:
-            fence, waiting, name = self._fence, self._waiting, self._name
+            self._check_followed(fence)
+            waiting, name = self._waiting, self._name
         if waiting is None or (
             waiting.sequence != header.sequence
             and due_beside(waiting.written_s, waiting.since_s, now_s)
@@ -197,8 +201,7 @@ class Persister:
             since_s = now_s if waiting is None else waiting.since_s
             waiting = _Waiting(header.sequence, written, since_s, time.monotonic())
             with self._changed:
-                if fence is not self._fence:
-                    raise GenerationSuperseded("another generation has begun")
+                self._check_followed(fence)
                 self._waiting = waiting
         joined = self._repository.join(waiting.checkpoint, fence)
         with self._changed:
@@ -208,18 +211,28 @@ class Persister:
         self.newest = joined or self.newest
         return waiting.sequence
 
-    def _failed(self, step: int, error: Exception) -> float:
+    def _check_followed(self, fence: Fence | None) -> None:
+        """Raise GenerationSuperseded if a new generation is followed; requires the lock."""
+        if fence is not self._fence:
+            raise GenerationSuperseded("another generation has begun")
+
+    def _failed(self, step: int, error: Exception, fence: Fence | None) -> float:
+        """Record and log a failed save; return when to retry, by the monotonic clock."""
+        problem = str(error) if isinstance(error, EdlError) else f"{type(error).__name__}: {error}"
+        with self._changed:
+            if fence is not self._fence:  # `follow` has made the snapshot void
+                return 0.0
+            self.problem = problem
         self._failures += 1
         wait_s = ceiling_s(self._failures - 1, self._retry_base_s, _LONGEST_RETRY_S)
-        problem = str(error) if isinstance(error, EdlError) else f"{type(error).__name__}: {error}"
         kind = type(error), getattr(error, "full", None)
         if kind != self._logged:  # log an error only once
-            before = "none is there yet" if self.newest is None else f"{self.newest.location} stays"
+            kept = "" if self.newest is None else f"; {self.newest.location} stays"
             log.error(
-                "%s. The training goes on and it is tried again; %s",
-                *(problem, before),
+                "%s. The training goes on, and the save is retried%s",
+                *(problem, kept),
                 exc_info=None if isinstance(error, EdlError) else error,
             )
-        self.problem, self._logged = problem, kind
-        log.debug("step %d is tried again in %g s", step, wait_s)
+        self._logged = kind
+        log.debug("the save of step %d is retried in %g s", step, wait_s)
         return time.monotonic() + wait_s

@@ -28,7 +28,7 @@ from ...scheduler.students.fingerprint import Fingerprint
 from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory, expected_digest
 from ..checkpoint import Checkpoint, Repository, SnapshotOwner
 from ..checkpoint.checkpoint import Provenance
-from ..checkpoint.persisting import LAST_S, Persister
+from ..checkpoint.persisting import LAST_WRITE_S, Persister
 
 
 class HistoryFence:
@@ -200,7 +200,7 @@ class CheckpointManager:
 
     @property
     def problem(self) -> str:
-        """Why the last snapshot is not on disk; empty: it is, or is being written."""
+        """Why the last save of this generation failed; empty: it did not. See `Persister`."""
         return self._persister.problem
 
     @property
@@ -313,7 +313,7 @@ class CheckpointManager:
 
     def close(self) -> None:
         """Stop writing, free the memory, and delete the temporary folder."""
-        self._end_writing(LAST_S)
+        self._end_writing(LAST_WRITE_S)
         if self._lock is not None:
             self._lock.close()
         if self._own:

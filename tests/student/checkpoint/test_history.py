@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -16,7 +17,7 @@ from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.runtime.errors import CheckpointUnavailable, RedisUnavailable, UsageError
 from edl.scheduler.students.saving import CheckpointHistory, due_beside
-from edl.student.checkpoint import Checkpoint, Repository
+from edl.student.checkpoint import Checkpoint, Persister, Repository
 from edl.student.checkpoint.checkpoint import MANIFEST
 from edl.student.checkpoint.cli import app
 from edl.student.supervisor.checkpoints import CheckpointManager, HistoryFence
@@ -429,6 +430,48 @@ def test_a_write_that_a_new_generation_overtakes_is_void(tmp_path: Path) -> None
         repository.gate.set()
         assert persist(persister) is not None
     assert [one.name for one in training.repository().list() if one.eligible] == [NAME]
+
+
+def test_a_snapshot_found_before_a_new_generation_does_not_join_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training(str(tmp_path))
+    with persisting(training.repository()) as (persister, writer):
+        persister.follow(training.begin())
+        save = Persister._save  # noqa: SLF001 - a moment between two of its locks
+
+        def overtaken(self: Persister, *args: Any) -> int:
+            if training.generation == 1:
+                self.follow(training.begin())
+            return save(self, *args)
+
+        monkeypatch.setattr(Persister, "_save", overtaken)
+        writer.write(contents(10))
+        persister.wake()
+        wait_until(lambda: training.generation == 2 and persister.on_disk)
+    assert training.counting() == []
+
+
+def test_an_error_of_an_earlier_generation_is_no_problem_of_the_next(tmp_path: Path) -> None:
+    training = Training(str(tmp_path))
+    repository = GatedRepository(training.url)
+    repository.fails = CheckpointUnavailable("the disk is full")
+    with persisting(repository) as (persister, writer):
+        for overtaken in (False, True):  # after the error, or while the write is still to fail
+            persister.follow(training.begin())
+            repository.began.clear()
+            writer.write(contents(10))
+            persister.wake()
+            wait_until(lambda: repository.began)
+            if not overtaken:
+                repository.gate.set()
+                wait_until(lambda: persister.problem)
+            persister.follow(training.begin())
+            repository.gate.set()
+            persister.wake()
+            wait_until(lambda: persister.on_disk)
+            assert not persister.problem
+            repository.gate.clear()
 
 
 def test_few_saves_are_written_beside_those_that_wait() -> None:
