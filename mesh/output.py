@@ -110,7 +110,7 @@ def report_console() -> Console:
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else 132
-    return Console(width=width, highlight=False, markup=False)
+    return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def format_duration(seconds: float) -> str:

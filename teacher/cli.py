@@ -200,8 +200,8 @@ def _table(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    console.print(f"{found['model']} on {found['device']}", markup=False, highlight=False)
+    console = Console(markup=False, emoji=False, highlight=False)
+    console.print(f"{found['model']} on {found['device']}")
     table = Table("batch", "p50 ms", "p99 ms", "samples/s", "")
     for row in found["rows"]:
         figures = (1000 * row["p50_s"], 1000 * row["p99_s"], row["samples_per_s"])

@@ -22,7 +22,7 @@ from .mesh_state import ALIVE, MeshState, ProcessState
 
 #: Most characters of a line of another program.
 _LONGEST: Final = 200
-_PER_S: Final = 4
+_REFRESHES_PER_S: Final = 4
 _STYLES: Final = {"ready": "green", "runs": "green", "done": "green", "failed": "red"}
 
 
@@ -234,7 +234,7 @@ class TerminalDisplay(LineDisplay):
         self._live = Live(
             get_renderable=self._render,
             console=console,
-            refresh_per_second=_PER_S,
+            refresh_per_second=_REFRESHES_PER_S,
             redirect_stdout=False,
             redirect_stderr=False,
         )
@@ -299,5 +299,5 @@ def _row(one: ProcessState, running: RunningProcess | None, now_s: float) -> lis
 
 
 def print_plainly(console: Console, text: str) -> None:
-    """Print a line without interpreting markup."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    """Print a line unchanged: brackets are no markup, and `:x:` is no emoji."""
+    console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)

@@ -19,8 +19,9 @@ from rich.text import Text
 from ..messages import Progress
 from .status import TrainingStatus, count, duration, figures, parts, position_text, size, teachers
 
-_PER_S: Final = 4
-_BAR: Final = 30
+_REFRESHES_PER_S: Final = 4
+#: Width of a bar in characters.
+_BAR_WIDTH: Final = 30
 
 
 class Terminal:
@@ -42,7 +43,7 @@ class Terminal:
         self._live = Live(
             get_renderable=self._drawn,
             console=console,
-            refresh_per_second=_PER_S,
+            refresh_per_second=_REFRESHES_PER_S,
             redirect_stdout=False,
             redirect_stderr=False,
         )
@@ -99,7 +100,9 @@ def render(status: TrainingStatus, job: str) -> Any:
 def _progress(status: TrainingStatus, job: str) -> Any:
     row = Table.grid(padding=(0, 2))
     cells: list[Any] = [Text(job, style="bold")]
-    cells.append(ProgressBar(status.steps or None, status.step, width=_BAR, pulse=not status.steps))
+    cells.append(
+        ProgressBar(status.steps or None, status.step, width=_BAR_WIDTH, pulse=not status.steps)
+    )
     of = f"/{status.steps}" if status.steps else ""
     cells.append(Text(f"step {status.step}{of}"))
     cells.append(Text(f"epoch {status.epoch}"))
@@ -118,7 +121,7 @@ def _labels(status: TrainingStatus) -> Any:
     cells: list[Any] = []
     if (volume := status.buffer) is not None:
         filled, most = volume
-        cells += [Text("  buffer"), ProgressBar(most, min(filled, most), width=_BAR)]
+        cells += [Text("  buffer"), ProgressBar(most, min(filled, most), width=_BAR_WIDTH)]
         cells.append(Text(f"{size(filled)} of {size(most)}"))
     if (text := teachers(status)) is not None:
         none = status.teachers is not None and not status.teachers[0]
@@ -131,7 +134,7 @@ def _labels(status: TrainingStatus) -> Any:
 
 #: Seconds between lines of progress.
 EVERY_S: Final = 10.0
-#: Seconds without a step after which a line says what ranks wait for.
+#: Seconds without a step after which a line says what a rank waits for.
 WAITS_S: Final = 5.0
 
 
@@ -155,7 +158,7 @@ class Plain:
         self._written_at: float | None = None
         self._written_step = 0
         self._waits_since: float | None = None
-        self._said = False
+        self._wait_written = False
 
     def begin(self, generation: int, world: int, step: int, steps: int) -> None:
         self._status.begin(generation, world, step, steps)
@@ -163,16 +166,17 @@ class Plain:
         ranks = "1 rank continues" if world == 1 else f"{world} ranks continue"
         self._write(f"generation {generation}: {ranks} after step {step}{of}")
         self._written_at, self._written_step = None, step
+        self._waits_since, self._wait_written = None, False
 
     def progress(self, rank: int, progress: Progress) -> None:
         now = self._clock()
         before = self._status.step
         self._status.progress(rank, progress, now)
-        self._wait(now, moved=self._status.step > before)
+        self._note_wait(now, moved=self._status.step > before)
         due = self._written_at is None or now - self._written_at >= self._every_s
         if due and self._status.step > self._written_step:
             self._written_at = now
-            self._tell()
+            self._write_progress()
 
     def waiting(self, what: str) -> None:
         self._status.waits = what
@@ -184,21 +188,21 @@ class Plain:
 
     def close(self) -> None:
         if self._status.step > self._written_step:
-            self._tell()
+            self._write_progress()
 
-    def _tell(self) -> None:
+    def _write_progress(self) -> None:
         self._written_step = self._status.step
         self._write("  ".join([position_text(self._status), *parts(self._status)]))
 
-    def _wait(self, now: float, moved: bool) -> None:
-        """Write once what ranks wait for, if they wait for long; short waits are normal."""
+    def _note_wait(self, now: float, moved: bool) -> None:
+        """Write once what a rank waits for, if that takes long; short waits are normal."""
         waits = self._status.waiting
-        if moved or not waits:
-            self._waits_since, self._said = None, False
+        if moved or not waits or self._status.waits:  # `waiting` has written what the node awaits
+            self._waits_since, self._wait_written = None, False
         elif self._waits_since is None:
             self._waits_since = now
-        elif not self._said and now - self._waits_since >= WAITS_S:
-            self._said = True
+        elif not self._wait_written and now - self._waits_since >= WAITS_S:
+            self._wait_written = True
             self._write(f"waiting for {waits}")
 
 
@@ -212,11 +216,11 @@ def open_display(console: Console, job: str) -> Display:
         console: the console.
         job: name of the training.
     """
-    if console.is_terminal:
+    if console.is_terminal and not console.is_dumb_terminal:  # a dumb one cannot redraw lines
         return Terminal(console, job)
     return Plain(lambda text: print_plainly(console, text))
 
 
 def print_plainly(console: Console, text: str) -> None:
-    """Print a line unchanged, without interpreting brackets as markup."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    """Print a line unchanged: brackets are no markup, and `:x:` is no emoji."""
+    console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)

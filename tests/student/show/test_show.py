@@ -101,6 +101,30 @@ def test_a_long_wait_is_reported_once() -> None:
     assert lines[-1] == "waiting for 2 nodes, 1 is here", "of a node at once"
 
 
+def test_waits_of_the_node_and_of_the_next_generation_are_reported_once_each() -> None:
+    lines: list[str] = []
+    now = 0.0
+    plain = Plain(lines.append, every_s=100, clock=lambda: now)
+    plain.begin(1, 1, 10, 0)
+    plain.waiting("a shard")
+    for now in (0, 6):
+        plain.progress(0, STEP)
+        assert lines.count("waiting for a shard") == 1, now
+    plain.waiting("")
+    waits = replace(STEP, waiting_for="soft labels")
+    told = "waiting for rank 0: soft labels"
+    for generation, times in ((1, (10, 20)), (2, (21, 22, 30))):
+        plain.begin(generation, 1, 10, 0)
+        for now in times:
+            plain.progress(0, waits)
+            assert lines.count(told) == generation - (now < times[-1])
+
+
+def test_a_terminal_that_cannot_redraw_gets_plain_lines() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
+    assert isinstance(open_display(console, "digits"), Plain)
+
+
 def test_a_terminal_keeps_lines_above_the_picture() -> None:
     file = io.StringIO()
     console = Console(file=file, width=140, force_terminal=True, color_system=None)
@@ -129,7 +153,7 @@ def test_elsewhere_there_are_plain_lines() -> None:
     display = open_display(Console(file=file, width=40), "digits")
     display.begin(1, 1, 0, 20)
     display.progress(0, replace(STEP, samples_per_s=40.0, volume=3, upper_bytes=12))
-    display.line("a [bold]line[/bold] of another")
+    display.line("a [bold]line[/bold] of another: 1:x:2")
     display.close()
     first, second, third = file.getvalue().splitlines()
     assert first.startswith("generation 1: 1 rank ")
@@ -137,4 +161,4 @@ def test_elsewhere_there_are_plain_lines() -> None:
         "step 10/20  epoch 2  total 1.5  hard 2  soft 1  accuracy 0.875  40.0 samples/s"
         "  teachers 3/4  buffer 25% of 12 B"
     )
-    assert third == "a [bold]line[/bold] of another"
+    assert third == "a [bold]line[/bold] of another: 1:x:2"
