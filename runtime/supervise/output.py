@@ -10,8 +10,9 @@ from typing import BinaryIO
 
 log = logging.getLogger(__name__)
 
-#: Lines kept in memory per child, and most bytes of a line; longer lines are split.
+#: Lines kept in memory per child.
 TAIL_LINES = 1000
+#: Most bytes of a line; longer lines are split.
 LINE_BYTES = 8192
 
 
@@ -36,18 +37,17 @@ class Output:
     def feed(self, data: bytes) -> list[str]:
         """Add `data`; return the lines that it completes."""
         self._write(data)
-        *whole, self._partial = (self._partial + data).split(b"\n")
-        while len(self._partial) > LINE_BYTES:
-            whole.append(self._partial[:LINE_BYTES])
-            self._partial = self._partial[LINE_BYTES:]
+        *whole, self._partial = [
+            line[at : at + LINE_BYTES]
+            for line in (self._partial + data).split(b"\n")
+            for at in range(0, max(1, len(line)), LINE_BYTES)
+        ]
         return self._add(whole)
 
     def close(self) -> list[str]:
         """Close the log file; return the last line if it had no line end."""
         rest, self._partial = self._partial, b""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._close_file()
         return self._add([rest] if rest else [])
 
     def since(self, count: int) -> list[str]:
@@ -68,8 +68,15 @@ class Output:
             self._file.write(data)
         except OSError as error:  # on a full disk, go on reading: else the child blocks
             log.warning("the log of %s ends here: %s", self._name, error)
-            self._file.close()
-            self._file = None
+            self._close_file()
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError as error:  # a network file system may report a full disk only now
+                log.warning("the log of %s may lack its end: %s", self._name, error)
 
 
 class Echo:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,6 +24,7 @@ from edl.runtime.supervise import (
     stop_all,
 )
 from edl.runtime.supervise import wait_gone as wait_ended
+from edl.runtime.supervise.output import LINE_BYTES, Output
 from edl.tests.runtime.programs import DOCILE, STUBBORN, WAIT_S, python, runs, wait_gone
 from edl.tests.waiting import wait_until
 
@@ -33,6 +36,26 @@ def test_a_flood_of_output_neither_blocks_the_child_nor_fills_memory() -> None:
     assert process.wait(WAIT_S) == 0
     assert process.tail(2) == ["99998", "99999"]
     assert len(process.tail(10**6)) == 1000
+
+
+def test_long_lines_are_split_even_if_they_come_at_once() -> None:
+    text = [b"x" * (2 * LINE_BYTES + 1), b"", b"y" * LINE_BYTES, b"z" * (LINE_BYTES + 1)]
+    lengths = [LINE_BYTES, LINE_BYTES, 1, 0, LINE_BYTES, LINE_BYTES, 1]
+    for chunk in (1 << 20, 1000):
+        output, data, lines = Output("child", None), b"\n".join(text), []
+        for at in range(0, len(data), chunk):
+            lines += output.feed(data[at : at + chunk])
+        assert list(map(len, [*lines, *output.close()])) == lengths
+
+
+def test_a_log_that_cannot_be_closed_ends_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    """Network file systems report a full disk when a file is closed."""
+    path = Mock()
+    path.open().close.side_effect = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+    output = Output("child", path)
+    output.feed(b"last")
+    assert output.close() == ["last"]
+    assert "the log of child may lack its end" in caplog.text
 
 
 def test_all_output_is_kept_logged_and_echoed_even_if_that_fails(tmp_path: Path) -> None:
