@@ -207,7 +207,7 @@ class _Agent:
             teacher_id=own.machine_id,
             order=self._order.number,
             load=round(self._memory.load, 1),
-            until_s=round(self._lending.until_s),
+            until_s=round(self._lending.left_s),
             why=why,
             blocked=view.blocked,
             troubles=view.errors,

@@ -51,13 +51,14 @@ class LendingDecision:
 
     Attributes:
         lent: teachers may run on the machine.
-        why: reason why the machine is not lent.
-        until_s: seconds until the machine is lent again; 0: unknown.
+        why: reason why the machine is not lent. It has no measured numbers, as the agent sends a
+            heartbeat at once whenever it changes.
+        left_s: seconds until the machine is lent again; 0: unknown.
     """
 
     lent: bool
     why: str = ""
-    until_s: float = 0.0
+    left_s: float = 0.0
 
 
 def decide_lending(
@@ -88,8 +89,10 @@ def decide_lending(
             False, "it was asked for by 'edl agent yield' or 'edl drain'", left_s
         ), memory
     if memory.overloaded:
-        most = config.max_load or 0.0
-        why = f"other processes keep {memory.load:.1f} cores busy; above {most:g} it is theirs"
+        why = (
+            f"other processes kept more than {config.max_load:g} cores busy; the machine is lent"
+            f" again once they have used less than half of that for {config.quiet_s:g} s"
+        )
         left_s = 0.0 if memory.quiet_since_s == inf else memory.quiet_since_s + config.quiet_s - now
         return LendingDecision(False, why, max(0.0, left_s)), memory
     return LendingDecision(True), memory
@@ -111,7 +114,7 @@ def _overloaded(memory: LendingMemory, now: float, config: LendingConfig) -> Len
         return replace(memory, overloaded=True, quiet_since_s=inf)
     if not memory.overloaded:
         return memory
-    if memory.load > config.max_load / 2:
+    if memory.load >= config.max_load / 2:
         return replace(memory, quiet_since_s=inf)
     since_s = min(memory.quiet_since_s, now)
     return replace(memory, overloaded=now - since_s < config.quiet_s, quiet_since_s=since_s)

@@ -27,15 +27,25 @@ class TestLending:
         assert lent == [True, False, *[False] * 10, True, True]
         assert not any(looks([2.0, *[0.6] * 30]))
         assert looks([2.0, *[0.1] * 9, 0.7, *[0.1] * 9]) == [False] * 20
+        assert not any(looks([2.0, *[0.5] * 30])), "not less than half"
         config = LendingConfig(max_load=1.0, mean_s=3.0)
         assert all(looks([0.0, 2.0, 0.0, 0.0, 2.0, 0.0], config))
         assert not all(looks([0.0, 2.0, 2.0, 2.0, 2.0], config))
         assert all(looks([64.0] * 5, LendingConfig()))
 
+    def test_a_load_that_changes_is_one_reason(self) -> None:
+        """An agent sends a heartbeat at once whenever its reason changes."""
+        memory, reasons = LendingMemory(), set()
+        for now, load in enumerate([2.0, 1.7, 3.0, 0.8, 0.4, 0.1]):
+            found, memory = decide_lending(load, None, memory, float(now), OWNED)
+            reasons.add(found.why)
+        (why,) = reasons
+        assert "more than 1 cores" in why
+
     def test_yielded_until(self) -> None:
         for until, left_s in ((30.0, 25.0), (inf, 0.0)):
             found, memory = decide_lending(0.0, until, LendingMemory(), 5.0, OWNED)
-            assert (found.lent, found.until_s) == (False, left_s)
+            assert (found.lent, found.left_s) == (False, left_s)
             assert "edl agent yield" in found.why
         assert decide_lending(0.0, 30.0, memory, 30.0, OWNED)[0].lent
         assert decide_lending(0.0, None, memory, 6.0, OWNED)[0].lent
