@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -20,11 +21,12 @@ from ...runtime.extras import install_command
 
 _BLOCK_BYTES: Final = 4 << 20
 _MOST_FILES: Final = 10_000
-#: Seconds without a byte after which a download from an HTTP server, or from any source, fails.
-_SILENT_S: Final = 60
-_STUCK_S: Final = 300.0
+#: Seconds without a byte after which a download over HTTP fails.
+_HTTP_SILENT_S: Final = 60
+#: The same for a download from any source.
+_SILENT_S: Final = 300.0
 #: Seconds between calls of `check`.
-_SLICE_S: Final = 0.1
+_CHECK_S: Final = 0.1
 #: Suffix of the file with the weights, by the suffix of a Paddle program.
 _BESIDE: Final[Mapping[str, str]] = {".json": ".pdiparams", ".pdmodel": ".pdiparams"}
 
@@ -39,7 +41,7 @@ def download(
 
     Args:
         url: URL of the model.
-        into: folder to create. After an exception it may have partial files, and the thread
+        into: folder for its files. After an exception it may have partial files, and the thread
             removes it once it notices.
         room: size limit in bytes.
         check: called every 0.1 s; an exception from it aborts the download.
@@ -53,11 +55,11 @@ def download(
     work = _Work(url, into, room, say)
     threading.Thread(target=work.run, name="edl-fetch", daemon=True).start()
     try:
-        while not wait([work.ended], _SLICE_S).done:
+        while not wait([work.ended], _CHECK_S).done:
             check()
-            if time.monotonic() - work.last_s > _STUCK_S:
+            if time.monotonic() - work.last_s > _SILENT_S:
                 raise ModelUnavailable(
-                    f"the model at {url} cannot be fetched now: nothing came for {_STUCK_S:g} s"
+                    f"the model at {url} cannot be fetched now: nothing came for {_SILENT_S:g} s"
                 )
         work.ended.result()
         check()
@@ -105,28 +107,30 @@ class _Work:
             )
         if not self.given_up.is_set():
             self._say(f"fetching {self._url}: {len(files)} files, {known:,} bytes")
-        room = self._room
+        room = self._room - known  # for files of unknown size
         for name, path in files.items():
             size = sizes[path]
-            room -= self._copy(fs, path, self._into / name, room if size is None else size)
+            copied = self._copy(fs, path, self._into / name, room if size is None else size)
+            if size is None:
+                room -= copied
 
     def _copy(self, fs: Any, path: str, to: Path, most: int) -> int:
         """Copy a file; return its number of bytes."""
         to.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        count = 0
+        copied = 0
         with fs.open(path, "rb") as source, to.open("xb") as target:
             while block := source.read(_BLOCK_BYTES):
                 if self.given_up.is_set():
                     raise InterruptedError
                 self.last_s = time.monotonic()
-                count += len(block)
-                if count > most:
+                copied += len(block)
+                if copied > most:
                     raise ModelUnavailable(
                         f"{path} is larger than its stated size, or than the free space in"
                         f" {self._into.parent} ({most:,} bytes)"
                     )
                 target.write(block)
-        return count
+        return copied
 
 
 def _opened(url: str) -> tuple[Any, str]:
@@ -141,7 +145,7 @@ def _opened(url: str) -> tuple[Any, str]:
         import aiohttp  # its default limit of five minutes per file is too short
 
         options["client_kwargs"] = {
-            "timeout": aiohttp.ClientTimeout(total=None, sock_read=_SILENT_S)
+            "timeout": aiohttp.ClientTimeout(total=None, sock_read=_HTTP_SILENT_S)
         }
     fs, root = fsspec.core.url_to_fs(url, **options)
     return fs, str(root)
@@ -204,6 +208,8 @@ def _translated(url: str) -> Iterator[None]:
 _ROOM: Final = 0.95
 #: Seconds after its last use during which a model is not removed.
 _RECENT_S: Final = 3600.0
+#: Prefix of the folder of a download.
+_PART: Final = ".part-"
 
 
 class ModelCache:
@@ -220,7 +226,6 @@ class ModelCache:
     def __init__(self, folder: Path, most_bytes: int | None = None) -> None:
         self._folder = folder / "models"
         self._most_bytes = most_bytes
-        self._parts = count()
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             found = self._folder.stat()
@@ -263,22 +268,34 @@ class ModelCache:
         """
         folder = self._folder / deployment.content_id
         if folder.is_dir():
-            with contextlib.suppress(ModelError):
+            with contextlib.suppress(ModelError, FileNotFoundError):
+                os.utime(folder)  # first, so that no other agent removes it meanwhile
                 self._verify(folder, deployment)
-                os.utime(folder)
                 return folder
-            say(f"the cached model {folder} has changed: downloading it again")
+            say(f"the cached model {folder} has changed or was removed: downloading it again")
             shutil.rmtree(folder, ignore_errors=True)
-        # A new name each time: an aborted download may still write for a moment.
-        part = self._folder / f".part-{os.getpid()}-{next(self._parts)}"
-        try:
+        with self._part() as part:
             download(deployment.model_url, part, self._room(), check, say)
             self._verify(part, deployment)
             self._keep(part, folder)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
         self._prune(folder)
         return folder
+
+    @contextlib.contextmanager
+    def _part(self) -> Iterator[Path]:
+        """Yield a folder for a download, and remove it at the end, unless it was renamed.
+
+        It has a new name, as an aborted download may still write for a moment.
+        """
+        try:
+            part = Path(tempfile.mkdtemp(prefix=_PART, dir=self._folder))
+        except OSError as error:
+            raise ModelUnavailable(f"{self._folder} cannot be written: {error.strerror}") from None
+        with contextlib.ExitStack() as stack:
+            stack.callback(shutil.rmtree, part, ignore_errors=True)
+            with contextlib.suppress(OSError):  # the file system has no locks
+                stack.enter_context(_locked(part))
+            yield part
 
     def _verify(self, folder: Path, deployment: Deployment) -> None:
         """Check the content before any program opens the model, as a model may be malicious."""
@@ -327,9 +344,24 @@ class ModelCache:
                 del sizes[entry]
 
     def _remove_leftovers(self) -> None:
-        """Remove partial downloads of agents that were killed."""
-        with contextlib.suppress(OSError):
-            for entry in self._folder.glob(".part-*"):
-                owner = entry.name.split("-")[1]
-                if owner.isdigit() and not Path(f"/proc/{owner}").exists():
-                    shutil.rmtree(entry, ignore_errors=True)
+        """Remove partial downloads of agents that were killed: the others are locked."""
+        for entry in self._folder.glob(f"{_PART}*"):
+            with contextlib.suppress(OSError), _locked(entry):
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which ends with this process at the latest.
+
+    Process ids would not do: containers that share a folder, or one that restarts, use the same.
+
+    Raises:
+        OSError: another process has the lock, or the folder cannot be locked.
+    """
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import threading
@@ -11,6 +12,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,6 +20,7 @@ from edl.coordinator.machines import Deployment
 from edl.mesh.agent import model_cache
 from edl.mesh.agent.model_cache import ModelCache
 from edl.runtime.errors import ContentMismatch, EdlError, ModelError, ModelUnavailable, UsageError
+from edl.teacher.backends import selection
 from edl.teacher.backends.selection import content_of
 from edl.tests.teacher import same_network
 from edl.tests.waiting import DEADLINE_S
@@ -83,13 +86,55 @@ def test_a_fetch_that_is_given_up_leaves_nothing(tmp_path: Path, model: Path) ->
     with pytest.raises(InterruptedError):
         ModelCache(tmp_path).fetch(of(f"file://{model}", content_of(str(model))), give_up, print)
     assert left(tmp_path) == []
-    for owner in ("999999999", str(os.getpid())):  # the first was killed
-        (tmp_path / "models" / f".part-{owner}-ab").mkdir()
-    ModelCache(tmp_path)
-    assert left(tmp_path) == [f".part-{os.getpid()}-ab"]
+    leftover = tmp_path / "models" / f".part-{os.getpid()}-0"  # a container restarts with its ids
+    leftover.mkdir()
+    shutil.copy(model / "net.onnx", leftover)
+    before: list[str] = []
+
+    def other_starts(_: str) -> None:
+        before.extend(left(tmp_path))
+        ModelCache(tmp_path)
+
+    content = content_of(str(model))
+    ModelCache(tmp_path).fetch(of(f"file://{model}", content), lambda: None, other_starts)
+    assert len(before) == 1
+    assert left(tmp_path) == [content]
     (tmp_path / "models").chmod(0o777)
     with pytest.raises(UsageError, match="other users may write"):
         ModelCache(tmp_path)
+
+
+def test_a_cached_model_stays_while_it_is_checked(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another agent that needs room removes only models that were not used lately."""
+    content, other = content_of(str(model)), content_of(str(model), ["unit"])
+    place = fetched(ModelCache(tmp_path), of(f"file://{model}", content))
+    os.utime(place, (1.0, 1.0))
+
+    def checked(*args: Any) -> str:
+        monkeypatch.undo()
+        size = sum(file.stat().st_size for file in model.iterdir())
+        deployment = of(f"file://{model}", other, options=(("preprocess", "unit"),))
+        fetched(ModelCache(tmp_path, most_bytes=size), deployment)
+        return content_of(*args)
+
+    monkeypatch.setattr(selection, "content_of", checked)
+    assert fetched(ModelCache(tmp_path), of("file:///nowhere", content)) == place
+    assert left(tmp_path) == sorted([content, other])
+
+
+def test_files_of_unknown_size_get_the_room_that_the_others_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"/m/a": None, "/m/b": 60}
+    source = Mock()
+    source.find.return_value = list(sizes)
+    source.info = lambda path: {"type": "file", "size": sizes[path]}
+    source.open = lambda *_: io.BytesIO(bytes(60))
+    monkeypatch.setattr(model_cache, "_opened", lambda _: (source, "/m"))
+    words = r"larger than .* \(40 bytes\)"
+    refuses(tmp_path, of("s3://m", "0" * 64), ModelUnavailable, words, most_bytes=100)
 
 
 @pytest.mark.parametrize(
