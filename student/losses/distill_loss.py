@@ -36,7 +36,7 @@ class DistillLoss:
             temperature T here: p^(T0/T), normalised. None: probabilities if all rows of a batch are
             non-negative and sum to 1, else logits.
         soft_label_temperature: T0, the temperature of the softmax that made the probabilities: that
-            of the reader's `temperature=`. Must be 1 for logits.
+            of the reader's `temperature=`. Must be 1 unless `soft_label_is` is `probabilities`.
 
     Raises:
         UsageError: a weight or temperature is invalid.
@@ -56,15 +56,19 @@ class DistillLoss:
                 raise UsageError(f"{name} is a weight: a finite number >= 0, not {weight}")
         if alpha == 0 and beta == 0:
             raise UsageError("alpha and beta are both 0: there is nothing to learn from")
-        for t in (temperature, soft_label_temperature):
+        temperatures = {
+            "temperature": temperature,
+            "soft_label_temperature": soft_label_temperature,
+        }
+        for name, t in temperatures.items():
             if not (math.isfinite(t) and t > 0):
-                raise UsageError(f"temperature must be a finite number above 0, not {t}")
+                raise UsageError(f"{name} must be a finite number above 0, not {t}")
         if soft_label_is is not None and soft_label_is not in get_args(SoftLabelIs):
             raise UsageError(f"soft_label_is is one of {get_args(SoftLabelIs)}: {soft_label_is!r}")
         if soft_label_is != "probabilities" and soft_label_temperature != 1:
             raise UsageError(
-                "logits have no temperature: say soft_label_is='probabilities', or leave"
-                " soft_label_temperature out"
+                "soft_label_temperature is only for probabilities: set"
+                " soft_label_is='probabilities', or leave soft_label_temperature out"
             )
         self.alpha = alpha
         self.beta = beta

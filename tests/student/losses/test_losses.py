@@ -211,8 +211,8 @@ def test_a_term_of_weight_zero_is_not_computed(lib: Library) -> None:
         ({"alpha": 0.0, "beta": 0.0}, "nothing to learn"),
         ({"temperature": 0.0}, "temperature"),
         ({"temperature": float("inf")}, "temperature"),
-        ({"soft_label_temperature": 4}, "say soft_label_is='probabilities'"),
-        (PROBABILITIES | {"soft_label_temperature": 0}, "temperature must be"),
+        ({"soft_label_temperature": 4}, "set soft_label_is='probabilities'"),
+        (PROBABILITIES | {"soft_label_temperature": 0}, "^soft_label_temperature must be"),
         ({"soft_label_is": "scores"}, "logits"),
     ],
 )
