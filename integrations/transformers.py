@@ -34,7 +34,7 @@ class DistilTrainerMixin:
     The loss of a training batch is `alpha` times the model's own loss plus the soft term of
     `distill_loss`. Evaluation has no soft labels and is unchanged. Checkpoints contain the states
     of the readers of all ranks; a run that continues from one trains each remaining sample of the
-    epoch once. For that, `ignore_data_skip` is set: the reader continues at its place by itself.
+    epoch once. For that, `ignore_data_skip` is set: the reader continues at its position by itself.
 
     Args:
         *args: of the Trainer.
@@ -47,7 +47,9 @@ class DistilTrainerMixin:
         **kwargs: of the Trainer.
 
     Raises:
-        UsageError: `beta` is 0; or, when training begins, the checkpoint has no state of a reader.
+        UsageError: `beta` is 0; when training begins: there is no checkpoint to resume from, or it
+            has no state of the readers; in training: `alpha` is above 0, and the model gives no
+            loss.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class DistilTrainerMixin:
         super().__init__(*args, **kwargs)
         self.args: Any
         self.args.ignore_data_skip = True
-        #: The Trainer divides losses by the accumulated batches, as they are means.
+        #: So the Trainer divides a loss, which is a mean, by the number of accumulated batches.
         self.model_accepts_loss_kwargs = False
         if not distill_loss.beta:
             raise UsageError(
@@ -94,7 +96,7 @@ class DistilTrainerMixin:
             self._callback.close()
 
     def get_train_dataloader(self) -> TrainerLoader:
-        """Create the reader of this process, at the place of the checkpoint if there is one."""
+        """Create the reader of this process, at the position of the checkpoint if there is one."""
         dataset, args = self.train_dataset, self.args  # type: ignore[attr-defined]
         loader = torch.utils.data.DataLoader(
             dataset,
@@ -142,20 +144,21 @@ class ReaderStateCallback(TrainerCallback):  # type: ignore[misc]
         self._loader: TrainerLoader | None = None
 
     def follow(self, loader: TrainerLoader, checkpoint: Path | None) -> None:
-        """Move a loader to the place of a checkpoint, if there is one; save it from now on."""
+        """Move a loader to the position of a checkpoint, if any; save its state from now on."""
         self.close()
         self._loader = loader
         if checkpoint is None:
             return
         try:
-            text = (checkpoint / STATE_FILE).read_text()
-        except OSError as error:
+            state = json.loads((checkpoint / STATE_FILE).read_text())
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
             raise UsageError(
-                f"{checkpoint} has no {STATE_FILE} ({error.strerror}), so it is not known which "
+                f"{checkpoint} has no whole {STATE_FILE} ({why}), so it is not known which "
                 "samples were trained: it was not saved to its end, or not by a "
                 "DistilTrainerMixin; resume from an earlier checkpoint"
             ) from None
-        loader.load_state_dict(json.loads(text))
+        loader.load_state_dict(state)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._loader is None:
