@@ -59,7 +59,8 @@ class RendezvousView:
         outcome: how the job ended; None: it runs.
         reports: reports of the ranks of the current generation.
         fence: fence of this node's writes as the leader; None: another node leads.
-        settled: the board has answered for long enough that missing nodes are gone.
+        settled: no node is missing only because the board was away: since it returned, all had a
+            TTL to join again.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -72,7 +73,7 @@ class RendezvousView:
 
     @property
     def members(self) -> list[LiveNode]:
-        """The live nodes, as the reducer of worlds takes them."""
+        """The live nodes, as `decide` takes them."""
         return [self.facts[node.node_id].member(node) for node in self.nodes]
 
 
@@ -83,7 +84,7 @@ class RendezvousSession:
         board: job board of the mesh, or of this process for a single node.
         job: name of the training.
         node: id of this node.
-        on_view: called with each view, in the session's thread.
+        on_view: called with each view: in `start` with the first, then in the session's thread.
         ttl_s: see `TTL_S`.
         tick_s: seconds between reads of the board.
     """
@@ -103,7 +104,8 @@ class RendezvousSession:
         self._facts = NodeInfo()
         self._sent_facts: NodeInfo | None = None
         self._beaten_s = 0.0
-        self._back_s: float | None = None  # when the board answered again
+        self._back_s: float | None = None  # when the board answered, or this node joined, again
+        self._logged: set[tuple[str, str]] = set()  # nodes with invalid facts, and the errors
         self._reports: dict[tuple[int, int], Mapping[str, Any]] = {}
         self._events: list[Mapping[str, Any]] = []
         self._view = RendezvousView()
@@ -184,8 +186,8 @@ class RendezvousSession:
                 self._tick()
             except EdlError as error:
                 self._miss(str(error))
-            except Exception as error:  # a bug here must not end the node
-                log.exception("the job board could not be read")
+            except Exception as error:  # must not end the node
+                log.exception("a bug: a step of the rendezvous failed")
                 self._miss(str(error))
 
     def _miss(self, why: str) -> None:
@@ -223,8 +225,8 @@ class RendezvousSession:
                 self._job, self._node, self._ttl_s, facts.to_json()
             )
         if not alive:
-            # A node that joins again must not delete an outcome of the meantime: the job would
-            # start again.
+            # A node that joins again must keep an outcome that was written meanwhile: else the job
+            # would start again.
             since = 0
             if self._sent_facts is not None:  # its lease expired, or the board has lost data
                 self._back_s = now_s
@@ -249,7 +251,7 @@ class RendezvousSession:
         record = self._board.generation(self._job)
         return RendezvousView(
             nodes,
-            {node.node_id: _facts_of(node) for node in nodes},
+            {node.node_id: self._facts_of(node) for node in nodes},
             None if record is None else Generation.from_record(record),
             self._board.outcome(self._job),
             tuple(self._board.reports(self._job)),
@@ -257,34 +259,40 @@ class RendezvousSession:
             self._back_s is None or time.monotonic() - self._back_s > self._ttl_s,
         )
 
-
-def _facts_of(node: Node) -> NodeInfo:
-    try:
-        return NodeInfo.from_json(node.facts)
-    except WireError as error:
-        log.warning("node %s: %s", node.node_id, error)
-        return NodeInfo(leaving=True)
+    def _facts_of(self, node: Node) -> NodeInfo:
+        try:
+            return NodeInfo.from_json(node.facts)
+        except WireError as error:
+            if (found := (node.node_id, str(error))) not in self._logged:
+                self._logged.add(found)
+                log.warning("node %s gets no ranks: %s", *found)
+            return NodeInfo(leaving=True)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderOrders:
-    """Orders of the leader to all nodes: a generation to end, and what it waits for, as text."""
+    """What the leader tells all nodes.
+
+    Attributes:
+        recall: generation that has to end, and why; None: none.
+        waiting_for: what the leader waits for, as text; empty: nothing.
+    """
 
     recall: RecallWorld | None = None
     waiting_for: str = ""
 
 
 class RendezvousLeader:
-    """Decides about generations while this node leads; used only by the session's thread.
+    """Decides about generations while this node leads; `step` is the `on_view` of a session.
 
     Args:
         board: job board.
         job: name of the job.
         limits: set by the user.
-        newest_saved: returns the newest valid checkpoint on disk, after the generation of this
-            number (0: before the first one) and with this history; None: not known yet. May raise
-            EdlError.
-        say: publishes orders to all nodes, in this node's facts.
+        newest_saved: called with the number of the last generation (0: there was none) and its
+            history; returns the newest valid checkpoint on disk, or None if it is not known yet.
+            May raise EdlError.
+        publish: publishes orders to all nodes, in this node's facts.
     """
 
     def __init__(
@@ -293,10 +301,10 @@ class RendezvousLeader:
         job: str,
         limits: WorldLimits,
         newest_saved: Callable[[int, CheckpointHistory], NewestCheckpoint | None],
-        say: Callable[[LeaderOrders], None],
+        publish: Callable[[LeaderOrders], None],
     ) -> None:
         self._board, self._job, self._limits = board, job, limits
-        self._newest_saved, self._say = newest_saved, say
+        self._newest_saved, self._publish = newest_saved, publish
         self._since_s: dict[str, float] = {}
         self._known: Generation | None = None
         self._published_s = 0.0
@@ -316,7 +324,7 @@ class RendezvousLeader:
         if view.outcome is not None:
             return
         progress = self._progress(view, generation, now_s)
-        world = None if generation is None else _as_written(generation)
+        world = None if generation is None else _without_saved_keeper(generation)
         members = [
             view.facts[node.node_id].member(node, now_s - self._since_s[node.node_id])
             for node in view.nodes
@@ -358,7 +366,7 @@ class RendezvousLeader:
         return self._known
 
     def _learn_rows(self, view: RendezvousView) -> None:
-        """Learn the rows of a step from ranks' reports, as the feed may decide them."""
+        """Learn the rows of a step from ranks' reports: the feed may decide their number."""
         rows = max((int(one.facts.get("total_batch", 0)) for one in view.reports), default=0)
         if rows:
             self._limits = replace(self._limits, rows=rows)
@@ -447,13 +455,13 @@ class RendezvousLeader:
     def _publish_orders(self, orders: LeaderOrders) -> None:
         if orders != self._orders:
             self._orders = orders
-            self._say(orders)
+            self._publish(orders)
 
     def _note(self, kind: str, generation: int, **more: Any) -> None:
         self._board.add_event(self._job, {"kind": kind, "generation": generation, **more})
 
 
-def _as_written(generation: Generation) -> World:
+def _without_saved_keeper(generation: Generation) -> World:
     """Return the world, without its keeper once the keeper's snapshot has joined the history.
 
     That snapshot is the first one that this generation adds.
@@ -465,5 +473,5 @@ def _as_written(generation: Generation) -> World:
 
 
 def _result(view: RendezvousView) -> Mapping[str, Any]:
-    """Return the ranks' result of the finished job."""
+    """Return the result of the finished job, as one of the nodes reports it."""
     return next((facts.result for facts in view.facts.values() if facts.result), {})

@@ -110,6 +110,16 @@ def test_end_of_an_earlier_run_is_ignored(board: VirtualBoard, seat: RendezvousS
     assert board.outcome(JOB) is None
 
 
+def test_a_node_with_invalid_facts_gets_no_ranks_and_is_logged_once(
+    board: VirtualBoard, seat: RendezvousSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    for endpoints in (3, None):
+        board.join(JOB, "odd", {"endpoints": endpoints}, 3600.0)
+        for _ in range(3):
+            assert seat.look().facts["odd"].leaving
+    assert caplog.text.count("node odd gets no ranks: ") == 2
+
+
 def test_the_supervisor_does_not_wait_for_a_board_that_hangs(
     board: VirtualBoard, seat: RendezvousSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
