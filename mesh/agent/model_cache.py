@@ -292,10 +292,12 @@ class ModelCache:
         except OSError as error:
             raise ModelUnavailable(f"{self._folder} cannot be written: {error.strerror}") from None
         with contextlib.ExitStack() as stack:
-            stack.callback(shutil.rmtree, part, ignore_errors=True)
             with contextlib.suppress(OSError):  # the file system has no locks
                 stack.enter_context(_locked(part))
-            yield part
+            try:
+                yield part
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
 
     def _verify(self, folder: Path, deployment: Deployment) -> None:
         """Check the content before any program opens the model, as a model may be malicious."""

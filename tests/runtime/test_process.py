@@ -42,7 +42,8 @@ def test_long_lines_are_split_even_if_they_come_at_once() -> None:
     text = [b"x" * (2 * LINE_BYTES + 1), b"", b"y" * LINE_BYTES, b"z" * (LINE_BYTES + 1)]
     lengths = [LINE_BYTES, LINE_BYTES, 1, 0, LINE_BYTES, LINE_BYTES, 1]
     for chunk in (1 << 20, 1000):
-        output, data, lines = Output("child", None), b"\n".join(text), []
+        output, data = Output("child", None), b"\n".join(text)
+        lines: list[str] = []
         for at in range(0, len(data), chunk):
             lines += output.feed(data[at : at + chunk])
         assert list(map(len, [*lines, *output.close()])) == lengths
