@@ -175,7 +175,7 @@ class EnsembleMember:
     @property
     def output_kinds(self) -> dict[str, str]:
         """The kinds of outputs that teachers publish, by name."""
-        return {one.output: one.kind for one in self.core.contents.kinds.settled.values()}
+        return {one.output: one.kind for one in self.core.model_switch.kinds.settled.values()}
 
     @property
     def dispute(self) -> str:
@@ -263,7 +263,7 @@ class EnsembleMember:
                 link.check_deadlines(now)
         in_store, calls_in_store, store_content = 0, 0, ""
         if self.label_cache is not None:
-            self.label_cache.tick(self.core.contents.switch.awaited, self.ledger.usable, now)
+            self.label_cache.tick(self.core.model_switch.state.awaited, self.ledger.usable, now)
             in_store, store_content = len(self.label_cache), self.label_cache.content_id
             calls_in_store = self.label_cache.calls
         tick = ev.Tick(in_store, store_content, self._coordinator_connected, calls_in_store)

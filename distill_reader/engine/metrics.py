@@ -223,7 +223,7 @@ _STREAM: Final = (
     _gauge(
         "data_epoch",
         "Epochs of the data that have begun.",
-        lambda m: m.core.contents.switch.data_epoch,
+        lambda m: m.core.model_switch.state.data_epoch,
     ),
 )
 

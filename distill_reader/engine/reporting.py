@@ -42,7 +42,7 @@ def waiting_for(member: EnsembleMember) -> str:
         clauses = [f"0 of {len(links)} teachers live"]
     else:
         return f"teachers at work: {ledger.usable}, batches in flight: {ledger.in_flight}"
-    if awaited := member.core.contents.switch.awaited:
+    if awaited := member.core.model_switch.state.awaited:
         clauses.append(f"waiting for a teacher of content {awaited}")
     trouble = member.roster.missing_reason() or links.last_trouble
     return ", ".join([*clauses, *filter(None, [trouble])])
@@ -77,7 +77,7 @@ def student_report(member: EnsembleMember, now: float) -> pb.StudentReport:
     """Return the student's state in this service."""
     config, ledger, core = member.config, member.ledger, member.core
     memory, decision, figures = core.memory, core.decision, core.stats
-    switch, teachers = core.contents.switch, core.teachers
+    content, teachers = core.model_switch.state, core.teachers
     return pb.StudentReport(
         protocol_version=PROTOCOL_VERSION,
         service=config.service,
@@ -104,8 +104,8 @@ def student_report(member: EnsembleMember, now: float) -> pb.StudentReport:
         state="starved" if core.starves else _otherwise(decision.state),
         host=socket.gethostname(),
         unreachable=len(core.unavailable),
-        data_epoch=switch.data_epoch,
-        content_id=switch.reported,
+        data_epoch=content.data_epoch,
+        content_id=content.reported,
         stragglers=teachers.lateness.stragglers,
         hedges=ledger.hedges,
         ejections=teachers.breakers.ejections.total(),
@@ -156,7 +156,7 @@ class TrainerReporter:
         self._sent_before_batch: list[tuple[int, Mapping[str, PublishedKind]]] = []
         #: The latest state that was sent, by service; an engine's initial states are not sent.
         self._handoff_states = {
-            member.config.service: member.core.contents.handoff_state for member in members
+            member.config.service: member.core.model_switch.handoff_state for member in members
         }
 
     def start(self) -> None:
@@ -209,7 +209,7 @@ class TrainerReporter:
         """Send the reports that are due: periodically, and at once if a core asks for it."""
         is_asked = self._request != self._answered
         for member in self._members:
-            service, state = member.config.service, member.core.contents.handoff_state
+            service, state = member.config.service, member.core.model_switch.handoff_state
             if self._handoff_states[service] is not state:
                 self._handoff_states[service] = state
                 self._channel.send("handoff", service=service, state=state.to_json())
@@ -228,7 +228,8 @@ class TrainerReporter:
     def report_before_batch(self) -> None:
         """Send stats if resends or kinds of labels have changed: they must precede a batch."""
         current: list[tuple[int, Mapping[str, PublishedKind]]] = [
-            (member.ledger.resends, member.core.contents.kinds.settled) for member in self._members
+            (member.ledger.resends, member.core.model_switch.kinds.settled)
+            for member in self._members
         ]
         if current != self._sent_before_batch:
             self._sent_before_batch = current

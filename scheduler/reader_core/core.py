@@ -95,7 +95,7 @@ class ReaderCore:
         pacing: windows and sizes of requests.
         teachers: membership and health.
         numerics: restricts a deterministic reader to teachers with one numerics_id.
-        contents: the model that labels come from.
+        model_switch: which model the labels come from.
         decision: latest decision of flow control.
         memory: state of flow control between decisions.
         starves: the student starves, as reported to the coordinator.
@@ -124,7 +124,7 @@ class ReaderCore:
         )
         self._links = self.teachers.links
         self.numerics = NumericsPin(config.deterministic)
-        self.contents = ModelSwitch(self.numerics, self._log)
+        self.model_switch = ModelSwitch(self.numerics, self._log)
         self.memory = FlowMemory()
         self.decision = FlowDecision(0, config.flow.teachers_min)
         self.starves = self.is_cut_off = False
@@ -199,7 +199,7 @@ class ReaderCore:
                 self.teachers.paths_tried(event, now)
             case events.Assigned():
                 self.epoch = max(self.epoch, event.epoch)
-                self._follow(self.contents.assigned(event, now), now)
+                self._follow(self.model_switch.assigned(event, now), now)
             case (
                 events.StoreSearched()
                 | events.BatchRestored()
@@ -233,7 +233,7 @@ class ReaderCore:
     @property
     def content_id(self) -> str:
         """Content to report to the coordinator; empty: unknown, or the student may be moved."""
-        return self.contents.switch.reported
+        return self.model_switch.state.reported
 
     @property
     def lacks_labels(self) -> bool:
@@ -270,8 +270,8 @@ class ReaderCore:
         if event.step_s is not None:
             self.stats.step(event.step_s, event.samples)
         self.stats.taken(event.samples, now)
-        if not self.contents.kinds.is_firm:
-            self.contents.labelled()
+        if not self.model_switch.kinds.is_firm:
+            self.model_switch.labelled()
         self._apply(ev.BatchConsumed(event.batch))
 
     def _on_epoch(self, data_epoch: int, now: float) -> None:
@@ -281,17 +281,17 @@ class ReaderCore:
         self.calls = 0
         self.stats.begin()
         self._apply(ev.Reset())
-        self._follow(self.contents.epoch_began(data_epoch, now), now)
+        self._follow(self.model_switch.epoch_began(data_epoch, now), now)
 
     def _on_taken_over(self, event: events.EngineResumed, now: float) -> None:
         self.epoch = max(self.epoch, event.left.assigned.epoch)
         self.source_ended = event.ended
         self.waiting_since = now if event.waiting else None
-        self._follow(self.contents.resumed(event.data_epoch, event.left, now), now)
+        self._follow(self.model_switch.resumed(event.data_epoch, event.left, now), now)
 
     def _on_probed(self, probed: events.Probed, now: float) -> None:
         if not probed.misfit:
-            misfit = self.contents.record_kinds(probed.teacher, probed.kinds)
+            misfit = self.model_switch.record_kinds(probed.teacher, probed.kinds)
             probed = probed._replace(misfit=misfit)
         self.teachers.probed(probed, now)
 
@@ -300,7 +300,7 @@ class ReaderCore:
         if not self._links.record_message(name, answer.link):
             self._emit(Discard(answer.request, name))
             return
-        if (without := self.contents.record_numerics(name, answer.numerics_id)) is not None:
+        if (without := self.model_switch.record_numerics(name, answer.numerics_id)) is not None:
             self._follow((without, False), now)
             self._apply(events.Cancelled(name, answer.request))
             teachers.close_if_leaving(name, now)
@@ -319,8 +319,8 @@ class ReaderCore:
         spans = accepted.spans if isinstance(accepted, ev.Accept) else ()
         if spans:
             self.stats.labelled(name)
-            if not self.contents.kinds.is_firm:
-                self.contents.labelled()
+            if not self.model_switch.kinds.is_firm:
+                self.model_switch.labelled()
         teachers.answered(answer, in_flight, spans, now)
         teachers.close_if_leaving(name, now)
 
@@ -341,7 +341,7 @@ class ReaderCore:
         for name in revoked:
             teachers.revoked(name, now)
         if again:
-            self._emit(DropLabels(self.contents.switch.content_id))
+            self._emit(DropLabels(self.model_switch.state.content_id))
             teachers.comparisons.clear()
             self._apply(ev.Relabel(stored=self.config.stored))
 
@@ -358,15 +358,15 @@ class ReaderCore:
         if self.stats.look(now):
             self._load = None
         usable = self.ledger.usable
-        self._follow(self.contents.look(now, look.coordinator_answers, usable), now)
-        if self.contents.moves_at_epoch and look.coordinator_answers and not self._epoch_due:
+        self._follow(self.model_switch.look(now, look.coordinator_answers, usable), now)
+        if self.model_switch.moves_at_epoch and look.coordinator_answers and not self._epoch_due:
             self._epoch_due = True
             self._emit(EpochDue())
         self.teachers.look(self.lacks_labels or self.calls > 0, now)
 
     def _decide(self, look: events.Tick, now: float) -> None:
         """One iteration of Algorithm 1; ask for a report if what it would say has changed."""
-        content_id, unavailable = self.contents.switch.reported, self._links.unavailable
+        content_id, unavailable = self.model_switch.state.reported, self._links.unavailable
         self.is_cut_off, may_be_cut_off = self.teachers.cut_off(now)
         if (load := self._load) is None:  # most decisions follow from time alone
             load = self._load = self.ledger.load
@@ -402,7 +402,7 @@ class ReaderCore:
             self._log("info", words, "")
         self._starvation = self._starvation.after(self.memory.starved_s, now)
         self.starves = starves = self._starvation.starves
-        news = (want, unavailable, self.is_cut_off, self.contents.switch.data_epoch, content_id)
+        news = (want, unavailable, self.is_cut_off, self.model_switch.state.data_epoch, content_id)
         if news != self._reported[:-1] or (starves and not self._reported[-1]):
             self._emit(ReportNow())
         self._reported = (*news, starves)

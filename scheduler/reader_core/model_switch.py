@@ -4,17 +4,16 @@ A service moves to another content in one of two ways. *At the epoch*: the coord
 next content. A student that begins an epoch after that sends nothing to the old teachers and waits
 until it is moved, so an epoch has labels of one content. *Now*: the content of the assignment
 changes. Batches that are not delivered are labelled again, so the stream changes over at one batch.
-Announcements and epochs cross. A student that had begun its epoch before the announcement, or that
-went on because no coordinator answered, is *bound*: it keeps its content until the epoch ends or
-until no teacher of that content is left. In the latter case it changes within the epoch, because a
-stream must go on.
+A student that had begun its epoch before the announcement, or that went on because no coordinator
+answered, is *bound*: it keeps its content until the epoch ends or until no teacher of that content
+is left. In the latter case it changes within the epoch, because a stream must go on.
 
 A deterministic stream is *pinned* to one numerics_id, because only its teachers produce equal bits.
 It takes the most frequent one among the first teachers, which leaves the most replacements, and
 keeps it until the service moves to another model. Teachers of other or unknown numerics are
-barred; only a teacher that is in no registry is asked, because its answer tells. Teachers with a
-numerics_id that promises nothing are barred as well: if requests are merged with others', or run on
-different devices, bits depend on more than the request.
+barred. A teacher that is in no registry gets requests until an answer states its numerics_id.
+Teachers with a numerics_id that promises nothing are barred as well: if requests are merged with
+others', or run on different devices, bits depend on more than the request.
 
 Every reader interprets the numbers of an output as one kind, whichever teachers come and go.
 """
@@ -85,7 +84,7 @@ def resume(
         state: state of this engine.
         data_epoch: number of epochs that the student has begun.
         left: state of the previous engine: content (`reported`), advice and `bound`.
-        heard: this engine has got advice already; else the previous advice counts.
+        heard: this engine's advice is at least as new as the previous engine's; else that counts.
         now: seconds of the same clock as in `begin`.
     """
     advice = state.advice if heard else left.advice
@@ -189,9 +188,9 @@ class NumericsPin:
         self._seen: dict[str, str] = {}  # numerics_ids in answers
 
     def barred(self, peers: Iterable[Peer]) -> frozenset[str]:
-        """Return the peers that must not label.
+        """Pin the stream if a peer allows it; return the ids of peers that must not label.
 
-        A peer that is not in the registry may be asked until an answer tells its numerics_id.
+        A peer that is not in the registry may be asked until an answer states its numerics_id.
         """
         if not self.is_deterministic:
             return frozenset()
@@ -211,7 +210,7 @@ class NumericsPin:
         return not self.is_deterministic or admits(self.pinned, numerics_id)
 
     def record(self, teacher: str, numerics_id: str) -> bool:
-        """Record a teacher's numerics_id; return whether its labels may be used."""
+        """Record the numerics_id of an answer; return whether its labels may be used."""
         self._seen[teacher] = numerics_id
         self.pinned = pinned(self.pinned, [numerics_id])
         return admits(self.pinned, numerics_id)
@@ -237,7 +236,7 @@ class LabelKinds:
 
     def record(self, teacher: str, published: Iterable[PublishedKind]) -> str:
         """Record what a teacher publishes; return why it must not label, or an empty text."""
-        self.forget_others(self._fitting - {teacher})
+        self.forget_others(self._fitting - {teacher})  # what it published before counts no more
         for one in published:
             known = self.settled.get(one.output)
             if known is not None and not kinds_compatible(known.kind, one.kind):
@@ -272,38 +271,38 @@ class ModelSwitch:
         log: writes a log message.
 
     Attributes:
-        switch: the content state.
+        state: the content state.
         kinds: how outputs are interpreted.
         handoff_state: for a successor of this engine; replaced as a whole.
     """
 
     def __init__(self, numerics: NumericsPin, log: Log) -> None:
-        self.switch = ContentState()
+        self.state = ContentState()
         self.kinds = LabelKinds()
         self.handoff_state = HandoffState()
         self._numerics = numerics
         self._log = log
-        self._content_id = ""  # the content for which numerics are pinned
+        self._content_id = ""  # the latest known content, for which numerics are pinned
         self._latest = self._followed = Assigned(())
         self._away_since: float | None = None
 
     @property
     def moves_at_epoch(self) -> bool:
         """Whether the stream moves to an announced content when its next epoch begins."""
-        return self.switch.held_since is None and bool(self.switch.advice.next_content_id)
+        return self.state.held_since is None and bool(self.state.advice.next_content_id)
 
     def assigned(self, assigned: Assigned, now: float) -> tuple[Assigned, bool]:
         """Apply a new assignment; return the teachers to use, and whether to label again first."""
         self._latest = assigned
-        self.switch, step = advise(self.switch, assigned.advice, now)
+        self.state, step = advise(self.state, assigned.advice, now)
         return self._carry_out(step, assigned.lost)
 
     def epoch_began(self, data_epoch: int, now: float) -> tuple[Assigned, bool] | None:
         """Begin an epoch; None: the teachers stay the same."""
-        if data_epoch == self.switch.data_epoch:
+        if data_epoch == self.state.data_epoch:
             return None
-        self.switch, step = begin(self.switch, data_epoch, now)
-        return self._changed(step)
+        self.state, step = begin(self.state, data_epoch, now)
+        return self._carry_out_change(step)
 
     def resumed(self, data_epoch: int, left: HandoffState, now: float) -> tuple[Assigned, bool]:
         """Continue from the state of the previous engine; returns as `assigned`.
@@ -316,7 +315,7 @@ class ModelSwitch:
         self.kinds.is_firm = bool(left.kinds)
         heard = self._latest.epoch >= there.epoch
         before = ContentState(left.content_id, advice=there.advice, bound=left.bound)
-        self.switch, step = resume(self.switch, data_epoch, before, heard, now)
+        self.state, step = resume(self.state, data_epoch, before, heard, now)
         if not heard:
             self._latest = there
         if step == "stay":
@@ -337,12 +336,12 @@ class ModelSwitch:
     def labelled(self) -> None:
         """Record that the stream has labels."""
         self.kinds.is_firm = True
-        self._leave()
+        self._update_handoff_state()
 
     def record_kinds(self, teacher: str, kinds: Iterable[PublishedKind]) -> str:
         """Record what a teacher publishes; see `LabelKinds.record`."""
         misfit = self.kinds.record(teacher, kinds)
-        self._leave()
+        self._update_handoff_state()
         return misfit
 
     def look(
@@ -353,18 +352,19 @@ class ModelSwitch:
             self._away_since = None
         elif self._away_since is None:
             self._away_since = now
-        before = self.switch
-        self.switch, step = look(before, now, self._away_since, usable)
+        before = self.state
+        self.state, step = look(before, now, self._away_since, usable)
         if step == "follow":
             self._log(
                 "warning",
-                f"an epoch begins with content {self.switch.content_id}: no coordinator answers"
+                f"an epoch begins with content {self.state.content_id}: no coordinator answers"
                 f" that could move it to {before.awaited}",
                 "",
             )
-        return None if step == "stay" else self._changed(step)
+        return None if step == "stay" else self._carry_out_change(step)
 
-    def _changed(self, step: SwitchAction) -> tuple[Assigned, bool] | None:
+    def _carry_out_change(self, step: SwitchAction) -> tuple[Assigned, bool] | None:
+        """Carry out a step; None: the teachers stay the same, and nothing is labelled again."""
         before = self._followed
         after, again = self._carry_out(step, frozenset())
         return (after, again) if again or after.peers != before.peers else None
@@ -374,36 +374,39 @@ class ModelSwitch:
             case "follow" | "relabel":
                 self._followed = self._latest
             case "hold":
-                self._log("info", f"an epoch begins: waiting for content {self.switch.awaited}", "")
+                self._log("info", f"an epoch begins: waiting for content {self.state.awaited}", "")
                 self._followed = Assigned((), lost, self._latest.live, self._latest.epoch)
             case "stay":
                 peers = tuple(p for p in self._followed.peers if p.teacher_id not in lost)
                 self._followed = replace(self._followed, peers=peers, lost=lost)
         if step == "relabel":
-            self._log("warning", f"from here on labels are of content {self.switch.content_id}", "")
+            self._log("warning", f"from here on labels are of content {self.state.content_id}", "")
         self._settle()
         return self._followed, step == "relabel"
 
     def _settle(self) -> None:
         """Update the barred teachers, the kinds, and the state for a successor."""
-        switch, numerics = self.switch, self._numerics
-        if self._content_id not in ("", switch.content_id):
-            numerics.pinned = ""
-            self.kinds.content_changed()
-        self._content_id = switch.content_id
+        numerics = self._numerics
+        if content_id := self.state.content_id:  # empty: no teacher is known, the model may stay
+            if self._content_id not in ("", content_id):
+                numerics.pinned = ""
+                self.kinds.content_changed()
+            self._content_id = content_id
         peers = self._followed.peers
         self._followed = replace(self._followed, barred=numerics.barred(peers))
         self.kinds.forget_others({peer.teacher_id for peer in peers})
-        self._leave()
+        self._update_handoff_state()
 
-    def _leave(self) -> None:
+    def _update_handoff_state(self) -> None:
         """Update the state for a successor."""
-        switch, numerics = self.switch, self._numerics
-        if switch.held_since is None:
-            there, pinned = self._followed, numerics.pinned
+        state = self.state
+        if state.held_since is None:
+            there, pinned = self._followed, self._numerics.pinned
         else:
             there, pinned = self._latest, ""
+        if state.content_id != self._content_id:
+            pinned = ""  # without its content, a successor could not tell when the pin ends
         kinds = tuple(self.kinds.settled.values()) if self.kinds.is_firm else ()
-        left = HandoffState(switch.reported, switch.bound, there, pinned, kinds)
+        left = HandoffState(state.reported, state.bound, there, pinned, kinds)
         if left != self.handoff_state:
             self.handoff_state = left

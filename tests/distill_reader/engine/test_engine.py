@@ -229,12 +229,12 @@ def upgrade() -> Iterator[Bench]:
         yield bench
 
 
-def new_contents() -> ModelSwitch:
+def new_model_switch() -> ModelSwitch:
     return ModelSwitch(NumericsPin(False), lambda level, text, teacher: None)
 
 
 def content_of(bench: Bench) -> str:
-    return bench.member.core.contents.switch.reported
+    return bench.member.core.model_switch.state.reported
 
 
 def test_a_change_of_content_now_voids_what_is_not_delivered(upgrade: Bench) -> None:
@@ -290,12 +290,12 @@ def test_a_new_engine_has_the_teachers_of_the_old_one_at_first(upgrade: Bench) -
     member = upgrade.member
     advice = Advice("old", "", 1)
     upgrade.assign(OLD, advice=advice, counter=3)
-    told = {"s": json.loads(json.dumps(member.core.contents.handoff_state.to_json()))}
-    member.core.contents = new_contents()  # as it is when an engine starts
+    told = {"s": json.loads(json.dumps(member.core.model_switch.handoff_state.to_json()))}
+    member.core.model_switch = new_model_switch()  # as it is when an engine starts
     known = {"epoch": 2, "pulled": 4, "ended": False, "waiting": True}
     upgrade.say("resumed", data_epoch=1, handoff_states=told, **known)
     assert content_of(upgrade) == "old"
-    assert member.core.contents.handoff_state.assigned == Assigned(
+    assert member.core.model_switch.handoff_state.assigned == Assigned(
         (OLD,), live=1, epoch=(7, 3), advice=advice
     )
     assert member.core.epoch == (7, 3), "so that the next manager begins above it"
@@ -308,27 +308,27 @@ def test_a_new_engine_has_the_teachers_of_the_old_one_at_first(upgrade: Bench) -
 
 
 def test_what_a_manager_said_first_is_newer_than_what_the_old_engine_knew() -> None:
-    contents = new_contents()
-    contents.assigned(Assigned((NEW,), epoch=(7, 4), advice=Advice("new", "", 1)), 0.0)
+    switch = new_model_switch()
+    switch.assigned(Assigned((NEW,), epoch=(7, 4), advice=Advice("new", "", 1)), 0.0)
     left = HandoffState("old", False, Assigned((OLD,), epoch=(7, 3), advice=Advice("old", "", 1)))
-    assigned, anew = contents.resumed(1, left, 0.1)
+    assigned, anew = switch.resumed(1, left, 0.1)
     assert (assigned.peers, anew) == ((NEW,), True)
-    assert contents.handoff_state.content_id == "new"
+    assert switch.handoff_state.content_id == "new"
 
 
 def test_an_epoch_that_keeps_to_its_content_does_so_with_the_next_engine() -> None:
     """It had begun when the manager came back and moved the student."""
-    contents = new_contents()
+    switch = new_model_switch()
     old = Assigned((OLD,), epoch=(7, 3), advice=Advice("old", "new", 1))
     new = Assigned((NEW,), epoch=(7, 4), advice=Advice("new", "", 2))
-    contents.assigned(old, 0.0)
-    contents.epoch_began(2, 0.0)
-    contents.look(0.0, False, 0)
-    contents.look(10.0, False, 0)  # no coordinator answers: the epoch begins as it is
-    contents.assigned(new, 11.0)
-    assert contents.handoff_state.assigned.peers == (OLD,)
-    after = new_contents()
-    assert after.resumed(2, contents.handoff_state, 0.0) == (old, False)
+    switch.assigned(old, 0.0)
+    switch.epoch_began(2, 0.0)
+    switch.look(0.0, False, 0)
+    switch.look(10.0, False, 0)  # no coordinator answers: the epoch begins as it is
+    switch.assigned(new, 11.0)
+    assert switch.handoff_state.assigned.peers == (OLD,)
+    after = new_model_switch()
+    assert after.resumed(2, switch.handoff_state, 0.0) == (old, False)
     assigned, anew = after.assigned(new, 1.0)
     assert (assigned.peers, anew) == ((OLD,), False)
 
@@ -404,16 +404,30 @@ def test_numerics_are_pinned_for_each_model_and_for_the_next_engine(strict: Benc
         told = peer("b", content_id, numerics_id)
         strict.assign(told, lost=["a"], advice=advice, counter=counter, ready=False)
 
-    contents = strict.member.core.contents
+    switch = strict.member.core.model_switch
     assign(SAME, "c", 1)
-    assert contents.handoff_state.numerics_id == SAME
+    assert switch.handoff_state.numerics_id == SAME
     assign(OTHER, "new", 2)
-    assert contents.handoff_state.numerics_id == OTHER
-    left = HandoffState.from_json(contents.handoff_state.to_json())
+    assert switch.handoff_state.numerics_id == OTHER
+    left = HandoffState.from_json(switch.handoff_state.to_json())
     others = Assigned((peer("c", "new", SAME),), epoch=(7, 9))
     strict.member.resume(EngineResumed(0, replace(left, assigned=others), False, False), 0.0)
-    assert contents.handoff_state.numerics_id == OTHER
+    assert switch.handoff_state.numerics_id == OTHER
     assert not knows(strict, "c")
+
+
+def test_numerics_stay_pinned_in_an_epoch_that_begins_without_teachers() -> None:
+    switch = ModelSwitch(NumericsPin(True), lambda level, text, teacher: None)
+    same, other = peer("b", "c", SAME), peer("d", "c", OTHER)
+    switch.assigned(Assigned((same,), epoch=(7, 1), advice=Advice("c", "", 1)), 0.0)
+    switch.assigned(Assigned((), epoch=(7, 2), advice=Advice("", "", 1)), 1.0)
+    switch.epoch_began(2, 2.0)
+    assert switch.handoff_state.numerics_id == "", "a successor could not tell of which model"
+    back = Assigned((other, same), epoch=(7, 3), advice=Advice("c", "", 2))
+    assert switch.assigned(back, 3.0)[0].barred == {"d"}
+    assert switch.handoff_state.numerics_id == SAME
+    new = Assigned((peer("d", "new", OTHER),), epoch=(7, 4), advice=Advice("new", "", 2))
+    assert switch.assigned(new, 4.0)[0].barred == frozenset()
 
 
 @pytest.mark.parametrize("deterministic", [True, False])

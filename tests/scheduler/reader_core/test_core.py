@@ -212,7 +212,7 @@ def test_the_kind_is_open_again_while_nothing_is_labelled() -> None:
 
 def test_another_engine_takes_outputs_for_the_same_kind() -> None:
     before = labelled_as(World(), "a", "logits")
-    left = ev.HandoffState.from_json(before.core.contents.handoff_state.to_json())
+    left = ev.HandoffState.from_json(before.core.model_switch.handoff_state.to_json())
     world = World()
     world.tell(ev.EngineResumed(0, left, ended=False, waiting=False))
     world.assign("b", ready=False)
