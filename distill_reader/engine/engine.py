@@ -215,10 +215,10 @@ class Engine:
         for member in self.members:
             known = handoff_states.get(member.config.service)
             state = HandoffState() if known is None else HandoffState.from_json(known)
-            taken_over = EngineResumed(
+            resumed = EngineResumed(
                 message["data_epoch"], state, message["ended"], message["waiting"]
             )
-            member.resume(taken_over, now)
+            member.resume(resumed, now)
 
     def _on_reset(self, message: Message, now: float) -> None:
         self._stream_epoch = message["epoch"]

@@ -248,10 +248,10 @@ class EnsembleMember:
         for teacher, request in unsent:  # free their windows
             self.handle(ev.Cancelled(teacher, request))
 
-    def resume(self, taken_over: ev.EngineResumed, now: float) -> None:
+    def resume(self, resumed: ev.EngineResumed, now: float) -> None:
         """Continue in the state of a former engine."""
-        self.roster.remember(taken_over.left.assigned)
-        self.handle(taken_over, now)
+        self.roster.remember(resumed.left.assigned)
+        self.handle(resumed, now)
 
     def tick(self, now: float) -> None:
         """Have the core decide, after new events or because time has passed."""

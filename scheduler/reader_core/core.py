@@ -48,7 +48,8 @@ class CoreConfig:
         deterministic: use only teachers of one numerics_id.
         canaries: settings of comparing teachers' answers; None: compare nothing.
         stored: there is a label store, which is searched before batches are labelled again.
-        remembered: number of events that `ReaderCore.story` covers.
+        remembered: number of events that `ReaderCore.story` covers; ticks that led to no
+            instruction do not count.
     """
 
     service: str
@@ -142,7 +143,7 @@ class ReaderCore:
         self._times = SampleTimes(None, None)
         self._pace_s: float | None = None
         self._awaited = 0  # as last told to the ledger
-        self._epoch_due = False  # the trainer knows that its next epoch is waited for
+        self._epoch_due = False  # `EpochDue` was emitted in this epoch
         self._looked_at = -inf
         self._reported: tuple[object, ...] = ()
         #: The fields of each `Step`; objects are only made on demand.
@@ -166,18 +167,25 @@ class ReaderCore:
                 self._decide(event, now)
             case events.AnswerCame():
                 self._on_answer(event, now)
-            case events.Queued() | events.Released():
+            case (
+                events.Queued()
+                | events.Released()
+                | events.StoreSearched()
+                | events.BatchRestored()
+                | events.InvalidateBatch()
+                | events.DeliverUnlabelled()
+            ):
                 self._apply(event)
             case events.Pulled(source_s, samples, rows):
                 self.source_ended = False
-                self.pacing.batch(rows)
+                self.pacing.record_batch(rows)
                 self.stats.pulled(source_s, samples)
                 self._load = None
             case events.BatchTaken():
-                self._on_taken(event, now)
+                self._on_batch_taken(event, now)
             case events.Called(samples, rows):
                 self.calls += 1
-                self.pacing.batch(rows)
+                self.pacing.record_batch(rows)
                 self.stats.called(samples, now)
             case events.CallEnded(batch, samples):
                 self.calls -= 1
@@ -200,20 +208,14 @@ class ReaderCore:
             case events.Assigned():
                 self.epoch = max(self.epoch, event.epoch)
                 self._follow(self.model_switch.assigned(event, now), now)
-            case (
-                events.StoreSearched()
-                | events.BatchRestored()
-                | events.InvalidateBatch()
-                | events.DeliverUnlabelled()
-                | events.Cancelled()
-            ):
-                self._apply(event)
+            case events.Cancelled():
+                self.teachers.cancelled(event, now)
             case events.SourceEnded():
                 self.source_ended = True
             case events.EpochBegan(data_epoch):
                 self._on_epoch(data_epoch, now)
             case events.EngineResumed():
-                self._on_taken_over(event, now)
+                self._on_resumed(event, now)
             case events.ProfileLoaded(profile, wall_s):
                 self._profile, self._wall_ahead_s = profile, wall_s - now
                 self._load = None
@@ -265,7 +267,7 @@ class ReaderCore:
 
     # --- the stream
 
-    def _on_taken(self, event: events.BatchTaken, now: float) -> None:
+    def _on_batch_taken(self, event: events.BatchTaken, now: float) -> None:
         self.waiting_since = None
         if event.step_s is not None:
             self.stats.step(event.step_s, event.samples)
@@ -283,7 +285,7 @@ class ReaderCore:
         self._apply(ev.Reset())
         self._follow(self.model_switch.epoch_began(data_epoch, now), now)
 
-    def _on_taken_over(self, event: events.EngineResumed, now: float) -> None:
+    def _on_resumed(self, event: events.EngineResumed, now: float) -> None:
         self.epoch = max(self.epoch, event.left.assigned.epoch)
         self.source_ended = event.ended
         self.waiting_since = now if event.waiting else None
@@ -302,8 +304,7 @@ class ReaderCore:
             return
         if (without := self.model_switch.record_numerics(name, answer.numerics_id)) is not None:
             self._follow((without, False), now)
-            self._apply(events.Cancelled(name, answer.request))
-            teachers.close_if_leaving(name, now)
+            teachers.cancelled(events.Cancelled(name, answer.request), now)
             return
         if answer.misfit:
             failed = events.RequestFailed(
@@ -327,7 +328,7 @@ class ReaderCore:
     # --- the teachers
 
     def _follow(self, change: tuple[events.Assigned, bool] | None, now: float) -> None:
-        """Use these teachers from now on; if flagged, label everything not released again."""
+        """Use these teachers from now on; if flagged, relabel all batches not released."""
         if change is None:
             return
         assigned, again = change
@@ -365,7 +366,7 @@ class ReaderCore:
         self.teachers.look(self.lacks_labels or self.calls > 0, now)
 
     def _decide(self, look: events.Tick, now: float) -> None:
-        """One iteration of Algorithm 1; ask for a report if what it would say has changed."""
+        """Run an iteration of Algorithm 1; request a report if there is news for one."""
         content_id, unavailable = self.model_switch.state.reported, self._links.unavailable
         self.is_cut_off, may_be_cut_off = self.teachers.cut_off(now)
         if (load := self._load) is None:  # most decisions follow from time alone

@@ -18,10 +18,10 @@ from .windows import RequestSize, SizeConfig, Window, WindowConfig
 GAIN = 0.125
 #: An answer counts as at most this multiple of the expected time: one pause is not a new speed. A
 #: teacher that is ten times slower is still recognised after a dozen answers.
-MOST = 4.0
+MOST_SLOWDOWN = 4.0
 #: Lower bound of seconds per row.
 LEAST_S = 1e-9
-#: Number of answers for the stretch, and its quantile.
+#: The stretch is this quantile of actual over expected time, over this number of answers.
 STRETCH_ANSWERS, STRETCH_QUANTILE = 256, 0.95
 #: Upper bound of the stretch: with a larger one nothing would ever be late.
 MOST_STRETCH = 4.0
@@ -31,8 +31,8 @@ class Turnaround(NamedTuple):
     """Mean turnaround of one teacher.
 
     Attributes:
-        seconds_per_row: of a request (> 0).
-        rows: of a request (> 0).
+        seconds_per_row: mean seconds per row of its requests (> 0).
+        rows: mean rows of its requests (> 0).
     """
 
     seconds_per_row: float
@@ -67,7 +67,7 @@ class Turnarounds:
             return
         expected_s = known.expected_s(rows)
         self._stretches.add(min(seconds / expected_s, MOST_STRETCH))
-        per_row = min(seconds, MOST * expected_s) / rows
+        per_row = min(seconds, MOST_SLOWDOWN * expected_s) / rows
         self._teachers[teacher] = Turnaround(
             max(known.seconds_per_row + GAIN * (per_row - known.seconds_per_row), LEAST_S),
             known.rows + GAIN * (rows - known.rows),
@@ -117,9 +117,9 @@ class _Teacher:
     """A teacher, from joining until it is gone."""
 
     window: Window
-    sizes: SizeConfig
-    size: RequestSize | None
-    most_rows: int | None  # of a request
+    size: RequestSize | None  # None: `most_rows` is fixed
+    most_rows: int | None  # of a request; None: it is one batch
+    model_rows: int | None  # most that the model takes; None: unknown
     sent: dict[int, tuple[float, int | None]] = field(default_factory=dict)
     answered_at: float = -inf
 
@@ -143,21 +143,23 @@ class RequestPacing:
         self._usual_rows = 1
         self._teachers: dict[str, _Teacher] = {}
 
-    def batch(self, rows: int) -> None:
-        """Record the rows of the student's batches."""
+    def record_batch(self, rows: int) -> None:
+        """Record the rows of a batch of the student, for the first size of "auto"."""
         self._usual_rows = rows
 
     def joined(self, name: str, now: float, most_rows: int | None) -> ev.TeacherJoined:
-        """Add a teacher with a model that takes `most_rows`; return the ledger's event."""
+        """Add a teacher with a model that takes `most_rows`; return the ledger's event.
+
+        A known one keeps its window and size, unless `most_rows` has changed.
+        """
         known = self._teachers.get(name)
-        if known is None or known.sizes.most_rows != most_rows:
-            sizes = SizeConfig(most_rows)
+        if known is None or known.model_rows != most_rows:
             size, rows = None, self._rows
             if rows == "auto":
-                size = RequestSize.start(sizes, self._usual_rows, now)
+                size = RequestSize.start(SizeConfig(most_rows), self._usual_rows, now)
                 rows = size.rows
             window = Window.start(self._windows, now)
-            known = self._teachers[name] = _Teacher(window, sizes, size, rows)
+            known = self._teachers[name] = _Teacher(window, size, rows, most_rows)
         return ev.TeacherJoined(name, known.window.size, known.most_rows)
 
     def window(self, name: str) -> int:

@@ -300,6 +300,13 @@ class TeacherStates:
         self._judge(self.comparisons.ended(name, request), now)
         self.close_if_leaving(name, now)
 
+    def cancelled(self, event: ev.Cancelled, now: float) -> None:
+        """Handle a request that was not sent, or with labels that must not be used."""
+        self._pacing.ended(event.teacher, event.request)
+        self._apply(event)
+        self._judge(self.comparisons.ended(event.teacher, event.request), now)
+        self.close_if_leaving(event.teacher, now)
+
     def _eject(self, name: str, why: str, now: float) -> None:
         """Take a teacher out of the pool, and probe it after a pause."""
         self._apply(ev.Ejected(name))

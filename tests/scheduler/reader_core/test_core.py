@@ -78,6 +78,17 @@ def test_what_comes_over_a_closed_connection_counts_for_nothing() -> None:
     assert world.core.ledger.labelled == 0
 
 
+def test_a_cancelled_request_keeps_neither_a_time_nor_the_connection() -> None:
+    world = World()
+    world.assign("a")
+    world.queue()
+    sent = world.asked[0].send
+    world.assign()
+    assert world.core.pacing.oldest("a") == 0.0
+    assert do.CloseConnection(world.links["a"]) in world.tell(ev.Cancelled("a", sent.request))
+    assert world.core.pacing.oldest("a") is None
+
+
 def test_refusing_teachers_are_ejected_and_their_batches_are_labelled_by_others() -> None:
     world = World()
     world.assign("good", "u", "v", "w")
