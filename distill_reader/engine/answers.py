@@ -21,7 +21,7 @@ from ...proto.datatypes import (
     pieces_of,
 )
 from ...proto.forms import LabelForm, check_parts, decode, encode
-from ...runtime.errors import BadAnswer, RequestRefused, UsageError, WrongInstance
+from ...runtime.errors import BadAnswer, RequestRefused, UsageError, WireError, WrongInstance
 from ..label_forms import AS_GIVEN, LabelForms
 
 
@@ -66,7 +66,8 @@ def soft_labels(
     Raises:
         WrongInstance: another teacher or incarnation has answered.
         BadAnswer: a missing output, or one with wrong rows, shape, dtype or values.
-        WireError: the parts of a top-k output contradict each other.
+        WireError: the parts of a top-k output contradict each other, or an output has another
+            dtype than its stated form.
         RequestRefused: an output cannot have the requested form.
     """
     _check_instance(answer.parameters, expected)
@@ -214,12 +215,17 @@ def in_form(
     do not depend on the server.
 
     Raises:
-        BadAnswer: the response lacks the output, or has its parts in another form.
+        BadAnswer: the response lacks the output, has its parts in another form, or states a form
+            with parts that it lacks.
         RequestRefused: the output cannot have this form.
     """
     arrays = arrays_of(answer, name, form)
     parameters = answer.output_parameters.get(next(iter(arrays)), {})
-    if form is None or _is_in(form, parameters):
+    if form is None:
+        return arrays, parameters
+    if _is_in(form, parameters):
+        if not all(part in arrays for part in form.parts(name)):
+            raise BadAnswer(f"output {name!r} says that it is {form}, and came in one part")
         return arrays, parameters
     if name not in arrays:
         raise BadAnswer(f"output {name!r} came in parts, and they do not say {form}")
@@ -240,7 +246,7 @@ def labels_of(
         expand: convert to dense float32.
 
     Raises:
-        WireError: the parts of the output contradict each other.
+        WireError: see `soft_labels`.
         RequestRefused: the output cannot have this form.
     """
     arrays, parameters = in_form(answer, name, form)
@@ -249,6 +255,10 @@ def labels_of(
     elif form.k:
         yield from zip(form.parts(name), check_parts(name, arrays, form, parameters), strict=True)
     else:
+        if form.dtype is not None and arrays[name].dtype != dtype_named(form.dtype):
+            raise WireError(
+                f"output {name!r} is of {arrays[name].dtype}, and says that it is {form}"
+            )
         yield from arrays.items()
 
 
@@ -261,7 +271,8 @@ def _is_in(form: LabelForm, parameters: Mapping[str, Parameter]) -> bool:
 
 #: Relative rounding error of wire forms; top-k (None) has values in float16.
 _ROUNDED = {None: 2.0**-10, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 0.0}
-#: The share of class ids that may differ, in units of the tolerance: classes may be nearly equal.
+#: The share of class ids that may differ is this multiple of the tolerance: values of two classes
+#: may be nearly equal.
 _ID_SHARE = 5.0
 
 
@@ -293,14 +304,18 @@ def agree(
 
 
 def greatest_difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> tuple[str, str]:
-    """Return the output in which labels of two teachers differ most, and describe by how much."""
-    differences = {
-        name: _difference(one, other)
-        for name, one in ours.items()
-        if (other := theirs.get(name)) is not None and one.shape == other.shape
-    }
-    if not differences:
-        return ", ".join(ours), "names or shapes"
+    """Return the output in which labels of two teachers differ most, and describe by how much.
+
+    If outputs differ in names or shapes, return all of these.
+    """
+    unlike = [
+        name
+        for name in {**ours, **theirs}
+        if name not in ours or name not in theirs or ours[name].shape != theirs[name].shape
+    ]
+    if unlike:
+        return ", ".join(unlike), "names or shapes"
+    differences = {name: _difference(one, theirs[name]) for name, one in ours.items()}
     name = max(differences, key=lambda name: differences[name])
     what = "of its values" if ours[name].dtype.kind in "iub" else "of its greatest value"
     return name, f"{differences[name]:.2g} {what}"
@@ -370,11 +385,14 @@ def _near(ours: Array, theirs: Array, limit: float) -> bool:
 
 
 def _top_k_agree(
-    values: tuple[Array, Array], indices: tuple[Array, Array], tail: tuple[Array, Array], of: float
+    values: tuple[Array, Array],
+    indices: tuple[Array, Array],
+    tail: tuple[Array, Array],
+    tolerance: float,
 ) -> bool:
-    """Compare the three parts of top-k; `of` is the tolerance relative to the greatest value."""
-    limit = of * _greatest(*map(_numbers, (*values, *tail)))
-    classes = 1 + max(int(of_one.max(initial=0)) for of_one in indices)
+    """Compare the three parts of top-k; `tolerance` is relative to the greatest value."""
+    limit = tolerance * _greatest(*map(_numbers, (*values, *tail)))
+    classes = 1 + max(int(one.max(initial=0)) for one in indices)
     ours, theirs = (
         _top_of_parts(_numbers(own).reshape(-1, own.shape[-1]), at, classes, _numbers(rest))
         for own, at, rest in zip(values, indices, tail, strict=True)
@@ -448,7 +466,7 @@ def common_dtype(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any] | No
     """Return the dtype for rows of both dtypes in one array; None: they cannot be joined."""
     if one == other:
         return one
-    name = widest_float(one.name, other.name)
+    name = common_dtype_name(one.name, other.name)
     return None if name is None else dtype_named(name)
 
 
@@ -471,13 +489,11 @@ _FLOAT_BITS: Final[Mapping[str, tuple[int, int]]] = {
 }
 
 
-def widest_float(one: str, other: str) -> str | None:
+def common_dtype_name(one: str, other: str) -> str | None:
     """Return the narrowest dtype for values of both, by name; None: they cannot be joined."""
     if one == other:
         return one
     if one not in _FLOAT_BITS or other not in _FLOAT_BITS:
         return None
     fraction, exponent = map(max, _FLOAT_BITS[one], _FLOAT_BITS[other])
-    return next(
-        (name for name, (f, e) in _FLOAT_BITS.items() if f >= fraction and e >= exponent), "float64"
-    )
+    return next(name for name, (f, e) in _FLOAT_BITS.items() if f >= fraction and e >= exponent)

@@ -215,6 +215,11 @@ def test_each_output_has_the_form_that_was_asked_for_it() -> None:
         (in_parts(**{"logits.tail": np.full(2, np.nan, "f4")}), BadAnswer, "not finite"),
         (in_parts(**{"logits.indices": np.full((2, 2), 9, "u1")}), WireError, "do not go together"),
         (replace(in_parts(), output_parameters={}), BadAnswer, "do not say topk:2"),
+        (
+            replace(answer({"logits": ROWS}), output_parameters={"logits": FORM.parameters(4)}),
+            BadAnswer,
+            "came in one part",
+        ),
         (answer({"logits.values": ROWS}), BadAnswer, "lacks 'logits'"),
         (answer({"logits": ROWS.astype("i8")}), RequestRefused, "is for floats"),
     ],
@@ -222,5 +227,14 @@ def test_each_output_has_the_form_that_was_asked_for_it() -> None:
 def test_parts_are_not_trusted_either(
     given: LabelResponse, error: type[Exception], words: str
 ) -> None:
-    with pytest.raises(error, match=words):
-        soft_labels(given, asked_for("topk:2"))
+    for expand in (True, False):
+        with pytest.raises(error, match=words):
+            soft_labels(given, asked_for("topk:2", expand=expand))
+
+
+@pytest.mark.parametrize("expand", [True, False])
+def test_an_output_has_the_dtype_that_it_states(expand: bool) -> None:
+    half = {"logits": LabelForm("float16").parameters()}
+    given = replace(answer({"logits": ROWS}), output_parameters=half)
+    with pytest.raises(WireError, match="is of float32, and says that it is float16"):
+        soft_labels(given, asked_for("float16", expand=expand))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.distill_reader.engine.answers import widest_float
+from edl.distill_reader.engine.answers import common_dtype_name
 from edl.scheduler.batching import (
     BatchRule,
     DeviceLane,
@@ -209,7 +209,7 @@ class TestPrecision:
     @pytest.mark.parametrize(("one", "other"), [*product(DTYPES, DTYPES)])
     @given(bits=st.lists(st.integers(0, 2**16 - 1), min_size=1, max_size=20))
     def test_no_value_loses_a_bit(self, one: str, other: str, bits: list[int]) -> None:
-        name = widest_float(one, other)
+        name = common_dtype_name(one, other)
         assert name is not None
         for dtype in (DTYPES[one], DTYPES[other]):
             values = np.repeat(np.array(bits, np.uint16), dtype.itemsize // 2).view(dtype)
@@ -220,5 +220,5 @@ class TestPrecision:
 
     @pytest.mark.parametrize("other", ["int32", "int64", "bool", "complex64"])
     def test_other_types_are_not_joined(self, other: str) -> None:
-        assert widest_float("float32", other) is None
-        assert widest_float(other, other) == other
+        assert common_dtype_name("float32", other) is None
+        assert common_dtype_name(other, other) == other

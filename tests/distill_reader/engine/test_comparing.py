@@ -321,6 +321,8 @@ A_TENTH_LESS, NINES = Y * np.float32(0.9), IDS[:10] // 9 * 9
         ({"y": Y, "i": IDS[:10]}, {"y": A_TENTH_LESS, "i": NINES}, ("i", "0.8 of its values")),
         ({"y": Y, "i": NINES}, {"y": A_TENTH_LESS, "i": NINES}, ("y", "0.1 of its greatest value")),
         ({"y": Y}, {"y": Y[:1]}, ("y", "names or shapes")),
+        ({"y": Y, "z": Y}, {"y": Y, "z": Y[:, 1:]}, ("z", "names or shapes")),
+        ({"y": Y}, {"y": Y, "z": Y}, ("z", "names or shapes")),
         ({"y": ZEROS}, {"y": ZEROS}, ("y", "0 of its greatest value")),
     ],
 )
