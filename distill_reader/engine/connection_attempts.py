@@ -23,7 +23,7 @@ _SocketAddresses = list[tuple[int, Any]]
 class ConnectionAttempts:
     """Tries connections in threads. For the engine's thread.
 
-    Names are resolved while teachers are reachable, as DNS may fail together with the network.
+    Names are resolved while teachers are reachable, as DNS may fail when the network does.
 
     Args:
         inbox: inbox of the engine's thread.
@@ -34,12 +34,12 @@ class ConnectionAttempts:
         self._inbox = inbox
         self._tried = tried
         self._resolved: dict[str, _SocketAddresses] = {}  # by address of a teacher
-        self._looked_up: set[str] = set()  # addresses being resolved
+        self._in_lookup: set[str] = set()  # addresses that a thread resolves now
 
     def resolve(self, address: str) -> None:
         """Resolve the name of a teacher that has answered, once."""
         if address not in self._resolved:
-            self._look_up(address)
+            self._start_lookup(address)
 
     def attempt(self, peer: Peer, began_at: float) -> None:
         """Connect to a teacher's machine without sending anything; `tried` gets the result."""
@@ -48,30 +48,30 @@ class ConnectionAttempts:
 
     def _attempt(self, peer: Peer, began_at: float, addresses: _SocketAddresses | None) -> None:
         try:
-            refusal = _refusal(addresses or _look_up(peer.address))
+            refusal = _refusal(addresses or _socket_addresses(peer.address))
         except ValueError:  # an address that only gRPC understands
             refusal = ""
         self._inbox.post(self._attempted, peer, began_at, refusal)
 
     def _attempted(self, peer: Peer, began_at: float, refusal: str) -> None:
         if refusal:
-            self._look_up(peer.address)  # it may have moved
+            self._start_lookup(peer.address)  # it may have moved
         self._tried(PathsTried(began_at, {peer: refusal}))
 
-    def _look_up(self, address: str) -> None:
+    def _start_lookup(self, address: str) -> None:
         """Resolve a name in the background."""
-        if address not in self._looked_up and _in_background(self._find, address):
-            self._looked_up.add(address)
+        if address not in self._in_lookup and _in_background(self._look_up, address):
+            self._in_lookup.add(address)
 
-    def _find(self, address: str) -> None:
+    def _look_up(self, address: str) -> None:
         try:
-            addresses = _look_up(address)
+            addresses = _socket_addresses(address)
         except ValueError:
             addresses = []
-        self._inbox.post(self._found, address, addresses)
+        self._inbox.post(self._looked_up, address, addresses)
 
-    def _found(self, address: str, addresses: _SocketAddresses) -> None:
-        self._looked_up.discard(address)
+    def _looked_up(self, address: str, addresses: _SocketAddresses) -> None:
+        self._in_lookup.discard(address)
         if addresses or address not in self._resolved:
             self._resolved[address] = addresses
 
@@ -86,7 +86,7 @@ def _in_background(function: Callable[..., None], *arguments: Any) -> bool:
     return True
 
 
-def _look_up(address: str) -> _SocketAddresses:
+def _socket_addresses(address: str) -> _SocketAddresses:
     """Resolve a teacher's address; empty if its name is unknown.
 
     Raises:
@@ -102,9 +102,10 @@ def _look_up(address: str) -> _SocketAddresses:
 def _refusal(addresses: _SocketAddresses) -> str:
     """Return why no machine accepts a connection at these addresses.
 
-    Empty if a machine does, or if an error of this machine prevents the attempt.
+    Empty if a machine does, or if errors of this machine prevent all attempts. Such an error at one
+    address says nothing of the others: without IPv6 here, it is the only result of an IPv6 address.
     """
-    refusal = "its name is not known"
+    refusal = "" if addresses else "its name is not known"
     for family, address in addresses:
         try:
             with socket.socket(family, socket.SOCK_STREAM) as attempt:
@@ -113,6 +114,6 @@ def _refusal(addresses: _SocketAddresses) -> str:
         except OSError as error:
             if error.errno not in _OURS:
                 refusal = error.strerror or str(error)
-                continue
-        return ""
+        else:
+            return ""
     return refusal

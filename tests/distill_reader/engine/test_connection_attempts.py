@@ -109,6 +109,31 @@ def test_what_this_machine_lacks_says_nothing_of_a_teacher(
     assert not world.is_refused()
 
 
+@pytest.mark.parametrize("listens", [True, False])
+def test_an_address_that_this_machine_cannot_try_leaves_the_verdict_to_the_others(
+    world: World, listens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an IPv6 address without IPv6 here."""
+
+    class NoIpv6(socket.socket):
+        def connect(self, address: Any) -> None:
+            if self.family == socket.AF_INET6:
+                raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+            super().connect(address)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (host, port), stream = server.getsockname(), socket.SOCK_STREAM
+        found = [
+            (socket.AF_INET6, stream, 6, "", ("::1", port, 0, 0)),
+            (socket.AF_INET, stream, 6, "", (host, port)),
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        monkeypatch.setattr(socket, "socket", NoIpv6)
+        if not listens:
+            server.close()
+        assert world.is_refused() is not listens
+
+
 def test_without_threads_nothing_is_known_of_a_teacher(
     world: World, listener: socket.socket, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
