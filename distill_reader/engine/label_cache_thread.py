@@ -133,7 +133,7 @@ def cached_labels(rows: Sequence[LabelRow | None], requested: LabelSelection) ->
             continue
         try:
             group = _group([row for n in numbers if (row := rows[n])], numbers, names, requested)
-        except RequestRefused:  # no row of this layout can have the form
+        except RequestRefused:  # these outputs, or some of their values, cannot have the form
             continue
         groups.setdefault(group.shape, []).append(group)
     if not groups:
@@ -212,7 +212,7 @@ def _by_layout(rows: Sequence[LabelRow | None]) -> dict[Layout, list[int]]:
     return numbers
 
 
-#: Rows are written in batches of this size, or after this time.
+#: Rows are written once there are so many, or after this time.
 WRITE_ROWS = 1024
 WRITE_AFTER_S = 0.5
 _END_S = 3.0
@@ -226,7 +226,7 @@ class BatchKeys:
         number: number of the batch.
         model_id: which model made the labels.
         keys: keys of its rows.
-        ids: the user's own ids of its rows, if any.
+        ids: rows that hold only the user's own ids, if any.
     """
 
     number: int
@@ -350,14 +350,14 @@ class LabelCacheThread:
             log.warning("the label store %s is still being written", self._settings.path)
 
     def _run(self) -> None:
-        from ..store.store import LabelDatabase  # loads SQLite
-
         try:
+            from ..store.store import LabelDatabase  # loads SQLite
+
             store = LabelDatabase(self._settings)
         except UsageError as error:
             self._inbox.post(self._listener.on_failed, error)
             return
-        except EdlError as error:
+        except Exception as error:  # in any case, the engine must not wait for ever
             self._give_up(error)
         else:
             try:
@@ -366,11 +366,7 @@ class LabelCacheThread:
                     self._work(store)
                 self.stats = store.stats
                 return
-            except Exception as error:  # in any case, the engine must not wait for ever
-                log.exception(
-                    "stopped using the label store %s after an unexpected error",
-                    self._settings.path,
-                )
+            except Exception as error:
                 self._give_up(error)
         self._inbox.post(self._listener.on_opened, None)  # a second call if the store was open
         self._do_without()
@@ -385,12 +381,13 @@ class LabelCacheThread:
             try:
                 self._execute(store, command)
             except Exception:
-                if not isinstance(command, StoreRows):  # its rows are in `_unsaved`
+                if not isinstance(command, StoreRows):  # rows to store are in `_unsaved` already
                     self._commands.put(command)  # for `_do_without`
                 raise
             self.stats = store.stats
             if not self._unsaved:
                 self.disk_bytes = store.disk_bytes
+        self._commands.put(None)  # ends `_do_without` too, if the store cannot be closed
 
     def _next(self, due: float) -> CacheCommand:
         """Wait for a command; `Flush` once rows are due."""
@@ -423,7 +420,12 @@ class LabelCacheThread:
         self._unsaved.clear()
 
     def _give_up(self, error: Exception) -> None:
-        log.warning("training goes on without its label store: %s", error)
+        log.warning(
+            "training goes on without its label store %s: %s",
+            self._settings.path,
+            error,
+            exc_info=None if isinstance(error, EdlError) else error,
+        )
         self.stats = replace(self.stats.plus(dropped=len(self._unsaved)), trouble=str(error))
         self._unsaved.clear()
 

@@ -230,6 +230,28 @@ def test_errors_are_misses(
     assert "written by another version" in worker.thread.stats.trouble
 
 
+def test_a_store_that_cannot_be_opened_keeps_nothing_waiting(
+    start_worker: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without the module of SQLite."""
+    monkeypatch.setattr(LabelDatabase, "__init__", fails)
+    worker = start_worker()
+    worker.thread.submit(LOOK)
+    worker.run_until(lambda: (7, NO_LABELS) in worker.listener.found)
+    assert worker.listener.opened == [None]
+
+
+def test_a_store_that_cannot_be_closed_is_not_waited_for(
+    start_worker: Callable[[], Worker],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(LabelDatabase, "close", fails)
+    start_worker().thread.close()
+    assert "written by another version" in caplog.text
+    assert "is still being written" not in caplog.text
+
+
 def test_rows_that_an_error_loses_are_counted(
     start_worker: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
