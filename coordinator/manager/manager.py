@@ -150,14 +150,14 @@ class Manager:
         self._election.stop(timeout_s)
 
     def subscribe(
-        self, stream: AssignmentStream, report: pb.StudentReport, caller: StudentOwner
+        self, stream: AssignmentStream, report: pb.StudentReport, owner: StudentOwner
     ) -> None:
         """Take a stream that a student opened with this first report.
 
         The stream ends with Forbidden if the caller may not report as this student, and with
         LeaseSuperseded once a newer incarnation of the student uses this or another manager.
         """
-        self._events.put((report.service, lambda hub: hub.subscribed(stream, report, caller)))
+        self._events.put((report.service, lambda hub: hub.subscribed(stream, report, owner)))
 
     def report(self, stream: AssignmentStream, report: pb.StudentReport) -> None:
         """Take a further report on an open stream."""

@@ -160,18 +160,18 @@ class StudentSession:
     Args:
         stream: receives its assignments.
         report: its latest report.
-        caller: its owner.
+        owner: its owner.
         manager: address of this manager.
     """
 
     def __init__(
-        self, stream: AssignmentStream, report: pb.StudentReport, caller: StudentOwner, manager: str
+        self, stream: AssignmentStream, report: pb.StudentReport, owner: StudentOwner, manager: str
     ) -> None:
         self.stream = stream
         self.report = report
-        self.caller = caller
+        self.owner = owner
         self.pushed: Row | None = None
-        self._own = {**caller.facts(), MANAGER: manager}
+        self._own = {**owner.facts(), MANAGER: manager}
         self._sent: object = None
         self._ahead: Epoch = (0, 0)
 

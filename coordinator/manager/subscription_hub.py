@@ -100,10 +100,10 @@ class SubscriptionHub:
     # -- streams
 
     def subscribed(
-        self, stream: AssignmentStream, report: pb.StudentReport, caller: StudentOwner
+        self, stream: AssignmentStream, report: pb.StudentReport, owner: StudentOwner
     ) -> None:
         """Take a new stream; `settle` accepts or refuses it."""
-        self._arrivals.append(StudentSession(stream, report, caller, self._manager))
+        self._arrivals.append(StudentSession(stream, report, owner, self._manager))
 
     def reported(self, stream: AssignmentStream, report: pb.StudentReport) -> None:
         """Take a report of a student; ignored unless it comes on its latest stream."""
@@ -157,7 +157,7 @@ class SubscriptionHub:
         self, session: StudentSession, known: dict[str, Mapping[str, str]], now: float
     ) -> None:
         name, incarnation = session.student_id, session.incarnation
-        no = refusal_of(name, incarnation, session.caller, known.get(name))
+        no = refusal_of(name, incarnation, session.owner, known.get(name))
         desired = session.desired()
         no = no or self._leases.register(desired, now)
         if no is not None:

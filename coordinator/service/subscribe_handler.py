@@ -38,8 +38,14 @@ from ..registry.schema import check_member, check_service
 from .call_guard import CallGuard, Context, ManagerLimits, Places
 
 
-class Outgoing:
-    """Holds the latest assignment until it is sent. Any thread may push; one task sends."""
+class StudentStream:
+    """The manager's end of a student's stream; it holds the latest assignment until it is sent.
+
+    Any thread may push; one task sends.
+
+    Attributes:
+        report: the student's latest report; None: it has sent none.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.report: pb.StudentReport | None = None
@@ -89,11 +95,13 @@ class Outgoing:
 
 log = logging.getLogger(__name__)
 
+#: Seconds to wait after the last report. A lost connection also ends the reports, but then gRPC
+#: cancels the call a moment later.
 _LOSS_S: Final = 0.1
 #: Seconds between checks of open streams for withdrawn credentials.
 _RECHECK_S: Final = 1.0
 _SECRET_BYTES: Final = 24
-_MOST_SECRET: Final = 128
+_MAX_SECRET_LENGTH: Final = 128
 
 
 class ServedManager(Protocol):
@@ -104,15 +112,17 @@ class ServedManager(Protocol):
         """Seconds between reports of a student."""
         ...
 
-    def subscribe(self, stream: Outgoing, report: pb.StudentReport, caller: StudentOwner) -> None:
+    def subscribe(
+        self, stream: StudentStream, report: pb.StudentReport, owner: StudentOwner
+    ) -> None:
         """Add a student's stream, with its first report."""
         ...
 
-    def report(self, stream: Outgoing, report: pb.StudentReport) -> None:
+    def report(self, stream: StudentStream, report: pb.StudentReport) -> None:
         """Handle a further report of a stream."""
         ...
 
-    def end(self, stream: Outgoing, report: pb.StudentReport, *, clean: bool) -> None:
+    def end(self, stream: StudentStream, report: pb.StudentReport, *, clean: bool) -> None:
         """Remove a stream; `clean`: the student has closed it."""
         ...
 
@@ -139,17 +149,17 @@ class SubscribeHandler:
     """Passes reports to the manager and assignments to students.
 
     Args:
-        students: the manager.
+        manager: the manager.
         guard: admits callers.
         limits: bounds the number of streams and the rate and size of reports.
     """
 
-    def __init__(self, students: ServedManager, guard: CallGuard, limits: ManagerLimits) -> None:
-        self._students = students
+    def __init__(self, manager: ServedManager, guard: CallGuard, limits: ManagerLimits) -> None:
+        self._manager = manager
         self._guard = guard
         self._limits = limits
         self._places = Places("streams of students", limits.streams, limits.streams_per_principal)
-        self._open: dict[Outgoing, _Admitted] = {}
+        self._open: dict[StudentStream, _Admitted] = {}
 
     def end_all(self) -> None:
         """End all streams, so that their students choose another manager."""
@@ -189,40 +199,39 @@ class SubscribeHandler:
         self, requests: AsyncIterator[bytes], admitted: _Admitted, caller: Caller
     ) -> None:
         context = admitted.context
-        claim = StudentOwner(caller.principal, _secret(context))
-        # Before the first report, so that the student has every secret that a manager stores.
+        owner = StudentOwner(caller.principal, _secret(context))
+        # Sent before the first report is read, so no manager stores a secret that was never sent.
         await context.send_initial_metadata(
-            ((BEAT_METADATA, f"{self._students.beat_s:.3f}"), (SECRET_METADATA, claim.secret))
+            ((BEAT_METADATA, f"{self._manager.beat_s:.3f}"), (SECRET_METADATA, owner.secret))
         )
-        stream = Outgoing(asyncio.get_running_loop())
-        hearing = asyncio.create_task(self._hear(requests, stream, caller, claim))
+        stream = StudentStream(asyncio.get_running_loop())
+        hearing = asyncio.create_task(self._hear(requests, stream, caller, owner))
         self._open[stream] = admitted
         closed = False
         try:
             while (assignment := await stream.next()) is not None:
                 await self._guard.write(context, assignment)
-            # A lost connection also ends the requests, and cancels this task a moment later.
             await asyncio.sleep(_LOSS_S)
             closed = True
         finally:
             del self._open[stream]
             hearing.cancel()
             if stream.report is not None:
-                self._students.end(stream, stream.report, clean=closed)
+                self._manager.end(stream, stream.report, clean=closed)
 
     async def _hear(
         self,
         requests: AsyncIterator[bytes],
-        stream: Outgoing,
+        stream: StudentStream,
         caller: Caller,
-        claim: StudentOwner,
+        owner: StudentOwner,
     ) -> None:
         try:
             report = await self._guard.first(requests, pb.StudentReport())
             check_report(report, None, self._limits)
             self._guard.check_own(caller, report.student_id)
             stream.report = report
-            self._students.subscribe(stream, report, claim)
+            self._manager.subscribe(stream, report, owner)
             await self._go_on(requests, stream, report)
         except EdlError as error:
             stream.fail(error)
@@ -233,7 +242,7 @@ class SubscribeHandler:
             stream.finish()
 
     async def _go_on(
-        self, requests: AsyncIterator[bytes], stream: Outgoing, former: pb.StudentReport
+        self, requests: AsyncIterator[bytes], stream: StudentStream, former: pb.StudentReport
     ) -> None:
         rate = self._limits.reports
         bucket = full_bucket(rate, time.monotonic())
@@ -246,20 +255,20 @@ class SubscribeHandler:
             report = self._guard.parsed(pb.StudentReport(), data)
             check_report(report, former, self._limits)
             stream.report = former = report
-            self._students.report(stream, report)
+            self._manager.report(stream, report)
 
 
 def _secret(context: Context) -> str:
     """Return the secret that the client sent, or a new one."""
     for name, value in context.invocation_metadata() or ():
-        if name == SECRET_METADATA and 0 < len(value) <= _MOST_SECRET:
+        if name == SECRET_METADATA and 0 < len(value) <= _MAX_SECRET_LENGTH:
             return value if isinstance(value, str) else value.decode("ascii", "replace")
     return secrets.token_urlsafe(_SECRET_BYTES)
 
 
 #: Greatest integer in a report. Terms are milliseconds since 1970 and incarnations microseconds, so
 #: they and sums of them are far below.
-_MOST: Final = 1 << 62
+_MAX_INTEGER: Final = 1 << 62
 _STATES: Final = frozenset({"", "steady", "starved", "blocked", "source_wait"})
 _CAUSES: Final = frozenset(IN_WORDS)
 _FIELDS: Final[tuple[Any, ...]] = tuple(pb.StudentReport.DESCRIPTOR.fields)
@@ -322,7 +331,7 @@ def _check_value(field: FieldDescriptor, value: Any, limits: ManagerLimits) -> N
     elif field.cpp_type == _Type.CPPTYPE_DOUBLE:
         if not 0.0 <= value < math.inf:
             raise WireError(f"{field.name} must be finite and not negative, not {value}")
-    elif value > _MOST:
+    elif value > _MAX_INTEGER:
         raise WireError(f"{field.name} {value} is out of range")
 
 

@@ -13,7 +13,7 @@ from edl.coordinator.machines import MachineBoard
 from edl.coordinator.manager.student_sessions import StudentOwner
 from edl.coordinator.service import CoordinatorServer
 from edl.coordinator.service.call_guard import ManagerLimits
-from edl.coordinator.service.subscribe_handler import Outgoing
+from edl.coordinator.service.subscribe_handler import StudentStream
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.protocols import PROTOCOL_VERSION
 from edl.proto.security import ServerSecurity
@@ -31,10 +31,10 @@ class ScriptedManager:
     epoch: tuple[int, int] = (100, 1)
     teachers: list[str] = field(default_factory=lambda: ["t1"])
     refuse: EdlError | None = None
-    callers: list[StudentOwner] = field(default_factory=list)
+    owners: list[StudentOwner] = field(default_factory=list)
     reports: list[pb.StudentReport] = field(default_factory=list)
     ended: list[tuple[str, bool]] = field(default_factory=list)  # student id, cleanly
-    streams: dict[str, Outgoing] = field(default_factory=dict)
+    streams: dict[str, StudentStream] = field(default_factory=dict)
     mesh: pb.MeshStatus = field(default_factory=pb.MeshStatus)
     asked: list[tuple[str, int]] = field(default_factory=list)
     answering: threading.Event = field(default_factory=threading.Event)
@@ -42,8 +42,10 @@ class ScriptedManager:
     def __post_init__(self) -> None:
         self.answering.set()
 
-    def subscribe(self, stream: Outgoing, report: pb.StudentReport, caller: StudentOwner) -> None:
-        self.callers.append(caller)
+    def subscribe(
+        self, stream: StudentStream, report: pb.StudentReport, owner: StudentOwner
+    ) -> None:
+        self.owners.append(owner)
         self.reports.append(report)
         if self.refuse is not None:
             stream.close(self.refuse)
@@ -51,10 +53,10 @@ class ScriptedManager:
         self.streams[report.student_id] = stream
         self.push(report.student_id)
 
-    def report(self, stream: Outgoing, report: pb.StudentReport) -> None:
+    def report(self, stream: StudentStream, report: pb.StudentReport) -> None:
         self.reports.append(report)
 
-    def end(self, stream: Outgoing, report: pb.StudentReport, *, clean: bool) -> None:
+    def end(self, stream: StudentStream, report: pb.StudentReport, *, clean: bool) -> None:
         self.ended.append((report.student_id, clean))
 
     def status(self, service: str = "", max_members: int = 0) -> pb.MeshStatus:

@@ -59,7 +59,7 @@ class Student(AbstractContextManager["Student"]):
 def test_a_student_hears_of_its_teachers_and_reports_again_each_beat(mesh: Served) -> None:
     with Student(mesh.url) as silent:
         silent.subscription.start(silent.hear)
-    assert not mesh.manager.callers, "nothing is opened before there is something to report"
+    assert not mesh.manager.owners, "nothing is opened before there is something to report"
     with Student(mesh.url) as student:
         assert student.subscription.why == "no report was made yet"
         student.start(want=2)
@@ -172,8 +172,8 @@ def test_a_silent_manager_is_left_for_another(told_before: bool) -> None:
                 other.manager.epoch = (200, 1)
                 proxy.stall()
                 wait_until(lambda: student.counters[-1:] == [(200, 1)])
-            callers = [*hidden.manager.callers, *other.manager.callers]
-            assert len({caller.secret for caller in callers}) == 1, "presented ever after"
+            owners = [*hidden.manager.owners, *other.manager.owners]
+            assert len({owner.secret for owner in owners}) == 1, "presented ever after"
 
 
 def test_a_wrong_token_ends_it_and_one_that_is_replaced_later_does_not(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_first_report_of_one_student_is_answered_by_an_assignment(mesh: Served
 def test_a_secret_is_handed_out_at_once_and_the_one_presented_is_kept(mesh: Served) -> None:
     with open_stream(mesh.address) as (call, _):
         assert dict(call.initial_metadata())["edl-secret"]
-    assert not mesh.manager.callers
+    assert not mesh.manager.owners
     given = []
     for metadata in ((), (), (("edl-secret", "mine"),)):
         with open_stream(mesh.address, report(), metadata=metadata) as (call, _):
@@ -66,7 +66,7 @@ def test_a_secret_is_handed_out_at_once_and_the_one_presented_is_kept(mesh: Serv
     assert len(given[0]) >= 32
     assert given[0] != given[1]
     assert given[2] == "mine"
-    assert [caller.secret for caller in mesh.manager.callers] == given
+    assert [owner.secret for owner in mesh.manager.owners] == given
 
 
 def test_a_machine_that_is_gone_without_a_word_loses_its_stream() -> None:
@@ -114,7 +114,7 @@ def test_malformed_reports_are_refused(shared: Served, fields: dict[str, Any], s
     ended = subscribe(shared.address, report(**fields))
     assert_refused(ended, "OUT_OF_RANGE" if version else "INVALID_ARGUMENT", said)
     assert shared.refused == ["version" if version else "malformed"]
-    assert not shared.manager.callers  # no manager has heard of it
+    assert not shared.manager.owners  # no manager has heard of it
 
 
 @pytest.mark.parametrize("data", [b"\xff" * 50, b"\x0a", random.Random(7).randbytes(64) + b"\x07"])
