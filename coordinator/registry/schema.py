@@ -6,17 +6,18 @@ together. The managers' keys share the slot of `edl:managers` in the same way.
 | key | type | holds |
 |---|---|---|
 | `edl:services` | zset | service -> time of its last registration (ms, Redis time) |
-| `edl:managers` | zset | manager address -> deadline (ms, Redis time) |
+| `edl:managers` | zset, expires | manager address -> deadline (ms, Redis time) |
 | `edl:{edl:managers}:manager:<address>` | hash, expires | facts of a manager |
+| `edl:{edl:managers}:managers:changes` | zset, expires | manager address -> change number |
 | `edl:{s}:teachers` | zset, expires | teacher id -> deadline |
-| `edl:{s}:teacher:<id>` | hash, expires | facts of a teacher: the fields of message `Teacher` |
+| `edl:{s}:teacher:<id>` | hash, expires | facts of a teacher: `Teacher` and others |
 | `edl:{s}:students` | zset, expires | student id -> deadline |
-| `edl:{s}:student:<job/rank>` | hash, expires | its last report: the fields of `StudentReport` |
+| `edl:{s}:student:<job/rank>` | hash, expires | `StudentReport`, owner, secret, manager |
 | `edl:{s}:teachers:changes`, `edl:{s}:students:changes` | zset, expires | member -> change number |
 | `edl:{s}:leader` | hash, expires | the manager that assigns: holder, token, until_ms |
 | `edl:{s}:assignment` | hash, expires | id -> row (JSON); `=term`, `=counter`, `=floor`, `=write` |
 | `edl:{s}:assignment:changes` | zset, expires | student id -> counter of its last change |
-| `edl:{s}:admitted` | hash, expires | teacher id -> incarnation that passed its probe |
+| `edl:{s}:admitted` | hash, expires | teacher id -> incarnation that passed; 0: no probes |
 | `edl:{s}:plan` | hash, expires | content_id, next_content_id, at, version, since_ms |
 | `edl:{s}:desired` | hash, expires | count, reason, since_ms, at_ms: teachers it should have |
 | `edl:{s}:events` | stream, capped, expires | the log: the fields of message `Event` |
@@ -43,7 +44,7 @@ Kind = Literal["teachers", "students", "managers"]
 #: (term, counter): the version of an assignment table; (0, 0): it was never written.
 Epoch = tuple[int, int]
 
-#: Fact of a teacher that the manager gave up before its lease ended: the reason, as text.
+#: Fact of a teacher whose sidecar ended its lease as if it had died: the reason, as text.
 GIVEN_UP: Final = "given_up"
 
 SERVICES: Final = "edl:services"
@@ -253,8 +254,8 @@ def log_entry(record: LogRecord) -> LogEntry:
 
 #: Facts of a teacher that change with every batch.
 _VOLATILE: Final = frozenset({"in_flight", "samples_per_second"})
-#: Facts of a student on which assignments depend.
-_WANTED: Final = frozenset(
+#: Facts of a student that managers need: for assignments, and to check the owner of its name.
+_FOR_MANAGERS: Final = frozenset(
     {
         "want", "min", "priority", "needed", "state", "unreachable", "unavailable", "cut_off",
         "data_epoch", "content_id", "incarnation", "t_t_seconds", "t_s_seconds", "host", "owner",
@@ -273,8 +274,9 @@ def are_volatile(facts: Iterable[str]) -> bool:
 def concerns_managers(kind: Kind, facts: Mapping[str, str], noted: Mapping[str, str]) -> bool:
     """Return whether followers have to see a change of these facts.
 
-    These changes do not count: of a measured time by less than a tenth, and of a student's state if
-    neither is "starved".
+    These changes do not count: of a teacher's volatile facts, of a student's facts that managers do
+    not need, of a measured time by at most a tenth, and of a student's state if neither is
+    "starved".
 
     Args:
         kind: kind of the member.
@@ -282,21 +284,23 @@ def concerns_managers(kind: Kind, facts: Mapping[str, str], noted: Mapping[str, 
         noted: facts as of the last change that followers saw, rather than the last write, so that
             many small steps add up.
     """
-    concerning = facts.keys() & _WANTED if kind == "students" else facts.keys() - _VOLATILE
+    concerning = facts.keys() & _FOR_MANAGERS if kind == "students" else facts.keys() - _VOLATILE
     return any(_is_news(kind, name, noted.get(name), facts[name]) for name in concerning)
 
 
 def _is_news(kind: Kind, name: str, before: str | None, now: str) -> bool:
-    if before is None or before == now:
-        return before is None
+    if before is None:
+        return True
+    if before == now:
+        return False
     if name in _MEASURED:
-        return _moved(before, now)
+        return _time_changed(before, now)
     if name == "state" and kind == "students":
         return (before == "starved") != (now == "starved")
     return True
 
 
-def _moved(before: str, now: str) -> bool:
+def _time_changed(before: str, now: str) -> bool:
     try:
         old, new = float(before), float(now)
     except ValueError:
