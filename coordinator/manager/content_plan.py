@@ -11,7 +11,7 @@ from ...scheduler import assignment as rule
 from ..registry import LogEntry, Plan
 
 
-def planned(plan: Plan) -> rule.ContentPlanned:
+def plan_event(plan: Plan) -> rule.ContentPlanned:
     """Return the plan as an event of the rule."""
     at: rule.When = "now" if plan.at == "now" else "epoch"
     return rule.ContentPlanned(plan.content_id, plan.next_content_id, at)
@@ -20,10 +20,14 @@ def planned(plan: Plan) -> rule.ContentPlanned:
 def is_lost(standing: Plan, known: Plan) -> bool:
     """Return whether the registry lost the plan that we know: it is empty, or a stale replica.
 
-    A plan with a newer version was ordered since, even if the clock of the present server is behind
-    that of the former one.
+    A stale plan has a smaller version and an earlier time. The time alone proves nothing: the
+    present server's clock may be behind that of the former one.
+
+    Args:
+        standing: the plan in the registry.
+        known: the plan that we know.
     """
-    if not known.content_id:
+    if _is_empty(known):
         return False
     older = standing.version < known.version and standing.since_ms < known.since_ms
     return older or _is_empty(standing)
@@ -53,7 +57,8 @@ def next_plan(
         if not rule.plan_is_complete(state):
             return None
         done = Plan(standing.next_content_id, version=standing.version)
-        text = f"upgrade done: all students are on {done.content_id}, not {standing.content_id}"
+        former = f" instead of {standing.content_id}" if standing.content_id else ""
+        text = f"upgrade done: all students are on {done.content_id}{former}"
         return done, LogEntry("upgrade", done.content_id, text)
     if standing.content_id:
         return None

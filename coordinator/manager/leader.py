@@ -266,7 +266,7 @@ class Leader:
         if todo.plan is not None:
             plan, entry = todo.plan
             if self._registry.move_plan(self.service, self._fence, state.epoch, plan, entry):
-                state.planned(plan)
+                state.wrote_plan(plan)
 
     def _write(self, state: ServiceState) -> bool:
         wrote = False

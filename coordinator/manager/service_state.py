@@ -254,7 +254,7 @@ class ServiceState:
         self._grace_s = grace_s
         self._recovering_until_s: float | None = now + grace_s
         self._begun_s = now
-        self._pending = PendingChanges([content_plan.planned(self.plan), rule.RecoveryBegan()])
+        self._pending = PendingChanges([content_plan.plan_event(self.plan), rule.RecoveryBegan()])
         self.teachers: TeacherRoster = TeacherRoster(
             self._pending,
             grace_s,
@@ -319,7 +319,7 @@ class ServiceState:
         if (entry := content_plan.announced(self.plan, plan)) is not None:
             self._pending.entries.append(entry)
         self.plan = plan
-        self._pending.events.append(content_plan.planned(plan))
+        self._pending.events.append(content_plan.plan_event(plan))
 
     def _compare(self, teachers: Set[str], students: Set[str], now: float) -> None:
         """Remove members that are missing for too long."""
@@ -351,10 +351,10 @@ class ServiceState:
         self._unwritten |= self._rows.follow_lives(pending.lives, self._counter)
         return bool(pending.events)
 
-    def planned(self, plan: Plan) -> None:
+    def wrote_plan(self, plan: Plan) -> None:
         """Record that this change of the plan was written."""
         self.plan = self._standing_plan = replace(plan, version=plan.version + 1)
-        self._pending.events.append(content_plan.planned(self.plan))
+        self._pending.events.append(content_plan.plan_event(self.plan))
 
     # -- writes
 

@@ -172,5 +172,16 @@ def test_the_content_that_prevails_is_declared_after_recovery() -> None:
     assert todo.plan is not None
     plan, entry = todo.plan
     assert (plan.content_id, entry.kind) == ("old", "upgrade")
-    state.planned(plan)
+    state.wrote_plan(plan)
     assert step(state, ServiceEvents(plan=state.plan), NOW_S + GRACE_S + 1)[0].plan is None
+
+
+def test_a_first_upgrade_is_not_lost_with_the_registrys_data() -> None:
+    ordered = Plan("", "new", "now", version=1, since_ms=TIME_MS)
+    state = begin(replace(snapshot(students=[student("j/0")]), plan=ordered))
+    assert state.plan == ordered
+    todo, _ = step(state, ServiceEvents(plan=Plan()), NOW_S)
+    assert state.plan == ordered
+    assert todo.plan is not None
+    assert todo.plan[0] == replace(ordered, version=0)
+    assert "students move to new at once, as it was before" in todo.plan[1].text
