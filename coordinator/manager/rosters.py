@@ -38,13 +38,13 @@ class PendingChanges:
         events: for the rule.
         entries: for the log.
         admitted: teacher id -> incarnation to remember, None to forget it.
-        lives: students of which a new life has come -> its incarnation; None: it is gone.
+        student_incarnations: student id -> its new incarnation; None: it is gone.
     """
 
     events: list[rule.AssignmentEvent] = field(default_factory=list)
     entries: list[LogEntry] = field(default_factory=list)
     admitted: dict[str, int | None] = field(default_factory=dict)
-    lives: dict[str, int | None] = field(default_factory=dict)
+    student_incarnations: dict[str, int | None] = field(default_factory=dict)
 
     def log(self, kind: str, subject: str, text: str) -> None:
         """Add an entry for the log."""
@@ -52,8 +52,8 @@ class PendingChanges:
 
     def take(self) -> PendingChanges:
         """All that has come up since the last call."""
-        taken = PendingChanges(self.events, self.entries, self.admitted, self.lives)
-        self.events, self.entries, self.admitted, self.lives = [], [], {}, {}
+        taken = PendingChanges(self.events, self.entries, self.admitted, self.student_incarnations)
+        self.events, self.entries, self.admitted, self.student_incarnations = [], [], {}, {}
         return taken
 
 
@@ -97,7 +97,7 @@ class TeacherRoster:
         return len(self._draining & self._up.keys())
 
     @property
-    def lives(self) -> Mapping[str, int]:
+    def incarnations(self) -> Mapping[str, int]:
         """Teacher id -> incarnation of registered teachers."""
         return self._incarnations
 
@@ -317,7 +317,7 @@ class StudentRoster:
         self._starvation.record(name, report.state == "starved", now)
         life = self._incarnations.get(name, row.incarnation if row else 0)
         if life != member.incarnation:
-            self._pending.lives[name] = member.incarnation
+            self._pending.student_incarnations[name] = member.incarnation
             anew = f"started anew (incarnation {member.incarnation})" if life else "subscribed"
             self._pending.log("subscribed", name, f"{anew}, wants teachers: {report.want}")
         is_new = life != member.incarnation or (self.recovering and not set(held) <= set(before))
@@ -354,7 +354,7 @@ class StudentRoster:
     def _gone(self, name: str, why: str) -> None:
         self._incarnations.pop(name, None)
         self._starvation.forget(name)
-        self._pending.lives[name] = None
+        self._pending.student_incarnations[name] = None
         self._pending.log("gone", name, f"gone: {why}")
         if self._reported.pop(name, None) is not None:
             self._pending.events.append(rule.StudentGone(name))

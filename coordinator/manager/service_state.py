@@ -7,7 +7,7 @@ teacher while members register again.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -17,7 +17,7 @@ from ...scheduler.admission import Admission, TeacherIdentity
 from ...scheduler.autoscale import Desired
 from ...scheduler.backoff import RandomLike
 from ..registry import Epoch, LogEntry, Plan, Row, Table
-from ..store.records import Changes, Member
+from ..store.records import Changes, Member, number
 from . import content_plan
 from .rosters import PendingChanges, ProbeAnswer, StudentRoster, TeacherRoster
 
@@ -93,7 +93,7 @@ class Instructions:
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """A service as the manager that leads it sees it. Of all managers only one has it.
+    """A service as the manager that leads it sees it.
 
     Attributes:
         term: first part of the epoch of its assignments.
@@ -101,8 +101,8 @@ class LeaderView:
         recovering: sets only grow now.
         teachers: "serving", "draining", "waiting" (for a probe) or "refused" -> how many.
         students: how many have a lease.
-        idle: live teachers that nobody is assigned to.
-        look_s: seconds that the last look at the registry took, the solving included.
+        idle: number of live teachers that no student has.
+        look_s: seconds that the last call of `Leader.reconcile` took.
         solve_s: seconds that the last computation of assignments took.
         rows: rows of the table written since this manager started.
         recoveries: terms begun since this manager started.
@@ -125,11 +125,11 @@ class LeaderView:
 
 
 class AssignmentRows:
-    """Rows of one service.
+    """Rows of the assignment table of one service.
 
     Args:
-        rows: those that stand, by student id.
-        lost_s: seconds for which a teacher that was lost is named to those who had it.
+        rows: rows of the table, by student id.
+        lost_s: seconds for which a row lists a lost teacher that its student had.
     """
 
     def __init__(self, rows: Mapping[str, Row], lost_s: float) -> None:
@@ -139,11 +139,11 @@ class AssignmentRows:
 
     @property
     def rows(self) -> Mapping[str, Row]:
-        """As they stand when all that was handed out is written."""
+        """Rows by student id, with all changes, written or not."""
         return self._rows
 
-    def all(self, counter: int) -> dict[str, Row | None]:
-        """All of them, for the first write of a term."""
+    def all_with(self, counter: int) -> dict[str, Row | None]:
+        """Give all rows this counter and return them, for the first write of a term."""
         for name, row in self._rows.items():
             self._rows[name] = replace(row, counter=counter)
         return dict(self._rows)
@@ -155,13 +155,13 @@ class AssignmentRows:
         counter: int,
         now: float,
     ) -> tuple[dict[str, Row | None], list[LogEntry]]:
-        """Take over what the rule has changed.
+        """Apply changes of the rule.
 
         Args:
-            changes: what it said.
-            alive: teachers that are there; who came back under another incarnation is not lost.
-            counter: of the write that will carry the rows.
-            now: seconds, as everywhere here.
+            changes: the changes.
+            alive: live teachers; one that came back with another incarnation is not lost.
+            counter: counter of the next write.
+            now: monotonic seconds.
 
         Returns:
             The rows to write, and log entries for sets that changed.
@@ -187,10 +187,16 @@ class AssignmentRows:
                 entries.append(LogEntry("assigned", name, text, former.teachers, change.teachers))
         return written, entries
 
-    def follow_lives(self, lives: Mapping[str, int | None], counter: int) -> dict[str, Row | None]:
-        """Students whose life is another one now (None: over): their rows say so."""
+    def set_incarnations(
+        self, incarnations: Mapping[str, int | None], counter: int
+    ) -> dict[str, Row | None]:
+        """Set the new incarnations of students in their rows; None deletes the row.
+
+        Returns:
+            The rows to write.
+        """
         written: dict[str, Row | None] = {}
-        for name, incarnation in lives.items():
+        for name, incarnation in incarnations.items():
             if incarnation is None:
                 self._lost.pop(name, None)
                 if self._rows.pop(name, None) is not None:
@@ -249,7 +255,7 @@ class ServiceState:
         self._standing_plan = found.plan
         rows = dict(found.table.rows)
         if former is not None and former._is_newer_than(self.epoch):
-            rows |= former._rows.rows  # the registry has forgotten what we have not
+            rows |= former._rows.rows  # rows that the registry has lost
         self._rows: AssignmentRows = AssignmentRows(rows, lost_s)
         self._grace_s = grace_s
         self._recovering_until_s: float | None = now + grace_s
@@ -259,7 +265,9 @@ class ServiceState:
             self._pending,
             grace_s,
             None if rng is None else Admission(rng, found.admitted),
-            found.admitted if former is None else {**former.teachers.lives, **found.admitted},
+            found.admitted
+            if former is None
+            else {**former.teachers.incarnations, **found.admitted},
             {} if former is None else former.teachers.gone,
         )
         self.students: StudentRoster = StudentRoster(
@@ -269,7 +277,7 @@ class ServiceState:
         self._due_s: float | None = None
         self._log_beginning(leader)
         self._take_over(found, rows, now)
-        self._unwritten: dict[str, Row | None] = self._rows.all(self._counter)
+        self._unwritten: dict[str, Row | None] = self._rows.all_with(self._counter)
         self._entries: list[LogEntry] = []
         self._admitted: dict[str, int | None] = {}
 
@@ -286,7 +294,7 @@ class ServiceState:
         left = set(found.students.left)
         for name, row in rows.items():
             if name in left:
-                self._pending.lives[name] = None
+                self._pending.student_incarnations[name] = None
             elif name not in self.students.cache.members:
                 self.students.believe_row(name, row, now)
 
@@ -295,7 +303,7 @@ class ServiceState:
     def apply(self, events: ServiceEvents, now: float) -> Instructions:
         """Apply events, and decide what to do."""
         if events.plan is not None:
-            self._hear_plan(events.plan)
+            self._apply_plan(events.plan)
         if events.teachers is not None:
             self.teachers.apply(events.teachers, now)
         if events.students is not None:
@@ -312,7 +320,7 @@ class ServiceState:
             )
         return Instructions(self.teachers.to_probe(now), plan, solved, refused)
 
-    def _hear_plan(self, plan: Plan) -> None:
+    def _apply_plan(self, plan: Plan) -> None:
         self._standing_plan = plan
         if plan == self.plan or content_plan.is_lost(plan, self.plan):
             return
@@ -322,7 +330,13 @@ class ServiceState:
         self._pending.events.append(content_plan.plan_event(plan))
 
     def _compare(self, teachers: Set[str], students: Set[str], now: float) -> None:
-        """Remove members that are missing for too long."""
+        """Remove members that are missing for too long; end the recovery when its time is over.
+
+        Args:
+            teachers: ids of all teachers in the registry.
+            students: ids of all students in the registry.
+            now: monotonic seconds.
+        """
         self.teachers.cache.compare(teachers, now)
         self.students.cache.compare(students, now)
         self.teachers.give_up(now)
@@ -348,7 +362,7 @@ class ServiceState:
             rows, entries = self._rows.change(changes, self.teachers.up, self._counter, now)
             self._unwritten |= rows
             self._entries += entries
-        self._unwritten |= self._rows.follow_lives(pending.lives, self._counter)
+        self._unwritten |= self._rows.set_incarnations(pending.student_incarnations, self._counter)
         return bool(pending.events)
 
     def wrote_plan(self, plan: Plan) -> None:
@@ -369,7 +383,10 @@ class ServiceState:
         return self.epoch[1] + 1 if self.begun else 1
 
     def next_write(self) -> Write | None:
-        """Return what to write now; None: nothing. It stays the same until `wrote`."""
+        """Return what to write now; None: nothing.
+
+        Repeated calls return it again, and what `apply` has added, until `wrote`.
+        """
         if self.begun and not (self._unwritten or self._entries or self._admitted):
             return None
         moves = bool(self._unwritten) or not self.begun
@@ -382,7 +399,7 @@ class ServiceState:
         )
 
     def wrote(self, write: Write, now: float) -> None:
-        """Record that this was written."""
+        """Record that this was written; call it before the next `apply`."""
         if not self.begun:
             self._begun_s = now
         self.epoch = write.epoch
@@ -414,7 +431,7 @@ class ServiceState:
             return False
         if asked_s > self._begun_s and epoch[0] != self.term:
             return True
-        # Limited in rate, as a reader may report wrong epochs.
+        # Believed at most once per grace period, as a reader may report wrong epochs.
         settled = asked_s - self._begun_s > self._grace_s
         return settled and leadership.is_ahead(self.students.ahead, self.epoch, time_ms)
 
@@ -445,12 +462,9 @@ class ServiceState:
 
 
 def _next_term(found: ServiceSnapshot, former: ServiceState | None) -> int:
-    ahead = 0 if former is None else former.students.ahead[0]
-    followed = _followed(found.students.members)
-    return leadership.next_term(found.time_ms, found.table.epoch[0], ahead, *followed)
-
-
-def _followed(students: Sequence[Member]) -> Iterator[int]:
-    """Yield the terms that readers report."""
-    terms = (member.facts.get("term", "") for member in students)
-    return (int(term) for term in terms if term.isdecimal() and len(term) <= 20)
+    stored = found.table.epoch[0]
+    reported = [number(member.facts.get("term", "")) for member in found.students.members]
+    if former is not None:
+        stored = max(stored, former.epoch[0])  # the registry may have lost the table
+        reported.append(former.students.ahead[0])
+    return leadership.next_term(found.time_ms, stored, *reported)

@@ -134,6 +134,8 @@ def test_an_emptied_registry_gets_back_what_the_former_term_knew() -> None:
     _, write = step(state, ServiceEvents(), NOW_S)
     assert state.term > former.term
     assert teachers_of(write) == ("t0", "t1")
+    behind = begin(replace(snapshot(), time_ms=TIME_MS - 3_600_000), former)
+    assert behind.term > former.term, "also if the clock of the empty registry is behind"
     stale = Table((former.term, 7), {"j/0": Row(("t9",), incarnation=1)})
     state = begin(snapshot(table=stale), former)  # another one has written since
     _, write = step(state, ServiceEvents(), NOW_S)
