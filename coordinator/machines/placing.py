@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 0.5
 #: TTL of the leadership, in rounds.
 _LOOKS_PER_LEASE: Final = 8
-#: Seconds for which a new leader writes no orders: machines need them to return after an outage or
-#: after a loss of Redis's data.
+#: Seconds for which a new leader writes no orders. After an outage or a loss of Redis's data,
+#: machines need this time to register again.
 SETTLE_S: Final = 3.0
 
 
@@ -85,10 +85,13 @@ class Placer:
         Raises:
             UnavailableError, AccessError: the registry does not answer or refuses.
         """
+        # Read first: a loss of Redis's data after it makes `lead` return "first".
+        deployments = self._board.deployments()
         led, now = self._board.lead(self._holder, self._ttl_s), self._clock()
         leads = bool(led.change)
         self._emptied = led.change == "first" or (self._emptied and leads)
-        deployments = self._restored() if self._emptied else self._board.deployments()
+        if self._emptied:
+            deployments = self._restored()
         self._deployed = deployments
         if not leads:
             self._since_s, self._known = None, {}
@@ -121,16 +124,16 @@ class Placer:
     def _place(
         self, deployments: Sequence[Deployment], machines: Sequence[Machine], fence: Leads
     ) -> None:
-        known = {one.service: one for one in deployments}
+        by_service = {one.service: one for one in deployments}
         living = {machine.machine_id: machine for machine in machines}
         lost = [name for name in self._known if name not in living]
         changes = place(
-            [_place_of(machine, known) for machine in machines],
+            [_placed_machine(machine, by_service) for machine in machines],
             [self._demand(one, machines) for one in deployments],
         )
         orders: dict[str, MachineOrder | None] = dict.fromkeys(lost)
         for change in changes:
-            orders[change.machine_id] = _order(living[change.machine_id], change, known)
+            orders[change.machine_id] = _order(living[change.machine_id], change, by_service)
         if orders and not self._board.order(fence, orders):
             return  # another one leads now and sees the same
         self._note(self._moves(changes, living, lost))
@@ -214,7 +217,7 @@ def _service_of(machine: Machine) -> str:
     return machine.order.service if machine.order.number else machine.report.service
 
 
-def _place_of(machine: Machine, known: Mapping[str, Deployment]) -> PlacedMachine:
+def _placed_machine(machine: Machine, by_service: Mapping[str, Deployment]) -> PlacedMachine:
     report, service = machine.report, _service_of(machine)
     ordered = machine.order.deployment
     blocked = set(report.blocked)
@@ -224,14 +227,14 @@ def _place_of(machine: Machine, known: Mapping[str, Deployment]) -> PlacedMachin
         report.content_id if ordered is None else ordered.content_id,
         serves=report.state == "serving" and report.service == service,
         available=report.state != "yielded" and not report.leaving,
-        refuses=frozenset(name for name, one in known.items() if attempt_of(one) in blocked),
+        refuses=frozenset(name for name, one in by_service.items() if attempt_of(one) in blocked),
         cached=frozenset(report.cached),
     )
 
 
-def _order(machine: Machine, change: Change, known: Mapping[str, Deployment]) -> MachineOrder:
+def _order(machine: Machine, change: Change, by_service: Mapping[str, Deployment]) -> MachineOrder:
     number = max(machine.order.number, machine.report.order) + 1
-    return MachineOrder(number, known.get(change.service) if change.service else None, change.why)
+    return MachineOrder(number, by_service.get(change.service), change.why)
 
 
 def _involved(machine: Machine, service: str) -> bool:

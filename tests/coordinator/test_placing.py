@@ -392,3 +392,20 @@ def test_what_was_written_is_read_and_newer_fields_are_left_out() -> None:
     )
     told = Report(blocked=(schema.attempt_of(GOOD),), troubles=("it broke",))
     assert Report.from_json(asdict(told)).trouble_with(GOOD) == "it broke"
+
+
+@pytest.mark.parametrize("before", ["deployments", "lead"])
+def test_a_loss_of_data_within_a_round_loses_no_deployment(
+    before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yard = deployed("m")
+    call = getattr(yard.board, before)
+
+    def emptied(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        yard.empty()
+        return call(*arguments)
+
+    monkeypatch.setattr(yard.board, before, emptied)
+    yard.pass_s(1.0)
+    assert [one.service for one in yard.board.deployments()] == ["a"]
