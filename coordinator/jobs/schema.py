@@ -6,7 +6,7 @@ All keys of one job are in one slot, so that scripts can use them together.
 |---|---|---|
 | `edl:jobs` | zset, expires | job -> time of its last activity (ms, Redis time) |
 | `edl:{job:j}:nodes` | zset, expires | node id -> deadline (ms, Redis time) |
-| `edl:{job:j}:node:<id>` | hash, expires | facts of a node: facts (JSON), joined |
+| `edl:{job:j}:node:<id>` | hash, expires | of a node: facts (JSON), joined, incarnation |
 | `edl:{job:j}:leader` | hash, expires | the node that leads: holder, token, until_ms |
 | `edl:{job:j}:generation` | hash, expires | number, body, at_ms, history, outcome of the job |
 | `edl:{job:j}:shards` | zset, expires | free shards: `epoch:start:stop` -> sort key |
@@ -21,7 +21,7 @@ them. The colon in the hash tag separates a job from a service of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Self
 
@@ -171,8 +171,8 @@ class NodeInfo:
         except (TypeError, AttributeError) as error:
             raise WireError(f"the facts of a node are invalid: {error}") from error
 
-    def member(self, node: Node, seen_s: float = 0.0) -> LiveNode:
-        """Return this node as the world reducer takes it."""
+    def live_node(self, node: Node, seen_s: float = 0.0) -> LiveNode:
+        """Return this node as the world reducer takes it; `seen_s`: seconds since first seen."""
         return LiveNode(
             node.node_id,
             node.joined,
@@ -202,13 +202,13 @@ class Generation:
 
     Attributes:
         world: see `scheduler.students.world`.
-        places: endpoints of its nodes, in the order of their ranks.
+        node_endpoints: endpoints of its nodes, in the order of their ranks.
         previous_ranks: number of ranks of the generation before; 0: there was none.
         history: history of the job's checkpoints on the board.
     """
 
     world: World
-    places: tuple[NodeEndpoints, ...]
+    node_endpoints: tuple[NodeEndpoints, ...]
     previous_ranks: int = 0
     history: CheckpointHistory = field(default_factory=CheckpointHistory)
 
@@ -219,19 +219,19 @@ class Generation:
     @property
     def endpoints(self) -> tuple[str, ...]:
         """The endpoints of all ranks, by rank."""
-        return tuple(endpoint for place in self.places for endpoint in place.endpoints)
+        return tuple(endpoint for node in self.node_endpoints for endpoint in node.endpoints)
 
     def first_rank(self, node: str) -> int:
         """Return the number of a node's first rank."""
-        before = self.places[: self.world.nodes.index(node)]
-        return sum(len(place.endpoints) for place in before)
+        before = self.node_endpoints[: self.world.nodes.index(node)]
+        return sum(len(one.endpoints) for one in before)
 
     def to_json(self) -> dict[str, Any]:
         world = self.world
         return {
             "nodes": [
-                {"node": place.node, "endpoints": list(place.endpoints), "host": place.host}
-                for place in self.places
+                {"node": one.node, "endpoints": list(one.endpoints), "host": one.host}
+                for one in self.node_endpoints
             ],
             "previous_ranks": self.previous_ranks,
             "restored": world.restored,
@@ -250,13 +250,13 @@ class Generation:
         """Parse the generation of a board. Raises WireError if it is invalid."""
         number, body = record.number, record.body
         try:
-            places = tuple(
+            nodes = tuple(
                 NodeEndpoints(one["node"], tuple(one["endpoints"]), one.get("host", ""))
                 for one in body["nodes"]
             )
             world = World(
                 number,
-                tuple(place.node for place in places),
+                tuple(one.node for one in nodes),
                 None if (origin := body.get("origin")) is None else CheckpointEntry(**origin),
                 body["keeper"],
                 tuple(map(RankFailure.from_json, body["failures"])),
@@ -267,19 +267,19 @@ class Generation:
                 body.get("data_order", {}),
             )
             history = CheckpointHistory.from_json(record.history)
-            return cls(world, places, body["previous_ranks"], history)
+            return cls(world, nodes, body["previous_ranks"], history)
         except (TypeError, KeyError, AttributeError) as error:
             raise WireError(f"generation {number} on the board is invalid: {error!r}") from error
 
 
-def generation_of(
-    world: World, facts: Mapping[str, NodeInfo], previous: Sequence[str] | None
+def next_generation(
+    world: World, facts: Mapping[str, NodeInfo], before: Generation | None
 ) -> Generation:
-    """Return the next generation; `previous`: endpoints of the last one."""
-    places = tuple(
+    """Return the generation of `world`; `before`: the last one, None: there was none."""
+    nodes = tuple(
         NodeEndpoints(node, facts[node].endpoints, facts[node].host) for node in world.nodes
     )
-    return Generation(world, places, len(previous or ()))
+    return Generation(world, nodes, 0 if before is None else len(before.endpoints))
 
 
 def _recall_to_json(recall: RecallWorld) -> dict[str, Any]:

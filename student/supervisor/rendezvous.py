@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from ...coordinator.jobs import Generation, JobBoard, Node, NodeEndpoints, NodeInfo, RankReport
-from ...coordinator.jobs.schema import generation_of
+from ...coordinator.jobs.schema import next_generation
 from ...coordinator.store.records import Leads
 from ...runtime.errors import CheckpointUnavailable, EdlError, WireError
 from ...scheduler.students import failures
@@ -74,7 +74,7 @@ class RendezvousView:
     @property
     def members(self) -> list[LiveNode]:
         """The live nodes, as `decide` takes them."""
-        return [self.facts[node.node_id].member(node) for node in self.nodes]
+        return [self.facts[node.node_id].live_node(node) for node in self.nodes]
 
 
 class RendezvousSession:
@@ -326,7 +326,7 @@ class RendezvousLeader:
         progress = self._progress(view, generation, now_s)
         world = None if generation is None else _without_saved_keeper(generation)
         members = [
-            view.facts[node.node_id].member(node, now_s - self._since_s[node.node_id])
+            view.facts[node.node_id].live_node(node, now_s - self._since_s[node.node_id])
             for node in view.nodes
         ]
         newest: NewestCheckpoint | None = None
@@ -429,7 +429,7 @@ class RendezvousLeader:
         on_disk = None if world.keeper else newest.checkpoint
         saved = {} if on_disk is None else on_disk.provenance.fingerprint
         world = replace(world, data_order=data_order(world.fingerprint, saved))
-        following = generation_of(world, view.facts, before.endpoints if before else None)
+        following = next_generation(world, view.facts, before)
         history = newest.history.to_json(), CheckpointHistory(newest.entry).to_json()
         if not self._board.publish(self._job, fence, world.number, following.to_json(), history):
             return  # another node leads, or a save has joined: the next view shows it
