@@ -35,7 +35,7 @@ from .subscribe_handler import ServedManager
 
 _T = TypeVar("_T")
 
-#: Most concurrent calls of all students, and of one student.
+#: Most concurrent status calls with `own_only`, in total and with one credential.
 _OWN, _OWN_EACH = 8, 2
 
 
@@ -82,8 +82,8 @@ class UnaryHandlers:
         kind: type[Message],
         answer: Callable[[Any, Caller], Message],
     ) -> grpc.RpcMethodHandler[Any, Any]:
-        # A stream, which a unary call is on the wire: a caller is admitted before its message is
-        # read.
+        # Served as a stream, which is the same on the wire, to admit the caller before its message
+        # is read.
         async def call(requests: AsyncIterator[bytes], context: Context) -> None:
             caller = await self._guard.admit(context, *roles)
             try:
@@ -94,7 +94,7 @@ class UnaryHandlers:
                 # Only once the request is here, so that silent callers block nobody.
                 with places.one(principal):
                     reply = await _in_thread(answer, request, caller)
-                await context.write(reply.SerializeToString())
+                await self._guard.write(context, reply)
             except Exception as error:
                 await self._guard.refuse(context, error)
 
@@ -156,8 +156,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between reads of the logs.
 _LOOK_S: Final = 0.2
-#: The first read goes back by this many milliseconds, so that a watcher misses no entry between
-#: reading the log itself and the first new entry.
+#: A log that was not watched before is read from this many milliseconds before the former read on,
+#: so that a new watcher misses no entry.
 _OVERLAP_MS: Final = 2000
 #: Most unsent events of a watcher: twice what the log of one service holds.
 _BEHIND: Final = 20_000
@@ -174,10 +174,10 @@ class Listener:
         self._queue: asyncio.Queue[ServiceEntry | None] = asyncio.Queue(_BEHIND + 1)
         self._lost = False
 
-    def put(self, said: ServiceEntry) -> None:
+    def put(self, event: ServiceEntry) -> None:
         """Add an event. End the stream of a watcher that is too far behind, to bound memory."""
         if self._queue.qsize() < _BEHIND:
-            self._queue.put_nowait(said)
+            self._queue.put_nowait(event)
         else:
             self._lost = True
 
@@ -195,10 +195,10 @@ class Listener:
         """
         if self._lost:
             raise RateLimited(f"this watcher is {_BEHIND} events behind the log: start again")
-        said = await self._queue.get()
-        if said is None:
+        event = await self._queue.get()
+        if event is None:
             raise UnavailableError("this service manager stops: use another")
-        return said
+        return event
 
 
 class LogTail:
@@ -240,10 +240,10 @@ class LogTail:
         answering = True
         while self._listeners:
             try:
-                for said in await _in_thread(
+                for event in await _in_thread(
                     self._look, {each.service for each in self._listeners}
                 ):
-                    self._tell(said)
+                    self._pass_on(event)
                 answering = True
             except RedisUnavailable as error:  # it may come back
                 if answering:
@@ -253,30 +253,31 @@ class LogTail:
                 log.exception("the log could not be read because of a bug")
             await asyncio.sleep(_LOOK_S)
 
-    def _tell(self, entry: ServiceEntry) -> None:
+    def _pass_on(self, event: ServiceEntry) -> None:
         for listener in self._listeners:
-            if listener.service in ("", entry[0]):
-                listener.put(entry)
+            if listener.service in ("", event[0]):
+                listener.put(event)
 
     def _look(self, watched: set[str]) -> list[ServiceEntry]:
         """Return the entries since the last read. Blocks."""
-        if not self._begin:
-            self._begin = f"{max(0, self._registry.time_ms() - _OVERLAP_MS)}-0"
+        now = f"{max(0, self._registry.time_ms() - _OVERLAP_MS)}-0"
         services = watched - {""}
         if "" in watched:
             services |= set(self._registry.services_with_log())
+        after: dict[str, str] = {}
         found: list[ServiceEntry] = []
         for service in services:
-            entries = self._registry.events(service, self._after.get(service, self._begin))
-            if entries:
-                self._after[service] = entries[-1].id
+            after[service] = self._after.get(service, self._begin or now)
+            if entries := self._registry.events(service, after[service]):
+                after[service] = entries[-1].id
             found += [(service, entry) for entry in entries]
+        self._after, self._begin = after, now
         return in_order(found)
 
 
-def in_order(said: list[ServiceEntry]) -> list[ServiceEntry]:
+def in_order(events: list[ServiceEntry]) -> list[ServiceEntry]:
     """Sort by time; entries of one service keep their order."""
-    return sorted(said, key=lambda each: log_position(each[1].id))
+    return sorted(events, key=lambda each: log_position(each[1].id))
 
 
 #: Seconds within which a stream ends after its credential was withdrawn.
@@ -345,9 +346,9 @@ class WatchHandler:
         services = [request.service] if request.service else self._registry.services_with_log()
         logs = {each: self._registry.events(each, last=request.last) for each in services}
         read = {each: log_position(log[-1].id) for each, log in logs.items() if log}
-        said = [(service, entry) for service, log in logs.items() for entry in log]
-        return read, in_order(said)[-request.last :]  # 0: all
+        events = [(service, entry) for service, log in logs.items() for entry in log]
+        return read, in_order(events)[-request.last :]  # 0: all
 
-    async def _write(self, context: Context, said: Iterable[ServiceEntry]) -> None:
-        for service, entry in said:
+    async def _write(self, context: Context, events: Iterable[ServiceEntry]) -> None:
+        for service, entry in events:
             await self._guard.write(context, event_message(service, entry))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import socket
 import threading
 import weakref
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import pytest
 
-from edl.coordinator.service.call_guard import ManagerLimits, Places, TooLarge
+from edl.coordinator.service.call_guard import CallGuard, ManagerLimits, Places, TooLarge
+from edl.coordinator.service.operator_handlers import UnaryHandlers
+from edl.proto.security import AccessControl
 from edl.runtime.errors import RateLimited
 from edl.scheduler.admission import RateLimit
 from edl.tests.coordinator.scripted_manager import Served, served
-from edl.tests.waiting import wait_until
+from edl.tests.waiting import DEADLINE_S, wait_until
 
 from .calls import ask, assert_refused, end_of, next_assignment, open_stream, report, subscribe
 
@@ -115,3 +119,36 @@ def test_nothing_is_kept_of_who_has_left() -> None:
     del principal
     assert gone() is None
     assert places.taken == 0
+
+
+class Deaf:
+    """The context of a caller that reads nothing."""
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    def auth_context(self) -> dict[str, Any]:
+        return {}
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def write(self, data: bytes) -> None:
+        await asyncio.Event().wait()
+
+    async def abort(self, code: grpc.StatusCode, details: str, trailing: Any = ()) -> None:
+        raise ConnectionAbortedError(code.name, details)
+
+
+def test_a_caller_that_does_not_read_its_reply_is_aborted(mesh: Served) -> None:
+    limits = ManagerLimits(write_s=0.1)
+    guard = CallGuard(AccessControl(None, mesh.refused.append), limits, mesh.refused.append)
+    handlers = UnaryHandlers(mesh.manager, mesh.registry, guard, limits).handlers()
+
+    async def requests() -> AsyncIterator[bytes]:
+        yield b""
+
+    handle: Any = handlers["Status"].stream_stream
+    call = handle(requests(), Deaf())
+    with pytest.raises(ConnectionAbortedError, match="does not read"):
+        asyncio.run(asyncio.wait_for(call, DEADLINE_S))
