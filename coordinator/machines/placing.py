@@ -86,7 +86,7 @@ class Placer:
             UnavailableError, AccessError: the registry does not answer or refuses.
         """
         # Read first: a loss of Redis's data after it makes `lead` return "first".
-        deployments = self._board.deployments()
+        deployments: Sequence[Deployment] = self._board.deployments()
         led, now = self._board.lead(self._holder, self._ttl_s), self._clock()
         leads = bool(led.change)
         self._emptied = led.change == "first" or (self._emptied and leads)
