@@ -51,3 +51,11 @@ DOCILE = """
     while True:
         time.sleep(60)
 """
+
+
+def shell_exit_code(code: int) -> int:
+    """Return the exit code that a shell shows: 128 + N after signal N.
+
+    Python ends by SIGINT itself if it came during an `exec`, such as that of a dataclass.
+    """
+    return 128 - code if code < 0 else code

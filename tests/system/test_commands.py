@@ -30,7 +30,7 @@ from edl.mesh.up.state_directory import relative_path
 from edl.runtime.errors import ProcessFailed, UsageError
 from edl.runtime.interrupts import EXIT_INTERRUPTED
 from edl.runtime.supervise import Process, python_command, start
-from edl.tests.runtime.programs import wait_gone
+from edl.tests.runtime.programs import shell_exit_code, wait_gone
 from edl.tests.system.conftest import Batches, Service, taken_until
 from edl.tests.system.coordinator_process import START_S, edl, edl_output
 from edl.tests.system.redis_servers import redis_server
@@ -286,7 +286,9 @@ def test_a_signal_ends_it_in_order(
         else:
             process.expect("Train: EDL-Dist", DEMO_S)
         process.send_signal(number)
-        assert process.wait(DEMO_S) == code, process.tail()
+        ended = process.wait(DEMO_S)
+        assert ended is not None, "it still runs"
+        assert shell_exit_code(ended) == code, process.tail()
         assert not any("Traceback" in line for line in process.tail(200))
         assert (process.tail(1) == ["edl: interrupted"]) == (code == EXIT_INTERRUPTED)
     assert not picture.exists()

@@ -24,7 +24,7 @@ from edl.mesh.local import LocalMesh
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.interrupts import EXIT_INTERRUPTED
 from edl.teacher.backends.selection import content_of
-from edl.tests.runtime.programs import runs
+from edl.tests.runtime.programs import runs, shell_exit_code
 from edl.tests.system.coordinator_process import edl_output
 from edl.tests.system.teacher_process import unique
 from edl.tests.system.test_students import JOB_FILE
@@ -117,14 +117,11 @@ class Program:
         self._expect_gone()
 
     def press_ctrl_c(self) -> tuple[int, str]:
-        """Signal its process group; return its exit code in a shell, and its last line of output.
-
-        Python ends by the signal if it came during an `exec`, such as that of a dataclass.
-        """
+        """Signal its process group; return its exit code in a shell, and its last line."""
         os.killpg(self._process.pid, signal.SIGINT)
         code = self._process.wait(DEADLINE_S)
         self._expect_gone()
-        return 128 - code if code < 0 else code, self.output[-1]
+        return shell_exit_code(code), self.output[-1]
 
     def _expect_gone(self) -> None:
         def gone() -> bool:
