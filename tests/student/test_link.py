@@ -124,7 +124,7 @@ def test_settings_are_json(given: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"job_file": "job.py"}, "absolute path"),
+        ({"job_file": "job.py"}, "must be absolute"),
         ({"job": "a job"}, "must be 1 to 64 of"),
         ({"epochs": None}, "give --epochs or --steps"),
         ({"total_batch": 0}, "total_batch must be at least 1"),
