@@ -83,7 +83,7 @@ def test_a_canary_of_given_samples(tmp_path: Path) -> None:
     np.savez(samples, x=x.astype(np.float64))
     with pytest.raises(RequestRefused, match="has datatype FP64, expected FP32"):
         fingerprint("good", "--canary", f"{file},samples={samples}")
-    with pytest.raises(UsageError, match="name its file, as --canary FILE"):
+    with pytest.raises(UsageError, match="name its file, as in --canary FILE"):
         fingerprint("good", "--canary", f"samples={samples}")
 
 
