@@ -64,7 +64,7 @@ class DistilTrainerMixin:
         super().__init__(*args, **kwargs)
         self.args: Any
         self.args.ignore_data_skip = True
-        #: So the Trainer divides a loss, which is a mean, by the number of accumulated batches.
+        #: False: the Trainer divides a loss, which is a mean, by the number of accumulated batches.
         self.model_accepts_loss_kwargs = False
         if not distill_loss.beta:
             raise UsageError(

@@ -62,8 +62,8 @@ def end_with_parent(grace_s: float = ORPHAN_GRACE_S, *, at_once: bool = False) -
     group gets SIGKILL. If it was suspended (SIGSTOP), the kernel resumes it (Linux only).
 
     If this process started with SIGINT ignored, SIGINT raises KeyboardInterrupt again (if called in
-    the main thread). Ctrl-C in a terminal does not reach a child of `supervise`, which has its own
-    session; so whoever sends it SIGINT means it.
+    the main thread). A child of `supervise` has its own session, so Ctrl-C in a terminal does not
+    reach it: a SIGINT that it gets was sent to it alone.
 
     Args:
         grace_s: seconds for an orderly end.
