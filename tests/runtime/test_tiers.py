@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from types import SimpleNamespace
 
 import pytest
 
 from edl.tests import run
+from edl.tests.waiting import DEADLINE_S
 
 Calls = list[list[str]]
 
@@ -42,15 +44,47 @@ def test_no_test_runs_without_a_tier_and_its_environments(
 
 
 @pytest.mark.parametrize(
-    ("ci", "factor", "code"), [("", 9.0, 0), ("true", 1.9, 0), ("true", 2.1, 1)]
+    ("ci", "slowness", "factor", "code"),
+    [
+        ("", 1.0, 9.0, 0),
+        ("true", 1.0, 1.9, 0),
+        ("true", 1.0, 2.1, 1),
+        ("true", 0.5, 1.9, 0),
+        ("true", 3.0, 5.9, 0),
+        ("true", 3.0, 6.1, 1),
+    ],
 )
-def test_a_slow_tier_fails_in_ci_only_and_at_twice_its_target(
-    calls: Calls, monkeypatch: pytest.MonkeyPatch, ci: str, factor: float, code: int
+def test_a_tier_fails_in_ci_only_and_at_twice_its_target_on_a_machine_as_fast_as_this(
+    calls: Calls,
+    monkeypatch: pytest.MonkeyPatch,
+    ci: str,
+    slowness: float,
+    factor: float,
+    code: int,
 ) -> None:
     monkeypatch.setenv("CI", ci)
     ticks = itertools.chain([0.0], itertools.repeat(run.TIERS["test"].target_s * factor))
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr(run, "_addition_s", lambda: slowness * run.REFERENCE_S)
     assert run.main(["test"]) == code
+
+
+def test_the_speed_of_the_machine_is_the_median_of_all_measurements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured = threading.Event()
+    factors = iter((9.0, 3.0, 2.0))
+
+    def measure() -> float:
+        if (factor := next(factors, None)) is None:
+            measured.set()
+        return run.REFERENCE_S * (factor or 3.0)
+
+    monkeypatch.setattr(run, "_addition_s", measure)
+    monkeypatch.setattr(run, "MEASURE_EVERY_S", 0.001)
+    with run.SpeedMeter() as meter:
+        assert measured.wait(DEADLINE_S)
+    assert meter.slowness == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(
