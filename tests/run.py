@@ -29,9 +29,9 @@ SLOWEST = 10  # number of slowest tests that a run prints
 CI_FACTOR = 2.0  # a tier that takes longer than this multiple of its target fails in CI
 ENVIRONMENTS = "edl.tests.interop.environments"  # module that makes environments
 HANG_FACTOR = 5.0  # a tier that takes longer than this multiple of its target is killed
-ADDITIONS = 200_000  # in one measurement of the machine's speed
-REFERENCE_S = 0.013  # CPU time of one measurement beside the tests, on the reference machine
-MEASURE_EVERY_S = 5.0
+SPEED_PROGRAM = "import asyncio, numpy"  # what tests do most: start programs
+REFERENCE_S = 0.15  # CPU time of SPEED_PROGRAM beside the tests, on the reference machine
+MEASURE_EVERY_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ TIERS = {
 class SpeedMeter:
     """Measures in a thread how fast this machine is, as long as the context lasts.
 
-    Other processes do not change the result much, because it is CPU time: but a virtual machine
-    whose host is busy works slowly without any sign.
+    Other processes of this machine do not change the result much, because it is CPU time. But a
+    virtual machine takes more CPU time for everything while others on its host are busy.
     """
 
     def __init__(self) -> None:
-        self._measured_s = [_addition_s()]
+        self._measured_s = [_cpu_s()]
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._measure, daemon=True)
 
@@ -90,15 +90,15 @@ class SpeedMeter:
 
     def _measure(self) -> None:
         while not self._end.wait(MEASURE_EVERY_S):
-            self._measured_s.append(_addition_s())
+            self._measured_s.append(_cpu_s())
 
 
-def _addition_s() -> float:
-    """CPU time of some additions."""
-    began, total = time.thread_time(), 0
-    for number in range(ADDITIONS):
-        total += number
-    return time.thread_time() - began
+def _cpu_s() -> float:
+    """CPU time of one run of SPEED_PROGRAM."""
+    process = subprocess.Popen([sys.executable, "-P", "-c", SPEED_PROGRAM])
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_utime + usage.ru_stime
 
 
 def main(argv: list[str]) -> int:
