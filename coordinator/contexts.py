@@ -12,9 +12,6 @@ contexts:
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -23,6 +20,7 @@ from typing import Any
 from ..proto.security import ClientSecurity, TlsFiles
 from ..proto.security.options import client_security
 from ..runtime.errors import UsageError
+from ..runtime.files import replacing
 from .config import DEFAULT_URL
 
 
@@ -99,19 +97,10 @@ class ContextFile:
         import yaml
 
         text = yaml.safe_dump(_document(contexts), sort_keys=False)
-        try:
+        with replacing(self.path) as part:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            number, name = tempfile.mkstemp(dir=self.path.parent, prefix=f"{self.path.name}.")
-            try:
-                with open(number, "w", encoding="utf-8") as file:
-                    file.write(text)
-                os.replace(name, self.path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(name)
-                raise
-        except OSError as error:
-            raise UsageError(f"cannot write {self.path}: {error.strerror}") from None
+            part.touch(mode=0o600)
+            part.write_text(text, encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

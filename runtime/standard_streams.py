@@ -6,7 +6,10 @@ import io
 import os
 import re
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 #: Control characters of terminals, except tabs and line feeds.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -18,6 +21,11 @@ def escape_control_characters(text: str) -> str:
     For text of other origin: logs, events, names and messages from the network.
     """
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def print_plainly(console: Console, text: str) -> None:
+    """Print a line unchanged: brackets are no markup, and `:x:` is no emoji."""
+    console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def open_standard_fds() -> None:

@@ -17,6 +17,7 @@ from ..coordinator.options import DEFAULT_LISTEN
 from ..proto.security import options as credentials
 from ..runtime import supervise
 from ..runtime.errors import UsageError
+from ..runtime.files import FORMATS, check_plot, check_writable
 from ..runtime.lifecycle import open_all_descriptors, stop_on_signals
 from ..runtime.logs import configure_logging, tell
 from ..runtime.structured_option import Given, Key, StructuredOption
@@ -74,9 +75,7 @@ BatchSizes = Annotated[
 Runs = Annotated[
     int, typer.Option(min=3, help="Runs of each size; 3 or more if all take over 60 s.")
 ]
-Plot = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Draw a picture: .png, .svg or .pdf.")
-]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help=f"Draw a plot: {FORMATS}.")]
 
 
 def fingerprint(
@@ -99,7 +98,8 @@ def fingerprint(
     written, chosen = CANARY.read(canary), options.BACKEND.read(backend)
     if written.samples is not None and written.file is None:
         raise UsageError("samples= is for a canary: name its file, as in --canary FILE,samples=...")
-    _check_folder(written.file)
+    if written.file is not None:
+        check_writable(written.file)
     config = PredictorConfig.of_options(
         model,
         micro_batch=micro_batch,
@@ -142,9 +142,8 @@ def bench(
     from .offline import draw, run_offline
 
     sizes, chosen = parse_sizes(batch_sizes, "--batch-sizes"), options.BACKEND.read(backend)
-    _check_folder(plot)
     if plot is not None:
-        import matplotlib  # noqa: F401  # fail before the measurement if it is missing
+        check_plot(plot)
     config = PredictorConfig.of_options(
         model,
         backend=chosen.name,
@@ -174,12 +173,6 @@ def _on(device: str) -> configuration.Device:
     where = Device.parse(device)
     check_cores([where])
     return where
-
-
-def _check_folder(file: Path | None) -> None:
-    """Raise UsageError, before minutes of work, if the folder of `file` does not exist."""
-    if file is not None and not file.parent.is_dir():
-        raise UsageError(f"there is no directory {file.parent} to write {file.name} to")
 
 
 def _lines(facts: dict[str, Any]) -> str:

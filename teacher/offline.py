@@ -31,13 +31,14 @@ from ..proto.dataclass_json import from_plain, to_plain
 from ..proto.tensors import InferRequest
 from ..runtime import supervise
 from ..runtime.errors import EdlError, ModelError, ProcessFailed, TeacherError, UsageError
+from ..runtime.files import save_plot
 from . import jobs
 from .backends import Backend, run_in_micro_batches, submit_to
 from .backends.tensor_specs import example_batch, probe_batch
 from .config import PredictorConfig
 from .predictor import LoadedModel, load, open_model, prepare_process, send_progress
 from .request import check_inputs, check_request
-from .self_test import Canary, load_samples, replacing, self_test
+from .self_test import Canary, load_samples, self_test
 
 #: Samples of a canary of noise: enough to compare, and a small file.
 CANARY_ROWS: Final = 4
@@ -197,8 +198,7 @@ def draw(rows: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
     times.set_ylim(bottom=0)
     times.legend(loc="upper left")
     rates.set_title(title)
-    with replacing(path) as beside:
-        figure.savefig(beside)
+    save_plot(figure, path)
 
 
 _EXIT_S = 5.0

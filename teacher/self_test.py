@@ -7,9 +7,7 @@ two classes are nearly equal, another machine may choose the other one.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +28,7 @@ from ..runtime.errors import (
     TeacherError,
     UsageError,
 )
+from ..runtime.files import replacing
 from .backends import Backend, run_in_micro_batches
 from .backends.tensor_specs import probe_batch
 from .request import check_finite
@@ -269,7 +268,7 @@ class Canary:
         plain: dict[str, Any] = {f"array{n}": _plain(array) for n, array in enumerate(arrays)}
         text = np.frombuffer(json.dumps(header).encode(), np.uint8)
         # np.savez would add a suffix to a path.
-        with replacing(path) as beside, beside.open("wb") as file:
+        with replacing(path) as part, part.open("wb") as file:
             np.savez_compressed(file, header=text, **plain)
 
     @classmethod
@@ -305,25 +304,6 @@ def _plain(array: Array) -> Array:
         raise ModelError("a canary holds numbers only: this model takes or gives BYTES")
     whole = np.ascontiguousarray(array)
     return whole.view(np.uint16) if array.dtype.kind == "V" else whole
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file: it replaces `path`, or is removed after an error.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    beside = path.parent / f".{os.getpid()}-{path.name}"  # a root has no name to change
-    try:
-        yield beside
-        beside.replace(path)
-    except (OSError, ValueError) as error:  # ValueError: matplotlib does not know the suffix
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise UsageError(f"cannot write {path}: {why}") from error
-    finally:
-        with contextlib.suppress(OSError):  # it does not exist, or cannot be reached
-            beside.unlink()
 
 
 def load_samples(path: Path, names: Iterable[str]) -> dict[str, Array]:

@@ -12,18 +12,17 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
+from ...runtime.errors import UsageError
+from ...runtime.files import replacing
 from ...scheduler import stream_stats
 from ...scheduler.stream_stats import Measured, StreamProfile, facts_of, profile_of
 from ..config import ReaderConfig
@@ -71,18 +70,11 @@ class ProfileFile:
         """Replace the saved profile.
 
         Raises:
-            OSError: the file cannot be written.
+            UsageError: the file cannot be written.
         """
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd, name = tempfile.mkstemp(".new", self.path.stem, self.path.parent)
-        try:
-            with os.fdopen(fd, "w") as file:
-                json.dump({**self._names, **facts_of(profile)}, file)
-            os.replace(name, self.path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(name)
-            raise
+        with replacing(self.path) as part:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            part.write_text(json.dumps({**self._names, **facts_of(profile)}))
 
 
 SAVE_EVERY_S: Final = 5.0
@@ -154,5 +146,5 @@ class ProfileRecorder:
             self._inbox.post(self._remembered, file.read())
             while (profile := self._to_write.get()) is not None:
                 file.write(profile)
-        except OSError as error:
+        except (OSError, UsageError) as error:
             log.warning("the profile of this job cannot be read or saved: %s", error)

@@ -69,8 +69,8 @@ def chaos(
     Exit code 1: an invariant is broken; the report names it and the first example.
     """
     end_with_parent()
+    from ...runtime.files import check_writable, replacing
     from ...runtime.lifecycle import stop_on_signals
-    from ..output import check_writable, replacing
     from .fault_plan import ChaosSettings
     from .report import as_json, report_lines
 

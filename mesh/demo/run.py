@@ -14,9 +14,9 @@ from rich.console import Console
 
 from ...distill_reader import ReaderStats
 from ...runtime.errors import UsageError
+from ...runtime.files import check_writable
 from ..cores import available_cores, children_on, pin_process
 from ..local import LocalMesh, TeacherSpec
-from ..output import check_writable
 from . import modes
 from .cpu_cores import CoreAssignment
 from .digits import DigitDataset, load_digits

@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import yaml
 
 from ...runtime.errors import UsageError
+from ...runtime.files import replacing
 from ...scheduler.units import Number
-from ..output import replacing
 from .yaml_tree import (
     ANY_NUMBER,
     FileLocation,

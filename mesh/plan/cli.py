@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...runtime.files import FORMATS, check_plot, check_writable
 from ...scheduler.planner import MeshPlan
 from ...scheduler.verdicts import Aim
-from ..output import FORMATS, check_plot, check_writable, report_console
+from ..output import report_console
 
 if TYPE_CHECKING:
     from ...scheduler.cluster import Cluster, Distillation

@@ -8,9 +8,10 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...runtime.files import save_plot
 from ...scheduler.planner import MeshPlan
 from ...scheduler.verdicts import Method, money
-from ..output import BLUE, GREEN, GREY, ORANGE, format_duration, save_plot
+from ..output import BLUE, GREEN, GREY, ORANGE, format_duration
 from .sweep import SweepPoint
 
 if TYPE_CHECKING:

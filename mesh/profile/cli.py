@@ -92,8 +92,8 @@ def profile(
     to a file; a job description names it under 'profiles'.
     """
     from ...runtime.errors import UsageError
+    from ...runtime.files import check_writable
     from ..files import write
-    from ..output import check_writable
 
     if job is None and step is None and model is None:
         raise UsageError("nothing to time: give --job JOB.py, --model TEACHER, or both")

@@ -14,9 +14,10 @@ from typing import Annotated, Final
 import typer
 
 from ...runtime.errors import UsageError
+from ...runtime.files import FORMATS, check_plot, check_writable
 from ...scheduler.simulator import Scenario
 from ...scheduler.simulator import simulate as run_simulation
-from ..output import FORMATS, check_plot, check_writable, format_duration
+from ..output import format_duration
 from .report import SimulationReport
 
 ScenarioFile = Annotated[

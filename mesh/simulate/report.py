@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
+from ...runtime.files import save_plot
 from ...scheduler.simulator.result import (
     MeshSample,
     SimulatedEvent,
@@ -16,7 +17,7 @@ from ...scheduler.simulator.result import (
     StudentResult,
 )
 from ...scheduler.simulator.scenario import Scenario
-from ..output import BLUE, GREEN, GREY, ORANGE, RED, format_duration, report_console, save_plot
+from ..output import BLUE, GREEN, GREY, ORANGE, RED, format_duration, report_console
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ...coordinator.store.redis_url import masked
 from ...runtime.errors import UsageError
-from ...runtime.standard_streams import escape_control_characters
+from ...runtime.standard_streams import escape_control_characters, print_plainly
 from ...runtime.supervise import Identity, Process, describe_exit
 from .mesh_state import ALIVE, MeshState, ProcessState
 
@@ -296,8 +296,3 @@ def _row(one: ProcessState, running: RunningProcess | None, now_s: float) -> lis
         Text(running.address if running is not None and there else ""),
         Text(shortened(running.last) if running is not None else "", style="dim"),
     ]
-
-
-def print_plainly(console: Console, text: str) -> None:
-    """Print a line unchanged: brackets are no markup, and `:x:` is no emoji."""
-    console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)

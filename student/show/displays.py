@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ...runtime.standard_streams import print_plainly
 from ..messages import Progress
 from .status import TrainingStatus, count, duration, figures, parts, position_text, size, teachers
 
@@ -219,8 +220,3 @@ def open_display(console: Console, job: str) -> Display:
     if console.is_terminal and not console.is_dumb_terminal:  # a dumb one cannot redraw lines
         return Terminal(console, job)
     return Plain(lambda text: print_plainly(console, text))
-
-
-def print_plainly(console: Console, text: str) -> None:
-    """Print a line unchanged: brackets are no markup, and `:x:` is no emoji."""
-    console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)

@@ -102,7 +102,7 @@ def test_a_canary_that_cannot_be_read_or_written_is_refused_at_once(tmp_path: Pa
     with pytest.raises(ModelError, match=r"cannot read .*missing"):
         load(PredictorConfig(f"{MODELS}:good", canary=str(tmp_path / "missing")), told.append)
     assert not told
-    with pytest.raises(UsageError, match=r"there is no directory .*nope to write canary to"):
+    with pytest.raises(UsageError, match=r"cannot write .*canary: there is no folder .*nope"):
         fingerprint("ends", "--canary", tmp_path / "nope" / "canary")
 
 
@@ -123,7 +123,7 @@ def test_bench_writes_json_and_a_picture(tmp_path: Path) -> None:
 def test_a_full_disk_costs_no_measurement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...]
 ) -> None:
-    def full(_: Figure, path: Path) -> None:
+    def full(_: Figure, path: Path, **__: object) -> None:
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -154,8 +154,11 @@ def test_an_emulated_device_is_named() -> None:
         (("--backend", "rate=5"), "say --backend paced,rate=5"),
         (("--batch-sizes", "1,x"), "--batch-sizes is a list of sizes, as 1,2,4, not 'x'"),
         (("--batch-sizes", ""), "--batch-sizes is a list of sizes"),
-        (("--batch-sizes", "1", "--plot", "/nope/p.png"), "there is no directory /nope"),
-        (("--batch-sizes", "1", "--runs", "3", "--plot", "/dev/null.what"), "cannot write"),
+        (("--batch-sizes", "1", "--plot", "/nope/p.png"), "there is no folder /nope"),
+        (
+            ("--batch-sizes", "1", "--runs", "3", "--plot", "/dev/null.what"),
+            "must end in .png, .svg or .pdf",
+        ),
         (("--model", f"{MODELS}:fixed_batch"), "exported for batches of 6: --batch-sizes 6"),
     ],
 )

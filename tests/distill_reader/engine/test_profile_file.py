@@ -14,6 +14,7 @@ from edl.distill_reader.config import DEFAULT_JOB, DEFAULT_PROFILES, ReaderConfi
 from edl.distill_reader.engine.ensemble_member import core_config
 from edl.distill_reader.engine.inbox import Inbox
 from edl.distill_reader.engine.profiles import MOST_BYTES, ProfileFile, ProfileRecorder
+from edl.runtime.errors import UsageError
 from edl.scheduler.reader_core import ReaderCore
 from edl.scheduler.reader_core.events import ProfileLoaded, Pulled, Tick
 from edl.scheduler.stream_stats import SETTLED_STEPS, Measured, StreamProfile
@@ -69,8 +70,8 @@ def test_failed_write_keeps_old_profile(tmp_path: Path, monkeypatch: pytest.Monk
     def full(*_: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="no space"):
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(UsageError, match="no space"):
         file.write(StreamProfile(1.0, 1.0, "", 2e9))
     assert file.read() == PROFILE
     assert len(list(tmp_path.iterdir())) == 1

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edl.mesh.output import check_writable, replacing
 from edl.runtime.errors import UsageError
+from edl.runtime.files import check_writable, replacing
 
 
 def test_a_file_is_checked_and_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
