@@ -283,7 +283,17 @@ class ModelCache:
 
     @contextlib.contextmanager
     def _part(self) -> Iterator[Path]:
-        """Yield a folder for a download, and remove it at the end, unless it was renamed.
+        """Yield a folder for a download, and remove it at the end, unless it was renamed."""
+        with contextlib.ExitStack() as stack:
+            while (part := self._new_part(stack)) is None:
+                pass
+            try:
+                yield part
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+
+    def _new_part(self, stack: contextlib.ExitStack) -> Path | None:
+        """Create and lock a folder; return None if another agent removes it before the lock.
 
         It has a new name, as an aborted download may still write for a moment.
         """
@@ -291,13 +301,13 @@ class ModelCache:
             part = Path(tempfile.mkdtemp(prefix=_PART, dir=self._folder))
         except OSError as error:
             raise ModelUnavailable(f"{self._folder} cannot be written: {error.strerror}") from None
-        with contextlib.ExitStack() as stack:
-            with contextlib.suppress(OSError):  # the file system has no locks
-                stack.enter_context(_locked(part))
-            try:
-                yield part
-            finally:
-                shutil.rmtree(part, ignore_errors=True)
+        try:
+            stack.enter_context(_locked(part))
+        except (BlockingIOError, FileNotFoundError):
+            return None
+        except OSError:  # the file system has no locks
+            return part
+        return part if part.exists() else None
 
     def _verify(self, folder: Path, deployment: Deployment) -> None:
         """Check the content before any program opens the model, as a model may be malicious."""

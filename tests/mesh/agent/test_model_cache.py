@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -102,6 +104,39 @@ def test_a_fetch_that_is_given_up_leaves_nothing(tmp_path: Path, model: Path) ->
     (tmp_path / "models").chmod(0o777)
     with pytest.raises(UsageError, match="other users may write"):
         ModelCache(tmp_path)
+
+
+@pytest.mark.parametrize("removed", [True, False], ids=["removed", "about to be removed"])
+def test_a_partial_download_that_another_agent_removes_before_it_is_locked_is_made_anew(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, removed: bool
+) -> None:
+    made: list[str] = []
+    mkdtemp = tempfile.mkdtemp
+
+    def make(**options: Any) -> str:
+        made.append(mkdtemp(**options))
+        if len(made) == 1 and removed:
+            ModelCache(tmp_path)  # as another agent that starts
+        elif len(made) == 1:
+            fcntl.flock(stack.enter_context(open_folder(made[0])), fcntl.LOCK_EX)
+        return made[-1]
+
+    cache, content = ModelCache(tmp_path), content_of(str(model))
+    monkeypatch.setattr(tempfile, "mkdtemp", make)
+    with contextlib.ExitStack() as stack:
+        fetched(cache, of(f"file://{model}", content))
+    assert len(made) == 2
+    ModelCache(tmp_path)
+    assert left(tmp_path) == [content]
+
+
+@contextlib.contextmanager
+def open_folder(path: str) -> Iterator[int]:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        yield number
+    finally:
+        os.close(number)
 
 
 def test_a_cached_model_stays_while_it_is_checked(
