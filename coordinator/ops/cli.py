@@ -47,7 +47,7 @@ def status(
     json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print all as JSON; coordinator/ops/status_view.py describes it."
+            "--json", help="Print all as JSON; newer versions add fields and never remove any."
         ),
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh each second until Ctrl-C.")] = (

@@ -51,7 +51,7 @@ def test_a_service_is_led_on_after_its_last_member() -> None:
     mesh.teacher("t")
     election.renew()
     assert election.led() == ["s"]
-    mesh.registry.leave("teachers", "s", "t", 1)  # whoever leads has not read that yet
+    mesh.registry.leave("teachers", "s", "t", 1)  # the leader has not read that yet
     for _ in range(4):
         mesh.now += 0.5
         election.renew()

@@ -188,7 +188,7 @@ def test_teachers_of_lower_precision_are_believed_and_the_wider_form_wins(
 
 
 def test_partly_stored_are_sent_whole(teacher: ScriptedTeacher, tmp_path: Path) -> None:
-    """By a reader that is to give the same bits, whoever labels."""
+    """By a reader that is to give the same bits, whichever teachers label."""
     store = LabelStore(tmp_path / "labels.edl", 64 << 20)
     teacher.parameters = {"content_id": "c", "numerics_id": "onnx-fp32-1"}
     rows: list[int] = []

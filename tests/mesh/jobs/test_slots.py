@@ -177,13 +177,13 @@ def test_a_slot_has_one_owner_and_all_jobs_end(
         for event in events:
             happen(world, event)
 
-        if world.reservations:  # what is asked for is there in time, whoever is stubborn
+        if world.reservations:  # reserved slots are free in time, even if nodes are slow to end
             wanted = min(world.reservations[0].slots, SLOTS)
             for _ in range(int((YIELD_S + 2) / TURN_S)):
                 world.turn()
             assert len(world.scaler.slots.reserved["web"]) == wanted
         world.reservations = []
-        for _ in range(150):  # nodes end well now: whoever fits comes to its end
+        for _ in range(150):  # nodes end well now: each job that fits ends
             if not world.nodes() and all(one.progress(0).ended for one in world.jobs):
                 break
             for node in world.nodes():
