@@ -25,15 +25,17 @@ from .starting import seed_all
 
 _DIGITS: Final = 16
 _PACKAGE: Final = __name__.partition(".")[0]
-#: Fields of `Distill` that have a field of their own, or decide how labels arrive, not what they
-#: are.
+#: Fields of `Distill` that "loss" leaves out: they are other fields of the fingerprint, or decide
+#: how labels arrive, not what they are.
 _NOT_LOSS: Final = frozenset(
     {"service", "feeds", "no_teacher_grace_s", "wait_timeout_s", "store", "options"}
 )
 
 
 def fingerprint_of(settings: TrainSettings) -> dict[str, Any]:
-    """Call the functions of the job file that start a training; return its fingerprint as JSON.
+    """Return the fingerprint of a job as JSON values.
+
+    This calls the functions of the job file that a training calls at its start.
 
     Raises:
         JobError: a function of the job file fails.
@@ -94,7 +96,8 @@ def _modules(job_file: Path) -> dict[str, str]:
             continue
         path = Path(file).absolute()
         own = path.is_relative_to(folder) and path != job_file and path.is_file()
-        # A virtual environment may be in the folder; or the folder may be below /usr.
+        # Skip a virtual environment in the folder. If the folder is in the environment, as one
+        # below /usr, its modules count.
         if own and not (environment.is_relative_to(folder) and path.is_relative_to(environment)):
             found[str(path.relative_to(folder))] = _digest(path)
     return dict(sorted(found.items()))
@@ -116,7 +119,7 @@ def _plain(value: Any, framework: Framework) -> Any:
         return [_plain(one, framework) for one in value]
     if callable(value) and hasattr(value, "__qualname__"):
         return value.__qualname__
-    if hasattr(value, "item") and math.prod(value.shape) == 1:  # of numpy or a framework
+    if hasattr(value, "item") and math.prod(value.shape) == 1:  # a scalar of numpy or a framework
         return value.item()
     if is_dataclass(value):
         given = {one.name: getattr(value, one.name) for one in fields(value)}
