@@ -21,8 +21,8 @@ _came = False
 def exit_on_interrupt(name: str) -> None:
     """Let Ctrl-C end this process at once, without clean-up, until `restore_interrupt`.
 
-    The same if SIGINT was ignored, as in what a script starts by `&`: servers would heed it anyway,
-    see `stop_on_signals`. Without effect if it has another handler than Python's default.
+    This also holds if SIGINT is ignored, as in a program that a script starts with `&`: servers
+    handle SIGINT anyway, see `stop_on_signals`. With another handler, nothing changes.
 
     Args:
         name: start of the printed line.
@@ -42,7 +42,8 @@ def restore_interrupt() -> None:
 def interrupt_came() -> bool:
     """Return whether Ctrl-C has raised KeyboardInterrupt since `restore_interrupt`.
 
-    An import in a command may lose it, or raise another error in its place, as that of numpy does.
+    A command may import modules. An import may lose the exception, or raise another one in its
+    place, as the import of numpy does.
     """
     return _came
 
