@@ -21,7 +21,7 @@ from ....runtime.errors import (
     ManifestRefused,
 )
 from ..events import ResourceEvent, post_events
-from .ledger import JobActions, JobNotice, PodLedger, PodsConfig, refused
+from .ledger import JobActions, JobNotice, PodLedger, PodsConfig, record_refusal
 from .pods import pod_of
 from .status import changes, ledger_fields, status_of
 
@@ -82,7 +82,7 @@ def apply_actions(
     post_events(
         client,
         [
-            ResourceEvent(resource, one.word, one.message, "Warning" if one.warns else "Normal")
+            ResourceEvent(resource, one.reason, one.message, "Warning" if one.warns else "Normal")
             for one in notices
         ],
         now,
@@ -110,7 +110,7 @@ def _start(
             why = f"node {number} cannot be started: {error}"
             never = isinstance(error, ManifestRefused)
             there = actions.nodes + made
-            after = refused(actions.ledger, there, why, now, config, never=never)
+            after = record_refusal(actions.ledger, there, why, now, config, never=never)
             return _keep(client, resource, actions.ledger, after)
     return []
 

@@ -14,27 +14,27 @@ from ....scheduler.elastic import decide
 from ....scheduler.elastic_values import ElasticJob, ElasticMemory, Pool, Target
 from ....scheduler.job_states import ElasticJobState, limits_of, state_of
 from .ledger import (
+    AssessedJob,
     JobActions,
-    JobDecision,
     JobNotice,
     NodePod,
     ObservedJob,
     PodLedger,
     PodsConfig,
-    decision_of,
+    assess_job,
 )
 
 _REASON_CHARS = 600
 
 
 def actions_of(
-    case: JobDecision, target: Target | None, now: float, config: PodsConfig
+    case: AssessedJob, target: Target | None, now: float, config: PodsConfig
 ) -> JobActions:
     """Return the actions for one job.
 
     Args:
         case: the job; `ledger.target` is its new number of nodes.
-        target: decision of `scheduler.elastic`; None: there is none.
+        target: decision of `scheduler.elastic`; None: it did not decide about this job.
         now: seconds.
         config: how jobs share the cluster.
     """
@@ -67,12 +67,12 @@ def actions_of(
     )
 
 
-def _start(case: JobDecision) -> tuple[int, ...]:
+def _start(case: AssessedJob) -> tuple[int, ...]:
     ledger = case.ledger
     missing = ledger.target - len(case.job.staying)
     if (
         missing <= 0
-        or ledger.retry_s is not None
+        or ledger.retry_at_s is not None
         or not case.endings.grows
         or case.job.wanted.spec_error
     ):
@@ -82,10 +82,11 @@ def _start(case: JobDecision) -> tuple[int, ...]:
     return tuple(range(first, first + missing))
 
 
-def _leave(case: JobDecision, target: int | None) -> tuple[int, ...]:
-    """Choose nodes to remove: first on lost or closed machines, then unplaced, then not running.
+def _leave(case: AssessedJob, target: int | None) -> tuple[int, ...]:
+    """Choose nodes to remove.
 
-    Among equal ones the newest are chosen.
+    First those on lost or closed machines, then those that cannot be placed or started, then
+    others that do not run. Among equal ones, the newest.
     """
     staying = case.job.staying
     count = len(staying) - (target or 0)
@@ -98,13 +99,13 @@ def _leave(case: JobDecision, target: int | None) -> tuple[int, ...]:
     return tuple(sorted(pod.number for pod in leaving))
 
 
-def _forget(case: JobDecision, config: PodsConfig) -> tuple[int, ...]:
+def _forget(case: AssessedJob, config: PodsConfig) -> tuple[int, ...]:
     ended = sorted((p for p in case.job.pods if p.ended and not p.deleting), key=lambda p: p.number)
     old = max(0, len(ended) - config.ended_kept)
     return tuple(p.number for place, p in enumerate(ended) if place < old or p.sidecars_run)
 
 
-def _least(case: JobDecision) -> int:
+def _least(case: AssessedJob) -> int:
     wanted = case.job.wanted
     staying = len(case.job.staying)
     return limits_of(
@@ -112,7 +113,7 @@ def _least(case: JobDecision) -> int:
     )[0]
 
 
-def _state(case: JobDecision, ledger: PodLedger, least: int, runs: int) -> ElasticJobState:
+def _state(case: AssessedJob, ledger: PodLedger, least: int, runs: int) -> ElasticJobState:
     if ledger.end:
         return ledger.end
     job, endings = case.job, case.endings
@@ -138,10 +139,10 @@ def _ended(ledger: PodLedger, state: ElasticJobState, now: float) -> PodLedger:
     end = ledger.end if state == "stopped" else state
     ended_s = now if ledger.ended_s is None else ledger.ended_s
     ledger = replace(ledger, placeable=None, placeable_until_s=0.0, unplaced_since_s=None)
-    return replace(ledger, end=end, ended_s=ended_s, retry_s=None)
+    return replace(ledger, end=end, ended_s=ended_s, retry_at_s=None)
 
 
-def _reason(case: JobDecision, target: Target | None, state: ElasticJobState, now: float) -> str:
+def _reason(case: AssessedJob, target: Target | None, state: ElasticJobState, now: float) -> str:
     wanted, ledger, endings = case.job.wanted, case.ledger, case.endings
     match state:
         case "succeeded":
@@ -176,12 +177,12 @@ def _reason(case: JobDecision, target: Target | None, state: ElasticJobState, no
     return target.reason if target is not None else ""
 
 
-def _pauses(case: JobDecision) -> bool:
+def _pauses(case: AssessedJob) -> bool:
     """Return whether a replacement of an ended node is not started yet."""
-    return case.ledger.retry_s is not None and len(case.job.staying) < case.ledger.target
+    return case.ledger.retry_at_s is not None and len(case.job.staying) < case.ledger.target
 
 
-def _blocked(case: JobDecision) -> str:
+def _blocked(case: AssessedJob) -> str:
     """Return why a node is not placed or cannot start; empty: all run."""
     for pod in case.job.staying:
         if pod.message and not pod.runs:
@@ -189,7 +190,7 @@ def _blocked(case: JobDecision) -> str:
     return ""
 
 
-def _degraded(case: JobDecision, state: ElasticJobState) -> str:
+def _degraded(case: AssessedJob, state: ElasticJobState) -> str:
     if state == "failed" or (state not in ("succeeded", "stopped") and case.endings.broken):
         return "Failed"
     if state in ("succeeded", "stopped"):
@@ -206,7 +207,7 @@ def _degraded(case: JobDecision, state: ElasticJobState) -> str:
 
 
 def _notices(
-    case: JobDecision, target: Target | None, state: ElasticJobState, reason: str
+    case: AssessedJob, target: Target | None, state: ElasticJobState, reason: str
 ) -> list[JobNotice]:
     job, was, now = case.job, case.job.ledger.target, case.ledger.target
     found = []
@@ -235,16 +236,16 @@ def decide_pods(
         config: how jobs share the cluster.
 
     Returns:
-        Actions in the order of `jobs`. Once they are done, and if nothing else happens, the next
-        decision has none; except that leaving pods that never had a machine free their room at
-        once, which the next decision may give to other jobs.
+        Actions in the order of `jobs`. If they are carried out and nothing else happens, the next
+        decision has no actions, with one exception: a leaving pod that never had a machine frees
+        its room at once, and the next decision may give that room to another job.
 
     Raises:
         ValueError: two jobs share a name.
     """
     if len({job.name for job in jobs}) < len(jobs):
         raise ValueError(f"two jobs have one name: {sorted(job.name for job in jobs)}")
-    cases = [decision_of(job, now, config) for job in jobs]
+    cases = [assess_job(job, now, config) for job in jobs]
     views = {case.job.name: view for case in cases if (view := _view(case)) is not None}
     over = [
         _ghost(case, f"(over) {index}")
@@ -269,7 +270,7 @@ def decide_pods(
     return tuple(found)
 
 
-def _view(case: JobDecision) -> ElasticJob | None:
+def _view(case: AssessedJob) -> ElasticJob | None:
     """Return the input of `scheduler.elastic`; None: there is nothing to decide."""
     job, ledger, endings, wanted = case.job, case.ledger, case.endings, case.job.wanted
     staying = len(job.staying)
@@ -305,7 +306,7 @@ def _leaving(job: ObservedJob) -> int:
     return sum(pod.deleting and not pod.ended and pod.machine == "counted" for pod in job.pods)
 
 
-def _ghost(case: JobDecision, name: str) -> ElasticJob:
+def _ghost(case: AssessedJob, name: str) -> ElasticJob:
     """Return a placeholder for a job without a decision; its pods still use room.
 
     The placeholder needs a resource that no pool has, so it never gets a node.
@@ -316,7 +317,7 @@ def _ghost(case: JobDecision, name: str) -> ElasticJob:
 
 
 def _remembered(
-    case: JobDecision, target: Target | None, memory: ElasticMemory, now: float
+    case: AssessedJob, target: Target | None, memory: ElasticMemory, now: float
 ) -> PodLedger:
     """Return the ledger after the decision."""
     name, ledger = case.job.name, case.ledger

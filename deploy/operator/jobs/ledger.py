@@ -67,7 +67,7 @@ class DesiredJob:
         needs: resources of one node.
         fixed_nodes: number of nodes set by a user; None: automatic.
         priority: higher priorities get nodes first.
-        retries: the job fails after so many failed nodes.
+        retries: number of failed nodes that the job survives.
         stop: it should not run (any more).
         trains: its nodes run `edl student train`, so their exit codes have a known meaning.
         submitted_s: time of submission, by the clock of `now`.
@@ -101,9 +101,9 @@ class PodLedger:
         waiting_since_s: since when it waits without nodes.
         started_s: when it first had its least number of nodes.
         ended_s: when it ended.
-        retry_s: no node is started before; None: at once.
-        placeable: number of nodes that the cluster could place if it could not place all; None: no
-            limit.
+        retry_at_s: time before which no node is started; None: start nodes at once.
+        placeable: limit of its nodes after the cluster could not place all: the number that it
+            could place. None: no limit.
         placeable_until_s: until when `placeable` applies.
         unplaced_since_s: since when its least number of nodes cannot be placed; None: they have run
             since, or could always be placed.
@@ -121,7 +121,7 @@ class PodLedger:
     waiting_since_s: float | None = None
     started_s: float | None = None
     ended_s: float | None = None
-    retry_s: float | None = None
+    retry_at_s: float | None = None
     placeable: int | None = None
     placeable_until_s: float = 0.0
     unplaced_since_s: float | None = None
@@ -163,12 +163,12 @@ class JobNotice:
     """An event of a job to report once.
 
     Attributes:
-        word: its reason, in CamelCase.
+        reason: one word in CamelCase, as in an event of Kubernetes.
         message: a sentence.
         warns: it is a warning.
     """
 
-    word: str
+    reason: str
     message: str
     warns: bool = False
 
@@ -213,9 +213,9 @@ class PodsConfig:
     Attributes:
         elastic: settings of `scheduler.elastic`.
         place_within_s: a node that cannot be placed for so long is given up.
-        place_again_s: the job asks for it again after so long. A job whose least number of nodes
-            cannot be placed waits at least as long as it has waited before, up to an hour, as jobs
-            of lower priority make room each time.
+        place_again_s: the job asks for it again after so long. If its least number of nodes cannot
+            be placed, it waits at least as long as it has waited before, up to an hour: each
+            attempt takes room from jobs of lower priority.
         lost_pause_s: pause after a node that the cluster ended; doubled for each further one while
             none runs.
         ended_kept: number of ended pods per job that are kept for their logs.
@@ -246,8 +246,8 @@ def endings_of(job: ObservedJob, ledger: PodLedger) -> NodeEndings:
 
 
 @dataclass(frozen=True, slots=True)
-class JobDecision:
-    """One job during a decision.
+class AssessedJob:
+    """One job with the ends of its pods recorded: the input of a decision.
 
     Attributes:
         job: the observed job.
@@ -267,8 +267,8 @@ class JobDecision:
         return endings_of(self.job, self.ledger)
 
 
-def decision_of(job: ObservedJob, now: float, config: PodsConfig) -> JobDecision:
-    """Record what has happened to the pods of a job."""
+def assess_job(job: ObservedJob, now: float, config: PodsConfig) -> AssessedJob:
+    """Record which pods of a job have ended or cannot be placed, before the decision about it."""
     job = replace(job, ledger=_by_our_clock(job.ledger, now, config))
     ledger, notices = _note_ends(job, now, config)
     ledger, more = _note_unplaced(job, ledger, now, config)
@@ -278,7 +278,7 @@ def decision_of(job: ObservedJob, now: float, config: PodsConfig) -> JobDecision
         ledger = replace(ledger, unplaced_since_s=now)
     elif sum(pod.runs for pod in job.staying) >= job.wanted.least:
         ledger = replace(ledger, unplaced_since_s=None)
-    return JobDecision(job, ledger, (*notices, *more), held)
+    return AssessedJob(job, ledger, (*notices, *more), held)
 
 
 def _by_our_clock(ledger: PodLedger, now: float, config: PodsConfig) -> PodLedger:
@@ -291,7 +291,7 @@ def _by_our_clock(ledger: PodLedger, now: float, config: PodsConfig) -> PodLedge
         ledger,
         changed_s=within(ledger.changed_s, 0.0),
         waiting_since_s=within(ledger.waiting_since_s, 0.0),
-        retry_s=within(ledger.retry_s, max(_LONGEST_PAUSE_S, config.lost_pause_s)),
+        retry_at_s=within(ledger.retry_at_s, max(_LONGEST_PAUSE_S, config.lost_pause_s)),
         unplaced_since_s=within(ledger.unplaced_since_s, 0.0),
     )
     latest_s = now + _place_again_s(ledger, now, config)
@@ -305,8 +305,8 @@ def _note_ends(
     notices: list[JobNotice] = []
     # Forget numbers of pods that are gone: numbers are never reused.
     ledger = replace(job.ledger, counted=frozenset(n for n in job.ledger.counted if n in pods))
-    if ledger.retry_s is not None and now >= ledger.retry_s:
-        ledger = replace(ledger, retry_s=None)
+    if ledger.retry_at_s is not None and now >= ledger.retry_at_s:
+        ledger = replace(ledger, retry_at_s=None)
     for number in sorted(pods):
         pod = pods[number]
         if not pod.ended or number in ledger.counted:
@@ -318,18 +318,18 @@ def _note_ends(
                     :_WHY_CHARS
                 ]
                 notices.append(JobNotice("NodeLost", why))
-                ledger = replace(ledger, retry_s=_later(ledger, now + _pause_s(job, config)))
+                ledger = replace(ledger, retry_at_s=_later(ledger, now + _pause_s(job, config)))
                 ledger = ledger if endings_of(job, ledger).broken else replace(ledger, why=why)
             continue
         ending = ending_of(pod.code, pod.deleting, job.wanted.trains)
-        endings = endings_of(job, ledger).after(ending, pausing=ledger.retry_s is not None)
+        endings = endings_of(job, ledger).after(ending, pausing=ledger.retry_at_s is not None)
         ledger = replace(
             ledger, failures=endings.failures, done=endings.done, hopeless=endings.hopeless
         )
         if ending in ("failed", "hopeless"):
             last = f"its last lines: {pod.message}" if pod.message else "it printed nothing"
             why = f"node {number} ended with exit code {pod.code}; {last}"[:_WHY_CHARS]
-            ledger = replace(ledger, why=why, retry_s=_later(ledger, now + endings.delay_s))
+            ledger = replace(ledger, why=why, retry_at_s=_later(ledger, now + endings.delay_s))
             notices.append(JobNotice("NodeFailed", why, warns=True))
         elif ending == "done":
             notices.append(JobNotice("NodeDone", f"node {number} has finished"))
@@ -352,10 +352,10 @@ def _pause_s(job: ObservedJob, config: PodsConfig) -> float:
 
 
 def _later(ledger: PodLedger, at_s: float) -> float:
-    return at_s if ledger.retry_s is None else max(ledger.retry_s, at_s)
+    return at_s if ledger.retry_at_s is None else max(ledger.retry_at_s, at_s)
 
 
-def refused(
+def record_refusal(
     ledger: PodLedger, nodes: int, why: str, now: float, config: PodsConfig, *, never: bool
 ) -> PodLedger:
     """Return the ledger of a job after the cluster has refused a pod.
@@ -373,7 +373,7 @@ def refused(
     if never:
         endings = NodeEndings(failures=ledger.failures).after("failed")
         return replace(
-            ledger, failures=endings.failures, retry_s=_later(ledger, now + endings.delay_s)
+            ledger, failures=endings.failures, retry_at_s=_later(ledger, now + endings.delay_s)
         )
     return replace(
         ledger, placeable=nodes, placeable_until_s=now + _place_again_s(ledger, now, config)
@@ -402,6 +402,8 @@ def _note_unplaced(
     why = f"node {unplaced[0].number} cannot be placed: {unplaced[0].message}"[:_WHY_CHARS]
     again_s = _place_again_s(ledger, now, config)
     notice = JobNotice(
-        "Unplaceable", f"{why}; the job runs with {placeable} nodes for {again_s:.0f} s", warns=True
+        "Unplaceable",
+        f"{why}; {placeable} nodes could be placed; tries more in {again_s:.0f} s",
+        warns=True,
     )
     return replace(ledger, placeable=placeable, placeable_until_s=now + again_s, why=why), [notice]

@@ -33,7 +33,7 @@ _TIMES: Final = {
     "waiting_since_s": "waitingSince",
     "started_s": "startedAt",
     "ended_s": "endedAt",
-    "retry_s": "retryAt",
+    "retry_at_s": "retryAt",
     "placeable_until_s": "placeableUntil",
     "unplaced_since_s": "unplacedSince",
 }

@@ -294,7 +294,7 @@ def test_a_ledger_comes_back_as_it_was_written() -> None:
     ledger = PodLedger(
         target=3, next_number=7, failures=2, hopeless=True, counted=frozenset({2, 5}),
         changed_s=1700000000.123456, waiting_since_s=None, started_s=1700000001.5,
-        retry_s=1700000002.25, placeable=2, placeable_until_s=1700000300.0,
+        retry_at_s=1700000002.25, placeable=2, placeable_until_s=1700000300.0,
         unplaced_since_s=1700000001.0, why="node 2 ...",
     )  # fmt: skip
     orders = JobActions("ctr", ledger, "running", "grows in 29 s", nodes=3, ready=2)

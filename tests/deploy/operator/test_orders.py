@@ -13,7 +13,7 @@ from edl.deploy.operator.jobs.ledger import (
     ObservedJob,
     PodLedger,
     PodsConfig,
-    refused,
+    record_refusal,
 )
 from edl.scheduler.elastic_values import Pool
 
@@ -140,7 +140,7 @@ class TestFailures:
         world = at_rest(4, ("a", 1, 4), config=PodsConfig())
         late_s = world.now + 7200
         ahead = {
-            "retry_s": late_s,
+            "retry_at_s": late_s,
             "changed_s": late_s,
             "placeable": 2,
             "placeable_until_s": late_s,
@@ -193,13 +193,17 @@ class TestFailures:
 
     def test_refused_pods(self) -> None:
         config = PodsConfig()
-        once = refused(PodLedger(failures=1), 2, "x" * 1000, 100.0, config, never=True)
-        assert (once.failures, once.retry_s, once.placeable) == (2, 101.0, None)
+        once = record_refusal(PodLedger(failures=1), 2, "x" * 1000, 100.0, config, never=True)
+        assert (once.failures, once.retry_at_s, once.placeable) == (2, 101.0, None)
         assert once.why == "x" * 600
-        again = refused(replace(once, retry_s=500.0), 2, "no", 100.0, config, never=True)
-        assert (again.failures, again.retry_s) == (3, 500.0), "what waits already waits no shorter"
+        again = record_refusal(replace(once, retry_at_s=500.0), 2, "no", 100.0, config, never=True)
+        assert (again.failures, again.retry_at_s) == (3, 500.0), (
+            "what waits already waits no shorter"
+        )
         config = PodsConfig(place_again_s=40.0)
-        found = refused(PodLedger(target=4, failures=1), 2, "quota", 100.0, config, never=False)
+        found = record_refusal(
+            PodLedger(target=4, failures=1), 2, "quota", 100.0, config, never=False
+        )
         assert found == PodLedger(
             target=4, failures=1, placeable=2, placeable_until_s=140.0, why="quota"
         )
