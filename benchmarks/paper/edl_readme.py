@@ -6,7 +6,7 @@ from typing import Final
 
 from .experiment import Cell, Contradiction, Experiment, Outcome
 from .figure4 import CONNECTION_S
-from .simulations import Mesh, alone, labelling_rate, taught
+from .simulations import Mesh, labelling_rate, rate_alone, rate_on_mesh
 
 BATCH: Final = 32
 STUDENTS: Final = 8
@@ -68,11 +68,11 @@ def simulate(quick: bool) -> Outcome:
     batches = 45 if quick else 150
     t_s_s = STUDENTS / PURE_TRAIN
     pure, same = (
-        alone(seconds, batch=BATCH, batches=batches, students=STUDENTS)
+        rate_alone(seconds, batch=BATCH, batches=batches, students=STUDENTS)
         for seconds in (t_s_s, t_s_s + 1 / V100_LABELS)
     )
     mesh = Mesh(t_s_s, 1 / P4_LABELS, TEACHERS, BATCH, STUDENTS, CONNECTION_S)
-    service = taught(mesh, batches=batches)
+    service = rate_on_mesh(mesh, batches=batches)
     return Outcome(
         {
             ("pure train", "speed"): pure,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from .experiment import Cell, Contradiction, ExpectedOrder, Experiment, Outcome
-from .simulations import Mesh, alone, labelling_rate, taught, wanted
+from .simulations import Mesh, labelling_rate, rate_alone, rate_on_mesh, teachers_wanted
 
 BATCH: Final = 32
 STUDENTS: Final = 8
@@ -131,12 +131,12 @@ def simulate(quick: bool) -> Outcome:
     batches = 90 if quick else 240
     t_s_s, on_card_s = 1 / V100_TRAINS, 1 / V100_LABELS
     rates = {
-        "N-training": alone(t_s_s, batch=BATCH, batches=batches, students=STUDENTS),
-        "Online": alone(t_s_s + on_card_s, batch=BATCH, batches=batches, students=STUDENTS),
+        "N-training": rate_alone(t_s_s, batch=BATCH, batches=batches, students=STUDENTS),
+        "Online": rate_alone(t_s_s + on_card_s, batch=BATCH, batches=batches, students=STUDENTS),
     }
     for teachers in TEACHERS:
-        rates[f"{teachers} teachers"] = taught(_mesh(teachers), batches=batches)
-    asks = wanted(_mesh(TEACHERS[-1]), batches=batches)
+        rates[f"{teachers} teachers"] = rate_on_mesh(_mesh(teachers), batches=batches)
+    asks = teachers_wanted(_mesh(TEACHERS[-1]), batches=batches)
     values = {(name, "img/s"): rate for name, rate in rates.items()}
     for name, rate in rates.items():
         values |= {

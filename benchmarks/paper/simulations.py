@@ -43,7 +43,7 @@ class Mesh:
     connection_s: float = 0.0
 
 
-def alone(t_s_s: float, *, batch: int, batches: int, students: int = 1) -> float:
+def rate_alone(t_s_s: float, *, batch: int, batches: int, students: int = 1) -> float:
     """Simulate students without remote teachers (N-training, Online); return samples per second.
 
     Args:
@@ -63,7 +63,7 @@ def alone(t_s_s: float, *, batch: int, batches: int, students: int = 1) -> float
     return _rate(Scenario((group,), batches=batches, link=LINK))
 
 
-def taught(mesh: Mesh, *, batches: int) -> float:
+def rate_on_mesh(mesh: Mesh, *, batches: int) -> float:
     """Simulate students that have all teachers of the mesh (EDL-Dist); return samples per second.
 
     The rate is that of the last third, see `_rate`.
@@ -83,7 +83,7 @@ def taught(mesh: Mesh, *, batches: int) -> float:
     return _rate(_scenario(mesh, batches, (share, share)), share)
 
 
-def wanted(mesh: Mesh, *, batches: int) -> int:
+def teachers_wanted(mesh: Mesh, *, batches: int) -> int:
     """Return how many teachers the students want in the end, as decided by Algorithm 1.
 
     Args:

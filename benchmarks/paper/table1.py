@@ -7,7 +7,7 @@ from typing import Final
 from ..report import BenchmarkReport
 from .experiment import Cell, Contradiction, Experiment, Outcome, Use
 from .measured import table1 as measured
-from .simulations import Mesh, Scaling, alone, labelling_rate, taught
+from .simulations import Mesh, Scaling, labelling_rate, rate_alone, rate_on_mesh
 from .table2 import P4_LABELS
 
 BATCH: Final = 64
@@ -91,10 +91,10 @@ def simulate(quick: bool) -> Outcome:
     values: dict[tuple[str, str], float] = {}
     for cores in CORES:
         row, t_s_s = _row(cores), 1 / TRAINING.rate(cores)
-        online = alone(t_s_s + 1 / LABELLING.rate(cores), batch=BATCH, batches=batches)
-        edl_dist = taught(Mesh(t_s_s, 1 / P4_LABELS, 1, BATCH), batches=batches)
+        online = rate_alone(t_s_s + 1 / LABELLING.rate(cores), batch=BATCH, batches=batches)
+        edl_dist = rate_on_mesh(Mesh(t_s_s, 1 / P4_LABELS, 1, BATCH), batches=batches)
         values |= {
-            (row, "N-training"): alone(t_s_s, batch=BATCH, batches=batches),
+            (row, "N-training"): rate_alone(t_s_s, batch=BATCH, batches=batches),
             (row, "Online"): online,
             (row, "EDL-Dist"): edl_dist,
             (row, "EDL-Dist / Online"): edl_dist / online,

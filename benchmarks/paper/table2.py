@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from .experiment import Cell, Contradiction, Experiment, Outcome, Use
-from .simulations import Mesh, alone, labelling_rate, taught
+from .simulations import Mesh, labelling_rate, rate_alone, rate_on_mesh
 
 BATCH: Final = 64
 CORES: Final = (8, 12, 16)
@@ -99,11 +99,11 @@ def simulate(quick: bool) -> Outcome:
     """
     batches = 300 if quick else 600
     t_s_s, on_card_s = 1 / N_TRAINING[0], 1 / P4_LABELS
-    n_training = alone(t_s_s, batch=BATCH, batches=batches)
-    online = alone(t_s_s + on_card_s, batch=BATCH, batches=batches)
+    n_training = rate_alone(t_s_s, batch=BATCH, batches=batches)
+    online = rate_alone(t_s_s + on_card_s, batch=BATCH, batches=batches)
     values: dict[tuple[str, str], float] = {}
     for cores in CORES:
-        edl_dist = taught(Mesh(t_s_s, 1 / CORE_LABELS, cores, BATCH), batches=batches)
+        edl_dist = rate_on_mesh(Mesh(t_s_s, 1 / CORE_LABELS, cores, BATCH), batches=batches)
         row = f"{cores} cores"
         values |= {
             (row, "N-training"): n_training,

@@ -85,9 +85,9 @@ def test_a_statement_of_order_is_judged() -> None:
 
 
 def test_figure_3_compares_online_with_5_teachers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figure3, "taught", lambda mesh, batches: float(mesh.teachers))
-    monkeypatch.setattr(figure3, "alone", lambda *_, **__: 2.0)
-    monkeypatch.setattr(figure3, "wanted", lambda *_, **__: 8)
+    monkeypatch.setattr(figure3, "rate_on_mesh", lambda mesh, batches: float(mesh.teachers))
+    monkeypatch.setattr(figure3, "rate_alone", lambda *_, **__: 2.0)
+    monkeypatch.setattr(figure3, "teachers_wanted", lambda *_, **__: 8)
     values = figure3.simulate(quick=True).values
     assert values["best", "number of teachers"] == 8.0
     for column in ("throughput / Online", "Online's time / its time"):

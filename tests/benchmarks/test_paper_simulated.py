@@ -97,7 +97,7 @@ def test_more_jobs_than_the_slots_hold_all_get_a_node_on_a_live_fleet() -> None:
 
 def test_as_many_teachers_as_students_can_share() -> None:
     with pytest.raises(ValueError, match="cannot be shared equally"):
-        simulations.taught(simulations.Mesh(0.01, 0.02, 5, batch=32, students=2), batches=10)
+        simulations.rate_on_mesh(simulations.Mesh(0.01, 0.02, 5, batch=32, students=2), batches=10)
 
 
 def test_all_tables_are_made_into_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
