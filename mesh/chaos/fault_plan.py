@@ -163,7 +163,12 @@ FAULT_KINDS: tuple[FaultKind, ...] = (
         "suspend-teacher", _TEACHER, "SIGSTOP for longer than its TTL", 1.0, 2.0, outlives_ttl=True
     ),
     FaultKind(
-        "silence-teacher", _TEACHER, "all its incoming data held back", 1.5, 4.0, effect_unit=_HELD
+        "silence-teacher",
+        _TEACHER,
+        "partitioned from readers and managers",
+        1.5,
+        4.0,
+        effect_unit=_HELD,
     ),
     FaultKind(
         "partition-teacher",
