@@ -1,7 +1,7 @@
 """The transport between our own reader and teacher: its offer, its proofs, and its frames.
 
-A teacher offers a connection in the answer to `ModelMetadata`, to an authenticated student that
-asks for it (`TransportOffer`). The reader accepts only an offer from the endpoint that it dialled.
+A teacher offers a connection in the answer to `ModelMetadata`, to a caller that may label and asks
+for it (`TransportOffer`). The reader accepts only an offer from the endpoint that it dialled.
 The connection goes over TCP, with TLS if gRPC uses it, or over a Unix socket on the same host.
 
 First both sides prove that they know the secret of the offer, which never travels over the

@@ -59,7 +59,7 @@ class TransportListener:
         self._all_closed = asyncio.Event()
 
     def offer(self, credentials: CallCredentials) -> tuple[tuple[str, str], ...]:
-        """Return trailing metadata with an offer, for a student that asks for one; else empty."""
+        """Return trailing metadata with an offer, if the caller may label and asks; else empty."""
         asked = any(key == OFFER_KEY for key, _ in credentials.metadata or ())
         if not asked or not self._acceptors:
             return ()
