@@ -14,9 +14,9 @@ lines of the paper. Where the paper leaves details open:
 * "volume == 0" in the paper means that the student waits and its next batch has no labels.
 
 The number of wanted teachers, the *want*, is n + adjust within the bounds. n = ceil(t_t / t_s)
-follows the measured times. The correction `adjust` grows when the student starves and shrinks when
-teachers idle. So if a teacher becomes slower, n rises at once, and the correction covers what no
-ratio expresses (transfer, uneven batches).
+follows the measured times: if teachers become much slower, n rises at once. The correction `adjust`
+grows when the student starves and shrinks when teachers idle: it covers what no ratio expresses
+(transfer, uneven batches).
 
 Values created with each decision are named tuples, which are faster than frozen dataclasses.
 """
@@ -38,7 +38,7 @@ COOLDOWN_S = 2.0
 STARVED_FOR_S = 0.3
 #: Share of the time that a student may starve without asking for more.
 TOLERATED = 0.02
-#: Most seconds of starvation that earlier waits for the source offset.
+#: At most this many seconds of waiting for the source count against later starvation.
 SOURCE_CREDIT_S = 1.0
 #: Seconds over which a surplus is measured before a teacher is returned.
 SURPLUS_WINDOW_S = 15.0
@@ -48,8 +48,8 @@ SURPLUS_MARGIN = 0.25
 MIN_READ_AHEAD = 2
 #: A ratio t_t / t_s that exceeds n by more than this part of n is not noise of measurements.
 RATIO_NOISE = 0.25
-#: A ratio t_t / t_s that fell by this part since `held` was set releases it.
-OTHER_RATIO = 0.2
+#: `held` is released when t_t / t_s has fallen by this part since it was set.
+RELEASE_DROP = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,32 +91,35 @@ class FlowConfig:
 
 
 class FlowView(NamedTuple):
-    """The current state. The first seven fields and `batch_bytes` come from `LedgerLoad`.
+    """The current state. Fields that `LedgerLoad` has too come from there.
 
     Attributes:
         volume_bytes: bytes of batches that are labelled and not taken.
-        queued: batches that wait for a teacher.
+        queued: batches that wait for a teacher or the label store.
         unlabelled: batches queued or in flight.
-        windows: number of batches that fill the windows of all usable teachers.
+        window_batches: number of batches that fill the windows of all usable teachers.
         free_windows: requests that could be sent now; 0 also without a teacher.
         idle: usable teachers with nothing in flight.
         teachers: number of present teachers.
-        waiting: the training loop is in a call of `next`, and the next batch has no labels yet.
+        waiting: the training loop is in a call of `next`, and the next batch has no labels yet; or
+            calls outside the loop wait, and batches are queued.
         source_ended: the source has nothing more for this epoch.
         t_t_s: seconds per sample of the average teacher; None until measured.
-        t_s_s: seconds per sample of the student's step, unhindered; None until measured.
+        t_s_s: seconds per sample of the student's step, unhindered, or of the source if that is
+            slower; None until measured.
         unreachable: assigned teachers that do not answer; their leases have not expired yet.
         batch_bytes: size of the largest batch so far, inputs and labels; 0 without one.
         judges: further teachers wanted to settle a dispute.
         presumed: at least one of the two times comes from an earlier run.
         cut_off: as far as known, no teacher can be reached, or none accepts the reader.
-        queued_calls, unlabelled_calls: those of them that a call outside the loop asked for.
+        queued_calls, unlabelled_calls: how many of `queued` and `unlabelled` belong to calls
+            outside the loop.
     """
 
     volume_bytes: int
     queued: int
     unlabelled: int
-    windows: int
+    window_batches: int
     free_windows: int
     idle: int
     teachers: int
@@ -169,7 +172,7 @@ class FlowMemory(NamedTuple):
     now: float | None = None  # time of the last decision; the fields up to `idle` are from then
     state: FlowState = "steady"
     pulling: bool = True
-    turn: PullTransition | None = None  # the latest
+    transition: PullTransition | None = None  # the latest
     short_of_teachers: bool = False  # starved, and one more teacher would have had a batch
     idle: int = 0  # idle teachers, without those that are no longer wanted
 
@@ -194,11 +197,12 @@ class FlowDecision(NamedTuple):
 
     Attributes:
         pull: number of further batches that may be pulled now.
-        want: number of teachers to ask the coordinator for.
+        want: number of teachers to ask the coordinator for: the want, plus replacements of
+            unreachable teachers, plus judges.
         needed: n = ceil(t_t / t_s); 0 while unknown.
         state: state of the student's side.
         reason: reason of `want`.
-        turn: latest pause or resumption of pulling; None: none yet.
+        transition: latest pause or resumption of pulling; None: none yet.
     """
 
     pull: int
@@ -206,13 +210,13 @@ class FlowDecision(NamedTuple):
     needed: int = 0
     state: FlowState = "steady"
     reason: str = NOTHING_MEASURED
-    turn: PullTransition | None = None
+    transition: PullTransition | None = None
 
 
 def decide(
     view: FlowView, memory: FlowMemory, now: float, config: FlowConfig
 ) -> tuple[FlowDecision, FlowMemory]:
-    """One iteration of the loop of Algorithm 1 (lines 2 to 13).
+    """Run one iteration of the loop of Algorithm 1 (lines 2 to 13).
 
     Args:
         view: the current state (line 3: the volume).
@@ -220,8 +224,11 @@ def decide(
         now: seconds of a clock that does not go back.
         config: the settings, the same at each call.
 
+    Returns:
+        What to do now, and the memory for the next decision.
+
     Raises:
-        ValueError: a measured time is not positive.
+        ValueError: a measured time is not positive and finite.
     """
     before, max_pull = wanted(memory, config), _batches_that_fit(view, config)
     pulling = memory.pulling
@@ -235,12 +242,12 @@ def decide(
     if view.t_t_s is not None and view.t_s_s is not None:
         ratio = time_ratio(view.t_t_s, view.t_s_s)
         if memory.held:
-            memory = release(memory, ratio, now)
+            memory = release_want(memory, ratio, now)
         memory = follow_ratio(view, memory, ratio, now, config)
-    memory = follow_need(view, memory, now, config)
+    memory = follow_load(view, memory, now, config)
     own = before if memory is observed else wanted(memory, config)
     if ratio is not None and own != before:
-        memory = hold(memory, ratio, before, own)
+        memory = hold_want(memory, ratio, before, own)
     # Replace an unreachable teacher before its lease expires: the coordinator still counts it, so
     # ask for one more. If no teacher can be reached, ask for at most one replacement for each
     # wanted teacher: the replacements may be unreachable too.
@@ -251,7 +258,7 @@ def decide(
         needed=memory.needed,
         state=memory.state,
         reason=memory.reason,
-        turn=memory.turn,
+        transition=memory.transition,
     )
     return decision, memory
 
@@ -280,21 +287,21 @@ def _pull(view: FlowView, max_pull: int, config: FlowConfig) -> int:
     """Return the number of batches to pull: the read-ahead, within the limits.
 
     Batches that are queued when the volume reaches `ut` will be labelled too. So the unlabelled
-    batches are at most those that still fit below `ut`, and `windows` more (at least one): the
-    volume exceeds `ut` by at most these.
+    batches are at most those that still fit below `ut`, and `window_batches` more (at least
+    one): the volume exceeds `ut` by at most these.
     """
-    wanted_batches = max(MIN_READ_AHEAD, view.windows) - (view.queued - view.queued_calls)
+    wanted_batches = max(MIN_READ_AHEAD, view.window_batches) - (view.queued - view.queued_calls)
     if view.batch_bytes:
         room = max(config.upper_bytes - view.volume_bytes, 0) // view.batch_bytes
         ahead = view.unlabelled - view.unlabelled_calls
-        wanted_batches = min(wanted_batches, room + max(view.windows, 1) - ahead)
+        wanted_batches = min(wanted_batches, room + max(view.window_batches, 1) - ahead)
     return max(min(wanted_batches, max_pull), 0)
 
 
 def _batches_that_fit(view: FlowView, config: FlowConfig) -> int:
     """Return how many more batches fit into `buffer_bytes`; one into an empty buffer."""
     if config.buffer_bytes is None:
-        return max(MIN_READ_AHEAD, view.windows)
+        return max(MIN_READ_AHEAD, view.window_batches)
     ahead = view.unlabelled - view.unlabelled_calls
     empty = not view.volume_bytes and not ahead
     if not view.batch_bytes:  # the first batch tells the size
@@ -314,10 +321,10 @@ def _observe(
 ) -> FlowMemory:
     """Account for the time since the last decision, and record the current state."""
     span_s = 0.0 if memory.now is None else max(now - memory.now, 0.0)
-    turn = memory.turn
+    transition = memory.transition
     if pulling is not memory.pulling:
         threshold_bytes = config.lower_bytes if pulling else config.upper_bytes
-        turn = PullTransition(pulling, view.volume_bytes, threshold_bytes)
+        transition = PullTransition(pulling, view.volume_bytes, threshold_bytes)
     surplus_since = now if memory.now is None else memory.surplus_since
     surplus_idle_s = memory.surplus_idle_s + span_s * memory.idle
     starved = state == "starved"
@@ -337,7 +344,7 @@ def _observe(
         now=now,
         state=state,
         pulling=pulling,
-        turn=turn,
+        transition=transition,
         # With a slow source the queue is empty or windows have room: more teachers do not help.
         short_of_teachers=starved
         and not view.cut_off
@@ -366,8 +373,9 @@ def follow_ratio(
 
     Measurements scatter, and a ratio near an integer must not make n flap. So n rises at once only
     if the ratio clearly exceeds it, else once ceil(ratio) was above n for `COOLDOWN_S`; it falls
-    once ceil(ratio) was below n for `SURPLUS_WINDOW_S`. It moves to the value in that time that is
-    nearest to n. An n from an earlier run is no measurement: measured times replace it at once.
+    once ceil(ratio) was below n for `SURPLUS_WINDOW_S`. It moves to the ceil(ratio) of that time
+    that is nearest to n. An n from an earlier run is no measurement: measured times replace it at
+    once.
     """
     replaced = memory.presumed and not view.presumed
     if memory.presumed is not view.presumed:
@@ -405,14 +413,15 @@ def _adjust_after_move(adjust: int, moved: int) -> int:
     return min(adjust - moved, 0) if adjust < 0 > moved else adjust
 
 
-def follow_need(view: FlowView, memory: FlowMemory, now: float, config: FlowConfig) -> FlowMemory:
+def follow_load(view: FlowView, memory: FlowMemory, now: float, config: FlowConfig) -> FlowMemory:
     """Lines 7 to 9: ask for a teacher when starving; return an idle one (not in the paper)."""
     if memory.short_of_teachers and memory.shortage_s >= STARVED_FOR_S:
         want = wanted(memory, config)
         if want < config.teachers_max and now - memory.changed_at >= COOLDOWN_S:
-            # Below n the want fell too far, perhaps in an idle hour: return to n in one step.
+            # A want below n fell too far, perhaps in an idle hour: return to n in one step.
             target = min(max(want + 1, memory.needed), config.teachers_max)
-            reason = f"starved with every window of {view.teachers} full: {target}, not {want}"
+            full = f"the windows of all teachers ({view.teachers}) were full"
+            reason = f"starved while {full}: {target}, not {want}"
             return _changed(_aim(memory, target, config), now, reason)
         return memory
     window_s = now - memory.surplus_since
@@ -420,7 +429,7 @@ def follow_need(view: FlowView, memory: FlowMemory, now: float, config: FlowConf
         return memory
     idle = memory.surplus_idle_s / window_s
     target = min(wanted(memory, config), view.teachers) - 1
-    # Go below the held number only if one more teacher idles than another return needs.
+    # To go below the held number, one more teacher must idle than for any other return.
     held = min(memory.held, target) if idle >= 2 + SURPLUS_MARGIN else memory.held
     if idle >= 1 + SURPLUS_MARGIN and target >= max(config.teachers_min, held):
         reason = f"{idle:.1f} teachers of {view.teachers} idled for {window_s:.0f} s"
@@ -428,8 +437,8 @@ def follow_need(view: FlowView, memory: FlowMemory, now: float, config: FlowConf
     return memory._replace(surplus_since=now, surplus_idle_s=0.0)
 
 
-def hold(memory: FlowMemory, ratio: float, before: int, want: int) -> FlowMemory:
-    """Keep the want from oscillating: do not return to a number that it came back from.
+def hold_want(memory: FlowMemory, ratio: float, before: int, want: int) -> FlowMemory:
+    """Keep the want from oscillating: if it fell to a number and rose again, hold it above that.
 
     With constant rates the want settles: each number is tried at most once.
 
@@ -448,9 +457,9 @@ def hold(memory: FlowMemory, ratio: float, before: int, want: int) -> FlowMemory
     return memory._replace(held=before + 1, held_ratio=ratio, off_held_since=None)
 
 
-def release(memory: FlowMemory, ratio: float, now: float) -> FlowMemory:
+def release_want(memory: FlowMemory, ratio: float, now: float) -> FlowMemory:
     """Release a held want when clearly fewer teachers are needed than when it came back."""
-    if ratio > (1 - OTHER_RATIO) * memory.held_ratio:
+    if ratio > (1 - RELEASE_DROP) * memory.held_ratio:
         stays = memory.off_held_since is None
         return memory if stays else memory._replace(off_held_since=None)
     if memory.off_held_since is None:

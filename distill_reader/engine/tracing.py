@@ -284,13 +284,13 @@ class StateTracer:
 
     def _trace_pauses(self, members: Sequence[EnsembleMember], now: float) -> None:
         for member in members:
-            turn = member.core.decision.turn
-            if turn is not None and not turn.pulling:
+            transition = member.core.decision.transition
+            if transition is not None and not transition.pulling:
                 if self._pause is None:
-                    self._pause = (now, member.config.service, turn.why)
+                    self._pause = (now, member.config.service, transition.why)
                 return
-        turns = (member.core.decision.turn for member in members)
-        self._draw_pause(now, "; ".join(turn.why for turn in turns if turn is not None))
+        transitions = (member.core.decision.transition for member in members)
+        self._draw_pause(now, "; ".join(one.why for one in transitions if one is not None))
 
     def _draw_pause(self, now: float, goes_on: str = "") -> None:
         if self._pause is not None:

@@ -204,7 +204,7 @@ class Mesh(VirtualTime):
             volume_bytes=ledger.volume_bytes,
             queued=ledger.queued,
             unlabelled=ledger.unlabelled,
-            windows=ledger.load.window_batches,
+            window_batches=ledger.load.window_batches,
             free_windows=ledger.load.free_windows,
             idle=ledger.load.idle,
             teachers=len(ledger.teachers),

@@ -74,21 +74,23 @@ class FlowMachine(RuleBasedStateMachine):
             self.pulling = False
         elif self.view.volume_bytes in range(max(self.config.lower_bytes, 1)):
             self.pulling = True
-        self.check_turn(before.turn)
+        self.check_transition(before.transition)
         if self.decision.needed == before.needed:
             self.check_correction(old_want)
 
-    def check_turn(self, before: PullTransition | None) -> None:
+    def check_transition(self, before: PullTransition | None) -> None:
         """The event log says when pulling paused above `ut` and went on below `lt`."""
-        turn, config = self.decision.turn, self.config
-        if turn is before:
+        transition, config = self.decision.transition, self.config
+        if transition is before:
             assert self.pulling == (before is None or before.pulling)
             return
-        assert turn is not None
-        assert turn.pulling == self.pulling != (before is None or before.pulling)
-        assert turn.volume_bytes == self.view.volume_bytes
-        assert turn.threshold_bytes == (config.lower_bytes if self.pulling else config.upper_bytes)
-        assert str(turn.volume_bytes) in turn.why or not turn.volume_bytes
+        assert transition is not None
+        assert transition.pulling == self.pulling != (before is None or before.pulling)
+        assert transition.volume_bytes == self.view.volume_bytes
+        assert transition.threshold_bytes == (
+            config.lower_bytes if self.pulling else config.upper_bytes
+        )
+        assert str(transition.volume_bytes) in transition.why or not transition.volume_bytes
 
     def hungry(self, want: int) -> bool:
         """By the definition: it waits for labels, and a further teacher would have a batch."""
@@ -132,7 +134,7 @@ class FlowMachine(RuleBasedStateMachine):
     @rule(windows=small, free=small, teachers=st.integers(0, 10), idle=small)
     def the_teachers_are(self, windows: int, free: int, teachers: int, idle: int) -> None:
         free, idle = min(free, windows), min(idle, teachers)
-        self.view = self.view._replace(windows=windows, free_windows=free)
+        self.view = self.view._replace(window_batches=windows, free_windows=free)
         self.view = self.view._replace(teachers=teachers, idle=idle)
         self.look(0.0)
 
@@ -149,7 +151,9 @@ class FlowMachine(RuleBasedStateMachine):
     @rule()
     def it_starves_and_gets_what_it_asks_for(self) -> None:
         want = wanted(self.memory, self.config)
-        self.view = NOTHING._replace(queued=1, unlabelled=3, windows=2, teachers=want, waiting=True)
+        self.view = NOTHING._replace(
+            queued=1, unlabelled=3, window_batches=2, teachers=want, waiting=True
+        )
         self.look(0.0)
         self.look(0.3)
 
@@ -169,10 +173,10 @@ class FlowMachine(RuleBasedStateMachine):
     @invariant()
     def it_pulls_by_the_thresholds_and_no_further_than_the_read_ahead(self) -> None:
         view = self.view
-        room = max(2, view.windows) - view.queued
+        room = max(2, view.window_batches) - view.queued
         if view.batch_bytes:
             fits = max(self.config.upper_bytes - view.volume_bytes, 0) // view.batch_bytes
-            room = min(room, fits + max(view.windows, 1) - view.unlabelled)
+            room = min(room, fits + max(view.window_batches, 1) - view.unlabelled)
         room, pull = max(room, 0) if self.pulling else 0, self.decision.pull
         limit, empty = self.config.buffer_bytes, not view.volume_bytes and not view.unlabelled
         assert pull <= room
@@ -185,7 +189,7 @@ class FlowMachine(RuleBasedStateMachine):
             assert pull or not (empty and room), "an empty buffer takes one batch, however large"
         most = view.volume_bytes + (view.unlabelled + self.decision.pull) * view.batch_bytes
         if self.decision.pull:
-            assert most <= self.config.upper_bytes + max(view.windows, 1) * view.batch_bytes
+            assert most <= self.config.upper_bytes + max(view.window_batches, 1) * view.batch_bytes
         if view.volume_bytes == 0:
             assert self.pulling, "an empty buffer must pull"
 

@@ -23,7 +23,7 @@ CONFIG = FlowConfig(upper_bytes=1000, lower_bytes=400)
 
 NOTHING = FlowView(0, 0, 0, 0, 0, 0, 0, False, False, None, None)
 #: One teacher of window 2, the buffer half full, the student busy with a batch.
-CALM = NOTHING._replace(volume_bytes=500, queued=1, unlabelled=3, windows=2, teachers=1)
+CALM = NOTHING._replace(volume_bytes=500, queued=1, unlabelled=3, window_batches=2, teachers=1)
 STARVED = CALM._replace(volume_bytes=0, waiting=True)
 SOURCE_WAIT = STARVED._replace(queued=0, unlabelled=0, free_windows=2, idle=1)
 PAUSED = CALM._replace(volume_bytes=1001, queued=0, unlabelled=0, free_windows=2, idle=1)
@@ -75,7 +75,7 @@ class Flow:
 
 def test_a_batch_that_exceeds_the_hard_limit_is_pulled_alone() -> None:
     flow = Flow(FlowConfig(upper_bytes=1000, lower_bytes=0, buffer_bytes=1000))
-    view = CALM._replace(windows=4, queued=0, unlabelled=0, volume_bytes=0, batch_bytes=5000)
+    view = CALM._replace(window_batches=4, queued=0, unlabelled=0, volume_bytes=0, batch_bytes=5000)
     assert flow.see(view).pull == 1
     assert flow.see(view._replace(unlabelled=1)).pull == 0
     assert flow.see(view._replace(volume_bytes=5000)).pull == 0
@@ -131,7 +131,7 @@ class TestAskingForOneMore:
         assert flow.run(STARVED, 0.2).want == 1
         decision = flow.run(STARVED, 0.2)
         assert decision.want == 2
-        assert "starved with every window of 1 full" in decision.reason
+        assert "starved while the windows of all teachers (1) were full" in decision.reason
         flow = Flow()
         assert flow.run(STARVED, 60.0).want == 2
         assert flow.run(STARVED._replace(teachers=2), 2.5).want == 3
@@ -281,7 +281,7 @@ class TestGivingBack:
     def test_slow_source_idles_teachers(self) -> None:
         flow = Flow()
         flow.see(CALM._replace(**FIVE_NEEDED))
-        waiting = SOURCE_WAIT._replace(windows=10, free_windows=9, idle=4, **FIVE_NEEDED)
+        waiting = SOURCE_WAIT._replace(window_batches=10, free_windows=9, idle=4, **FIVE_NEEDED)
         assert flow.run_granted(waiting, 16.0).want == 4
 
     def test_starving_keeps_or_restores_the_need(self) -> None:
