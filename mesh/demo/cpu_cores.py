@@ -15,7 +15,7 @@ class CoreAssignment:
     """Cores of the student, and cores of all other processes.
 
     Attributes:
-        student: the single core of the training process, the same in all modes.
+        student: the single core of the training process, in all modes but "online_all_cores".
         others: cores of all other processes; the student's core if there is only one.
     """
 
