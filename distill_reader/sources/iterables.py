@@ -131,8 +131,8 @@ class _PlainIterator:
         self._chain = self._chain.extended(take_apart(batch).arrays)
         if self._chain.length == known.length and (parted := known.divergence(self._chain)):
             raise UsageError(
-                f"epoch {self._epoch} of the source is not the one that was read before: it"
-                f" differs between batches {parted[0]} and {parted[1]}; {_WHAT_HELPS}"
+                f"epoch {self._epoch} of the source is not the one that was read before: its first"
+                f" {parted[0]} batches are the same, its first {parted[1]} are not; {_WHAT_HELPS}"
             )
 
 
@@ -144,8 +144,8 @@ _WHAT_HELPS = (
 
 #: Most digests in `DigestChain.digests`.
 MAX_DIGESTS = 64
-#: Of a large array, a digest covers the last bytes and so many windows of so many bytes: a digest
-#: of all bytes would cost as much as sending the array.
+#: Of a large array, a digest covers 64 evenly spread windows of 64 bytes, and the last 64 bytes: a
+#: digest of all bytes would cost as much as sending the array.
 _WINDOWS, _WINDOW_BYTES = 64, 64
 
 
@@ -229,7 +229,7 @@ _KIND = "$kind"  # the key that marks values without a JSON type
 
 
 def encoded(value: Any, where: str = "") -> Any:
-    """Convert a state to JSON values; `decoded` restores it with its types.
+    """Convert a state to JSON values, from which `decoded` restores an equal state.
 
     Args:
         value: JSON values, bytes, tuples, dicts, numpy arrays and numbers, and tensors of PyTorch,
