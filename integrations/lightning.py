@@ -37,7 +37,7 @@ class DistilDataModule(_pl.LightningDataModule):  # type: ignore[misc,name-defin
     Args:
         make_reader: creates the reader, as in `lambda **ranks: DistilReader(source, service=...,
             **ranks)`. Called in each process when training begins.
-        pin_memory: as of `TorchLoader`.
+        pin_memory: as in `TorchLoader`.
 
     Attributes:
         reader: this process's reader while a trainer runs, else None.

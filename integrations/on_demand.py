@@ -29,7 +29,7 @@ class ImageLabels:
 
         Raises:
             UsageError: the teachers have several outputs, or none of this name.
-            EdlError: as of `TeacherPool.label`.
+            EdlError: as in `TeacherPool.label`.
         """
         labels = self._pool.label([colours])
         if not self._output and len(labels) == 1:

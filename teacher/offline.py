@@ -72,7 +72,7 @@ def make_canary(
     Args:
         loaded: the model.
         samples: arrays [N, ...] by input; None for noise.
-        tolerance: as of `Canary`.
+        tolerance: as in `Canary`.
         on_progress: called with findings and warnings.
 
     Raises:

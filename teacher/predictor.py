@@ -95,7 +95,7 @@ def _check_outputs(kinds: Sequence[tuple[str, str]], spec: ModelSpec) -> None:
 
 
 def open_model(config: PredictorConfig, on_progress: Callable[[str], None]) -> Backend:
-    """Open a model and nothing else; arguments and errors as of `load`."""
+    """Open a model and nothing else; arguments and errors as in `load`."""
     on_progress(f"loading {config.model}")
     return open_backend(
         config.model,

@@ -132,7 +132,7 @@ class TeacherLifecycle:
         on_progress: called with progress, in words.
 
     Raises:
-        UsageError, AddressInUse, RedisUnavailable: as of `serve`.
+        UsageError, AddressInUse, RedisUnavailable: as in `serve`.
     """
 
     def __init__(

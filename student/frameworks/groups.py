@@ -92,7 +92,7 @@ class TensorOps(Protocol):
         """Set the gradients to their parts of `joined`.
 
         Args:
-            joined: as of `join`.
+            joined: as in `join`.
             parameters: as in `join`.
             kinds: for each parameter, whether any rank has a gradient of it, and a sparse one.
         """

@@ -140,7 +140,7 @@ WAITS_S: Final = 5.0
 
 
 class Plain:
-    """Lines of progress at intervals, and a line for each other event; methods as of `Terminal`.
+    """Lines of progress at intervals, and a line for each other event; methods as in `Terminal`.
 
     Args:
         write: called with each line.

@@ -65,7 +65,7 @@ class EventFiles:
         self._written = -1
 
     def begin(self, generation: int, world: int, step: int, steps: int) -> None:
-        """Begin a generation; arguments as of `Terminal.begin`."""
+        """Begin a generation; arguments as in `Terminal.begin`."""
         self._status.begin(generation, world, step, steps)
         self._purge = step + 1 if step or generation > 1 else None
         self._written = step

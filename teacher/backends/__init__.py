@@ -158,7 +158,7 @@ def run_in_micro_batches(
 def submit_in_micro_batches(
     submit: Submit, inputs: Mapping[str, Array], micro_batch: int
 ) -> Finish:
-    """Start to label one batch; arguments and errors as of `run_in_micro_batches`.
+    """Start to label one batch; arguments and errors as in `run_in_micro_batches`.
 
     Returns:
         A function that waits for the labels and returns them with the seconds of all runs.

@@ -27,7 +27,7 @@ _OF_MEMORY = ("out of memory", "allocate", "alloc_", "bad_alloc")
 _OF_DEVICES = ("cuda", "cudnn", "cublas")
 
 
-def lacks_resources(error: Exception) -> bool:
+def is_device_error(error: Exception) -> bool:
     """Whether `error` is about the device or its memory, not about the inputs."""
     if isinstance(error, MemoryError | OSError | SystemError):
         return True
@@ -38,7 +38,7 @@ def lacks_resources(error: Exception) -> bool:
 @contextmanager
 def translate_errors(
     action: str,
-    is_transient: Callable[[Exception], bool] = lacks_resources,
+    is_transient: Callable[[Exception], bool] = is_device_error,
     line: Callable[[BaseException], str] = lambda error: first_line(error),
 ) -> Iterator[None]:
     """Convert exceptions of the block to EdlErrors; EdlErrors pass unchanged.
@@ -82,7 +82,7 @@ def loading_errors(
         runtime: the framework, with its version.
         file: the file that is loaded.
         package: the package to upgrade if the file is too new.
-        line: as of `translate_errors`.
+        line: as in `translate_errors`.
     """
     try:
         with warnings.catch_warnings():

@@ -207,7 +207,7 @@ def outputs_of_steps(names: Sequence[str], inputs: Sequence[TensorSpec]) -> tupl
     """Return the outputs of the steps, for a model that does not state its inputs.
 
     Args:
-        names: as of `preprocessed`.
+        names: as in `preprocessed`.
         inputs: inputs that arrive, if the first step does not state them.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Backend `torch`: TorchScript, `torch.export` and networks of a factory, on CPUs and CUDA.
+"""Backend `torch`: TorchScript, `torch.export` and a factory's networks, on CPUs and CUDA.
 
 On CUDA, arrays move between numpy and PyTorch through pinned memory without blocking.
 """
@@ -132,11 +132,11 @@ class DeviceTimer:
         return self._took_s
 
 
-def lacks_resources(error: Exception) -> bool:
-    """Whether an error is about the device: by torch's classes, else by its words."""
+def is_device_error(error: Exception) -> bool:
+    """Whether an error is about the device or its memory: by torch's classes, else by its words."""
     if type(error).__name__ in ("OutOfMemoryError", "AcceleratorError"):
         return True
-    return framework.lacks_resources(error)
+    return framework.is_device_error(error)
 
 
 class DeviceCopies:
@@ -208,7 +208,7 @@ def is_exported(file: Path) -> bool:
     raise ModelError(
         f"{file} holds weights or pickled objects, not a network: name a function that builds the "
         "network and loads them (--model module:function), or save the network with "
-        "torch.export.save or torch.jit.save (torch.save writes a pickle, of a whole network too)"
+        "torch.export.save or torch.jit.save (torch.save pickles even a whole network)"
     )
 
 
@@ -261,7 +261,7 @@ class LoadedNetwork:
         call: takes the tensors of the inputs, in order.
         inputs: in the order of `call`.
         content_id: hash of the network.
-        preprocessing: as of `ModelSpec`.
+        preprocessing: as in `ModelSpec`.
         libraries: name and version of each library that defines the network, for the numerics.
     """
 
@@ -338,7 +338,7 @@ class TorchModel:
 
 
 def _model_errors() -> AbstractContextManager[None]:
-    return translate_errors("the model", lacks_resources)
+    return translate_errors("the model", is_device_error)
 
 
 def open_file(file: Path, settings: ModelSettings) -> TorchModel:

@@ -351,7 +351,7 @@ def serve(
         ModelError: Paddle Serving cannot read the model, or its answers are not acceptable.
         UsageError: there is no such interpreter, or a setting, a name or a host cannot be used.
         ProcessFailed: the server does not start, or keeps ending.
-        EdlError: as of `register.sidecar.register`.
+        EdlError: as in `register.sidecar.register`.
     """
     check_settings(config)
     host = config.server.host

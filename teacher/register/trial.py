@@ -121,7 +121,7 @@ class ServerTest:
         return TrialResult(self._measure(self._reference_batch), verified, warnings, kinds)
 
     def repeat(self) -> None:
-        """Test a registered server with a batch that it accepted at first; errors as of `run`."""
+        """Test a registered server with a batch that it accepted at first; errors as in `run`."""
         answer = self._checked_outputs(self._reference_batch)
         if not answer:
             raise ModelError(f"it refuses what it took at first: {self._refused}")

@@ -270,9 +270,9 @@ class InferenceServicer:
 
         Args:
             data: the request.
-            caller: as of `infer`.
-            deadline_s: as of `infer`.
-            entry: as of `infer`.
+            caller: as in `infer`.
+            deadline_s: as in `infer`.
+            entry: as in `infer`.
         """
         return await self.infer(_ProtobufCodec(data), caller, deadline_s, entry, len(data))
 

@@ -153,7 +153,7 @@ class SharedMemoryRegions:
             return frozenset(self._regions)
 
     def read(self, caller: CallerIdentity, ref: BufferRef) -> memoryview:
-        """Copy the input at `ref`; errors as of `SharedSegment.read` and `segment_of_input`."""
+        """Copy the input at `ref`; errors as in `SharedSegment.read` and `segment_of_input`."""
         return self.segment_of_input(caller, ref).read(ref)
 
     def segment_of_input(self, caller: CallerIdentity, ref: BufferRef) -> SharedSegment:
@@ -226,7 +226,7 @@ class RegionReader:
         self._in_place: list[tuple[SharedSegment, BufferRef]] = []
 
     def read(self, ref: BufferRef) -> memoryview:
-        """Return the bytes at `ref`; errors as of `SharedSegment.read` and `segment_of_input`."""
+        """Return the bytes at `ref`; errors as in `SharedSegment.read` and `segment_of_input`."""
         try:
             return self.read_in_place(ref)
         except SlowToDecode:

@@ -92,7 +92,7 @@ class SharedSegment:
     """A range of a shared-memory object; open as long as this object is referenced.
 
     Args:
-        key: the name of the object, as of `open_object`.
+        key: the name of the object, as in `open_object`.
         offset: start of the range, in bytes.
         nbytes: its size.
 

@@ -30,7 +30,7 @@ SERVICE = "inference.GRPCInferenceService"
 
 
 class Bench:
-    """A server on a free port, of a model that is a function; `config` as of `ServerConfig`."""
+    """A server on a free port, of a model that is a function; `config` as in `ServerConfig`."""
 
     def __init__(
         self,
