@@ -232,7 +232,8 @@ class SimulatedControl:
         for service, leader in self._leaders.items():
             before = leader.desired
             starting = self.fleet.count(service, "starting")
-            desired = leader.scale(self.fleet.believed(service), starting, self.clock.now)
+            serving = self.fleet.believed(service)
+            desired = leader.update_desired(serving, starting, self.clock.now)
             if desired is not None:
                 if before is None or desired.count != before.count:
                     text = f"{desired.count} teachers: {desired.reason}"

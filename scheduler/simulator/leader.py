@@ -1,7 +1,7 @@
 """The leading manager of one service, with the live mesh's rules of assignment and autoscaling.
 
-Events and reports arrive at any time; a look processes all of them at once, as a manager does. As
-in the live registry, a measured time that changed by less than a tenth is no news for the leader.
+Events and reports arrive at any time; `look` processes all of them at once, as a manager does. As
+in the live registry, a report is no news if only its measured times changed, by a tenth at most.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class SimulatedLeader:
     """The leader of one service.
 
     Args:
-        autoscale: settings of autoscaling; None: there is none.
+        autoscale: settings of autoscaling; None: no autoscaling.
 
     Attributes:
         state: state of the assignment rule.
-        desired: latest result of autoscaling; None: none.
+        desired: latest result of autoscaling; None: none yet, or no autoscaling.
     """
 
     def __init__(self, autoscale: AutoscaleConfig | None) -> None:
@@ -40,7 +40,7 @@ class SimulatedLeader:
         self._autoscale = autoscale
         self._memory = AutoscaleMemory()
         self._events: list[rule.AssignmentEvent] = []
-        self._reports: dict[str, rule.StudentReported] = {}  # that became events
+        self._reports: dict[str, rule.StudentReported] = {}  # latest event of each student
         self._loads: dict[str, tuple[StudentLoad, WaitTotals]] = {}
         self._waits = WaitTotals()
 
@@ -49,7 +49,7 @@ class SimulatedLeader:
         self._events.append(event)
 
     def add_report(self, student: SimulatedStudent) -> bool:
-        """Record a student's report; return whether it has news, which are an event."""
+        """Record a student's report; return whether it is news and became an event."""
         name, group, core = student.name, student.group, student.reader.core
         memory, t_t_s, t_s_s = core.memory, core.stats.t_t_s or 0.0, core.stats.t_s_s or 0.0
         report = rule.StudentReported(
@@ -93,13 +93,13 @@ class SimulatedLeader:
         self.state, changes = rule.reduce(self.state, events, now)
         return changes
 
-    def scale(self, serving: int, starting: int, now: float) -> Desired | None:
-        """Return the desired number of teachers; None: without autoscaling.
+    def update_desired(self, serving: int, starting: int, now: float) -> Desired | None:
+        """Decide and return the desired number of teachers; None: no autoscaling.
 
         Args:
-            serving: teachers that may be assigned.
-            starting: ordered teachers that do not serve yet.
-            now: the time.
+            serving: number of teachers that may be assigned.
+            starting: number of ordered teachers that do not serve yet.
+            now: virtual time in seconds.
         """
         if self._autoscale is None:
             return None
