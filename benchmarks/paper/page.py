@@ -34,7 +34,7 @@ figures, in the same order as there, and lines must cross where they cross there
 
 A cell of a table has the paper's figure, ours, and our error. A mark after it: \\* the model is
 calibrated on it; = it follows from other cells; ! another statement of the same paper excludes it,
-so it is shown and not judged. All others are *free*.
+so it is shown and not judged. All others are *free*: judged, and nothing was fitted to them.
 
 The end of the page has what `--measure --json benchmarks/results/paper-NAME-measured.json` wrote.
 """

@@ -1,4 +1,4 @@
-"""Comparison of a paper's figures with ours: errors of cells, their order, crossing lines."""
+"""Comparison of our figures with a paper's: errors of cells, their order, crossing lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ How = Literal["simulated", "measured"]
 Crossing = tuple[str, str, str, str]
 LEGEND: Final = (
     "In a cell: the paper's figure, ours, the error. * the model is calibrated on it; = follows"
-    " from other cells; ! contradicts another statement and is not judged; all others are free."
+    " from other cells; ! contradicts another statement and is not judged; all others are free:"
+    " judged, and nothing was fitted to them."
 )
 
 
@@ -120,7 +121,7 @@ class ReproductionReport(BenchmarkReport):
 
 
 def is_dense(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether cells would fill more than 60 % of a table of their rows and columns."""
+    """Whether the cells fill more than 60 % of the table that their rows and columns span."""
     places = len({row["row"] for row in rows}) * len({row["column"] for row in rows})
     return len(rows) > 0.6 * places
 
@@ -151,11 +152,11 @@ def published(experiment: Experiment) -> dict[Key, float]:
     return {cell.key: cell.value for cell in experiment.cells if cell.use != "contested"}
 
 
-def misplaced(experiment: Experiment, ours: Mapping[Key, float]) -> tuple[list[str], int]:
+def compare_order(experiment: Experiment, ours: Mapping[Key, float]) -> tuple[list[str], int]:
     """Compare the order of our figures with the paper's.
 
-    Compared are pairs of ranked columns in a row and pairs of rows in a ranked column, if the
-    paper's two figures differ by more than `tie_tolerance`, and neighbours in each stated order.
+    It compares two ranked columns in one row, and two rows in one ranked column, if the paper's
+    two figures differ by more than `tie_tolerance`; and neighbours in each stated order.
 
     Returns:
         A description of each pair whose order differs from the paper's, and the number of pairs.
@@ -180,7 +181,8 @@ def misplaced(experiment: Experiment, ours: Mapping[Key, float]) -> tuple[list[s
 def crossings(experiment: Experiment, values: Mapping[Key, float]) -> list[Crossing]:
     """Find where one ranked column passes another, from row to row.
 
-    For each two columns, rows are left out in which the paper's figures are tied or missing.
+    For each pair of columns it skips the rows in which the paper's two figures are tied, contested
+    or missing.
     """
     paper = published(experiment)
     found: list[Crossing] = []
@@ -202,7 +204,7 @@ def _goals(experiment: Experiment, ours: Mapping[Key, float]) -> list[Goal]:
     judged = [cell for cell in experiment.cells if cell.use in ("free", "derived")]
     free = sum(cell.use == "free" for cell in judged)
     worst = max(judged, key=lambda cell: abs(error(cell, ours[cell.key])))
-    wrong, pairs = misplaced(experiment, ours)
+    wrong, pairs = compare_order(experiment, ours)
     in_ours, in_paper = (set(crossings(experiment, one)) for one in (ours, published(experiment)))
     order = f"pairs of {pairs} in another order than the paper's"
     if wrong:

@@ -11,7 +11,13 @@ import pytest
 
 from edl.benchmarks.paper import figure3, page, runner, table2
 from edl.benchmarks.paper.experiment import Cell, ExpectedOrder, Experiment, Key, Outcome, Use
-from edl.benchmarks.paper.tables import ReproductionReport, compare, crossings, misplaced, published
+from edl.benchmarks.paper.tables import (
+    ReproductionReport,
+    compare,
+    compare_order,
+    crossings,
+    published,
+)
 from edl.cli import command_line
 from edl.runtime.errors import UsageError
 from edl.tests.benchmarks.test_report import shown
@@ -71,7 +77,7 @@ def test_crossings_name_both_lines_and_the_place_but_ties_may_be_in_any_order() 
     assert crossings(about, published(about)) == [("A", "B", "r1", "r2")]
     about = two_lines(b_last=30.5)
     assert crossings(about, published(about)) == []
-    assert misplaced(about, values(about, r2_B=0.95))[0] == []
+    assert compare_order(about, values(about, r2_B=0.95))[0] == []
 
 
 def test_a_statement_of_order_is_judged() -> None:
