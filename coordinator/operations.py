@@ -11,7 +11,7 @@ from typing import Final
 from ..proto import coordinator_pb2 as pb
 from ..runtime.errors import RetryableError, UsageError
 from .machines.board import MachineBoard
-from .machines.schema import Deployment, is_content, parse_options
+from .machines.schema import Deployment, is_content_id, parse_options
 from .registry import Plan, Registry
 from .registry.schema import check_member, check_service
 from .store.records import Member
@@ -141,7 +141,7 @@ def _meant(content_id: str, known: Iterable[str], service: str) -> str:
         raise UsageError(
             f"{content_id} may be several: {', '.join(found)}: name one by more of its characters"
         )
-    if not found and not is_content(content_id):
+    if not found and not is_content_id(content_id):
         raise UsageError(
             f"no teacher or student of service {service} has content {content_id!r:.80}, nor one"
             " that begins so: 'edl describe service NAME' shows theirs. One to come is 64"

@@ -41,8 +41,8 @@ from .schema import (
     Report,
     check_machine,
     deployment_from,
+    json_of,
     order_from,
-    written,
 )
 
 #: Seconds for which orders and deployments stay after the last manager.
@@ -79,7 +79,7 @@ class MachineBoard:
         stands = self.store.fields(DEPLOYMENTS, [service])[0] or ""
         if _deployment_of(service, stands) != before:
             return False
-        text = written(replace(deployment, since_ms=self.store.time_ms()))
+        text = json_of(replace(deployment, since_ms=self.store.time_ms()))
         unchanged = FieldIs(DEPLOYMENTS, service, stands)
         changes: list[Change] = [Put(DEPLOYMENTS, {service: text}), _KEEP_DEPLOYMENTS]
         return self.store.commit([unchanged], changes) == 0
@@ -98,7 +98,7 @@ class MachineBoard:
         Raises:
             LeaseSuperseded: a greater incarnation has the name.
         """
-        facts = {"incarnation": str(incarnation), "report": written(report)}
+        facts = {"incarnation": str(incarnation), "report": json_of(report)}
         own = {check_machine(machine_id): facts}
         if self.store.leases.register(MACHINES, own, check_ttl(ttl_s)):
             raise LeaseSuperseded(
@@ -114,7 +114,7 @@ class MachineBoard:
         Returns:
             Its order. None: it has to join, as its lease is over or a newer agent has its name.
         """
-        facts = {} if report is None else {"report": written(report)}
+        facts = {} if report is None else {"report": json_of(report)}
         beat = MemberBeat(check_machine(machine_id), incarnation, facts)
         if self.store.leases.beat(MACHINES, beat, check_ttl(ttl_s)) != Beat.KEPT:
             return None
@@ -163,7 +163,7 @@ class MachineBoard:
             Whether they were written: False if another one leads.
         """
         texts = {
-            check_machine(machine_id): None if order is None else written(order)
+            check_machine(machine_id): None if order is None else json_of(order)
             for machine_id, order in orders.items()
         }
         changes: list[Change] = [Put(ORDERS, texts), Keep([ORDERS], _ORDERS_KEEP_S)]

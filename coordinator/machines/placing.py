@@ -17,7 +17,7 @@ from ..registry import LogEntry, Registry
 from ..store.records import Leads
 from .board import MachineBoard, fence_of
 from .placement import FRESH_S, Change, PlacedMachine, TeacherDemand, demand_of, desired_of, place
-from .schema import Deployment, Machine, MachineOrder, attempt_of
+from .schema import Deployment, Machine, MachineOrder, retry_key
 
 log = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ def _placed_machine(machine: Machine, by_service: Mapping[str, Deployment]) -> P
         report.content_id if ordered is None else ordered.content_id,
         serves=report.state == "serving" and report.service == service,
         available=report.state != "yielded" and not report.leaving,
-        refuses=frozenset(name for name, one in by_service.items() if attempt_of(one) in blocked),
+        refuses=frozenset(name for name, one in by_service.items() if retry_key(one) in blocked),
         cached=frozenset(report.cached),
     )
 

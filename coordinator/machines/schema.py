@@ -1,4 +1,4 @@
-"""The schema of the machine board: its Redis keys and records. Each read checks the records.
+"""The schema of the machine board: its Redis keys, and its records, which are checked when read.
 
 All keys are in one slot, so that scripts can use them together.
 
@@ -9,7 +9,7 @@ All keys are in one slot, so that scripts can use them together.
 | `edl:{edl:machines}:orders` | hash, expires | machine -> its order (JSON) |
 | `edl:{edl:machines}:deployments` | hash, expires | service -> deployment (JSON) |
 | `edl:{edl:machines}:leader` | hash, expires | the manager that places: holder, token, until_ms |
-| `edl:{edl:machines}:facts` | stream, expires | refuses agents of older versions |
+| `edl:{edl:machines}:facts` | stream, expires | makes Redis refuse agents of older versions |
 
 Agents write the first two and read the third; the others are only for managers.
 """
@@ -31,6 +31,7 @@ from ..store.records import LeaseSet, check_member, is_name, load_facts
 _PREFIX: Final = "edl:{edl:machines}:"
 #: The lease set of machines; leases end at their deadlines.
 MACHINES: Final = LeaseSet(f"{_PREFIX}alive", f"{_PREFIX}machine:")
+#: Older agents register under this key.
 FORMER_FACTS: Final = f"{_PREFIX}facts"
 ORDERS: Final = f"{_PREFIX}orders"
 DEPLOYMENTS: Final = f"{_PREFIX}deployments"
@@ -38,7 +39,7 @@ LEADER: Final = f"{_PREFIX}leader"
 
 
 def check_machine(machine_id: str) -> str:
-    """Return a valid id of a machine. Raises UsageError if it is invalid."""
+    """Return the id of a machine. Raises UsageError if it is invalid."""
     hint = "; give another one with --machine NAME"
     return check_member("the name of a machine", machine_id, hint)
 
@@ -49,8 +50,8 @@ def check_machine(machine_id: str) -> str:
 # file or socket of the machine (`--preprocess module:function`, `--canary`, `--engine`, `--listen`)
 # are not allowed: only the machine's own agent can set them.
 
-#: The protocols of fsspec that only read, and from one location. The others are not allowed: a
-#: chain (`zip://...::https://...`) unpacks archives or stores files elsewhere, and some others run
+#: The allowed protocols of fsspec: a fetch reads from one location and has no other effect. A chain
+#: (`zip://...::https://...`) may unpack archives or store files elsewhere, and some protocols run
 #: commands on other machines.
 PROTOCOLS: Final = (
     "file", "http", "https", "s3", "gs", "gcs", "az", "abfs", "abfss", "oss", "hdfs", "webhdfs",
@@ -61,33 +62,36 @@ _MAX_URL_LENGTH: Final = 2000
 
 
 def check_url(url: str) -> str:
-    """Return the URL of a model. Raises UsageError if agents cannot fetch a model from it."""
+    """Return the URL of a model. Raises UsageError if it is malformed or not allowed."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in PROTOCOLS:
         raise UsageError(
-            f"the URL of a model must be of {', '.join(PROTOCOLS)}, such as s3://bucket/model "
-            f"or file:///models/resnet, not {_masked(url)!r}"
+            f"the URL of a model must begin with one of {'://, '.join(PROTOCOLS)}://, as in "
+            f"s3://bucket/model or file:///models/resnet, not {_masked(url)!r}"
         )
     if not rest.strip("/") or not url.isprintable() or " " in url or len(url) > _MAX_URL_LENGTH:
-        raise UsageError(f"{_masked(url)!r} names no model: blanks are %20, and there is a path")
+        raise UsageError(
+            f"{_masked(url)!r} is not the URL of a model: it needs a path, %20 in place of blanks, "
+            f"and at most {_MAX_URL_LENGTH} characters"
+        )
     if "::" in url:
         raise UsageError(f"{_masked(url)!r} chains protocols: use the URL of the model itself")
     if scheme in ("http", "https", "webhdfs") and "@" in rest.partition("/")[0]:
         raise UsageError(
             f"the URL {_masked(url)!r} contains a user or password, which everybody who reads the "
-            "deployment could see: give it to the machines instead (docs/how-to/autoscaling.md)"
+            "deployment can see: give it to the machines instead (docs/how-to/autoscaling.md)"
         )
     return url
 
 
-def is_content(content_id: str) -> bool:
+def is_content_id(content_id: str) -> bool:
     """Return whether a text is a content id as `edl teacher fingerprint` prints it."""
     return _CONTENT_ID.fullmatch(content_id) is not None
 
 
-def check_content(content_id: str) -> str:
+def check_content_id(content_id: str) -> str:
     """Return a content id. Raises UsageError if it is invalid."""
-    if not is_content(content_id):
+    if not is_content_id(content_id):
         raise UsageError(
             "the content of a model must be 64 hexadecimal digits, as 'edl teacher fingerprint "
             f"MODEL' prints them, not {content_id[:80]!r}"
@@ -96,10 +100,10 @@ def check_content(content_id: str) -> str:
 
 
 def _masked(url: str) -> str:
-    """Return a URL for messages, without parts that may be a password."""
+    """Return a URL for messages: without user and password, and at most 160 characters."""
     scheme, separator, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{place.rpartition('@')[2]}{slash}{path}"[:160]
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}"[:160]
 
 
 _COUNT: Final = r"[1-9][0-9]{0,5}"
@@ -126,7 +130,7 @@ ALLOWED: Final[dict[str, str]] = {
 }
 #: Options that may be repeated.
 REPEATED: Final = frozenset({"input", "output", "preprocess"})
-#: Options that are a key of another flag: `rate=1600` is passed as `--backend=rate=1600`.
+#: Options that are keys of a flag with another name: `rate=1600` becomes `--backend=rate=1600`.
 _FLAGS: Final = {
     "batch-delay": "--batch=delay",
     "batch-max": "--batch=max",
@@ -199,13 +203,14 @@ class Deployment:
             prints it; machines serve nothing else.
         options: further options of `edl teacher serve` as (name, value), only those of
             `ALLOWED`; a name may be repeated.
-        min: least number of teachers while there are students or some may come.
+        min: least number of teachers, except after the coordinator's `idle-to-zero` without
+            students.
         max: greatest number of teachers.
         priority: higher priorities get machines first.
         price_per_hour: of one teacher, in the operator's currency.
         freeze_s: seconds for which the number of teachers stays after a change.
         cost_ceiling_per_hour: of all its teachers, in the same currency; None: the coordinator's.
-        withdrawn: it gives all its machines back; then the record is deleted.
+        withdrawn: the service is giving all its machines back; then the record is deleted.
         since_ms: when it was deployed, by the board's clock.
     """
 
@@ -225,7 +230,7 @@ class Deployment:
     def __post_init__(self) -> None:
         check_service(self.service)
         check_url(self.model_url)
-        check_content(self.content_id)
+        check_content_id(self.content_id)
         check_options(self.options)
         if not 0 <= self.min <= self.max <= _MOST_TEACHERS:
             raise UsageError(
@@ -277,7 +282,7 @@ class MachineOrder:
     """What a machine has to do until the next order.
 
     Attributes:
-        number: grows with each order to this machine; 0: it has had none.
+        number: grows with each order to this machine; 0: it has had no order.
         deployment: what it serves; None: nothing.
         why: the reason, as text.
     """
@@ -317,8 +322,9 @@ class Report:
         load: CPU cores that processes other than its teacher keep busy.
         until_s: seconds until its owner's use of it ends; 0: unknown.
         why: what it waits for, or what went wrong, as text; empty: neither.
-        blocked: `attempt_of` each deployment that failed here lately, and must not be ordered yet.
-        troubles: for each of these, in order, what went wrong, as text.
+        blocked: `retry_key` of each deployment that failed here lately; until its pause is over, it
+            is not ordered here.
+        troubles: what went wrong with each deployment of `blocked`, in the same order, as text.
         cached: content ids of models in its cache.
         leaving: it takes no further orders.
     """
@@ -343,7 +349,7 @@ class Report:
     def trouble_with(self, deployment: Deployment) -> str:
         """Return what went wrong with a deployment lately, as text; empty: nothing."""
         told = dict(zip(self.blocked, self.troubles, strict=False))
-        return told.get(attempt_of(deployment), "")
+        return told.get(retry_key(deployment), "")
 
     @classmethod
     def from_json(cls, value: object) -> Self:
@@ -375,7 +381,7 @@ class Machine:
     Attributes:
         machine_id: its name in the mesh.
         incarnation: grows with each start of its agent.
-        joined: grows with each machine that joins.
+        joined: number of its registration, not a time; it grows with each machine that joins.
         report: its latest report.
         order: its latest order.
         expires_in_s: seconds until its lease expires without a heartbeat.
@@ -389,19 +395,19 @@ class Machine:
     expires_in_s: float
 
 
-def attempt_of(deployment: Deployment) -> str:
-    """Return a key for retries of a deployment: its content, URL and options."""
+def retry_key(deployment: Deployment) -> str:
+    """Return what identifies a deployment for retries, as text: its content, URL and options."""
     ways = " ".join(f"{name}={value}" for name, value in deployment.options)
     return f"{deployment.content_id} {deployment.model_url} {ways}"[:_TEXT]
 
 
-def written(record: Deployment | MachineOrder | Report) -> str:
+def json_of(record: Deployment | MachineOrder | Report) -> str:
     """Return a record as JSON."""
     return json.dumps(asdict(record), separators=(",", ":"), allow_nan=False)
 
 
 def deployment_from(text: str) -> Deployment | None:
-    """Parse a deployment of `written`; None if the text is invalid."""
+    """Parse a deployment from the text of `json_of`; None if it is invalid."""
     try:
         return Deployment.from_json(load_facts(text))
     except UsageError:
@@ -409,7 +415,7 @@ def deployment_from(text: str) -> Deployment | None:
 
 
 def order_from(text: str | None) -> MachineOrder:
-    """Parse an order of `written`; no order if the text is missing or invalid."""
+    """Parse an order from the text of `json_of`; the order 0 if it is missing or invalid."""
     try:
         return MachineOrder.from_json(load_facts(text or ""))
     except UsageError:

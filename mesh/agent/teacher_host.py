@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from ...coordinator.machines import Deployment
-from ...coordinator.machines.schema import State, arguments, attempt_of
+from ...coordinator.machines.schema import State, arguments, retry_key
 from ...runtime.errors import EdlError, ProcessFailed, UsageError
 from ...runtime.supervise import Process, describe_exit, python_command, start
 from ...scheduler.backoff import RetryPause
@@ -43,11 +43,11 @@ class HostStatus:
     """State of the teacher of a machine.
 
     Attributes:
-        state: one of `records.STATES`, except "yielded".
+        state: one of `schema.STATES`, except "yielded".
         service: service of the teacher that runs, starts or has failed.
         content_id: content_id of that teacher.
         why: progress of the download, or the error.
-        blocked: `attempt_of` each deployment that is not retried yet.
+        blocked: `retry_key` of each deployment whose pause before a retry is not over.
         errors: error of each of these deployments.
     """
 
@@ -164,14 +164,14 @@ class TeacherHost:
             if self._has_to_end(wanted):
                 return True
             if teacher.deployment is not None and time.monotonic() - teacher.since_s > _HEALTHY_S:
-                name = attempt_of(teacher.deployment)
+                name = retry_key(teacher.deployment)
                 self._pauses = {n: pause for n, pause in self._pauses.items() if n != name}
             return False
         if wanted is None:
             if self._status.state == "failing" and not self.status.blocked:
                 self._show("idle", None)
             return self._stopping
-        return self._pauses.get(attempt_of(wanted), RetryPause()).until_s <= time.monotonic()
+        return self._pauses.get(retry_key(wanted), RetryPause()).until_s <= time.monotonic()
 
     def _sleep_s(self) -> float | None:
         """Return the seconds until a retry is due; None: there is none."""
@@ -273,7 +273,7 @@ class TeacherHost:
         if deployment is None:
             return
         base_s, cap_s = _WRONG_S if isinstance(error, UsageError) else _FAILED_S
-        name, now = attempt_of(deployment), time.monotonic()
+        name, now = retry_key(deployment), time.monotonic()
         pause = self._pauses.get(name, RetryPause()).failed(now, self._rng, base_s, cap_s, sure=0.5)
         self._pauses = {**self._pauses, name: pause}
         self._errors[name] = str(error)

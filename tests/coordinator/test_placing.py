@@ -176,7 +176,7 @@ def test_a_machine_that_others_use_or_that_fails_is_given_back_and_comes_again()
     ):
         yard.tell("m", **told)
         assert yard.orders_after(1.0) == {"m": service}
-    name = schema.attempt_of(A)
+    name = schema.retry_key(A)
     yard.tell("m", state="failing", blocked=(name,), troubles=("another content",))
     assert yard.orders_after(5.0) == {"m": ""}
     assert yard.log("a").count(("failed", "m")) == 1
@@ -384,13 +384,13 @@ def test_a_record_that_could_not_be_deployed_is_not_read_either(change: dict[str
 
 
 def test_what_was_written_is_read_and_newer_fields_are_left_out() -> None:
-    assert schema.deployment_from(schema.written(GOOD)) == GOOD
+    assert schema.deployment_from(schema.json_of(GOOD)) == GOOD
     newer = json.dumps({**asdict(GOOD), "of_tomorrow": 1})
     assert schema.deployment_from(newer) == GOOD
-    assert schema.order_from(schema.written(MachineOrder(2, GOOD, "why"))) == MachineOrder(
+    assert schema.order_from(schema.json_of(MachineOrder(2, GOOD, "why"))) == MachineOrder(
         2, GOOD, "why"
     )
-    told = Report(blocked=(schema.attempt_of(GOOD),), troubles=("it broke",))
+    told = Report(blocked=(schema.retry_key(GOOD),), troubles=("it broke",))
     assert Report.from_json(asdict(told)).trouble_with(GOOD) == "it broke"
 
 
