@@ -207,7 +207,7 @@ class Deployment:
             students.
         max: greatest number of teachers.
         priority: higher priorities get machines first.
-        price_per_hour: of one teacher, in the operator's currency.
+        price_per_hour: of one teacher, in the operator's currency; 0: the coordinator's.
         freeze_s: seconds for which the number of teachers stays after a change.
         cost_ceiling_per_hour: of all its teachers, in the same currency; None: the coordinator's.
         withdrawn: the service is giving all its machines back; then the record is deleted.

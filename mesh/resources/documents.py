@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from ...coordinator.operations import asked_by
+from ...coordinator.operations import deployment_of
 from ...proto import coordinator_pb2 as pb
 from ...runtime.errors import UsageError
 from ...scheduler.units import Number
@@ -31,7 +31,7 @@ class DeploymentSpec:
             students.
         max: greatest number of teachers; None: `min`.
         priority: services with higher priorities get machines first.
-        price: price of a teacher per hour, in any currency.
+        price: price of a teacher per hour, in any currency; 0: the coordinator's.
         cost_ceiling: most that all teachers of the service may cost per hour; None: the
             coordinator's limit.
         freeze: seconds after a change during which the number of teachers does not change.
@@ -52,7 +52,7 @@ class DeploymentSpec:
 
     def __post_init__(self) -> None:
         try:
-            asked_by(self.request())
+            deployment_of(self.request())
         except UsageError as error:
             raise ValueError(str(error)) from None
 
@@ -91,6 +91,8 @@ def read_documents(paths: Sequence[Path]) -> list[tuple[Path, Spec]]:
     for path in paths:
         specs = parse_kinds(load(path), KINDS, str(path))
         if len(specs) > 1 and any(isinstance(one, MeshFile) for one in specs):
-            raise UsageError(f"{path}: a mesh has a file of its own, without further documents")
+            raise UsageError(
+                f"{path}: a mesh must be the only document of its file: move the others"
+            )
         found += [(path, one) for one in specs]
     return found
