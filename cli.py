@@ -10,13 +10,13 @@ import sys
 
 from .runtime.interrupts import exit_on_interrupt
 
-TYPE_CHECKING = False  # that of `typing` takes longer to import than all the rest here
+TYPE_CHECKING = False  # importing `typing` takes longer than all other imports here
 if TYPE_CHECKING:
     from typing import Final
 
     import typer
 
-#: Groups of commands: module of the group `app`, and its line in `edl --help`.
+#: Groups of commands: the module that has the group as `app`, and its line in `edl --help`.
 _GROUPS = {
     "coordinator": (
         "coordinator.cli",
@@ -97,7 +97,7 @@ _OF_A_CONTEXT: Final = {
     "--kubeconfig": f"{_IN_A_CONTEXT} --jobs-on kubernetes,kubeconfig=FILE ...'",
     "--queue": f"{_IN_A_CONTEXT} --jobs-on queue,queue=NAME ...', or EDL_QUEUE",
 }
-#: The same for one command or group of commands.
+#: The same for the options of one command or group of commands.
 _MOVED_OF: Final[dict[str, dict[str, str]]] = {
     **dict.fromkeys(("status", "events", "doctor"), _OF_A_CONTEXT),
     "drain": {**_OF_A_CONTEXT, "--host": "'edl drain machine HOST'"},
@@ -201,7 +201,7 @@ _MOVED_OF: Final[dict[str, dict[str, str]]] = {
         "--keep": "it is --save keep=N now",
     },
 }
-#: Single commands: module of the function of this name, and its line in `edl --help`.
+#: Single commands: the module that has a function of the command's name, and its line in the help.
 _COMMANDS = {
     "up": (
         "mesh.up.cli",
@@ -245,7 +245,7 @@ _COMMANDS = {
     ),
     "upgrade": (
         "mesh.resources.cli",
-        "Move a service to another model: start teachers of it under the same service first.",
+        "Move a service to another model; first start teachers of that model in the service.",
     ),
     "reserve": (
         "mesh.resources.cli",
@@ -287,7 +287,7 @@ _COMMANDS = {
 
 
 def main() -> None:
-    """Run the `edl` command line; the console script and `python -m edl` call it."""
+    """Run the `edl` command line, as the console script and `python -m edl` do."""
     exit_on_interrupt("edl")
     from .runtime.lifecycle import run_cli
 
@@ -295,7 +295,7 @@ def main() -> None:
 
 
 def teacher() -> None:
-    """Run the `edl-teacher` command line; the console script and `python -m edl.teacher` do."""
+    """Run the `edl-teacher` command line, as the console script and `python -m edl.teacher` do."""
     exit_on_interrupt("edl-teacher")
     from .runtime.lifecycle import run_cli
 
@@ -354,7 +354,7 @@ def _root() -> typer.Typer:
 
 
 def _moved(command: str) -> dict[str, str]:
-    """Return the options that a command had in older versions, and what to use instead."""
+    """Return the options that a command, or any, had in older versions, and what to use instead."""
     return _MOVED | _MOVED_OF.get(command, {})
 
 

@@ -197,7 +197,7 @@ def _near(name: str, known: Iterable[str]) -> str:
 _DEPLOY_ATTEMPTS: Final = 20
 
 
-def deployment_of(request: pb.DeployRequest) -> Deployment:
+def parse_deploy_request(request: pb.DeployRequest) -> Deployment:
     """Return the deployment that a message describes. Raises UsageError if it is invalid."""
     return Deployment(
         request.service,

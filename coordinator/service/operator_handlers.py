@@ -133,7 +133,7 @@ class UnaryHandlers:
             raise UsageError("this service manager has no machines to deploy on")
         if request.withdraw:
             return pb.DeployReply(summary=operations.undeploy(self._machines, request.service))
-        wanted = operations.deployment_of(request)
+        wanted = operations.parse_deploy_request(request)
         return pb.DeployReply(summary=operations.deploy(self._machines, wanted))
 
 

@@ -231,7 +231,7 @@ def upgrade(
     ] = "epoch",
     context: Mesh = None,
 ) -> None:
-    """Move a service to another model: start teachers of it under the same service first.
+    """Move a service to another model; first start teachers of that model in the service.
 
     A student is never labelled by both at once, and stays where it is while no teacher of the new
     content serves. `edl describe service NAME` tells how many are still to move; then the old

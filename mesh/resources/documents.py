@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from ...coordinator.operations import deployment_of
+from ...coordinator.operations import parse_deploy_request
 from ...proto import coordinator_pb2 as pb
 from ...runtime.errors import UsageError
 from ...scheduler.units import Number
@@ -52,7 +52,7 @@ class DeploymentSpec:
 
     def __post_init__(self) -> None:
         try:
-            deployment_of(self.request())
+            parse_deploy_request(self.request())
         except UsageError as error:
             raise ValueError(str(error)) from None
 
