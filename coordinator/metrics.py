@@ -45,7 +45,7 @@ _OF_LEADER: Final[Mapping[str, tuple[str, Callable[[LeaderView], float]]]] = {
     "solve_seconds": ("Seconds of the latest computation of assignments.", lambda v: v.solve_s),
 }
 _OF_LEADER_TOTAL: Final[Mapping[str, tuple[str, Callable[[LeaderView], float]]]] = {
-    "rows_written": ("Assignments written by this manager.", lambda v: v.rows),
+    "assignments_written": ("Assignments written by this manager.", lambda v: v.rows),
     "recoveries": ("Terms that this manager started.", lambda v: v.recoveries),
     "admission_refusals": ("Probes after which a teacher was refused.", lambda v: v.refusals),
 }

@@ -133,7 +133,7 @@ class TeacherView:
         )
         gauges: tuple[tuple[str, str, float | None], ...] = (
             ("slots", "Requests that may wait for the model or run in it at a time.", self.slots),
-            ("lanes", "Devices that serve side by side.", self.lanes),
+            ("devices", "Devices that serve side by side.", self.lanes),
             (
                 "micro_batch_samples",
                 "Samples of one run of the model.",

@@ -243,7 +243,7 @@ _BATCHES: Final = (
     ),
     _counter(
         "relabelled_batches",
-        "Batches whose labels were discarded: of another model, or of a teacher with wrong labels.",
+        "Batches whose labels were discarded, because another model or a wrong teacher made them.",
         lambda m: m.relabelled,
     ),
     MetricFamily(

@@ -68,7 +68,7 @@ def test_a_view_is_exported_whole_and_refusals_are_counted_by_reason() -> None:
         "leader_known,bert": 1, "term,resnet": 1_700_000_000_000, "assignment_counter,resnet": 12,
         "recovering,resnet": 1, "idle_teachers,resnet": 1, "desired_teachers,resnet": 4,
         "students,resnet": 2, "leader_update_seconds,resnet": 0.004, "solve_seconds,resnet": 0.001,
-        "rows_written_total,resnet": 20, "recoveries_total,resnet": 2,
+        "assignments_written_total,resnet": 20, "recoveries_total,resnet": 2,
         "admission_refusals_total,resnet": 1, "teachers,resnet,serving": 3,
         "teachers,resnet,refused": 1, "streams,resnet": 2, "wanted_teachers,resnet": 4,
         "assigned_teachers,resnet": 3, "samples_per_second,resnet": 120.5,

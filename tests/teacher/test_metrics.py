@@ -41,7 +41,7 @@ def test_the_view_is_exported_at_each_scrape() -> None:
         "edl_teacher_predictor_restarts_total": 2,
         "edl_teacher_micro_batch_reductions_total": 1,
         "edl_teacher_slots": 4,
-        "edl_teacher_lanes": 2,
+        "edl_teacher_devices": 2,
         "edl_teacher_micro_batch_samples": 8,
         "edl_teacher_in_flight_requests": 3,
         "edl_teacher_sample_device_seconds": 0.0125,
