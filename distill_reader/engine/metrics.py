@@ -243,7 +243,7 @@ _BATCHES: Final = (
     ),
     _counter(
         "relabelled_batches",
-        "Batches whose labels were discarded, because another model or a wrong teacher made them.",
+        "Batches whose labels were discarded, because another model or a faulty teacher made them.",
         lambda m: m.relabelled,
     ),
     MetricFamily(
