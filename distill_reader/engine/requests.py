@@ -302,21 +302,20 @@ class RequestSender:
         self._links = links
         self._link_states = link_states
         self._student = config.student_id
-        self._first: int | None = None  # number of the first batch; its inputs are checked
+        self._checked: int | None = None  # number of the first batch that passed `_check`
 
     def send(self, ask: SendRequest) -> None:
         """Send a request.
 
         Raises:
-            UsageError: see `model_inputs`; or the inputs of the first batch do not fit the model of
-                any teacher in dtype or shape.
+            UsageError: see `model_inputs`; or the inputs fit no teacher's model in dtype or shape.
+                That is checked until one batch has passed.
         """
         config, link, send = self._config, self._links[ask.link], ask.send
         inputs, locations, stamps = self._slicer.cut(send.spans, link.inputs)
-        if self._first is None:
-            self._first = send.spans[0].batch
-        if send.spans[0].batch == self._first:
+        if self._checked in (None, send.spans[0].batch):
             self._check(inputs)
+            self._checked = send.spans[0].batch
         if ask.in_own_memory:
             inputs, locations, stamps = own_copies(inputs), {}, ()
         job = TeacherRequest(

@@ -26,6 +26,8 @@ from edl.distill_reader.engine.teacher_requests import RequestDone, TeacherReady
 from edl.distill_reader.options import Limits, Timeouts
 from edl.distill_reader.store import LabelStore
 from edl.proto import coordinator_pb2 as pb
+from edl.proto.clients import ModelDescription
+from edl.proto.datatypes import TensorSpec
 from edl.runtime.errors import (
     BadAnswer,
     InputsOverwritten,
@@ -58,6 +60,28 @@ def bench_of(**options: Any) -> Bench:
 def bench() -> Iterator[Bench]:
     with closing(bench_of()) as made:
         yield made
+
+
+# --- batches that do not fit
+
+
+@pytest.mark.parametrize(("kind", "failure"), [("batch", "fatal"), ("call", "call_failed")])
+def test_inputs_are_checked_until_those_of_a_batch_fit(kind: str, failure: str) -> None:
+    """Teachers would refuse them, and be ejected for that."""
+    with closing(Bench()) as bench:
+        bench.assign("a")
+        int64 = ModelDescription(inputs=(TensorSpec("x", "INT64", (-1, 3)),))
+        for number in range(2):
+            bench.link("a").model = int64
+            bench.batch(number, kind)
+            assert "declared as int64" in bench.told(failure)[0]["text"]
+            bench.reset(number + 1, number + 1)
+        bench.link("a").model = ModelDescription(inputs=(TensorSpec("x", "FP32", (-1, 3)),))
+        bench.batch(2, kind)
+        assert bench.batches_at("a") == [2]
+        bench.link("a").model = int64
+        bench.batch(3, kind)
+        assert bench.batches_at("a") == [2, 3], "one has fitted"
 
 
 # --- teachers
