@@ -38,7 +38,7 @@ def mixed_into(
             kinds are inferred from the values.
 
     Raises:
-        UsageError: an output of kind "other".
+        UsageError: an output of kind "other", or without a probability for each of several classes.
     """
     for array in mixed:
         array[...] = 0.0
@@ -60,7 +60,14 @@ def _are_probabilities(name: str, label: Array, forms: LabelForms, kind: str) ->
         )
     if form is not None and form.k:
         return False  # top-k of probabilities arrives as logarithms
-    return (forms.stated_kind(name) or kind or kind_of([label])) == "probabilities"
+    if (forms.stated_kind(name) or kind or kind_of([label])) == "probabilities":
+        return True
+    if label.ndim < 2 or label.shape[-1] < 2:
+        raise UsageError(
+            f"output {name!r} of shape {list(label.shape)} cannot be averaged, as it has fewer than"
+            " two classes: name another by fetches, or state soft_label_is='probabilities'"
+        )
+    return False
 
 
 def mean_layout(

@@ -264,6 +264,20 @@ def test_sigmoid_outputs_are_not_averaged() -> None:
         mixed_into(mixed, [(1.0, {"y": GIVEN[:1]})], AS_GIVEN, [{"y": "other"}])
 
 
+@pytest.mark.parametrize("shape", [(2,), (2, 1)])
+def test_outputs_of_less_than_two_classes_are_averaged_only_as_probabilities(
+    shape: tuple[int, ...],
+) -> None:
+    """A softmax over one class is 1, and over the rows of a batch it is nothing."""
+    label, mixed = np.full(shape, 0.25, np.float32), [np.empty(shape, np.float32)]
+    for kind in ("", "logits"):
+        with pytest.raises(UsageError, match="fewer than two classes"):
+            mixed_into(mixed, [(1.0, {"y": label})], AS_GIVEN, [{"y": kind}])
+    stated = LabelForms.from_user(None, None, True, "probabilities")
+    mixed_into(mixed, [(1.0, {"y": label})], stated, [{}])
+    np.testing.assert_array_equal(mixed[0], label)
+
+
 def test_labels_that_do_not_go_together_are_told_apart() -> None:
     ten, five = np.zeros((2, 10), np.float32), np.zeros((2, 5), np.float32)
     assert mean_layout({"a": {"y": ten}, "b": {"z": ten}})[0][0] == "y"
