@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
@@ -20,6 +21,8 @@ from ..proto.arena import Array, ArrayRef, Record, dtype_named
 from ..runtime.errors import EdlError, LabelTimeout
 from .batch_stream import copy_error
 from .structure import BatchParts, soft_labels
+
+log = logging.getLogger(__name__)
 
 #: Maximum number of calls that wait; the next one waits for room.
 MAX_CALLS: Final = 1024
@@ -221,6 +224,8 @@ class Calls:
                 call.future.set_result(soft)
             else:
                 call.future.set_exception(error)
+        except SystemExit:  # of a callback; other answers need this thread
+            log.exception("a callback of a future called sys.exit, which ends no program there")
         finally:
             self._answering.depth -= 1
         return True

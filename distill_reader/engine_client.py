@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from ..proto.arena import Arena, Record
@@ -39,6 +40,8 @@ STOP_GRACE_S = 4.0
 SOON_S = 0.002
 #: Timeout of a requested reply; a healthy engine takes 1 ms.
 REPLY_TIMEOUT_S = 1.0
+#: Maximum number of messages to send at once; a socket with room takes so many without waiting.
+MAX_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +302,15 @@ class EngineClient:
         return [self._announcement(call) for call in calls]
 
     def _cancel(self, number: int, why: str) -> None:
-        """Tell the engine that nobody waits for the labels of a call any more."""
-        self._send({"kind": "cancel", "number": number, "why": why})
+        """Tell the engine that nobody waits for the labels of a call any more.
+
+        Another thread does it, and may wait for the lock: the call may not be announced yet.
+        """
+        self._later(partial(self._send_locked, {"kind": "cancel", "number": number, "why": why}))
+
+    def _send_locked(self, message: Message) -> None:
+        with self._lock:
+            self._send(message)
 
     def _handover(self, pulled: RingBatch, snapshot: StreamSnapshot) -> Message:
         """Make the message to a new engine about a batch of the stream, labelled or not."""
@@ -412,12 +422,12 @@ class EngineClient:
     def _send(self, *messages: Message) -> None:
         """Send `messages` after those that wait.
 
-        Does not block, whatever locks the caller holds: while the engine does not read, as if it
-        hangs, a thread of its own waits to send them.
+        Does not block, whatever locks the caller holds: another thread sends them if there are
+        many, or if the engine does not read, because it hangs.
         """
         engine = self._engine
         self._unsent.extend([(engine, message) for message in messages])
-        if engine.channel.has_room:
+        if len(self._unsent) <= MAX_AT_ONCE and engine.channel.has_room:
             self._send_unsent()
         else:
             self._send_later()

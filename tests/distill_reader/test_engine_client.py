@@ -6,9 +6,13 @@ The engine is the test's own: the other end of the channel.
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -16,6 +20,7 @@ import pytest
 
 from edl.distill_reader import engine_client
 from edl.distill_reader.batch_stream import BatchStream
+from edl.distill_reader.calls import PendingCall
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine_client import EngineClient
 from edl.distill_reader.ring import Ring
@@ -105,6 +110,13 @@ class Side:
         self.engine.announce(pulled, self.epoch)
         self.numbers += 1
         return pulled.number
+
+    def call(self, *, fields: int = 1, timeout_s: float = inf) -> PendingCall:
+        """A call that is not told to the engine yet."""
+        record, views = self.ring.put([X] * fields)
+        parts = take_apart((X,) * fields).without_arrays()
+        deadline = time.monotonic() + timeout_s
+        return PendingCall(Future(), record, views, parts, X.nbytes, timeout_s, deadline)
 
     def take(self) -> Any:
         labelled = self.stream.next(self.epoch, 10.0)
@@ -263,6 +275,56 @@ def test_nobody_waits_for_a_new_engine_to_read(engines: Engines, side: Side) -> 
     told = [("start",), ("held", 0), *(("batch", number) for number in range(1, batches))]
     behind = [("resumed",), ("stats_request", 0), ("taken", 0), ("waiting",)]
     assert engines.hear_until("waiting") == told + behind
+
+
+def test_a_call_is_cancelled_after_it_was_announced(
+    engines: Engines, side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is late before its announcement is made."""
+    call, announcement = side.call(timeout_s=0.0), side.engine._announcement  # noqa: SLF001
+    dropped = list[int]()
+
+    def announce_late(batch: Any) -> Any:
+        wait_until(lambda: bool(side.later) or bool(dropped))
+        return announcement(batch)
+
+    def send_at_once(*messages: dict[str, Any]) -> None:
+        send(*messages)
+        dropped.extend(one["number"] for one in messages if one["kind"] == "cancel")
+
+    send = side.engine._send  # noqa: SLF001
+    monkeypatch.setattr(side.engine, "_announcement", announce_late)
+    monkeypatch.setattr(side.engine, "_send", send_at_once)
+    side.engine.call(call)
+    side.do_what_is_left()
+    assert engines.hear() == [("call", call.number), ("cancel", call.number)]
+
+
+def test_nobody_waits_for_a_hanging_engine_to_read_the_calls_again(
+    engines: Engines, side: Side
+) -> None:
+    """They are more than its socket takes; whoever waited with the lock would keep `close`."""
+    for _ in range(1000):
+        side.engine.call(side.call(fields=6))
+        engines.hear()
+    loop = threading.Thread(target=side.engine.reset, args=(side.epoch, 2, 1), daemon=True)
+    loop.start()
+    loop.join(DEADLINE_S)
+    is_stuck = loop.is_alive()
+    sender = threading.Thread(target=side.do_what_is_left, daemon=True)
+    sender.start()
+    engines.hear_until("reset")
+    loop.join(DEADLINE_S)
+    assert not is_stuck
+
+
+def test_a_callback_that_exits_ends_no_thread(engines: Engines, side: Side) -> None:
+    call = side.call()
+    side.engine.call(call)
+    call.future.add_done_callback(lambda _: sys.exit("in a thread that others need"))
+    engines.label(call.number)
+    engines.label(side.pull())
+    assert side.stream.next(side.epoch, DEADLINE_S) is not None
 
 
 @pytest.mark.parametrize("dies", [False, True])
