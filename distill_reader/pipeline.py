@@ -143,7 +143,7 @@ class Pipeline:
         with self._epochs:
             epoch = self._abandon(empty=False)
             self._puller.wait_until_idle(PULLER_GRACE_S)
-            start = self._start()
+            start = self._next_start()
             reading = self._source.begin(start.epoch, start.batches, start.mark)
             self._begun = start.epoch
             self.stream.set_progress(start._replace(mark=reading.start))
@@ -304,7 +304,8 @@ class Pipeline:
             self.engine.request_stats()
         return epoch
 
-    def _start(self) -> StreamProgress:
+    def _next_start(self) -> StreamProgress:
+        """Return where the next epoch starts in the source."""
         progress = self.stream.progress
         if self._begun is None:
             return progress

@@ -106,8 +106,8 @@ class BatchDelivery:
         failed: called if the labels of this batch cannot be averaged.
         released: called with the batches that are final.
         gave_up: called when the stream stops waiting for teachers; calls have deadlines instead.
-        loop_delivery: delivers the training loop's batches, if these are batches of calls, which
-            are released at once, in any order.
+        loop_delivery: delivery of the training loop's batches, if this is the delivery of calls;
+            those are released at once, in any order. None: this one is the training loop's.
 
     Attributes:
         delivery: decides which batches to offer and release.
@@ -153,7 +153,9 @@ class BatchDelivery:
                 case do.Release(numbers):
                     self._released(numbers)
                 case do.OfferPoison(number, reasons):
-                    self._channel.send("poison", number=number, text=poison(number, reasons))
+                    self._channel.send(
+                        "poison", number=number, text=poison_message(number, reasons)
+                    )
                 case do.Withdraw(number):
                     self._channel.send("withdraw", number=number)
                 case do.DropBatch(number):
@@ -218,7 +220,7 @@ class BatchDelivery:
         self._channel.send("labelled", number=number, names=names, record=record, makers=makers)
 
 
-def poison(number: int, reasons: tuple[str, ...]) -> str:
+def poison_message(number: int, reasons: tuple[str, ...]) -> str:
     """Return the error message for a batch that teachers refuse."""
     return f"teachers refuse batch {number}: {'; '.join(reasons)}; no other teacher is asked"
 

@@ -113,7 +113,7 @@ class EnsembleMember:
         self.core = core = ReaderCore(core_config(config), random)
         self.ledger = core.ledger
         self._profile_recorder = ProfileRecorder(
-            config, inbox, lambda: core.measured(self.content_id), self._remembered
+            config, inbox, lambda: core.measured(self.content_id), self._on_profile_loaded
         )
         self.roster = open_roster(
             config,
@@ -271,7 +271,7 @@ class EnsembleMember:
 
     # --- the teachers
 
-    def _remembered(self, profile: StreamProfile | None) -> None:
+    def _on_profile_loaded(self, profile: StreamProfile | None) -> None:
         self.handle(ev.ProfileLoaded(profile, time.time()))
 
     def _on_unfit(self, batch: BatchMetadata, error: errors.UsageError) -> None:
@@ -430,7 +430,7 @@ class EnsembleMember:
     def _open(self, number: int, peer: ev.Peer) -> None:
         post = partial(self._inbox.post, self._on_outcome)
         self.links[number] = TeacherLink(
-            peer, self.config, post, batches=self._ring, inbox=self._inbox, number=number
+            peer, self.config, post, ring=self._ring, inbox=self._inbox, number=number
         )
 
     def _send(self, ask: do.SendRequest) -> None:

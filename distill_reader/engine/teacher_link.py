@@ -88,7 +88,8 @@ class PendingRequest(NamedTuple):
         request: the request as sent.
         sent_at: time of sending, by the monotonic clock.
         deadline: by the monotonic clock.
-        in_flight: requests in flight to the teacher at the time of sending, this one included.
+        in_flight: requests in flight at the time of sending, this one included; over connections
+            of the pool, or by threads.
     """
 
     job: TeacherRequest
@@ -269,7 +270,7 @@ class TeacherLink:
         peer: the teacher.
         config: settings of the member.
         post: called with the link and each outcome, in any thread.
-        batches: the ring, for teachers that read shared memory; None: every batch is sent.
+        ring: holds the batches, for teachers that read shared memory; None: every batch is sent.
         inputs: names of the model's inputs, once probed.
         model: the model, as of the latest probe.
         inbox: inbox of the engine's thread; None: every request is sent by a thread.
@@ -279,7 +280,7 @@ class TeacherLink:
     peer: Peer
     config: ReaderConfig
     post: Callable[[TeacherLink, Outcome], None]
-    batches: SharedBuffer | None = None
+    ring: SharedBuffer | None = None
     inputs: tuple[str, ...] = ()
     model: ModelDescription = field(default_factory=ModelDescription)
     inbox: Inbox | None = None
@@ -420,7 +421,7 @@ class TeacherLink:
         """Open a connection of the pool if it needs one, so that requests need no thread."""
         if (pool := self._pool) is not None:
             assert isinstance(self._client, OipGrpcClient)
-            pool.open(partial(self._client.connect, self.batches))
+            pool.open(partial(self._client.connect, self.ring))
 
     def _checked(self, pending: PendingRequest, answer: LabelResponse | EdlError) -> RequestDone:
         """Check a response and convert it to labels; raises EdlError if that fails."""

@@ -48,9 +48,9 @@ class Delivery:
         ordered: batches are delivered in the order of the source; else when they are complete.
         policy: what to do while a service has no teacher.
         ensemble: how labels of several services are mixed; None: there is one service.
-        loop_delivery: delivers the training loop's batches, if these are batches of calls. The
-            trainer takes what it is offered for a call, so it is offered only when it is released.
-            Its `look` has to be called first.
+        loop_delivery: delivery of the training loop's batches, if this is the delivery of calls;
+            call its `look` first. The trainer takes what it is offered for a call, so that is
+            offered only when it is released. None: this one is the training loop's.
 
     Attributes:
         unlabelled_by_service: number of batches without labels of a service, by service.
