@@ -211,10 +211,12 @@ class Reservation:
     expires_in_s: float
 
 
-#: Most attempts to submit a job while others change the queue.
+#: Most attempts to change a job while others change the queue.
 _ATTEMPTS: Final = 16
 #: Field of the hash `specs`, not a job: the number of the job submitted last.
 _LAST_NUMBER: Final = "=number"
+#: A stored spec: number, time of submission in ms, and JSON.
+_SPEC: Final = re.compile(r"([0-9]{1,20}) ([0-9]{1,20}) (.*)", re.DOTALL)
 
 
 class QueueBoard:
@@ -283,21 +285,30 @@ class QueueBoard:
     def set_desired_state(self, name: str, desired: DesiredJobState) -> bool:
         """Replace the desired state of a job; False if there is no such job or it has ended."""
         text = dump_facts(asdict(desired))
-        spec, progress = self._of_job(name)
-        if not spec or _ended(progress):
-            return False
-        unchanged = [FieldIs(self._specs, name, spec), FieldIs(self._progress, name, progress)]
         changes: list[Change] = [Put(self._wishes, {name: text}), self._expiry()]
-        return self.store.commit(unchanged, changes) == 0
+        spec, progress = self._of_job(name)
+        for _ in range(_ATTEMPTS):
+            if not spec or _ended(progress):
+                return False
+            unchanged = [FieldIs(self._specs, name, spec), FieldIs(self._progress, name, progress)]
+            if self.store.commit(unchanged, changes) == 0:
+                return True
+            former, (spec, progress) = spec, self._of_job(name)  # its runner wrote progress
+            if spec != former:
+                return False  # that job has ended, and another one has its name
+        raise RedisUnavailable(
+            f"the desired state of job {name} was not written: others change queue {self._queue}"
+            " too often; try again"
+        )
 
     def jobs(self) -> list[QueuedJob]:
         """Return all jobs, in the order of their submission."""
         specs, wishes, progress = self.store.read(self._specs, self._wishes, self._progress)
         jobs = []
         for name, spec in specs.items():
-            job_number, _, rest = spec.partition(" ")
-            at_ms, _, text = rest.partition(" ")
-            if is_name(name) and job_number.isdigit() and at_ms.isdigit():
+            found = _SPEC.fullmatch(spec)
+            if is_name(name) and found is not None:
+                job_number, at_ms, text = found.groups()
                 told = JobProgress.from_json(load_facts(progress.get(name, "").partition(" ")[2]))
                 asked = DesiredJobState.from_json(load_facts(wishes.get(name, "")))
                 jobs.append(

@@ -281,9 +281,9 @@ class JobBoard:
         generation, found = self.store.read(job_key(job, "generation"), job_key(job, "reports"))
         current = number(generation.get("number", ""))
         reports = [
-            RankReport(current, int(rank), load_facts(text), int(at_ms))
+            RankReport(current, number(rank), load_facts(text), number(at_ms))
             for rank, text in found.items()
-            if rank.isdigit() and (at_ms := found.get(f"{rank}.at_ms", "")).isdigit()
+            if _is_number(rank) and _is_number(at_ms := found.get(f"{rank}.at_ms", ""))
         ]
         return sorted(reports, key=lambda report: report.rank)
 
@@ -334,6 +334,10 @@ class JobBoard:
             current = self.store.fields(job_key(job, "generation"), ["number"])[0]
             raise _superseded(job, generation, current or "")
         return not failed
+
+
+def _is_number(text: str) -> bool:
+    return str(number(text)) == text
 
 
 def _dump_history(history: Facts) -> str:

@@ -272,6 +272,7 @@ def test_foreign_contents_are_skipped_or_named(redis: Redis, private_valkey_url:
         prefix = "edl:{job:digits}:"
         redis.hset(f"{prefix}node:a", "facts", "nonsense")
         redis.hset(f"{prefix}reports", mapping={"x": "y", "1": "no", "2": "{}", "2.at_ms": "x"})
+        redis.hset(f"{prefix}reports", mapping={"²": "{}", "².at_ms": "1", "3": "", "3.at_ms": "²"})
         redis.zadd(f"{prefix}nodes", {"b": 9e15, "bad id": 9e15})
         redis.xadd(f"{prefix}events", {"other": "1"})
         redis.zadd("edl:jobs", {"{bad}": 9e15})

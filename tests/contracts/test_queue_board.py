@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -66,6 +67,30 @@ def test_a_name_and_its_wishes_are_kept_until_its_job_has_ended(queues: Queues) 
     (job,) = queues.one.jobs()
     assert (job.spec, job.desired, job.progress) == ({"n": 3}, DesiredJobState(), JobProgress())
     assert queues.one.read_log("a") == []
+
+
+def test_a_wish_is_kept_though_the_runner_writes_meanwhile(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = queues.one.submit("a", {}) or 0
+    assert queues.one.lead("r", {}, LONG_S)
+    fence, commit = of_queue(queues.one, "r"), queues.another.store.commit
+    progress = [JobProgress("running", running=n) for n in (1, 2)]
+
+    def meanwhile(*transaction: Any) -> int:
+        with monkeypatch.context() as undo:  # both queues may have one store
+            undo.setattr(queues.another.store, "commit", commit)
+            if progress:
+                assert queues.one.write_progress(fence, "a", number, progress.pop())
+            return commit(*transaction)
+
+    wish = DesiredJobState(stop=True)
+    monkeypatch.setattr(queues.another.store, "commit", meanwhile)
+    assert queues.another.set_desired_state("a", wish)
+    assert queues.one.jobs()[0].desired == wish
+    progress[:] = [JobProgress("succeeded")]
+    assert not queues.another.set_desired_state("a", DesiredJobState())
+    assert queues.one.jobs()[0].desired == wish
 
 
 def test_one_runner_has_the_queue_until_its_time_is_over_or_it_resigns(queues: Queues) -> None:
@@ -200,6 +225,7 @@ def test_what_strangers_wrote_is_passed_over(redis: Redis, private_valkey_url: s
     with closing(in_redis(private_valkey_url, "main")) as queue:
         assert queue.submit("a", {"n": 1}) == 1
         redis.hset("edl:{queue:main}:specs", mapping={"x y": "1 2 {}", "b": "nothing"})
+        redis.hset("edl:{queue:main}:specs", mapping={"c": "² 2 {}", "d": f"1 {'9' * 5000} {{}}"})
         odd = '{"state":"odd","target":"2","slots":["x",1]}'
         redis.hset("edl:{queue:main}:progress", "a", f"0 {odd}")
         redis.zadd("edl:{queue:main}:reservations", {"web": 9e15})
