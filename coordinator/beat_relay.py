@@ -25,7 +25,7 @@ from ..runtime.errors import EdlError
 from .registry import Kind, Registry
 from .registry.schema import check_member, check_service
 from .store import Store
-from .store.records import Beat, MemberBeat
+from .store.records import Beat, MemberBeat, check_ttl
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class BeatRelay:
                 raise OSError("its path is too long for a socket")
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            log.warning("cannot start the relay of heartbeats at %s: %s", self._path, error)
+            self._cannot_start(error)
             return
         for thread in self._threads:
             thread.start()
@@ -149,9 +149,18 @@ class BeatRelay:
             if thread.is_alive():
                 thread.join(2 * _RETRY_S)
 
+    def _cannot_start(self, error: OSError) -> None:
+        log.warning("cannot start the relay of heartbeats at %s: %s", self._path, error)
+
     # -- the listening thread
 
     def _listen(self) -> None:
+        try:
+            self._serve()
+        except OSError as error:
+            self._cannot_start(error)
+
+    def _serve(self) -> None:
         with ExitStack() as stack:
             lock = stack.enter_context(self._path.with_suffix(".lock").open("w"))
             while True:
@@ -178,7 +187,8 @@ class BeatRelay:
             message = json.loads(line)
             beat = MemberBeat(**message["beat"])
             check_member("teachers", beat.member)
-            service, ttl_s = check_service(message["service"]), float(message["ttl_s"])
+            service = check_service(message["service"])
+            ttl_s = check_ttl(float(message["ttl_s"]))
             taken = _Waiting(service, ttl_s, float(message["until_s"]), beat)
         except (ValueError, TypeError, KeyError, EdlError) as error:
             log.warning("an invalid heartbeat: %s", error)

@@ -108,8 +108,10 @@ class RedisLeases:
     def _plain_beats(self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float) -> set[int]:
         """Send the plain heartbeats among many; returns the positions of those that succeeded."""
         now, sent = time.monotonic(), []
-        # Drop old entries, which would accumulate.
-        self._whole = {key: one for key, one in self._whole.items() if now - one.beat_s < ttl_s}
+        # Drop old entries, which would accumulate. Other threads change the dict meanwhile.
+        for key, one in list(self._whole.items()):
+            if now - one.beat_s >= ttl_s:
+                self._whole.pop(key, None)
         for place, (leases, beat) in enumerate(beats):
             deadlines, facts, _ = leases.of(beat.member)
             last = self._usable(leases, beat, ttl_s, now)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -11,6 +14,7 @@ from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -18,7 +22,8 @@ import redis
 from edl.coordinator import Heartbeat, Registry
 from edl.coordinator.beat_relay import BeatRelay, RelayedRegistry
 from edl.coordinator.registry import Kind
-from edl.coordinator.store.records import Beat, MemberBeat
+from edl.coordinator.store.records import Beat, LeaseSet, MemberBeat
+from edl.coordinator.store.redis_leases import RedisLeases
 from edl.coordinator.store.redis_store import RedisStore
 from edl.runtime.errors import Forbidden, LeaseSuperseded, RedisUnavailable
 from edl.scheduler.leadership import BEATS_PER_TTL
@@ -390,3 +395,51 @@ def test_beats_that_are_sent_together_are_plain_too(valkey_url: str) -> None:
             registry.leave("teachers", "plain-together", name)
     assert not {"cmdstat_evalsha", "cmdstat_eval"} & set(sent)
     assert sent["cmdstat_zadd"]["calls"] == 3 * 8
+
+
+def test_beats_are_sent_together_while_others_are_sent_alone() -> None:
+    connection = Mock()
+    connection.run.return_value = Beat.KEPT, 0
+    connection.run_many.return_value = []
+    leases, teachers = RedisLeases(connection), LeaseSet("deadlines", "facts:", "changes")
+
+    def send(prefix: str) -> None:
+        for number in range(1000):
+            leases.beat(teachers, MemberBeat(f"{prefix}{number}", 1), TTL_S)
+
+    send("former")
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        sending = threading.Thread(target=send, args=("t",))
+        sending.start()
+        while sending.is_alive():
+            leases.beat_many([], TTL_S)
+    finally:
+        sys.setswitchinterval(interval_s)
+        sending.join()
+
+
+def test_an_invalid_beat_gets_an_answer(tmp_path: Path) -> None:
+    relay = BeatRelay(Registry(FaultyStore()), tmp_path / "beats")
+    relay.start()
+    wait_until((tmp_path / "beats").exists)
+    for ttl_s in (-1.0, math.nan, math.inf):
+        beat = {"member": "t", "incarnation": 1}
+        message = {"service": "s", "ttl_s": ttl_s, "until_s": math.inf, "beat": beat}
+        with socket.socket(socket.AF_UNIX) as teacher:
+            teacher.settimeout(DEADLINE_S)
+            teacher.connect(str(tmp_path / "beats"))
+            teacher.sendall(json.dumps(message).encode() + b"\n")
+            assert teacher.recv(1) == b"-"
+    relay.stop()
+
+
+def test_without_a_socket_there_is_no_relay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "beats.lock").mkdir()
+    relay = BeatRelay(Registry(FaultyStore()), tmp_path / "beats")
+    relay.start()
+    wait_until(lambda: "cannot start the relay of heartbeats" in caplog.text)
+    relay.stop()
