@@ -296,23 +296,23 @@ class Subscription:
         """Subscribe at one manager until the stream ends."""
         self._why = f"service manager {address} has not answered yet"
         call = SubscriptionCall(address, self._security, self._secret, self._next_report)
-        with call:
-            self._call = call
-            try:
+        try:
+            with call:
+                self._call = call
                 if self._stopping.is_set():
                     return
                 self._secret = call.open() or self._secret
                 self._wake()  # sends the first report
                 for assignment in call.assignments():
                     self._take(assignment)
-            except EdlError:
-                if self._stopping.is_set():
-                    return
-                self._shunned[address] = time.monotonic() + _SHUN_S
-                raise
-            finally:
-                self._call = None
-                self._wake()
+        except EdlError:
+            if self._stopping.is_set():
+                return
+            self._shunned[address] = time.monotonic() + _SHUN_S
+            raise
+        finally:
+            self._call = None
+            self._wake()  # `_next_report` of this call returns
         if not self._stopping.is_set():
             self._why = f"service manager {address} ended the subscription; looking for another"
 

@@ -13,6 +13,7 @@ import pytest
 
 from edl.coordinator import Registry, Subscription
 from edl.coordinator.calling.discovery import call_error
+from edl.coordinator.calling.subscription import SubscriptionCall
 from edl.coordinator.registry import connect
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity
@@ -193,6 +194,35 @@ def test_a_wrong_token_ends_it_and_one_that_is_replaced_later_does_not(tmp_path:
             write_secret(token, "new-token")
             wait_until(lambda: student.subscription.why == "")
             assert not student.failures
+
+
+def test_no_thread_waits_for_reports_to_a_call_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    next_report, leave = vars(Subscription)["_next_report"], vars(SubscriptionCall)["__exit__"]
+    waiting: list[str] = []
+
+    def counted(*args: Any) -> Any:
+        waiting.append("one")
+        try:
+            return next_report(*args)
+        finally:
+            waiting.pop()
+
+    def late(*args: Any) -> None:
+        time.sleep(0.1)
+        leave(*args)
+
+    monkeypatch.setattr(Subscription, "_next_report", counted)
+    monkeypatch.setattr(SubscriptionCall, "__exit__", late)
+    tokens = write_secret(tmp_path / "tokens", "student token\n")
+    security = ClientSecurity(None, write_secret(tmp_path / "token", "wrong"))
+    with (
+        served(security=ServerSecurity(None, tokens)) as mesh,
+        Student(mesh.url, security=security).start() as student,
+    ):
+        wait_until(lambda: student.failures)
+        wait_until(lambda: not waiting)
 
 
 class Failed(grpc.RpcError, grpc.Call):  # type: ignore[misc]
