@@ -73,16 +73,18 @@ class Election:
         self._registry = registry
         self._address = address
         self._leader_ttl_s = leader_ttl_s
-        self._interval_s = min(leader_ttl_s / _RENEWALS, ttl_s / rule.BEATS_PER_TTL)
         self._grace_s = rule.grace_s(ttl_s)
         # After a shorter silence of the registry, no lease can have expired for lack of heartbeats.
-        self._gap_s = max(ttl_s * (1 - 1 / rule.BEATS_PER_TTL), 2 * self._interval_s)
+        self._gap_s = ttl_s * (1 - 1 / rule.BEATS_PER_TTL)
+        # A renewal that is late by one interval is no such silence.
+        self._interval_s = min(leader_ttl_s / _RENEWALS, self._gap_s / 2)
         self.clock = clock
         self._lock = threading.Lock()
         self._tokens: dict[str, str] = {}
         self._standings: dict[str, ElectionState] = {}
         self._asked_for: set[str] = set()
         self._listed: dict[str, float] = {}
+        self._refused: set[str] = set()  # services whose renewal failed last time
         self._alive_s = clock()
         self._watch = rule.RegistryWatch()
         self._answering = True
@@ -184,10 +186,7 @@ class Election:
             if not self._listed:  # with services, renewing their leases tests writes
                 self._registry.check_writes()
                 self._heard()
-            for service in sorted(self._listed):
-                if self._stopping:
-                    return
-                self._renew(service)
+            self._renew_all()
             for service in self._standings.keys() - self._listed.keys():
                 self._resign(service)
         except (UnavailableError, AccessError) as error:
@@ -195,6 +194,28 @@ class Election:
                 log.warning("%s; assignments stand as they are", error)
             self._answering = False
             self._refusal = getattr(error, "refusal", "")
+
+    def _renew_all(self) -> None:
+        """Renew each leadership, though the registry refuses some.
+
+        Raises:
+            UnavailableError: the registry does not answer, or refuses all.
+            AccessError: it refuses all.
+        """
+        refused: dict[str, UnavailableError | AccessError] = {}
+        for service in sorted(self._listed):
+            if self._stopping:
+                return
+            try:
+                self._renew(service)
+            except (UnavailableError, AccessError) as error:
+                self._registry.check_writes()  # raises unless the keys of this service are wrong
+                refused[service] = error
+        if refused and len(refused) == len(self._listed):
+            raise next(iter(refused.values()))
+        for service in refused.keys() - self._refused:
+            log.warning("service %s: its leadership is not renewed: %s", service, refused[service])
+        self._refused = set(refused)
 
     def _renew(self, service: str) -> None:
         with self._lock:

@@ -11,9 +11,10 @@ from edl.coordinator.manager.election import Election
 from edl.coordinator.manager.overview import Overview
 from edl.coordinator.manager.student_sessions import OWNER, SECRET, StudentOwner, refusal_of
 from edl.coordinator.manager.watch_cache import WatchCache
-from edl.coordinator.registry import LogEntry, Plan, Row
+from edl.coordinator.registry import LogEntry, Plan, Row, ServiceLeadership
 from edl.coordinator.store.records import Changes, Member
 from edl.runtime.errors import EdlError, Forbidden, LeaseSuperseded, RedisUnavailable
+from edl.scheduler.leadership import BEATS_PER_TTL
 from edl.tests.stores import FaultyStore, memory, of_service
 from edl.tests.waiting import wait_until
 
@@ -62,6 +63,50 @@ def test_a_service_is_led_on_after_its_last_member() -> None:
     assert election.led() == []
     assert not election.stands("s")
     assert mesh.registry.lead("s", "another#1", LEADER_TTL_S).leader == "another#1"
+
+
+def test_a_service_that_cannot_be_led_hinders_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mesh = Mesh()
+    for service in ("a", "b", "c"):
+        mesh.teacher("t", service)
+    lead, broken = mesh.registry.lead, {"b"}
+
+    def refuses(service: str, holder: str, ttl_s: float) -> ServiceLeadership:
+        if service in broken:
+            raise RedisUnavailable("a value of another type")
+        return lead(service, holder, ttl_s)
+
+    monkeypatch.setattr(mesh.registry, "lead", refuses)
+    for _ in range(2):
+        mesh.election.renew()
+        assert sorted(mesh.election.led()) == ["a", "c"]
+        assert mesh.election.answering
+    assert caplog.text.count("service b: its leadership") == 1
+    broken |= {"a", "c"}
+    mesh.election.renew()
+    assert not mesh.election.answering
+    broken.clear()
+    mesh.election.renew()
+    assert sorted(mesh.election.led()) == ["a", "b", "c"]
+    assert mesh.election.answering
+    memory(mesh.registry).set_available(False)
+    mesh.election.renew()
+    assert not mesh.election.answering
+
+
+@pytest.mark.parametrize("leader_ttl_s", [0.3, 2.0, 60.0])
+def test_no_lease_runs_out_in_a_silence_that_goes_unnoticed(leader_ttl_s: float) -> None:
+    mesh = Mesh()
+    election = Election(mesh.registry, "m:1", leader_ttl_s, TTL_S, lambda: mesh.now)
+    mesh.teacher("t")
+    election.renew()
+    for _ in range(20):
+        mesh.now += 0.5
+        election.renew()
+    mesh.now += TTL_S * (1 - 1 / BEATS_PER_TTL) + 0.01  # a teacher may have sent a beat earlier
+    assert election.permit() is None
 
 
 def test_an_error_does_not_end_the_election(monkeypatch: pytest.MonkeyPatch) -> None:
