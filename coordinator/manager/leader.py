@@ -1,7 +1,7 @@
 """The leader of one service at one manager: reads the registry, probes teachers, writes the table.
 
-What to do is decided in `service_state.py` and `scheduler/`; this carries it out. It is used by the
-thread that leads alone, except for answers to probes, which come from any thread.
+What to do is decided in `service_state.py` and `scheduler/`; this carries it out. Only the leaders'
+thread calls `reconcile`; answers to probes come from any thread.
 """
 
 from __future__ import annotations

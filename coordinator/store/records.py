@@ -15,7 +15,8 @@ from ...runtime.errors import UsageError
 if TYPE_CHECKING:
     from . import Store
 
-#: Facts outlive the deadline by this factor of the TTL, so that a sweep can name the dead.
+#: Facts expire this many TTLs after a full heartbeat: they outlive the deadline, so that a sweep
+#: can name the dead.
 FACTS_TTLS: Final = 5
 #: TTLs after a full heartbeat in which further ones only extend the deadline, unless there are
 #: facts to report: of five heartbeats one is full.
@@ -99,7 +100,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class MemberBeat:
-    """One of many heartbeats that are sent at once.
+    """A heartbeat of a member.
 
     Attributes:
         member: its id.
@@ -416,7 +417,7 @@ def dump_facts(facts: Facts) -> str:
     """Return facts as JSON. Raises UsageError if they are not JSON or larger than 1 MiB."""
     try:
         text = json.dumps(dict(facts), separators=(",", ":"), allow_nan=True)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"facts of a member must be JSON: {error}") from None
     if len(text) > _MOST_BYTES:
         raise UsageError(f"facts are {len(text)} bytes, more than 1 MiB: {str(facts)[:80]}")

@@ -207,6 +207,15 @@ def test_what_is_kept_is_bounded(queues: Queues) -> None:
     assert [events[0].body["n"], len(events)] == [5, EVENTS_KEPT]
 
 
+def test_a_spec_that_is_not_json_is_refused(queues: Queues) -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for spec in ({"x": object()}, {"x": deep}):
+        with pytest.raises(UsageError, match="must be JSON"):
+            queues.one.submit("a", spec)
+
+
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a{b}", "x" * 65])
 def test_a_name_that_cannot_stand_in_a_key_is_refused(queues: Queues, name: str) -> None:
     for call in (
