@@ -198,7 +198,8 @@ async def read_body(
             f"Content-Encoding {coding:.40} is not supported: send the body without it"
         )
     length = request.headers.get("content-length", "")
-    announced = int(length[:20]) if length.isdigit() else most_bytes
+    is_chunked = "transfer-encoding" in request.headers  # then a length does not count
+    announced = int(length[:20]) if length.isdigit() and not is_chunked else most_bytes
     if announced > most_bytes:
         raise _too_large(str(announced), most_bytes)
     call.reserve(announced)

@@ -34,7 +34,8 @@ class HttpConnection(H11Protocol):
         uvicorn: arguments of uvicorn's protocols.
 
     Attributes:
-        idle_since: since when no request is being answered, on the loop's clock; None while one is.
+        idle_since: since when no request is being answered, on the loop's clock; None while one is,
+            or while more of an answer is unsent than the transport buffers.
     """
 
     def __init__(self, receive_s: float, on_malformed: Callable[[], None], **uvicorn: Any) -> None:
@@ -70,6 +71,8 @@ class HttpConnection(H11Protocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._sending.stop()
+        if self.cycle is None or self.cycle.response_complete:
+            self.idle_since = self.loop.time()
 
     def handle_events(self) -> None:
         super().handle_events()
@@ -77,7 +80,8 @@ class HttpConnection(H11Protocol):
             self.idle_since = None
 
     def on_response_complete(self) -> None:
-        self.idle_since = self.loop.time()
+        # A peer that still reads its answer is not idle; `_sending` watches it.
+        self.idle_since = None if self.flow.write_paused else self.loop.time()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:

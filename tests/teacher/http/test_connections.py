@@ -142,6 +142,19 @@ def test_bodies_have_a_budget(make: Make) -> None:
         assert third.ask(request).status == 200
 
 
+def test_a_length_beside_chunks_reserves_no_less(make: Make) -> None:
+    """The chunks count, not the length."""
+    bench = make(request_bytes=1 << 20)
+    chunked = head(0, **{"Transfer-Encoding": "chunked"})
+    with Talk(bench) as first, Talk(bench) as second:
+        first.say(chunked)
+        wait_until(lambda: bench.open_calls == 1)
+        second.say(chunked)
+        reply = second.hear()
+        assert (reply.status, "memory for requests is full" in reply.words()) == (429, True)
+        assert bench.open_calls == 1, "the first one waits for its chunks still"
+
+
 def test_a_call_of_grpc_counts_with_the_largest_request(make: Make) -> None:
     """Until its request is there; an idle stream does not keep others from asking."""
     bench = make(request_bytes=1 << 20)
@@ -276,6 +289,21 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(bench: Bench, count: 
         talk.ask(batch(X))
         fill_buffers(bench, talk, batch(numbers(count)))
         bench.advance_until(lambda: not served(talk), IDLE_S + 1)
+
+
+def test_a_client_that_reads_its_answer_slowly_is_not_cut_off(bench: Bench) -> None:
+    with Talk(bench) as talk:
+        talk.ask(batch(X))
+        fill_buffers(bench, talk, batch(numbers(50_000)))
+        (connection,) = served(talk)
+        unread = connection.transport.get_write_buffer_size
+        talk.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        for _ in range(6):
+            left = unread()
+            while unread() == left:
+                assert talk.socket.recv(1 << 16)
+            bench.advance(IDLE_S / 2)
+        assert unread() > 0
 
 
 def test_a_client_that_vanishes_within_a_request_leaves_nothing(
