@@ -362,12 +362,23 @@ class SendingDeadline(Deadline):
     def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
         super().__init__(seconds, self._look)
         self._transport = transport
-        self._unsent = 0  # bytes at the last check
+        self._unsent = 0  # bytes at the last check, and those written since
 
     def start(self) -> None:
         """Start the timer: the peer has not read everything."""
         self._unsent = self._transport.get_write_buffer_size()
         super().start()
+
+    def write(self, data: bytes) -> None:
+        """Write to the transport. While the timer runs, write no other way.
+
+        Otherwise the check could not tell a peer that reads from one that does not.
+        """
+        before = self._transport.get_write_buffer_size()
+        is_running = self._handle is not None
+        self._transport.write(data)
+        if is_running:
+            self._unsent += self._transport.get_write_buffer_size() - before
 
     def _look(self) -> None:
         if self._transport.get_write_buffer_size() < self._unsent:

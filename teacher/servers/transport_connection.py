@@ -75,7 +75,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self.abort()
         elif not self._refuses_requests:
             self._refuses_requests = True
-            self._transport.write(frames.goaway_frame())
+            self._sending.write(frames.goaway_frame())
             self._process()
 
     def abort(self) -> None:
@@ -189,7 +189,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
             log.debug("a reader sends no frames: %s", error)
             self._listener.recorder.refused(error)
             if self._session is not None:
-                self._transport.write(frames.error_frame(0, error))
+                self._sending.write(frames.error_frame(0, error))
             self._refuses_requests = True
         self._reading_paused = not (may_read or (self._refuses_requests and self._incoming is None))
         if self._reading_paused:
@@ -228,7 +228,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
             self._call = self._listener.admission.infer_calls.begin(offered.owner, is_stream=True)
         except RateLimited as error:
             self._listener.recorder.refused(error)
-            self._transport.write(frames.error_frame(0, error))
+            self._sending.write(frames.error_frame(0, error))
             self._refuses_requests = True
             return False
         self._call.on_evicted = self.leave
@@ -286,7 +286,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
                 raise RateLimited(f"no shared memory for the request: {error}") from None
         except EdlError as error:  # concerns this request only
             self._listener.recorder.refused(error)
-            self._transport.write(frames.error_frame(header.number, error))
+            self._sending.write(frames.error_frame(header.number, error))
             here = min(header.nbytes, self._end - self._start)
             self._start += here
             if skip := header.nbytes - here:
@@ -331,7 +331,7 @@ class ReaderConnection(asyncio.BufferedProtocol):
                 log.error("a connection was ended", exc_info=error)
             return
         if not self._transport.is_closing():
-            self._transport.write(task.result())
+            self._sending.write(task.result())
         session = self._session
         if not self._tasks and session is not None and len(session.regions) > 1:
             session.release_regions()

@@ -344,6 +344,9 @@ class Unsent:
     def get_write_buffer_size(self) -> int:
         return self.left
 
+    def write(self, data: bytes) -> None:
+        self.left += len(data)
+
     def abort(self) -> None:
         self.is_aborted = True
 
@@ -357,6 +360,27 @@ def test_a_reader_may_take_an_answer_slowly(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(loop, "time", lambda: now() + skipped_s)
         SendingDeadline(transport, RECEIVE_S).start()  # type: ignore[arg-type]
         for taken, is_aborted in ((1, False), (1, False), (0, True)):
+            transport.left -= taken
+            skipped_s += RECEIVE_S
+            await asyncio.sleep(0.001)  # timers that are due run
+            assert transport.is_aborted == is_aborted
+
+    asyncio.run(run())
+
+
+def test_answers_that_are_added_do_not_hide_that_a_reader_takes_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    transport = Unsent()
+
+    async def run() -> None:
+        loop, skipped_s = asyncio.get_running_loop(), 0.0
+        now = loop.time
+        monkeypatch.setattr(loop, "time", lambda: now() + skipped_s)
+        deadline = SendingDeadline(transport, RECEIVE_S)  # type: ignore[arg-type]
+        deadline.start()
+        for added, taken, is_aborted in ((9, 1, False), (9, 1, False), (9, 0, True)):
+            deadline.write(bytes(added))
             transport.left -= taken
             skipped_s += RECEIVE_S
             await asyncio.sleep(0.001)  # timers that are due run
