@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -216,16 +217,22 @@ def split(text: str) -> tuple[str, int]:
         UsageError: it is neither.
     """
     host, colon, port = text.rpartition(":")
-    if not colon or (":" in host and not host.endswith("]")):  # a bare IPv6 address has no port
+    if not colon or _is_ipv6(text):
         return text, 0
-    if host.startswith("[") and port.endswith("]"):
-        return text, 0
-    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+    is_host = bool(host) and (":" not in host or _is_ipv6(host))
+    if not is_host or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
         raise UsageError(
             f"{text!r} is no address to advertise: say HOST, or HOST:PORT with a port from 1 to "
             "65535"
         )
     return host, int(port)
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).version == 6
+    except ValueError:
+        return False
 
 
 def kinds_fact(kinds: Mapping[str, str]) -> str:

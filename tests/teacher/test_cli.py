@@ -269,7 +269,8 @@ def test_a_star_becomes_the_name_of_the_pod(
 
 
 def test_a_wrong_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for text in ("gpu7:", "gpu7:0", "gpu7:65536", "gpu7:http", ":443"):
+    urls = ("http://gpu7", "http://gpu7:443", "gpu7:443:443", "[:1]")
+    for text in ("gpu7:", "gpu7:0", "gpu7:65536", "gpu7:http", ":443", *urls):
         with pytest.raises(UsageError, match="no address to advertise"):
             address(text)
     answer = [(0, 0, 0, "", (one, 0)) for one in ("127.0.1.1", "fe80::1%eth0")]
