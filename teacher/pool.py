@@ -177,11 +177,12 @@ class PredictorPool:
             if len(known) == len(self.predictors):
                 self.ready_report = PredictorReady.combined(known)
         self.start()  # devices that waited for this one's measurement
-        for predictor in self.predictors:
-            if predictor.failure is not None and predictor not in self._given_up:
-                self._given_up.append(predictor)
-                if self.failure is None:
-                    log.error("%s", predictor.failure)
+        with self._lock:
+            for predictor in self.predictors:
+                if predictor.failure is not None and predictor not in self._given_up:
+                    self._given_up.append(predictor)
+                    if self.failure is None:
+                        log.error("%s", predictor.failure)
         self._on_change()
 
 

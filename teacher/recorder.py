@@ -38,8 +38,9 @@ _MAX_TEXT: Final = 200
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 #: Samples of a batch.
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-#: answered: with labels. refused: the request is wrong. failed: it may be retried here or
-#: elsewhere. bad_answer: labels are not finite or break the spec. abandoned: the caller has gone.
+#: answered: with labels. refused: the request is wrong, not allowed, or there is no room for it.
+#: failed: it may be retried here or elsewhere. bad_answer: labels are not finite or break the
+#: spec. abandoned: the caller has gone.
 _OUTCOMES: Final = ("answered", "refused", "failed", "bad_answer", "abandoned")
 #: The most batch sizes with separate statistics; others count in the totals only, so that callers
 #: cannot fill the memory.
@@ -218,8 +219,8 @@ class Recorder:
     ) -> None:
         self.clock_ns = clock_ns
         self._unix_s = unix_s
-        self.in_flight = self.answered = 0
         self._changed = threading.Condition(threading.Lock())  # guards all counts below
+        self.in_flight = self.answered = 0
         self._watched = 0  # threads in `wait_quiet`
         self._last_ns = clock_ns()
         self._rate = RecentRate()
