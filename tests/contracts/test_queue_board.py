@@ -69,7 +69,7 @@ def test_a_name_and_its_wishes_are_kept_until_its_job_has_ended(queues: Queues) 
     assert queues.one.read_log("a") == []
 
 
-def test_a_wish_is_kept_though_the_runner_writes_meanwhile(
+def test_a_desired_state_is_written_though_the_runner_writes_progress(
     queues: Queues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = queues.one.submit("a", {}) or 0
