@@ -43,7 +43,7 @@ class HostStatus:
     """State of the teacher of a machine.
 
     Attributes:
-        state: one of `schema.STATES`, except "yielded".
+        state: one of `machines.schema.STATES`, except "yielded".
         service: service of the teacher that runs, starts or has failed.
         content_id: content_id of that teacher.
         why: progress of the download, or the error.
@@ -132,8 +132,9 @@ class TeacherHost:
                     self._end()
                 elif wanted is not None:
                     self._start(wanted)
-            except InterruptedError:  # another deployment is wanted
+            except InterruptedError:  # another deployment is wanted, or none
                 self._end()
+                self._show("idle", None)  # `_end` shows nothing if no teacher runs yet
             except EdlError as error:
                 self._end()
                 self._fail(wanted, error)

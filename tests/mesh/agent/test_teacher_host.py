@@ -1,7 +1,9 @@
-"""How an agent starts the teacher of its machine."""
+"""How an agent starts and withdraws the teacher of its machine."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -48,3 +50,26 @@ def test_ttl_is_for_the_machine_and_its_teacher(
     host.stop()
     assert settings.ttl_s == 30
     assert "--ttl=30.0" in commands[0].argv
+
+
+def test_a_machine_is_idle_when_its_download_is_withdrawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(_: ModelCache, __: Deployment, check: Callable[[], None], *___: object) -> NoReturn:
+        while True:
+            check()
+            time.sleep(0.01)
+
+    monkeypatch.setattr(ModelCache, "fetch", fetch)
+    host = TeacherHost(AgentSettings("redis://none", "m", ("cpu",), tmp_path), ModelCache(tmp_path))
+    host.start()
+    try:
+        host.set_wanted(Deployment("s", "file:///model", "0" * 64))
+        wait_until(lambda: host.status.state == "fetching")
+        assert not host.is_empty
+        host.set_wanted(None)
+        wait_until(lambda: host.status.state == "idle")
+        assert host.is_empty
+        assert host.status.service == ""
+    finally:
+        host.stop()
