@@ -11,7 +11,7 @@ from .background import Background
 from .command import Command, python_command
 from .identity import Identity, identity_of, wait_gone
 from .life import drop_fd_on_fork, end_with_parent
-from .process import Process, describe_exit, start, stop_all
+from .process import Process, describe_exit, start, stop_all, wait_all
 from .restarter import Restarter, full_jitter_s
 
 __all__ = [
@@ -28,5 +28,6 @@ __all__ = [
     "python_command",
     "start",
     "stop_all",
+    "wait_all",
     "wait_gone",
 ]

@@ -71,7 +71,7 @@ class Identity:
 def identity_of(pid: int) -> Identity | None:
     """Return the identity of the process with this pid now; None if it does not run."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         boot = _BOOT.read_text().strip()
     except OSError:
         return None

@@ -26,7 +26,7 @@ KILL_S = 5.0
 CHECK_S = 0.1
 #: Milliseconds between checks for the child's end without pidfds (before Linux 5.3).
 POLL_MS = 50
-#: The same with pidfds, as a notification may be missed.
+#: Milliseconds between checks with pidfds, as a notification may be missed.
 _LOOK_MS = 1000
 READ_BYTES = 1 << 16
 
@@ -41,7 +41,7 @@ def start(command: Command, *, echo: Callable[[str], None] | None = None) -> Pro
     Raises:
         ProcessFailed: the program cannot be executed, or its log cannot be written.
     """
-    if command.guard and shutil.which(command.argv[0]) is None:
+    if command.guard and not _has_program(command):
         raise ProcessFailed(f"cannot start {command.name}: there is no program {command.argv[0]!r}")
     fd = life_fd()
     with contextlib.ExitStack() as undo:
@@ -61,6 +61,8 @@ def start(command: Command, *, echo: Callable[[str], None] | None = None) -> Pro
         except OSError as error:
             why = f"{error.strerror}: {error.filename}" if error.filename else str(error)
             raise ProcessFailed(f"cannot start {command.name}: {why}") from error
+        except ValueError as error:  # a NUL character, or text that is not Unicode
+            raise ProcessFailed(f"cannot start {command.name}: {error}") from error
         try:
             process = Process(command.name, popen, output, Echo(echo))
         except BaseException as error:  # no thread could be started, or Ctrl-C
@@ -73,6 +75,14 @@ def start(command: Command, *, echo: Callable[[str], None] | None = None) -> Pro
     return process
 
 
+def _has_program(command: Command) -> bool:
+    """Return whether the guard will find the program, in the child's folder and on its PATH."""
+    program = command.argv[0]
+    if os.path.dirname(program) and command.cwd is not None:
+        program = os.path.join(command.cwd, program)
+    return shutil.which(program, path=command.env.get("PATH")) is not None
+
+
 class Process:
     """A child that `start` created. Any thread may call its methods.
 
@@ -80,7 +90,7 @@ class Process:
     is forked from this one, the copy of this object counts as ended and does nothing.
 
     Attributes:
-        name: of its command.
+        name: name of its command.
         pid: its process id, and the id of its process group.
     """
 
@@ -165,7 +175,8 @@ class Process:
         """Send a signal to the child, not its group; without effect after its end."""
         with self._changed:  # it is not reaped, so its id not reused, while this lock is held
             if self._returncode is None:
-                os.kill(self.pid, number)
+                with contextlib.suppress(ProcessLookupError):  # see `_state`: "reaped"
+                    os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM to the child, and SIGCONT, as a suspended child could not handle SIGTERM."""
@@ -252,9 +263,23 @@ def stop_all(processes: Iterable[Process], grace_s: float = 5.0) -> None:
     for process in children:
         process.terminate()
     deadline = time.monotonic() + grace_s
-    left = [p for p in children if p.wait(max(0.0, deadline - time.monotonic())) is None]
-    for process in left:
-        process.kill()
+    wait_all((process, deadline) for process in children)
+
+
+def wait_all(deadlines: Iterable[tuple[Process, float]]) -> None:
+    """Wait for children that were told to end; send SIGKILL to each that is late.
+
+    Args:
+        deadlines: the children, each with its deadline by the monotonic clock.
+
+    Raises:
+        ProcessFailed: see `stop_all`.
+    """
+    left = []
+    for process, deadline in sorted(deadlines, key=lambda one: one[1]):
+        if process.wait(max(0.0, deadline - time.monotonic())) is None:
+            process.kill()
+            left.append(process)
     deadline = time.monotonic() + KILL_S
     stuck = [p for p in left if p.wait(max(0.0, deadline - time.monotonic())) is None]
     if stuck:

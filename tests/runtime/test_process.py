@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -22,6 +23,7 @@ from edl.runtime.supervise import (
     python_command,
     start,
     stop_all,
+    wait_all,
 )
 from edl.runtime.supervise import wait_gone as wait_ended
 from edl.runtime.supervise.output import LINE_BYTES, Output
@@ -29,6 +31,7 @@ from edl.tests.runtime.programs import DOCILE, STUBBORN, WAIT_S, python, runs, w
 from edl.tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
+SLEEPS = "import time; print('ready'); time.sleep(60)"
 
 
 def test_a_flood_of_output_neither_blocks_the_child_nor_fills_memory() -> None:
@@ -173,12 +176,69 @@ def test_a_child_reaped_by_somebody_else_counts_as_ended() -> None:
         signal.signal(signal.SIGCHLD, former)
 
 
+def test_a_signal_to_a_child_that_has_just_been_reaped_has_no_effect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def gone(pid: int, number: int) -> None:
+        raise ProcessLookupError(pid, number)
+
+    process = start(python(DOCILE))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "kill", gone)
+        process.terminate()
+    assert process.stop() == -signal.SIGTERM
+
+
+def test_each_child_has_its_own_deadline_and_no_second_signal() -> None:
+    stubborn, slow = start(python(STUBBORN, 60)), start(python(STUBBORN, 60))
+    for process in (stubborn, slow):
+        process.expect("ready", WAIT_S)
+        process.terminate()
+        process.expect("no", WAIT_S)
+    began_s = time.monotonic()
+    wait_all([(slow, began_s + 0.3), (stubborn, began_s)])
+    assert time.monotonic() - began_s >= 0.3
+    for process in (stubborn, slow):
+        assert process.returncode == -signal.SIGKILL
+        assert process.tail() == ["ready", "no"]
+
+
+def test_a_process_may_have_any_name() -> None:
+    child = start(python(f"import ctypes; ctypes.CDLL(None).prctl(15, b'\\xff'); {SLEEPS}"))
+    child.expect("ready", WAIT_S)
+    known = identity_of(child.pid)
+    assert known is not None
+    assert known.runs
+    child.stop()
+
+
 def test_what_keeps_a_program_from_starting_is_named(tmp_path: Path) -> None:
     for guard in (False, True):
         with pytest.raises(ProcessFailed, match=r"cannot start db: .*no-such-program"):
             start(Command("db", ("no-such-program",), guard=guard))
     with pytest.raises(ProcessFailed, match=re.escape(str(tmp_path))):
         start(Command("db", ("sleep", "60"), log=tmp_path))
+    with pytest.raises(ProcessFailed, match=r"cannot start db: .*surrogates"):
+        start(Command("db", ("sleep", "60"), env={"A": "\ud800"}))
+    with pytest.raises(ProcessFailed, match="cannot start db: embedded null byte"):
+        start(Command("db", ("sleep", "60"), cwd=Path("a\0b")))
+
+
+@pytest.mark.parametrize("guard", [False, True])
+def test_a_program_is_found_in_the_folder_and_on_the_path_of_the_child(
+    tmp_path: Path, guard: bool
+) -> None:
+    program = tmp_path / "run.sh"
+    program.write_text("#!/bin/sh\necho here\n")
+    program.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for command in (
+        Command("a", ("./run.sh",), cwd=tmp_path, guard=guard),
+        Command("a", ("run.sh",), env=path, guard=guard),
+    ):
+        process = start(command)
+        assert process.wait(WAIT_S) == 0
+        assert process.tail() == ["here"]
 
 
 def test_environment_and_descriptors_reach_the_child() -> None:
