@@ -134,8 +134,8 @@ class JobProgress:
         first_ms: when it first had its least number of nodes, which ends its pending time, in
             milliseconds since 1970 by the board's clock; 0: not yet.
         ended_ms: when it ended; 0: not yet.
-        failures: number of nodes that failed.
-        slots: number of slots of the fleet's machine that its nodes use.
+        failures: number of failures of nodes; nodes that fail together count once.
+        slots: numbers of the slots of the fleet's machine that its nodes use.
     """
 
     state: ElasticJobState = "creating"

@@ -13,7 +13,7 @@ from typing import Final
 from ...coordinator.job_queue import JobProgress, QueuedJob
 from ...coordinator.jobs import JobBoard
 from ...runtime.errors import EdlError
-from ...runtime.supervise import Command, Process, describe_exit, start, stop_all
+from ...runtime.supervise import Command, Process, describe_exit, start
 from ...scheduler.elastic_values import ElasticJob, Target
 from ...scheduler.job_states import NodeEndings, ending_of, limits_of, state_of
 from ..cores import children_on
@@ -90,7 +90,7 @@ class NodeGroup:
         Raises:
             ProcessFailed: the program cannot be executed, or the log cannot be written.
         """
-        number, self._next = self._next, self._next + 1
+        number = self._next
         own = {
             "EDL_JOB": self._spec.name,
             "EDL_JOB_NODE": str(number),
@@ -108,6 +108,7 @@ class NodeGroup:
         )
         with children_on(cores) if cores else contextlib.nullcontext():
             process = start(command, echo=lambda line: self._keep(number, line))
+        self._next += 1
         self.all.append(node := NodeProcess(number, slot, process))
         return node
 
@@ -147,13 +148,6 @@ class NodeGroup:
         lost += max(0, len(lines) - most)
         note = [f"... {lost} lines are left out here: {self._folder} has all"] if lost else []
         return note + lines[-most:]
-
-    def close(self, grace_s: float) -> None:
-        """End all nodes; kill those that have not ended after `grace_s` seconds."""
-        try:
-            stop_all([node.process for node in self.all], grace_s)
-        finally:
-            self.all.clear()
 
     def _keep(self, number: int, line: str) -> None:
         with self._lock:
@@ -362,10 +356,9 @@ class JobRun:
             case "stopped":
                 return "it was asked to stop"
             case "failed":
-                again = (
-                    "" if self.endings.hopeless else f"{self.endings.failures} nodes ended badly: "
-                )
-                return f"{again}{self._why_failed}"[:_REASON_CHARS]
+                count = self.endings.failures
+                total = f"{count} failures, the last: " if count > 1 else ""
+                return f"{total}{self._why_failed}"[:_REASON_CHARS]
         if self.stopping:
             why = "it was asked to stop" if self.job.desired.stop else self._why_failed
             return f"its nodes are leaving: {why}"[:_REASON_CHARS]

@@ -11,7 +11,7 @@ from typing import Final
 from ...coordinator.job_queue import Reservation
 from ...coordinator.jobs import JobBoard
 from ...runtime.errors import ProcessFailed, UsageError
-from ...runtime.supervise import stop_all
+from ...runtime.supervise import wait_all
 from ...scheduler.elastic import decide
 from ...scheduler.elastic_values import ElasticConfig, ElasticJob, ElasticMemory, Pool
 from .job_run import JobRun, progress_of
@@ -76,11 +76,13 @@ class Slots:
         cores: cores of each slot.
         used: numbers of slots with a node.
         reserved: numbers of slots that are kept free, by name of the reservation.
+        complete: names of the reservations that have all their slots.
     """
 
     cores: tuple[tuple[int, ...], ...]
     used: set[int] = field(default_factory=set)
     reserved: dict[str, list[int]] = field(default_factory=dict)
+    complete: frozenset[str] = frozenset()
 
     @property
     def free(self) -> list[int]:
@@ -98,15 +100,14 @@ class Slots:
             Names of reservations that are complete now and were not before.
         """
         asked = {one.name: one.slots for one in reservations}
-        before = {name for name, slots in self.reserved.items() if len(slots) >= asked.get(name, 0)}
         self.reserved = {name: self.reserved.get(name, [])[:count] for name, count in asked.items()}
         for name, count in asked.items():
             self.reserved[name] += self.free[: count - len(self.reserved[name])]
-        return [
-            name
-            for name, count in asked.items()
-            if len(self.reserved[name]) >= count and name not in before
-        ]
+        before = self.complete
+        self.complete = frozenset(
+            name for name, count in asked.items() if len(self.reserved[name]) >= count
+        )
+        return [name for name in asked if name in self.complete - before]
 
     def lacks_slots(self, reservations: Sequence[Reservation]) -> bool:
         """Whether a reservation still waits for slots that nodes have."""
@@ -172,13 +173,12 @@ class NodeScaler:
                 self._grow(job, now_s)
 
     def close(self, jobs: Sequence[JobRun]) -> None:
-        """Send SIGTERM to all nodes, and wait until they end at a safe point or are killed."""
-        self.reap(jobs, time.monotonic())
-        grace_s = max((one.spec.grace_s for one in jobs if one.nodes.all), default=0.0)
-        nodes = [node for job in jobs for node in job.nodes.all]
-        for node in nodes:
-            node.leaving, node.deadline_s = True, float("inf")
-        stop_all([node.process for node in nodes], grace_s)
+        """Tell all nodes to leave, and wait until they end at a safe point or are killed."""
+        now_s = time.monotonic()
+        self.reap(jobs, now_s)
+        for job in jobs:  # leaving nodes get no second SIGTERM, which would end them at once
+            job.nodes.remove(len(job.nodes.staying), now_s, job.spec.grace_s)
+        wait_all((node.process, node.deadline_s) for job in jobs for node in job.nodes.all)
         self.reap(jobs, time.monotonic())
 
     def _decide(

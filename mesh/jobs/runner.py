@@ -74,7 +74,7 @@ class JobRunner:
         jobs = list(self._jobs.values())
         self._scaler.reap(jobs, now_s)
         reserved = self._scaler.slots.reserve(self._reservations)
-        self._leave_kept_cores()
+        self._leave_reserved_cores()
         if self._redis_away:  # jobs continue unchanged
             return
         for name in reserved:
@@ -85,7 +85,7 @@ class JobRunner:
         self._scaler.rescale(jobs, self._reservations, now_s)
         self._report(now_s)
 
-    def _leave_kept_cores(self) -> None:
+    def _leave_reserved_cores(self) -> None:
         """Keep this process off the cores of reserved slots."""
         slots = self._scaler.slots
         reserved = {slot for held in slots.reserved.values() for slot in held}

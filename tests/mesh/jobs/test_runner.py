@@ -14,14 +14,16 @@ import pytest
 from edl.coordinator.job_queue import DesiredJobState, JobProgress, QueueBoard, QueuedJob, queue_key
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.records import Leads, Put
+from edl.mesh.jobs.job_run import NodeGroup
 from edl.mesh.jobs.node_scaler import JobRunnerConfig
 from edl.mesh.jobs.queue_backend import QueueBackend
 from edl.mesh.jobs.runner import JobRunner
 from edl.mesh.jobs.spec import QueuedJobSpec
-from edl.runtime.errors import LeaseSuperseded, RedisUnavailable
+from edl.runtime.errors import LeaseSuperseded, ProcessFailed, RedisUnavailable
 from edl.runtime.lifecycle import Stop
 from edl.scheduler import job_states
 from edl.tests.mesh.threads import in_thread
+from edl.tests.runtime.programs import wait_gone
 from edl.tests.stores import FaultyStore, memory
 from edl.tests.waiting import DEADLINE_S, wait_until
 
@@ -218,3 +220,34 @@ def test_what_cannot_be_run_fails_and_says_why(tmp_path: Path) -> None:
         assert "no program 'no-such-program'" in reaches(queue, "none", "failed").reason
         assert "submit it anew" in reaches(queue, "old", "failed").reason
         assert "gone" in reaches(queue, "folder", "failed").reason
+
+
+def test_nodes_get_one_signal_and_their_own_time_when_the_fleet_ends(tmp_path: Path) -> None:
+    queue = QueueBoard(FaultyStore())
+    told = "trap 'echo term' TERM; echo $$"
+    slow = f'sh -c "{told}; while ! test -e go; do sleep 0.02; done; echo done"'
+    submit(queue, tmp_path, "leaves", slow, grace_s=60)
+    submit(queue, tmp_path, "hangs", f'sh -c "{told}; while :; do sleep 0.02; done"', grace_s=0)
+    with running(queue, tmp_path) as (stop, ended):
+        wait_until(lambda: bool(queue.read_log("leaves") and queue.read_log("hangs")))
+        hangs, leaves = sorted((tmp_path / "fleet").glob("*/node-1.log"))
+        queue.set_desired_state("leaves", DesiredJobState(stop=True))
+        wait_until(lambda: "term" in leaves.read_text())
+        stop.request()
+        wait_gone([int(hangs.read_text().split()[0])])
+        (tmp_path / "go").touch()
+        ended.result(DEADLINE_S)
+    assert leaves.read_text().split()[1:] == ["term", "done"]
+
+
+def test_numbers_of_nodes_that_did_not_start_are_used_again(tmp_path: Path) -> None:
+    spec = QueuedJobSpec("a", command="./later", folder=tmp_path)
+    nodes = NodeGroup(spec, tmp_path / "logs")
+    with pytest.raises(ProcessFailed):
+        nodes.start(0, (), "redis://none", {})
+    program = tmp_path / "later"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    node = nodes.start(0, (), "redis://none", {})
+    assert node.number == 1, "a later runner counts the logs"
+    assert node.process.wait(DEADLINE_S) == 0

@@ -52,6 +52,9 @@ def test_free_slots_are_kept_for_the_first_that_asked() -> None:
     assert (slots.reserved, slots.free) == ({"api": [3]}, [1, 2])
     slots.reserve([])
     assert slots.free == [1, 2, 3]
+    assert slots.reserve(asked(web=4)) == []
+    assert slots.reserve(asked(web=3)) == ["web"], "it needs fewer now"
+    slots.reserve([])
     slots.reserve(asked(web=5))
     assert slots.reserved == {"web": [1, 2, 3]}
     assert slots.lacks_slots(asked(web=5)), "one is taken yet"
