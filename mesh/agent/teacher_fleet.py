@@ -21,7 +21,7 @@ from ...proto import coordinator_pb2 as pb
 from ...proto.security import ClientSecurity
 from ...runtime.errors import EdlError, ProcessFailed, UsageError
 from ...runtime.lifecycle import Periodic, Stop
-from ...runtime.supervise import Command, Process, describe_exit, start, stop_all
+from ...runtime.supervise import Command, Process, describe_exit, start, wait_all
 from ...scheduler.backoff import RetryPause
 from ...scheduler.fleet import (
     FleetChange,
@@ -262,10 +262,13 @@ class LocalFleetRunner:
                 break
         for teacher in self.teachers:
             if teacher.name in found.drain:
-                teacher.leaving = True
-                teacher.deadline_s = now + self._fleet.teacher.grace_s + _MARGIN_S
-                teacher.process.terminate()
-                log.info("%s drains", teacher.name)
+                self._drain(teacher, now)
+
+    def _drain(self, teacher: FleetTeacher, now: float) -> None:
+        teacher.leaving = True
+        teacher.deadline_s = now + self._fleet.teacher.grace_s + _MARGIN_S
+        teacher.process.terminate()
+        log.info("%s drains", teacher.name)
 
     def _start(self, now: float) -> None:
         name = f"{self._fleet.prefix}-{self._started + 1}"
@@ -304,8 +307,10 @@ class LocalFleetRunner:
     def _end(self) -> None:
         if self.teachers:
             log.info("draining %d teachers", len(self.teachers))
-        processes = [teacher.process for teacher in self.teachers]
-        stop_all(processes, self._fleet.teacher.grace_s + _MARGIN_S)
+        for teacher in self.teachers:
+            if not teacher.leaving:  # a second SIGTERM would end it at once
+                self._drain(teacher, time.monotonic())
+        wait_all((teacher.process, teacher.deadline_s) for teacher in self.teachers)
 
 
 def run_local_fleet(

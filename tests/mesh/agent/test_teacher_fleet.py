@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 
 import pytest
 
@@ -27,6 +28,17 @@ TEACHER = """
     print(f"teacher ready: {sys.argv[1]} s on 127.0.0.1:1", flush=True)
     while not over.wait(0.05):
         pass
+"""
+#: Drains until SIGUSR1.
+DRAINS = """
+    import signal, sys
+    from edl.runtime.supervise import end_with_parent
+    end_with_parent()
+    signal.signal(signal.SIGTERM, lambda *_: print("drains"))
+    signal.signal(signal.SIGUSR1, lambda *_: sys.exit())
+    print("teacher ready: f-1 s on 127.0.0.1:1", flush=True)
+    while True:
+        signal.pause()
 """
 MISUSED = """
     print("edl: --model is what?")
@@ -87,6 +99,22 @@ def test_one_that_hangs_is_replaced_and_all_finish_when_the_fleet_ends() -> None
         assert one.running == ["f-2"]
     ended.result()
     assert [teacher.process.returncode for teacher in one.runner.teachers] == [0]
+
+
+def test_a_draining_teacher_gets_no_second_signal_when_the_fleet_ends() -> None:
+    one = Fleet(DRAINS, 1)
+    one.desired = 1
+    with in_thread(one.runner.run) as (stop, ended):
+        wait_until(lambda: one.runner.ready == {"f-1"})
+        process = one.runner.teachers[0].process
+        one.desired = 0
+        process.expect("drains", DEADLINE_S)
+        stop.request()
+        with pytest.raises(TimeoutError):  # it has begun to wait for the end of the teacher
+            ended.result(0.5)
+        process.send_signal(signal.SIGUSR1)
+        ended.result(DEADLINE_S)
+    assert process.tail()[1:] == ["drains"]
 
 
 def test_teachers_that_cannot_be_started_so_end_the_fleet() -> None:
