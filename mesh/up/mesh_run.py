@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 from ...coordinator.store.redis_url import masked
 from ...runtime.errors import ProcessFailed, UsageError
 from ...runtime.lifecycle import Stop
-from ...runtime.supervise import Background, identity_of, python_command
+from ...runtime.supervise import Background, describe_exit, identity_of, python_command
 from ...scheduler.job_states import USAGE_CODE
 from .display import LineDisplay, MeshView, describe_end, shortened
 from .down import stop_orphans
@@ -206,7 +206,7 @@ def run_in_background(
         tail = _Tail(log, write)
         code = _until_up(background, directory, tail, stop)
         if code and not tail.any:  # the log may be empty as the disk is full
-            write(f"'edl up' ended with exit code {code}; why is not in {directory.background_log}")
+            write(f"'edl up' {describe_exit(code)}, without output in {directory.background_log}")
     return code
 
 

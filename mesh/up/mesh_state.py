@@ -293,8 +293,8 @@ def _ending(one: ProcessState, code: int) -> NodeEnding:
         return ending_of(code, told, one.spec.trains)
     if told:
         return "left"
-    # A process that was ready has valid options, so its exit code does not mean wrong usage.
-    return "hopeless" if code == USAGE_CODE and one.phase == "starting" else "failed"
+    # A process that was once ready has valid options, so its exit code does not mean wrong usage.
+    return "hopeless" if code == USAGE_CODE and not one.served else "failed"
 
 
 def _given_up(one: ProcessState) -> bool:

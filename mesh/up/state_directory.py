@@ -115,7 +115,7 @@ class StateDirectory:
             base: folder of the state directories.
         """
         path = os.path.realpath(file)
-        digest = hashlib.sha256(path.encode()).hexdigest()[:12]
+        digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
         stem = re.sub(r"[^A-Za-z0-9._-]", "-", Path(path).stem)[:40]
         return cls(base / f"{stem}-{digest}")
 

@@ -134,7 +134,9 @@ class TestMeshStartup:
         mesh = end(started(after(initial_state(SMALL), "c"), "t", 0.0), "t", 2)
         assert mesh.of("t").phase == "failed"
         served = end(after(initial_state(SMALL), "c", "t"), "t", 2)
-        assert served.of("t").phase == "due", "it had served with the same options"
+        for _ in range(2):
+            assert served.of("t").phase == "due", "it had served with the same options"
+            served = end(started(served, "t", 0.0), "t", 2)
         mesh = after(initial_state(SMALL), "c")
         for _ in range(ATTEMPTS):
             assert mesh.broken is None

@@ -44,6 +44,8 @@ def test_a_file_has_one_place_however_it_is_named(
     assert StateDirectory.of(Path("other.yaml"), tmp_path) != StateDirectory.of(
         Path("mesh.yaml"), tmp_path
     )
+    latin = StateDirectory.of(Path(os.fsdecode(b"m\xfc.yaml")), tmp_path)
+    assert latin.folder.name.startswith("m--"), "a name may be no UTF-8"
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
