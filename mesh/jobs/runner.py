@@ -101,16 +101,26 @@ class JobRunner:
     def _take(self, stop: Stop) -> bool:
         """Wait until this runner leads the queue; return False if `stop` came first."""
         is_waiting = False
-        while (fence := self._take_queue(self._facts())) is None:
-            other = self._queue.runner()
-            if other is not None and not is_waiting:
-                is_waiting = True
-                host = other.facts.get("host", "?")
-                log.info("runner %s on %s leads the queue: standing by", other.runner_id, host)
+        while True:
+            try:
+                if (fence := self._take_queue(self._facts())) is not None:
+                    self._fence = fence
+                    return True
+                other = self._queue.runner()
+            except EdlError as error:
+                if not is_waiting:
+                    raise
+                if not self._redis_away:
+                    log.warning("standing by without Redis: %s", error)
+                self._redis_away = True
+            else:
+                self._redis_away = False
+                if other is not None and not is_waiting:
+                    is_waiting = True
+                    host = other.facts.get("host", "?")
+                    log.info("runner %s on %s leads the queue: standing by", other.runner_id, host)
             if stop.wait(TICK_S):
                 return False
-        self._fence = fence
-        return True
 
     def _take_queue(self, facts: Facts) -> Leads | None:
         return self._queue.lead(self._config.runner_id, facts, self._config.ttl_s)

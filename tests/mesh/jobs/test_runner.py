@@ -251,3 +251,22 @@ def test_numbers_of_nodes_that_did_not_start_are_used_again(tmp_path: Path) -> N
     node = nodes.start(0, (), "redis://none", {})
     assert node.number == 1, "a later runner counts the logs"
     assert node.process.wait(DEADLINE_S) == 0
+
+
+def test_a_runner_that_stands_by_survives_an_outage_of_redis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(*_: object) -> None:
+        raise RedisUnavailable("Redis does not answer")
+
+    caplog.set_level("INFO")
+    queue = QueueBoard(FaultyStore())
+    assert queue.lead("r-2", {}, 3600.0)
+    with running(queue, tmp_path) as (_, ended):
+        wait_until(lambda: "leads the queue: standing by" in caplog.text)
+        with monkeypatch.context() as patch:
+            patch.setattr(queue, "lead", away)
+            wait_until(lambda: ended.done() or "standing by without Redis" in caplog.text)
+        assert not ended.done()
+        queue.resign("r-2")
+        wait_until(lambda: "runs jobs on 2 slots" in caplog.text)
