@@ -157,7 +157,10 @@ def test_a_verb_that_a_kind_does_not_have_names_another(edl: Operator) -> None:
             SERVICE.replace(CONTENT, "c1"),
             ":1: the content of a model must be 64 hexadecimal digits",
         ),
-        (f"{SERVICE}---\nkind: mesh\nservices: {{a: {{model: 'm:f'}}}}\n", "a file of its own"),
+        (
+            f"{SERVICE}---\nkind: mesh\nservices: {{a: {{model: 'm:f'}}}}\n",
+            "the only document of its file",
+        ),
         (f"{SERVICE}---\n{SERVICE}x: 1\n", ":22: x: unknown key"),
     ],
 )

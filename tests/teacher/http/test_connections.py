@@ -291,6 +291,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(bench: Bench, count: 
         bench.advance_until(lambda: not served(talk), IDLE_S + 1)
 
 
+@pytest.mark.system  # takes some seconds
 def test_a_client_that_reads_its_answer_slowly_is_not_cut_off(bench: Bench) -> None:
     with Talk(bench) as talk:
         talk.ask(batch(X))
