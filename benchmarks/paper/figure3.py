@@ -85,8 +85,8 @@ EXPERIMENT: Final = Experiment(
         ),
         Contradiction(
             "a V100 has 14 Teraflops, a P4 5.5 (section 4.1): 2.5 times as fast",
-            "one V100 needs five P4 (section 4.3), and its own labelling takes 96 % of a step (from"
-            " Online's ratio): it is 5.2 times as fast",
+            "one V100 needs five P4 (section 4.3), and its own labelling takes 96 % of the time of"
+            " a training step (from Online's ratio): it is 5.2 times as fast",
             "If it were 2.5 times as fast, 2.4 P4 would label what a V100 trains, and three would"
             " suffice.",
             "The Teraflops are not used.",

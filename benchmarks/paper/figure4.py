@@ -81,9 +81,9 @@ EXPERIMENT: Final = Experiment(
         ),
         Contradiction(
             "Online's rate is 1 / 1.93 of EDL-Dist's, which is similar to N-training's (section"
-            " 4.3): labelling takes a V100 93 to 96 % of a step",
+            " 4.3): labelling takes a V100 93 to 96 % of the time of a training step",
             "Online takes 1.128 x 1.235 = 1.39 times N-training's time (section 4.4): labelling"
-            " takes 39 % of a step",
+            " takes 39 % of the time of a training step",
             "The models and the card are the same. If the exchange of gradients between eight cards"
             " explained it, their step would be 2.4 times as long as that of a single card, and 17"
             " to 20 P4 would suffice, not 48.",
@@ -91,8 +91,8 @@ EXPERIMENT: Final = Experiment(
         ),
         Contradiction(
             "a V100 has 14 Teraflops, a P4 5.5 (section 4.1): 2.5 times as fast",
-            "a V100 needs six P4, and its own labelling takes 39 % of a step (section 4.4): it is"
-            " 15 times as fast",
+            "a V100 needs six P4, and its own labelling takes 39 % of the time of a training step"
+            " (section 4.4): it is 15 times as fast",
             "The P4's rate follows from 6, the V100's from Online.",
             "The Teraflops are not used.",
         ),
