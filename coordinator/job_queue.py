@@ -45,6 +45,7 @@ from .store.records import (
     TimelineEntry,
     check_ttl,
     dump_facts,
+    is_number,
     load_facts,
     number,
     read_timeline,
@@ -215,8 +216,6 @@ class Reservation:
 _ATTEMPTS: Final = 16
 #: Field of the hash `specs`, not a job: the number of the job submitted last.
 _LAST_NUMBER: Final = "=number"
-#: A stored spec: number, time of submission in ms, and JSON.
-_SPEC: Final = re.compile(r"([0-9]{1,20}) ([0-9]{1,20}) (.*)", re.DOTALL)
 
 
 class QueueBoard:
@@ -306,9 +305,9 @@ class QueueBoard:
         specs, wishes, progress = self.store.read(self._specs, self._wishes, self._progress)
         jobs = []
         for name, spec in specs.items():
-            found = _SPEC.fullmatch(spec)
-            if is_name(name) and found is not None:
-                job_number, at_ms, text = found.groups()
+            job_number, _, rest = spec.partition(" ")
+            at_ms, _, text = rest.partition(" ")
+            if is_name(name) and is_number(job_number) and is_number(at_ms):
                 told = JobProgress.from_json(load_facts(progress.get(name, "").partition(" ")[2]))
                 asked = DesiredJobState.from_json(load_facts(wishes.get(name, "")))
                 jobs.append(

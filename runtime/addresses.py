@@ -26,12 +26,8 @@ def split_listen(listen: str) -> tuple[str, int]:
 
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    address = _address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
 
 
 def check_free(host: str, port: int) -> None:
@@ -75,10 +71,21 @@ def bind_socket(host: str, port: int, option: str = "--listen") -> socket.socket
 
 def is_wildcard(host: str) -> bool:
     """Return whether `host` is a wildcard address, such as 0.0.0.0."""
+    address = _address(host)
+    return address is not None and address.is_unspecified
+
+
+def is_ipv6(host: str) -> bool:
+    """Return whether `host` is an IPv6 address; it may be in brackets."""
+    address = _address(host)
+    return address is not None and address.version == 6
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+        return ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        return False
+        return None
 
 
 def advertised_host(host: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from .. import __version__
 from ..coordinator.registry import Registry, with_patience
 from ..proto.security.instance import new_key, prove
-from ..runtime.addresses import advertised_host, is_wildcard, join_address
+from ..runtime.addresses import advertised_host, is_ipv6, is_wildcard, join_address
 from ..runtime.errors import RequestRefused, UsageError, WrongInstance
 from ..runtime.lifecycle import Stop
 from .jobs import PredictorReady
@@ -217,22 +216,15 @@ def split(text: str) -> tuple[str, int]:
         UsageError: it is neither.
     """
     host, colon, port = text.rpartition(":")
-    if not colon or _is_ipv6(text):
+    if not colon or is_ipv6(text):
         return text, 0
-    is_host = bool(host) and (":" not in host or _is_ipv6(host))
+    is_host = bool(host) and (":" not in host or is_ipv6(host))
     if not is_host or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
         raise UsageError(
             f"{text!r} is no address to advertise: say HOST, or HOST:PORT with a port from 1 to "
             "65535"
         )
     return host, int(port)
-
-
-def _is_ipv6(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).version == 6
-    except ValueError:
-        return False
 
 
 def kinds_fact(kinds: Mapping[str, str]) -> str:

@@ -6,6 +6,7 @@ Tiers (`tests/run.py`): a test marked `system`, or in one of SYSTEM_FOLDERS, run
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import re
@@ -169,3 +170,18 @@ def test_leaves_nothing_behind(
     if leaks := leaked_since(before):
         module_leaves_nothing_behind.append(ProcessResources.now())  # reported once
         pytest.fail(f"left behind: {'; '.join(leaks)}", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def process_settings_end_with_the_test() -> Iterator[None]:
+    """Restore what commands set for their process: the handlers of signals, and logging."""
+    of_signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    root = logging.getLogger()
+    level, of_logs = root.level, list(root.handlers)
+    yield
+    for number, handler in of_signals.items():
+        if handler is not None:  # of a C library: Python cannot restore it
+            signal.signal(number, handler)
+    root.setLevel(level)
+    for added in [one for one in root.handlers if one not in of_logs]:
+        root.removeHandler(added)

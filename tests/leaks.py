@@ -186,7 +186,7 @@ def _children() -> set[int]:
 
 def _is_zombie(pid: int) -> bool:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return False
     return stat[stat.rindex(")") + 2] in "ZX"

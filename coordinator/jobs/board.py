@@ -30,6 +30,7 @@ from ..store.records import (
     check_ttl,
     dump_facts,
     is_name,
+    is_number,
     load_facts,
     number,
     read_timeline,
@@ -283,7 +284,7 @@ class JobBoard:
         reports = [
             RankReport(current, number(rank), load_facts(text), number(at_ms))
             for rank, text in found.items()
-            if _is_number(rank) and _is_number(at_ms := found.get(f"{rank}.at_ms", ""))
+            if is_number(rank) and is_number(at_ms := found.get(f"{rank}.at_ms", ""))
         ]
         return sorted(reports, key=lambda report: report.rank)
 
@@ -334,10 +335,6 @@ class JobBoard:
             current = self.store.fields(job_key(job, "generation"), ["number"])[0]
             raise _superseded(job, generation, current or "")
         return not failed
-
-
-def _is_number(text: str) -> bool:
-    return str(number(text)) == text
 
 
 def _dump_history(history: Facts) -> str:

@@ -342,7 +342,12 @@ class ShardKeys:
 
 def number(text: str) -> int:
     """Parse a stored number; 0 if it is missing or invalid."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else 0
+    return int(text) if is_number(text) else 0
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a stored number: at most 20 digits."""
+    return text.isascii() and text.isdigit() and len(text) <= 20
 
 
 def is_member(member: str) -> bool:

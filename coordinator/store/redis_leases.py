@@ -109,7 +109,7 @@ class RedisLeases:
         """Send the plain heartbeats among many; returns the positions of those that succeeded."""
         now, sent = time.monotonic(), []
         # Drop old entries, which would accumulate. Other threads change the dict meanwhile.
-        for key, one in list(self._whole.items()):
+        for key, one in self._whole.copy().items():  # a copy is atomic
             if now - one.beat_s >= ttl_s:
                 self._whole.pop(key, None)
         for place, (leases, beat) in enumerate(beats):

@@ -98,7 +98,7 @@ class OtherLoad:
             if not entry.name.isdigit():
                 continue
             try:
-                text = (entry / "stat").read_text()
+                text = (entry / "stat").read_text(errors="replace")
             except OSError:  # the process has ended
                 continue
             # The program name, in parentheses, may contain any character.

@@ -84,13 +84,13 @@ def test_a_desired_state_is_written_though_the_runner_writes_progress(
                 assert queues.one.write_progress(fence, "a", number, progress.pop())
             return commit(*transaction)
 
-    wish = DesiredJobState(stop=True)
+    desired = DesiredJobState(stop=True)
     monkeypatch.setattr(queues.another.store, "commit", meanwhile)
-    assert queues.another.set_desired_state("a", wish)
-    assert queues.one.jobs()[0].desired == wish
+    assert queues.another.set_desired_state("a", desired)
+    assert queues.one.jobs()[0].desired == desired
     progress[:] = [JobProgress("succeeded")]
     assert not queues.another.set_desired_state("a", DesiredJobState())
-    assert queues.one.jobs()[0].desired == wish
+    assert queues.one.jobs()[0].desired == desired
 
 
 def test_one_runner_has_the_queue_until_its_time_is_over_or_it_resigns(queues: Queues) -> None:

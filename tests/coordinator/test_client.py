@@ -200,7 +200,7 @@ def test_no_thread_waits_for_reports_to_a_call_that_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     next_report, leave = vars(Subscription)["_next_report"], vars(SubscriptionCall)["__exit__"]
-    waiting: list[str] = []
+    wake, waiting, order = vars(Subscription)["_wake"], list[str](), list[str]()
 
     def counted(*args: Any) -> Any:
         waiting.append("one")
@@ -209,12 +209,17 @@ def test_no_thread_waits_for_reports_to_a_call_that_has_ended(
         finally:
             waiting.pop()
 
-    def late(*args: Any) -> None:
-        time.sleep(0.1)
+    def leaves(*args: Any) -> None:
         leave(*args)
+        order.append("ended")
+
+    def wakes(*args: Any) -> None:
+        order.append("woken")
+        wake(*args)
 
     monkeypatch.setattr(Subscription, "_next_report", counted)
-    monkeypatch.setattr(SubscriptionCall, "__exit__", late)
+    monkeypatch.setattr(Subscription, "_wake", wakes)
+    monkeypatch.setattr(SubscriptionCall, "__exit__", leaves)
     tokens = write_secret(tmp_path / "tokens", "student token\n")
     security = ClientSecurity(None, write_secret(tmp_path / "token", "wrong"))
     with (
@@ -222,6 +227,7 @@ def test_no_thread_waits_for_reports_to_a_call_that_has_ended(
         Student(mesh.url, security=security).start() as student,
     ):
         wait_until(lambda: student.failures)
+        assert order[-2:] == ["ended", "woken"]
         wait_until(lambda: not waiting)
 
 

@@ -125,13 +125,7 @@ class TestPlacement:
         ("said", "students", "age_s", "led_s", "count"),
         [
             (3, True, FRESH_S, HOLD_S, 3),
-            (
-                0,
-                False,
-                FRESH_S - 1,
-                HOLD_S,
-                2,
-            ),  # a deployment takes effect at once
+            (0, False, FRESH_S - 1, HOLD_S, 2),  # a deployment takes effect at once
             (0, False, FRESH_S, 0.0, 0),
             (None, False, FRESH_S, HOLD_S, 0),
             (None, False, FRESH_S - 1, HOLD_S, 2),

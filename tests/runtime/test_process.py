@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from textwrap import dedent
 from unittest.mock import Mock
 
 import pytest
@@ -31,7 +32,6 @@ from edl.tests.runtime.programs import DOCILE, STUBBORN, WAIT_S, python, runs, w
 from edl.tests.waiting import wait_until
 
 pytestmark = pytest.mark.system
-SLEEPS = "import time; print('ready'); time.sleep(60)"
 
 
 def test_a_flood_of_output_neither_blocks_the_child_nor_fills_memory() -> None:
@@ -204,7 +204,7 @@ def test_each_child_has_its_own_deadline_and_no_second_signal() -> None:
 
 
 def test_a_process_may_have_any_name() -> None:
-    child = start(python(f"import ctypes; ctypes.CDLL(None).prctl(15, b'\\xff'); {SLEEPS}"))
+    child = start(python(f"import ctypes\nctypes.CDLL(None).prctl(15, b'\\xff')\n{dedent(DOCILE)}"))
     child.expect("ready", WAIT_S)
     known = identity_of(child.pid)
     assert known is not None

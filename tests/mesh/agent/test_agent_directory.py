@@ -81,8 +81,9 @@ def test_load_is_what_neither_the_agent_nor_its_teacher_does(tmp_path: Path) -> 
 
     def process(pid: int, parent: int, user: int, system: int = 0) -> None:
         (tmp_path / str(pid)).mkdir(exist_ok=True)
-        words = f"{pid} (a ) (name) S {parent} 0 0 0 0 0 0 0 0 0 {user} {system} 0 0\n"
-        (tmp_path / str(pid) / "stat").write_text(words)
+        words = f"S {parent} 0 0 0 0 0 0 0 0 0 {user} {system} 0 0\n"
+        name = b"a ) (name) \xff"  # any bytes are allowed
+        (tmp_path / str(pid) / "stat").write_bytes(b"%d (%s) %s" % (pid, name, words.encode()))
 
     now_s = 0.0
     busy(1000)

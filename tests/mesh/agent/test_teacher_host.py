@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -56,9 +55,8 @@ def test_a_machine_is_idle_when_its_download_is_withdrawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fetch(_: ModelCache, __: Deployment, check: Callable[[], None], *___: object) -> NoReturn:
-        while True:
-            check()
-            time.sleep(0.01)
+        wait_until(check)  # ends by its exception
+        raise AssertionError
 
     monkeypatch.setattr(ModelCache, "fetch", fetch)
     host = TeacherHost(AgentSettings("redis://none", "m", ("cpu",), tmp_path), ModelCache(tmp_path))
