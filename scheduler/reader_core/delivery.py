@@ -53,7 +53,7 @@ class Delivery:
             offered only when it is released. None: this one is the training loop's.
 
     Attributes:
-        unlabelled_by_service: number of batches without labels of a service, by service.
+        unlabelled_by_service: number of batches released without labels of a service, by service.
         partial: number of batches released with labels of some services.
         unlabelled: number of batches released without any labels.
     """
@@ -137,7 +137,6 @@ class Delivery:
         if (lacking := self._lacking.get(batch)) is None:
             return []
         if isinstance(settled, do.GoesUnlabelled):
-            self.unlabelled_by_service[service] += 1
             self._without.setdefault(batch, set()).add(service)
         lacking.discard(service)
         return [] if lacking else self._offer(batch)
@@ -171,6 +170,7 @@ class Delivery:
         if batch in self._restored or batch in self._poison:
             self._restored.discard(batch)
             self._poison.pop(batch, None)
+            self._without.pop(batch, None)
             self._lacking[batch].update(self._services)
             return [*out, *self._others(service, InvalidateBatch(batch))]
         self._lacking[batch].add(service)
@@ -216,8 +216,9 @@ class Delivery:
         Args:
             now: seconds of a clock that does not go back.
         """
-        out = self._no_teacher.look(self._lacking, self._without, now)
-        return out + self.release() if self._complete else out
+        out = self.release()
+        has_next = bool(self._released)
+        return out + self._no_teacher.look(self._lacking, self._without, has_next, now)
 
     def release(self) -> list[do.StreamInstruction]:
         """Release the next batches, unless the loop has more than half of its quota."""
@@ -241,7 +242,9 @@ class Delivery:
             self._released.add(number)
             if self._at_once and offer is not None:
                 out.append(offer)
-            if self._without.pop(number, None) and isinstance(offer, do.OfferBatch):
+            without = self._without.pop(number, None)
+            if without and isinstance(offer, do.OfferBatch):
+                self.unlabelled_by_service.update(without)
                 self.partial += offer.mixture is not None
                 self.unlabelled += offer.mixture is None
             for service in self._services:
@@ -284,10 +287,16 @@ class NoTeacherPolicy:
         self._patience = _NOT_WAITING
         self._watches = watch is None
         self._alone_since: dict[str, float] = {} if watch is None else watch._alone_since
-        self._lacked: list[Ledger] = []  # those of the services that had no teacher lately
+        self._lacked: set[str] = set()  # services that had no teacher lately
+        self._accepted: dict[str, int] = {}  # used answers of each service, at the latest decision
+        self._answers = 0  # those of services that had no teacher then
 
     def look(
-        self, lacking: Mapping[int, Set[str]], without: Mapping[int, Set[str]], now: float
+        self,
+        lacking: Mapping[int, Set[str]],
+        without: Mapping[int, Set[str]],
+        has_next: bool,
+        now: float,
     ) -> list[do.StreamInstruction]:
         """Let batches go that should not wait any longer, or give up.
 
@@ -295,6 +304,7 @@ class NoTeacherPolicy:
             lacking: services that have not labelled each batch, in order of the batches; none: the
                 batch waits for those before it.
             without: services that each batch goes without.
+            has_next: the loop may take a batch that is released.
             now: seconds of a clock that does not go back.
         """
         for service, ledger in self._ledgers.items() if self._watches else ():
@@ -309,9 +319,9 @@ class NoTeacherPolicy:
         for batch, services in lacking.items():
             if services and self._is_tolerated(batch, services, without.get(batch, ()), now):
                 out += [do.ForwardEvent(service, DeliverUnlabelled(batch)) for service in services]
-            elif services and head is None:
+            elif services and head is None and not out:  # else the loop gets the one before it
                 head = batch
-        return out + self._decide(head, now)
+        return out + self._decide(None if has_next else head, now)
 
     def _is_tolerated(
         self, batch: int, lacking: Set[str], without: Collection[str], now: float
@@ -327,14 +337,17 @@ class NoTeacherPolicy:
     def _decide(self, head: int | None, now: float) -> list[do.StreamInstruction]:
         """Apply the policy to the first batch that a service has not labelled, if any."""
         ledgers = self._ledgers.values()
-        self._lacked = [self._ledgers[service] for service in self._alone_since] or self._lacked
+        accepted = {service: ledger.accepted for service, ledger in self._ledgers.items()}
+        self._answers += sum(accepted[name] - self._accepted[name] for name in self._lacked)
+        self._accepted = accepted
+        self._lacked = {*self._alone_since} or self._lacked
         usable = [ledger.usable for ledger in ledgers]
         action, self._patience = no_teacher.decide(
             min(usable) if self._ensemble.missing == "wait" else max(usable),
             self.loop_waits
             and head is not None
             and not any(ledger.awaits_store(head) for ledger in ledgers),
-            sum(ledger.accepted for ledger in self._lacked),
+            self._answers,
             self._patience,
             now,
             self._policy,

@@ -137,6 +137,16 @@ def test_poison_of_one_service_is_poison_and_taken_back_for_all() -> None:
     assert stream.offered(0, by="b") == [0]
 
 
+def test_a_service_that_labels_a_poison_batch_after_all_takes_part_in_it() -> None:
+    stream = Stream(0, services="ab")
+    stream.forgone(0, by="b")
+    stream.poison(0, by="a")
+    stream.void(0, by="b")
+    stream.void(0, by="a")
+    stream.labelled(0, by="a")
+    assert stream.labelled(0, by="b") == [do.OfferBatch(0, ALL_OF_AB)]
+
+
 def test_poison_behind_another_batch_is_offered_in_its_turn() -> None:
     stream = Stream(0, 1, services="ab")
     assert do.OfferPoison(1, ("no",)) not in stream.poison(1, by="a")
@@ -214,7 +224,8 @@ class TestNoTeacher:
         assert stream.void(0, by="b") == [do.Withdraw(0)]
         assert stream.labelled(0, by="b") == [do.OfferBatch(0, ALL_OF_AB)]
         stream.delivery.release()
-        assert stream.delivery.partial == 0
+        delivery = stream.delivery
+        assert (delivery.unlabelled_by_service.total(), delivery.partial) == (0, 0)
 
     def test_a_service_is_missing_after_a_while_without_a_teacher(self, stream: Stream) -> None:
         stream.labelled(0, by="a")
@@ -266,6 +277,54 @@ class TestNoTeacher:
         assert do.ForwardEvent("a", ev.DeliverUnlabelled(1)) in delivery.look(112.0), (
             "at once, as for the first"
         )
+
+    def test_a_batch_waits_for_labels_while_the_loop_may_take_another(self, stream: Stream) -> None:
+        delivery = stream.delivery
+        delivery.wait()
+        delivery.look(0.0)
+        assert len(delivery.look(10.0)) == 5, "batch 0 goes"
+        stream.forgone(0, by="a")
+        stream.forgone(0, by="b")
+        delivery.release()
+        delivery.taken(0, None)
+        stream.labelled(1, by="a")
+        stream.labelled(1, by="b")  # a store has its labels
+        delivery.wait()
+        told = [do.ForwardEvent(name, ev.Released(1)) for name in "ab"]
+        assert delivery.look(11.0) == [*told, do.Release((1,))]
+        assert delivery.look(12.0) == [], "batch 2 is not needed yet"
+        delivery.taken(1, None)
+        delivery.wait()
+        assert do.ForwardEvent("a", ev.DeliverUnlabelled(2)) in delivery.look(13.0)
+
+    def test_a_batch_waits_for_labels_if_the_one_before_it_has_some(self, stream: Stream) -> None:
+        delivery = stream.delivery
+        stream.ledgers["b"].handle(ev.TeacherJoined("t", 1))
+        delivery.wait()
+        delivery.look(0.0)
+        stream.ledgers["b"].handle(ev.TeacherGone("t"))
+        stream.labelled(0, by="a")
+        delivery.look(10.0)
+        delivery.look(14.0)
+        assert delivery.look(20.0) == [do.ForwardEvent("b", ev.DeliverUnlabelled(0))]
+
+    def test_only_answers_of_a_service_without_teachers_end_a_wait(self) -> None:
+        ledgers = {name: Ledger() for name in "ab"}
+        delivery = Delivery(
+            ledgers, policy=Policy("fail", 5.0), ensemble=Ensemble({"a": 1.0, "b": 1.0})
+        )
+        delivery.queue(0)
+        for ledger in ledgers.values():
+            ledger.handle(ev.Queued(0, 10, 1))
+        ledgers["b"].handle(ev.TeacherJoined("t", 1))
+        delivery.wait()
+        assert delivery.look(0.0) == []
+        ledgers["b"].handle(ev.Answered("t", 1, 8, 0.1))
+        assert ledgers["b"].accepted == 1
+        assert delivery.look(4.0) == []
+        ledgers["b"].handle(ev.TeacherGone("t"))
+        assert delivery.look(4.5) == []
+        assert delivery.look(5.0) == [do.GiveUp()], "`a` has been without for so long"
 
     def test_a_teacher_that_comes_is_waited_for(self, stream: Stream) -> None:
         stream.delivery.wait()
