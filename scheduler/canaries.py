@@ -130,13 +130,13 @@ class ComparisonPanel:
         self.members[teacher] = PanelMember(self._joined, trial)
         return trial
 
-    def leave(self, teacher: str) -> ComparisonVerdict:
-        """Remove a teacher that was lost, revoked or ejected.
+    def leave(self, *teachers: str) -> ComparisonVerdict:
+        """Remove teachers that were lost, revoked or ejected.
 
-        If it was the last trusted one, the most credible one on trial is admitted without a
-        comparison.
+        If no trusted one is left, the most credible one on trial is admitted without a comparison.
         """
-        self.members.pop(teacher, None)
+        for teacher in teachers:
+            self.members.pop(teacher, None)
         self._settle()
         return (
             self._admit_one(self.members)

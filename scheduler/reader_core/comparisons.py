@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from ..backoff import RandomLike
 from ..canaries import CanaryConfig, ComparisonPanel, ComparisonVerdict
@@ -27,7 +28,7 @@ class _ComparedRequest:
         copied: teachers that got a copy in memory of its own.
         answers: teachers that have answered.
         agreeing: pairs of teachers that agree.
-        judged: number of answers at the latest judgement.
+        judged: teachers that had answered at the latest judgement.
         is_kept: the driver keeps answers to it.
     """
 
@@ -36,7 +37,7 @@ class _ComparedRequest:
     copied: set[str] = field(default_factory=set)
     answers: set[str] = field(default_factory=set)
     agreeing: set[frozenset[str]] = field(default_factory=set)
-    judged: int = 0
+    judged: set[str] = field(default_factory=set)
     is_kept: bool = False
 
 
@@ -83,18 +84,17 @@ class Comparisons:
         self._numerics[name] = numerics_id
         return self.panel.join(name)
 
-    def left(self, name: str) -> list[ComparisonVerdict]:
-        """Remove a teacher and its answers."""
-        verdicts = [self.panel.leave(name)]
-        self._numerics.pop(name, None)
-        self._resting.discard(name)
+    def left(self, *names: str) -> list[ComparisonVerdict]:
+        """Remove teachers and their answers; those that leave together are not judged."""
+        verdicts = [self.panel.leave(*names)]
+        for name in names:
+            self._numerics.pop(name, None)
+            self._resting.discard(name)
+        for case in self._cases.values():
+            for known in (case.asked, case.planned, case.answers, case.judged):
+                known.difference_update(names)
+            case.agreeing = {pair for pair in case.agreeing if pair.isdisjoint(names)}
         for request, case in list(self._cases.items()):
-            case.asked.discard(name)
-            case.planned.discard(name)
-            if name in case.answers:
-                case.answers.discard(name)
-                case.agreeing = {pair for pair in case.agreeing if name not in pair}
-                case.judged = min(case.judged, len(case.answers))
             verdicts += self._close(request, case)
         return verdicts
 
@@ -212,7 +212,7 @@ class Comparisons:
             return []
         del self._cases[request]
         verdicts: list[ComparisonVerdict] = []
-        if case.judged == len(case.answers) or len(case.answers) < 2:
+        if case.answers == case.judged or len(case.answers) < 2:
             self._end(case.answers)
         else:
             verdicts = self._judge(request, case)
@@ -221,11 +221,13 @@ class Comparisons:
         return verdicts
 
     def _judge(self, request: int, case: _ComparedRequest) -> list[ComparisonVerdict]:
-        case.judged = len(case.answers)
+        case.judged = set(case.answers)
         answers = sorted(case.answers)
         verdict = self.panel.judge(answers, case.agreeing)
-        if verdict.disputed:
-            self._emit(Disputed(request, verdict.disputed))
+        if disputed := verdict.disputed:
+            pairs = combinations(disputed, 2)
+            pair = next(pair for pair in pairs if frozenset(pair) not in case.agreeing)
+            self._emit(Disputed(request, disputed, pair))
         return [verdict]
 
     def _end(self, names: Collection[str]) -> None:

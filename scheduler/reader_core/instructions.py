@@ -97,15 +97,12 @@ class Disputed(NamedTuple):
     Attributes:
         request: the request with the kept answers.
         teachers: those that contradict each other, sorted by name.
+        pair: the first two of them with labels that differ.
     """
 
     request: int
     teachers: tuple[str, ...]
-
-    @property
-    def pair(self) -> tuple[str, str]:
-        """The first two of them."""
-        return self.teachers[0], self.teachers[1]
+    pair: tuple[str, str]
 
 
 class DropCachedLabels(NamedTuple):

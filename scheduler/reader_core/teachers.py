@@ -138,7 +138,7 @@ class TeacherStates:
                 again.append(peer.teacher_id)
         self._learn(reach)
         for name in again:  # TCP may wait long before it retransmits
-            self._lost(name, now)
+            self.lost([name], now)
             links.reconnect_now(name, now)
 
     def _heard(self, name: str) -> None:
@@ -157,7 +157,7 @@ class TeacherStates:
         self.links.out_of_reach = after
         for name in sorted(after - before):
             self._log("warning", f"teacher {name} cannot be reached", name)
-        for name in sorted(before - after):
+        for name in sorted((before - after) & self.links.wanted.keys()):
             self._log("info", f"teacher {name} can be reached again", name)
 
     # --- membership
@@ -204,7 +204,7 @@ class TeacherStates:
         if self.breakers.convict(name, "refused", now):
             self._log("warning", f"teacher {name} does not fit: {words}", name)
         links.mark_useless(name)
-        links.probe(name, self._pause_s(name, now), f"does not fit: {words}", now)
+        self._eject(name, f"does not fit: {words}", now)
         if links.all_useless and not self._ledger.sent:
             self._emit(RefuseSettings(f"teacher {name}: {words}"))
 
@@ -219,14 +219,11 @@ class TeacherStates:
 
     def lost(self, names: Iterable[str], now: float) -> None:
         """Remove dead teachers."""
+        names = [*names]
         for name in names:
-            self._lost(name, now)
-
-    def _lost(self, name: str, now: float) -> None:
-        self._stats.forget_teacher(name)
-        self._forget(name)
-        self._apply(ev.TeacherGone(name))
-        self._judge(self.comparisons.left(name), now)
+            self._forget(name)
+            self._apply(ev.TeacherGone(name))
+        self._judge(self.comparisons.left(*names), now)  # after all: a lost one has no link
 
     def revoked(self, name: str, now: float) -> None:
         """Send this teacher no more requests."""
@@ -242,6 +239,7 @@ class TeacherStates:
             self._forget(name)
 
     def _forget(self, name: str) -> None:
+        self._stats.forget_teacher(name)  # again: a leaving one may have answered
         self._resting.discard(name)
         self._pacing.forget(name)
 
@@ -282,7 +280,7 @@ class TeacherStates:
             if failure == "bad answer":
                 self.breakers.convict(name, "wrong", now)
                 links.mark_useless(name)
-            self._lost(name, now)
+            self.lost([name], now)
             links.reconnect(event, self._pause_s(name, now), now)
         else:  # not the batch's fault
             self.comparisons.rests(name)

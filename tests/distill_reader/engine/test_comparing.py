@@ -52,11 +52,12 @@ class ComparedTeachers(World):
                     del self.kept[request]
                 case do.DropAllAnswers():
                     self.kept.clear()
-                case do.Disputed(request, teachers):
-                    assert self.kept[request].keys() >= set(teachers)
+                case do.Disputed(request, teachers, pair):
+                    assert self.kept[request].keys() >= set(teachers) >= set(pair)
+                    assert len({self.kept[request][name] for name in pair}) == 2
                 case do.DropCachedLabels(teacher):
                     self.liars.append(teacher)
-                    assert teacher in self.core.ledger.on_trial, "a liar gets nothing more"
+                    assert teacher not in self.core.ledger.usable_teachers, "it gets nothing more"
                 case do.CloseConnection(link):
                     self.asked = [ask for ask in self.asked if ask.link != link]
                 case _:
@@ -71,10 +72,11 @@ class ComparedTeachers(World):
         self.assign(*self.says, ready=False)
         self.answer_probes()
 
-    def lose(self, name: str) -> None:
-        del self.says[name]
+    def lose(self, *names: str) -> None:
+        for name in names:
+            del self.says[name]
         peers = tuple(ev.Peer(other, other, "m") for other in self.says)
-        self.tell(ev.Assigned(peers, lost=frozenset({name})))
+        self.tell(ev.Assigned(peers, lost=frozenset(names)))
 
     def answer_probes(self, seconds: float = 0.0) -> None:
         """Once so much time has passed."""
@@ -121,6 +123,40 @@ def test_two_that_agree_do_not_wait_for_a_slow_third() -> None:
     world.says["a"] = "a lie"
     world.comes_back("a")
     assert world.liars == ["a"]
+
+
+def test_teachers_that_are_lost_together_are_not_judged() -> None:
+    world = compared("abcd")
+    world.comes_back("a")
+    world.comes_back("b")
+    world.says["d"] = "a lie"
+    world.comes_back("d")
+    world.lose("c", "d")
+    assert world.liars == []
+    assert world.trusted == {"a", "b"}
+
+
+def test_an_answer_that_nobody_has_judged_is_judged_when_another_teacher_is_gone() -> None:
+    world = compared("abcd")
+    world.comes_back("a")
+    world.comes_back("b")
+    world.says["c"] = "a lie"
+    world.comes_back("c")
+    world.lose("a")
+    world.comes_back("d", fails=True)
+    assert world.core.teachers.comparisons.panel.disputed == ("b", "c")
+
+
+def test_a_dispute_names_two_teachers_that_differ() -> None:
+    world = compared("abcd")
+    world.says |= dict.fromkeys("cd", "another truth")
+    for name in "abc":
+        world.comes_back(name)
+    request = world.asked[0].send.request
+    link = world.links["d"]
+    agrees = frozenset("c")
+    out = world.tell(ev.AnswerCame("d", link, request, ROWS, 8, 0.1, ROWS, agrees=agrees))
+    assert do.Disputed(request, ("a", "b", "c", "d"), ("a", "c")) in out
 
 
 def test_who_fails_gets_no_copies_until_it_is_probed() -> None:

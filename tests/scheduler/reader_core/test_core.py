@@ -106,6 +106,53 @@ def test_refusing_teachers_are_ejected_and_their_batches_are_labelled_by_others(
     assert set(world.core.teachers.breakers.ejected) == {"u", "v", "w"}
 
 
+def test_the_last_answers_of_a_revoked_teacher_leave_no_time() -> None:
+    world = World()
+    world.assign("slow", "fast")
+    for _ in range(4):
+        world.queue()
+    world.assign("fast")
+    for device_s in (8.0, 0.4, 8.0, 0.4):
+        world.answer(device_s)
+    assert world.core.stats.t_t_s == pytest.approx(0.1)
+    assert world.core.stats.served("slow") == 0
+
+
+def test_no_batch_waits_for_a_teacher_that_rests_and_fits_no_more() -> None:
+    world = World()
+    world.assign("rests", "refuses")
+    world.queue()
+    world.fail("failed")
+    assert world.asked[0].send.teacher == "refuses"
+    world.answer()
+    world.queue()
+    world.fail("refused")
+    assert world.core.ledger.unlabelled == 1, "the other one may label it"
+    probed = ev.Probed("rests", world.links["rests"], misfit="other outputs")
+    assert any(isinstance(one, do.Poison) for one in world.tell(probed))
+
+
+def test_a_teacher_that_was_lost_is_not_said_to_be_reachable() -> None:
+    world = World()
+    peers = {name: ev.Peer(name, name, "m") for name in ("a", "b")}
+    world.tell(ev.Assigned((*peers.values(),)))
+    said: list[str] = []
+    for _ in range(60):
+        world.now += 0.1
+        for one in world.tell(ev.Tick()):
+            match one:
+                case do.TryPaths(_, began_at):
+                    world.tell(ev.PathsTried(began_at, dict.fromkeys(peers.values(), "no path")))
+                case do.LogMessage(_, text):
+                    said.append(text)
+    assert world.core.teachers.links.out_of_reach == {"a", "b"}
+    world.tell(ev.Assigned((peers["b"],), lost=frozenset("a")))
+    world.now += 0.1
+    said = [one.text for one in world.tell(ev.Tick()) if isinstance(one, do.LogMessage)]
+    assert world.core.teachers.links.out_of_reach == {"b"}
+    assert "teacher a can be reached again" not in said
+
+
 def test_a_breaker_is_half_open_when_its_teacher_may_be_probed() -> None:
     world = World()
     world.assign("a", "b")
@@ -167,7 +214,7 @@ def test_a_newcomer_gets_a_copy_and_is_admitted_once_it_agrees(agrees: bool) -> 
     out = world.tell(answer._replace(agrees=frozenset({"a"} if agrees else ())))
     assert do.DropAnswers(first.send.request) in out
     assert (world.core.ledger.on_trial == ()) is agrees
-    disputed = do.Disputed(first.send.request, ("a", "b"))
+    disputed = do.Disputed(first.send.request, ("a", "b"), ("a", "b"))
     assert (disputed in out) is not agrees
 
 
