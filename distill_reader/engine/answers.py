@@ -113,18 +113,26 @@ def _renamed(answer: LabelResponse, requested: tuple[str, ...]) -> LabelResponse
     )
 
 
+#: Least device time that is believed: divided by rows, a smaller one might become 0.
+LEAST_DEVICE_S: Final = 1e-9
+
+
 def device_seconds(reported: object, elapsed_s: float, in_flight: int = 1) -> float:
     """Return the seconds that the teacher's device worked on a request.
 
     Args:
-        reported: the teacher's measurement; ignored unless it is a number between 0 and
-            `elapsed_s`.
+        reported: the teacher's measurement; ignored unless it is a number between
+            `LEAST_DEVICE_S` and `elapsed_s`.
         elapsed_s: seconds from sending the request to its response.
         in_flight: requests in flight to the teacher at the time of sending, this one included.
             Without a report, the time is divided by this number: while the device is busy, that is
             the time from one response to the next.
     """
-    if isinstance(reported, (int, float)) and reported is not True and 0 < reported < elapsed_s:
+    if (
+        isinstance(reported, (int, float))
+        and reported is not True
+        and LEAST_DEVICE_S <= reported < elapsed_s
+    ):
         return float(reported)
     return elapsed_s / in_flight
 

@@ -126,7 +126,10 @@ def test_our_own_teachers_answer_in_the_dtype_that_they_declare() -> None:
 
 @pytest.mark.parametrize(
     ("told", "believed"),
-    [(0.5, 0.5), (3, 2.0), (0, 2.0), (-1.0, 2.0), ("0.5", 2.0), (float("nan"), 2.0), (True, 2.0)],
+    [
+        *((0.5, 0.5), (1e-9, 1e-9), (3, 2.0), (0, 2.0), (5e-324, 2.0), (-1.0, 2.0)),
+        *(("0.5", 2.0), (float("nan"), 2.0), (True, 2.0)),
+    ],
 )
 def test_device_time_is_within_the_time_of_the_request(told: Any, believed: float) -> None:
     assert device_seconds(told, 2.0) == believed
