@@ -139,10 +139,10 @@ class TeacherLinks:
         link = self._links[event.teacher]
         link.is_probed = False
         link.attempts += 1
-        self._is_silent(event)
+        self._record_silence(event)
         self._plan(link, now + self._pause_s(link.attempts, event))
 
-    def _is_silent(self, event: ProbeFailed | RequestFailed) -> None:
+    def _record_silence(self, event: ProbeFailed | RequestFailed) -> None:
         """Record that a teacher cannot be reached or rejects the reader."""
         name = event.teacher
         self._silent.add(name)
@@ -198,7 +198,7 @@ class TeacherLinks:
         """
         name = event.teacher
         if event.failure == "shut out":
-            self._is_silent(event)
+            self._record_silence(event)
         else:
             self.last_trouble = f"teacher {name} failed: {event.reason}"
         link = self._links[name]
