@@ -131,8 +131,8 @@ _BLAMELESS: Final = ("lost", "adrift")
 #: Failures of one step, and generations in a row without progress, that stop the job.
 SAME_STEP: Final = 3
 IN_VAIN: Final = 6
-#: Number of failures that are remembered, more than any rule needs.
-REMEMBERED: Final = 24
+#: Most failures that are remembered, more than any rule needs.
+_REMEMBERED: Final = 24
 _SHOWN: Final = 12
 
 
@@ -245,14 +245,26 @@ def react_to_failures(
                 f"{one.in_words()}; that step failed {times} times, so it is not tried again"
             )
     if (vain := _in_vain(failures)) >= IN_VAIN:
+        furthest = max(max(one.step, one.restored) for one in _of_generations(failures)[-vain:])
         return StopJob(
             f"{newest[0].in_words()}; {vain} generations in a row came no further than step"
-            f" {max(one.step for one in failures[-vain:])}, so the job stops"
+            f" {furthest}, so the job stops"
         )
     node = _fails_again(failures)
     if node and len(nodes - {node}) >= least:
         return ExcludeNode(node, f"its ranks failed twice in a row: {newest[0].in_words()}")
     return None
+
+
+def remembered(failures: Sequence[RankFailure]) -> tuple[RankFailure, ...]:
+    """Return the failures that `react_to_failures` may need after later generations.
+
+    All ranks of a large world may fail on one step: one failure tells the same as all of them.
+    """
+    firsts: dict[tuple[object, ...], RankFailure] = {}
+    for one in failures:
+        firsts.setdefault((one.generation, one.place, one.how in _BLAMELESS), one)
+    return tuple(firsts.values())[-_REMEMBERED:]
 
 
 def positions_in_words(positions: Iterable[int]) -> str:
@@ -275,22 +287,26 @@ def _of_generations(failures: Sequence[RankFailure]) -> list[RankFailure]:
     return list(firsts.values())
 
 
+def _reached(one: RankFailure) -> tuple[int, bool]:
+    """Return how many steps were done when it failed, and whether it was taking another one."""
+    return max(one.step - 1, one.restored), one.step > 0
+
+
 def _in_vain(failures: Sequence[RankFailure]) -> int:
     """Return how many of the latest generations in a row came no further than one before them."""
     firsts = _of_generations(failures)
-    count, furthest = 1, firsts[0].step
+    count, furthest = 1, _reached(firsts[0])
     for one in firsts[1:]:
-        came_further = one.step > furthest or one.restored > max(furthest - 1, 0)
-        count = 1 if came_further else count + 1
-        furthest = max(furthest, one.step)
+        count = 1 if _reached(one) > furthest else count + 1
+        furthest = max(furthest, _reached(one))
     return count
 
 
 def _fails_again(failures: Sequence[RankFailure]) -> str:
     """Return the node that failed in the last two generations and came no further, or ""."""
-    firsts = [one for one in _of_generations(failures) if one.how not in _BLAMELESS]
-    if len(firsts) < 2:
+    firsts = _of_generations(failures)
+    if len(firsts) < 2 or firsts[-1].how in _BLAMELESS or firsts[-2].how in _BLAMELESS:
         return ""
     before, last = firsts[-2:]
     again = before.node == last.node and last.generation == before.generation + 1
-    return last.node if again and last.step <= before.step else ""
+    return last.node if again and _reached(last) <= _reached(before) else ""

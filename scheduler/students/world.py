@@ -14,13 +14,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Final, Literal
 
-from .failures import (
-    REMEMBERED,
-    ExcludeNode,
-    RankFailure,
-    StopJob,
-    react_to_failures,
-)
+from .failures import ExcludeNode, RankFailure, StopJob, react_to_failures, remembered
 from .fingerprint import Fingerprint, differences
 from .saving import CheckpointEntry
 
@@ -316,7 +310,7 @@ def _next(
         return _form(limits, fresh, members, saved, "the job goes on with other nodes")
     # A final failure of a node that joined a healthy job is no evidence against the job.
     counted = tuple(one for one in failures if not (one.is_final and one.node in world.untried))
-    past = (*world.failures, *counted)[-REMEMBERED:]
+    past = (*world.failures, *counted)
     candidates = {one.node for one in _candidates(world, members)}
     reason, barred = failures[0].in_words() if failures else "", world.barred
     if counted:
@@ -326,7 +320,7 @@ def _next(
         if isinstance(reaction, ExcludeNode):
             barred, reason = (*barred, reaction.node), reaction.why
     untried = () if stepped else world.untried
-    ended = replace(world, failures=past, barred=barred, untried=untried)
+    ended = replace(world, failures=remembered(past), barred=barred, untried=untried)
     return _form(limits, ended, members, saved, reason or _changed(world, members))
 
 

@@ -330,6 +330,18 @@ class TestLadder:
         reaction = react_to_failures(failed_at(0, usage=True), BOTH, 1)
         assert reaction == StopJob("ValueError: x", usage=True)
 
+    def test_a_world_of_many_ranks_that_all_fail_on_one_step_gives_up(self) -> None:
+        limits, world, reactions = WorldLimits(1, 1, ranks=16), World(1, ("a",)), []
+        for _ in range(SAME_STEP):
+            failures = tuple(RankFailure(world.number, "a", rank, "crash", 7) for rank in range(16))
+            (member,) = ended(world.number, "a", ending="failed")
+            member = replace(member, failures=failures)
+            reactions.append(decide(limits, world, [member], STEPPING, 0))
+            if isinstance(reactions[-1], FormWorld):
+                world = formed(reactions[-1])
+        assert [type(one) for one in reactions] == [FormWorld, FormWorld, StopJob]
+        assert len(world.failures) == SAME_STEP - 1
+
     def test_other_checkpoints_are_other_steps(self) -> None:
         told = [RankFailure(n, "a", 0, "killed", 0, restored=10 * n) for n in range(1, 6)]
         assert react_to_failures(told, frozenset({"a"}), 1) is None
@@ -342,6 +354,24 @@ class TestLadder:
         told = failed_at(*([9, *[5, 4, 3, 2, 1][: IN_VAIN - 1]]), how="lost")
         assert isinstance(react_to_failures(told, BOTH, 1), StopJob)
         assert react_to_failures(told[:-1], BOTH, 1) is None
+
+    def test_a_restored_checkpoint_is_progress_once(self) -> None:
+        told = failed_at(*[0] * IN_VAIN, how="lost", restored=40)
+        assert react_to_failures(told[:-1], BOTH, 1) is None
+        reaction = react_to_failures(told, BOTH, 1)
+        assert isinstance(reaction, StopJob)
+        assert "came no further than step 40" in reaction.report
+
+    def test_the_report_names_the_furthest_step_of_several_ranks(self) -> None:
+        told = failed_at(9, 5, 4, 3, 2, 1)
+        told += [replace(told[-1], rank=rank) for rank in range(IN_VAIN)]
+        reaction = react_to_failures(told, BOTH, 2)
+        assert isinstance(reaction, StopJob)
+        assert "came no further than step 9" in reaction.report
+
+    def test_a_lost_node_does_not_exclude_the_one_that_failed_before(self) -> None:
+        told = [*failed_at(7, 7), RankFailure(3, "b", how="lost")]
+        assert react_to_failures(told, frozenset({"a", "c"}), 1) is None
 
     @given(st.lists(st.integers(1, 60), min_size=1, max_size=40, unique=True).map(sorted))
     def test_progress_goes_on(self, steps: list[int]) -> None:
