@@ -147,7 +147,7 @@ class BatchDelivery:
         for one in instructions:
             match one:
                 case do.ForwardEvent(service, event):
-                    self._members[service].handle(event)
+                    self._members[service].forward(event)
                 case do.OfferBatch(number, mixture):
                     self._offer(number, mixture)
                 case do.Release(numbers):

@@ -143,6 +143,8 @@ class EnsembleMember:
         self._sender = RequestSender(config, batches, ring, self.links, core.teachers.links)
         #: (teacher, request) pairs that could not be sent; the ledger counts them as in flight.
         self._unsent: list[tuple[str, int]] = []
+        #: Batches in the label cache that another service has refused: they need no labels.
+        self._unwanted: set[int] = set()
         #: Labels to compare, by request and teacher.
         self._kept: dict[int, dict[str, Mapping[str, Array]]] = {}
         self._dispute = ""  # describes the latest dispute
@@ -198,8 +200,12 @@ class EnsembleMember:
     def _enqueue(self, batch: BatchMetadata, cached: CachedLabels) -> None:
         """Copy the cached labels of a batch, and have its other rows labelled."""
         number, nbytes, rows, kind = batch.number, batch.nbytes, batch.rows, batch.kind
-        missing, row_nbytes = None, 0
-        if cached.rows:
+        missing: tuple[tuple[int, int], ...] | None = None
+        row_nbytes = 0
+        if number in self._unwanted:
+            self._unwanted.remove(number)
+            missing = ()
+        elif cached.rows:
             self.labels.fill(batch, cached.rows, cached.labels)
             missing, row_nbytes = cached.missing(rows), cached.row_nbytes
         if number in self.ledger.withheld:
@@ -241,6 +247,7 @@ class EnsembleMember:
     def reset(self, data_epoch: int, now: float) -> None:
         """Forget every batch; teachers remain, if they may label `data_epoch`."""
         self.labels.reset()
+        self._unwanted.clear()
         if self.label_cache is not None:
             self.label_cache.reset()
         self.handle(ev.EpochBegan(data_epoch), now)
@@ -355,6 +362,20 @@ class EnsembleMember:
         if instructions:
             self._execute(instructions)
 
+    def forward(
+        self, event: ev.Released | ev.DeliverUnlabelled | ev.InvalidateBatch | ev.LoopWaiting
+    ) -> None:
+        """Pass an event of the delivery to the core; the ledger may not have its batch yet."""
+        cache = self.label_cache
+        if cache is None or isinstance(event, ev.LoopWaiting) or not cache.holds(event.batch):
+            self.handle(event)
+        elif isinstance(event, ev.DeliverUnlabelled):
+            self._unwanted.add(event.batch)
+        else:  # it is wanted again, or it is released
+            self._unwanted.discard(event.batch)
+            if isinstance(event, ev.Released):
+                cache.remove(event.batch)
+
     def _execute(
         self,
         instructions: list[do.Instruction],
@@ -411,6 +432,8 @@ class EnsembleMember:
                         self.label_cache.use_content(content_id)
                 case do.GoesUnlabelled(number):
                     self.labels.drop(number)
+                    if self.label_cache is not None:
+                        self.label_cache.remove(number)
                     self._listener.on_settled(self, one)
                 case do.LabelsRevoked(number, whole):
                     self.relabelled += 1

@@ -131,6 +131,12 @@ class LabelCache:
         self._queued.append(_QueuedBatch(batch, now))
         self.calls += batch.is_call
 
+    def holds(self, number: int) -> bool:
+        """Whether a batch is queued that the ledger does not have yet."""
+        return len(self) > 0 and any(
+            queued.batch.number == number and not queued.in_ledger for queued in self._queued
+        )
+
     def remove(self, number: int) -> bool:
         """Remove a batch if it is queued; returns whether the ledger will never have it."""
         for queued in self._queued:

@@ -206,9 +206,12 @@ class Bench:
 
     # --- the store
 
-    def store_has(self, number: int, content_id: str, rows: int = ROWS) -> None:
+    def store_has(
+        self, number: int, content_id: str, rows: int = ROWS, service: str | None = None
+    ) -> None:
         """The store was asked for a batch of this content, and has its first rows."""
         found = CachedLabels(tuple(range(rows)), {"soft": labels(number)[:rows]})
         keys = [bytes([number, row]) for row in range(ROWS)]
-        assert self.member.label_cache is not None
-        self.member.label_cache.on_lookup(BatchKeys(number, ModelId(content_id), keys), found)
+        label_cache = self.of(service).label_cache
+        assert label_cache is not None
+        label_cache.on_lookup(BatchKeys(number, ModelId(content_id), keys), found)

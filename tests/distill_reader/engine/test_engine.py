@@ -38,6 +38,7 @@ from edl.runtime.errors import (
     TeacherLost,
 )
 from edl.scheduler.ledger import events as ev
+from edl.scheduler.reader_core import instructions as do
 from edl.scheduler.reader_core.events import Advice, Assigned, EngineResumed, HandoffState
 from edl.scheduler.reader_core.model_switch import ModelSwitch, NumericsPin
 from edl.tests.distill_reader.engine.bench import ROWS, Bench, labels, peer
@@ -515,6 +516,17 @@ def test_after_an_exchange_only_rows_that_the_store_lacks_are_sent(stored: Bench
     (job,) = stored.jobs("b")
     assert job.spans == (ev.Span(2, 3, ROWS),)
     stored.answer_all("b")
+    np.testing.assert_array_equal(stored.labelled()[2], labels(2))
+
+
+def test_a_batch_that_goes_unlabelled_is_looked_up_no_more(stored: Bench) -> None:
+    """As when another service of an ensemble refuses it while this one searches its store."""
+    exchange(stored)
+    forwarded = do.ForwardEvent("s", ev.DeliverUnlabelled(1))
+    stored.engine._batch_delivery.execute([forwarded])  # noqa: SLF001  # an ensemble does this
+    assert stored.labelled() == {1: None}
+    stored.store_has(1, "new")
+    stored.store_has(2, "new")
     np.testing.assert_array_equal(stored.labelled()[2], labels(2))
 
 

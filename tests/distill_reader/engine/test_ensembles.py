@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.teacher_requests import TeacherReady
 from edl.distill_reader.options import EnsembleConfig, EnsemblePolicy
+from edl.distill_reader.store import LabelStore
 from edl.runtime.errors import RequestRefused, RetryableError
 from edl.scheduler.ledger import events as ev
-from edl.tests.distill_reader.engine.bench import ROWS, Bench
+from edl.scheduler.reader_core.events import Advice
+from edl.tests.distill_reader.engine.bench import ROWS, Bench, peer
 
 REFUSED = RequestRefused("not for me")
 
@@ -59,6 +62,72 @@ def test_a_batch_that_one_service_refuses_is_poison_and_freed(
         assert two.jobs("b", "b") == []
     two.release()
     assert two.arena.used_bytes == 0
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Iterator[Bench]:
+    """Both services search their stores; each has labelled batch 0."""
+    mixing = EnsembleConfig((("a", 1.0), ("b", 3.0)), (("a", ("h:1",)), ("b", ("h:2",))))
+    store = LabelStore(tmp_path / "s", 1 << 24)
+    config = ReaderConfig("a+b", teachers=("h:1", "h:2"), ensemble=mixing, store=store)
+    with closing(Bench(config)) as made:
+        for service in ("a", "b"):
+            label_cache = made.of(service).label_cache
+            assert label_cache is not None
+            label_cache.on_opened(None)
+            made.assign(peer(service, "c"), advice=Advice("c", "", 1), service=service)
+        label_whole(made, 0)
+        yield made
+
+
+def search(bench: Bench, number: int, *services: str) -> None:
+    """The stores of these services have no row of a batch."""
+    for service in services:
+        bench.store_has(number, "c", rows=0, service=service)
+
+
+def label_whole(bench: Bench, number: int) -> None:
+    """A batch is labelled by both services, and taken."""
+    bench.batch(number)
+    bench.look(float(number))
+    search(bench, number, "a", "b")
+    answer(bench, "a", "b")
+    assert [*bench.labelled()] == [number]
+    bench.take(number)
+
+
+def test_a_refused_batch_that_another_service_still_looks_up_is_not_sent_there(
+    stored: Bench,
+) -> None:
+    stored.batch(1)
+    stored.look(1.0)
+    search(stored, 1, "a")
+    stored.fail("a", REFUSED, service="a")
+    assert stored.labelled() == {}
+    stored.take(1)
+    search(stored, 1, "b")
+    assert stored.jobs("b", "b") == []
+    label_whole(stored, 2)
+
+
+def test_a_refused_batch_passes_another_service_in_its_turn(stored: Bench) -> None:
+    for number in (1, 2):
+        stored.batch(number)
+        stored.look(float(number))
+        search(stored, number, "a")
+    answer(stored, "a")
+    stored.fail("a", REFUSED, service="a")
+    assert stored.told("poison") == [], "batch 1 comes first"
+    search(stored, 1, "b")
+    search(stored, 2, "b")
+    assert stored.jobs("b", "b") == [stored.job("b", 1, "b")]
+    answer(stored, "b")
+    assert [*stored.labelled()] == [1]
+    stored.take(1)
+    stored.look(3.0)
+    stored.labelled()
+    stored.take(2)
+    label_whole(stored, 3)
 
 
 @pytest.mark.parametrize("released", [False, True])
