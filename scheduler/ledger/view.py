@@ -101,12 +101,11 @@ class LedgerView:
 
     def has_next(self, *, ordered: bool) -> bool:
         """Whether the next batch of the student is labelled or released: the first one, or any."""
-        if ordered:
-            for batch in self._tables.batches.values():
-                if not batch.is_call:
-                    return batch.stage is not UNLABELLED
+        if not self.labelled:
             return False
-        return self.labelled > 0
+        loop = (batch for batch in self._tables.batches.values() if not batch.is_call)
+        done = (batch.stage is not UNLABELLED for batch in loop)
+        return next(done, False) if ordered else any(done)
 
     @property
     def queued(self) -> int:

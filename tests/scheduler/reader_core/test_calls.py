@@ -20,8 +20,8 @@ DEVICE_S = 0.2
 class Callers(World):
     """Teachers that label one request after the other, as many as are wanted."""
 
-    def __init__(self, most: int = 16) -> None:
-        super().__init__()
+    def __init__(self, most: int = 16, **options: object) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
         self.most = most
         self.waiting: list[int] = []  # numbers of calls
         self.ready_at: dict[str, float] = {}  # when each teacher has labelled its first request
@@ -121,6 +121,18 @@ def test_calls_do_not_count_as_the_next_batch_of_the_loop() -> None:
     first = callers.asked[0]
     assert first.send.spans[0].batch == 0
     callers.tell(ev.AnswerCame("t0", first.link, first.send.request, ROWS, 8, 0.1, ROWS))
+    assert not callers.core.lacks_labels
+
+
+def test_a_labelled_call_is_no_batch_for_a_loop_that_takes_any() -> None:
+    callers = Callers(ordered=False)
+    callers.call()
+    callers.tell(ev.LoopWaiting())
+    (ask,) = callers.asked
+    callers.tell(ev.AnswerCame("t0", ask.link, ask.send.request, ROWS, 8, 0.1, ROWS))
+    assert callers.core.lacks_labels
+    callers.queue()
+    callers.tell(ev.AnswerCame("t0", ask.link, callers.asked[-1].send.request, ROWS, 8, 0.1, ROWS))
     assert not callers.core.lacks_labels
 
 
