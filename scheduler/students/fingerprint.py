@@ -37,6 +37,8 @@ LENGTH: Final = ("epochs", "steps")
 #: Fields that decide which sample a position of an epoch stands for.
 ORDER: Final = ("seed", "rows", "sampler")
 
+_MISSING: Final = object()
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -56,12 +58,15 @@ class Difference:
         """Return text such as "seed is 7 here and 0 in the job"; of mappings only what differs."""
         if isinstance(self.before, Mapping) and isinstance(self.now, Mapping):
             parts = [
-                Difference(f"{self.field}.{name}", self.before.get(name), self.now.get(name))
+                Difference(f"{self.field}.{name}", self.before.get(name, _MISSING), now)
                 for name in sorted({*self.before, *self.now})
-                if self.before.get(name) != self.now.get(name)
+                if (now := self.now.get(name, _MISSING)) != self.before.get(name, _MISSING)
             ]
             return "; ".join(part.in_words(there) for part in parts)
-        return f"{self.field} is {self.now!r} here and {self.before!r} {there}"
+        before, now = (
+            "missing" if value is _MISSING else repr(value) for value in (self.before, self.now)
+        )
+        return f"{self.field} is {now} here and {before} {there}"
 
     def to_json(self, step: int) -> dict[str, Any]:
         """Return an entry for the manifest of a checkpoint: the change was made at `step`."""

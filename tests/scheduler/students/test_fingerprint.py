@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from edl.scheduler.students.fingerprint import (
     data_order,
     differences,
@@ -9,7 +11,12 @@ from edl.scheduler.students.fingerprint import (
     since_checkpoint,
 )
 
-JOB = {"seed": 0, "rows": 240, "optimizer": {"type": "SGD", "learning_rate": 0.1}, "epochs": 5}
+JOB: dict[str, Any] = {
+    "seed": 0,
+    "rows": 240,
+    "optimizer": {"type": "SGD", "learning_rate": 0.1},
+    "epochs": 5,
+}
 
 
 def test_each_field_is_told_with_both_values() -> None:
@@ -20,6 +27,13 @@ def test_each_field_is_told_with_both_values() -> None:
         "seed is 7 here and 0 in the job; optimizer.type is 'Adam' here and 'SGD' in the job"
     )
     assert found[0].to_json(74) == {"step": 74, "field": "seed", "before": 0, "after": 7}
+
+
+def test_a_setting_of_none_differs_from_a_missing_one() -> None:
+    """As after an upgrade of a framework whose optimizer has a new hyperparameter."""
+    own = {**JOB, "optimizer": {**JOB["optimizer"], "fused": None}}
+    told = "optimizer.fused is None here and missing in the checkpoint"
+    assert differences_in_words(since_checkpoint(JOB, own), "in the checkpoint") == told
 
 
 def test_what_is_not_known_does_not_differ() -> None:
