@@ -184,7 +184,8 @@ class Ledger(LedgerView):
                 if crash and teacher.name in request.holders:
                     self._on_refused(teacher, request, crash, is_crash=True)
             case ev.Refused(_, _, reason):
-                teacher.refused += 1
+                # A copy may have more rows than the teacher takes.
+                teacher.refused += teacher.portion(request.rows) == request.rows
                 if teacher.name in request.holders:
                     self._on_refused(teacher, request, reason)
             case _:

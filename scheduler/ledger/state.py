@@ -152,7 +152,7 @@ class LedgerTeacher:
     resting: bool = False  # failed, and not resumed yet
     has_labelled: bool = False  # so its refusals count against batches
     usable: bool = True  # may get requests other than copies that name it; see `Tables.refresh`
-    refused: int = 0  # requests, since it joined
+    refused: int = 0  # requests of its size, since it joined
     in_flight: dict[int, LedgerRequest] = field(default_factory=dict)  # in the order of sending
     rows_in_flight: int = 0
 

@@ -196,6 +196,14 @@ class TestRefusals:
         assert all(map(ledger.is_useless, wrong))
         assert ledger.refusers == set(wrong)
 
+    def test_a_copy_larger_than_its_requests_may_be_refused(self) -> None:
+        ledger = ledger_after(ev.TeacherJoined("late", 3), *queued(0), answer("late", 1))
+        after(ledger, *queued(1, 2, 3), ev.TeacherJoined("new", 1, most_rows=4))
+        for request in (2, 3, 4):
+            assert [one.teacher for one in sends(after(ledger, ev.Hedge(request)))] == ["new"]
+            after(ledger, ev.Refused("new", request, "10 rows are more than 4"))
+        assert not ledger.is_useless("new")
+
     def test_a_lone_teacher_that_refuses_all_there_is(self) -> None:
         """It is useless at once; when it is back it is asked the same again."""
         ledger = ledger_after(ev.TeacherJoined("a", 1), *queued(0, 1))
