@@ -131,7 +131,7 @@ class TeacherJoined:
         teacher: its id.
         window: most requests in flight (>= 1).
         most_rows: most rows of a request (>= 1): batches are cut and joined to come close to it.
-            None: a request has what one batch lacks.
+            None: a request has what one batch lacks. Copies are not cut: they may have more rows.
         seconds_per_row: its measured device time per row; None: unknown.
         on_trial: it gets only copies for which a `Hedge` names it, until `Readmitted`.
         has_labelled: it labelled something before its connection was lost.
@@ -371,10 +371,11 @@ class Cancelled:
 class Hedge:
     """Send the same spans to another teacher too; the first answer counts.
 
-    The copy is sent before anything that is queued, as soon as there is room at a teacher that has
-    neither got nor refused the request. It lapses when the request is over or unknown. If some
-    batches of the request are over, the other rows are sent as new requests instead. With `teacher`
-    the copy goes to that teacher alone, which may be resting or on trial: a canary, or a probe.
+    The copy is sent before anything that is queued, as soon as there is room at a teacher that does
+    not have the request and has not refused its batches. It lapses when the request is over or
+    unknown. If some batches of the request are over, the other rows are sent as new requests
+    instead. With `teacher` the copy goes to that teacher alone, which may be resting or on trial: a
+    canary, or a probe.
     """
 
     request: int
@@ -410,9 +411,10 @@ class DeliverUnlabelled:
 
 @dataclass(frozen=True, slots=True)
 class InvalidateBatch:
-    """Label this batch again unless it is released: none of its labels can be trusted.
+    """Label this labelled or poison batch again: none of its labels can be trusted.
 
-    For batches with averaged labels of several services, which cannot be separated.
+    For batches with averaged labels of several services, which cannot be separated. No effect on a
+    batch that is unlabelled, released or over.
     """
 
     batch: int

@@ -422,7 +422,7 @@ def _store_searched(tables: Tables, event: ev.StoreSearched) -> None:
 
 
 def _invalidate_batch(tables: Tables, event: ev.InvalidateBatch) -> None:
-    """Drop all labels of a batch unless it is released; refusals remain."""
+    """Drop all labels of a labelled or poison batch; refusals remain."""
     known = tables.batches.get(event.batch)
     if known is not None and known.stage in (LABELLED, POISONED):
         # A new object: a request in flight may still refer to the old one, if the batch went

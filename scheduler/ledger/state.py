@@ -197,11 +197,6 @@ class LedgerTeacher:
             self.seconds_per_row += SPEED_GAIN * (seconds - self.seconds_per_row)
 
 
-def put_back(pieces: list[WaitingRows], piece: WaitingRows) -> None:
-    """Insert `piece` in order; its rows must not be there already."""
-    insort(pieces, piece)
-
-
 def cut(pieces: list[WaitingRows], most_rows: int) -> list[WaitingRows]:
     """Remove and return the first `most_rows` rows (>= 1), or all, of `pieces`."""
     taken = []
@@ -304,11 +299,11 @@ class Tables:
             self.batch_bytes = batch.input_bytes
 
     def enqueue(self, batch: LedgerBatch, pieces: Iterable[WaitingRows]) -> None:
-        """Let rows of an unlabelled batch wait for a teacher."""
+        """Let rows of an unlabelled batch wait for a teacher; they must not wait already."""
         if not batch.waiting:
             heappush(self.queue, batch.id)
         for piece in pieces:
-            put_back(batch.waiting, piece)
+            insort(batch.waiting, piece)
 
     def reopen(self, batch: LedgerBatch, spans: Iterable[Span], sent: int = 1) -> None:
         """Label these rows of the batch again; they had labels."""

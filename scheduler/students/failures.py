@@ -103,7 +103,7 @@ def deadlocked(peers_s: Mapping[int, float], ranks: int, hang_s: float) -> tuple
 
 
 def straggler(seconds_per_row: Mapping[int, Iterable[float]]) -> int | None:
-    """Return the rank that is slower than the others by more than `SLOWER`; None: there is none.
+    """Return the rank that takes more than `SLOWER` times as long as the others; None: none does.
 
     Args:
         seconds_per_row: of each rank's latest steps, without waiting; steps without rows are left
@@ -245,7 +245,9 @@ def react_to_failures(
                 f"{one.in_words()}; that step failed {times} times, so it is not tried again"
             )
     if (vain := _in_vain(failures)) >= IN_VAIN:
-        furthest = max(max(one.step, one.restored) for one in _of_generations(failures)[-vain:])
+        furthest = max(
+            max(one.step, one.restored) for one in _first_of_each_generation(failures)[-vain:]
+        )
         return StopJob(
             f"{newest[0].in_words()}; {vain} generations in a row came no further than step"
             f" {furthest}, so the job stops"
@@ -279,7 +281,7 @@ def _times_on_the_same_step(one: RankFailure, failures: Sequence[RankFailure]) -
     return len({o.generation for o in failures if o.how not in _BLAMELESS and o.place == one.place})
 
 
-def _of_generations(failures: Sequence[RankFailure]) -> list[RankFailure]:
+def _first_of_each_generation(failures: Sequence[RankFailure]) -> list[RankFailure]:
     """Return the first failure of each generation: the others are often its consequences."""
     firsts: dict[int, RankFailure] = {}
     for one in failures:
@@ -294,7 +296,7 @@ def _reached(one: RankFailure) -> tuple[int, bool]:
 
 def _in_vain(failures: Sequence[RankFailure]) -> int:
     """Return how many of the latest generations in a row came no further than one before them."""
-    firsts = _of_generations(failures)
+    firsts = _first_of_each_generation(failures)
     count, furthest = 1, _reached(firsts[0])
     for one in firsts[1:]:
         count = 1 if _reached(one) > furthest else count + 1
@@ -304,7 +306,7 @@ def _in_vain(failures: Sequence[RankFailure]) -> int:
 
 def _fails_again(failures: Sequence[RankFailure]) -> str:
     """Return the node that failed in the last two generations and came no further, or ""."""
-    firsts = _of_generations(failures)
+    firsts = _first_of_each_generation(failures)
     if len(firsts) < 2 or firsts[-1].how in _BLAMELESS or firsts[-2].how in _BLAMELESS:
         return ""
     before, last = firsts[-2:]
