@@ -396,6 +396,7 @@ def _origin(
         if one.generation == ended.number
         and one.snapshot > (saved.step if saved else 0)
         and ended.number
+        and one.node not in ended.barred  # it leaves at once and writes nothing
     ]
     if not holders:
         return saved, ""

@@ -222,6 +222,19 @@ class TestWorld:
         )
         assert (world.number, world.failures, world.restored) == (4, (), 6)
 
+    def test_excluded_node_keeps_no_checkpoint(self) -> None:
+        """It leaves when it sees that it is excluded."""
+        before, again = (RankFailure(n, "a", 0, "crash", 7, error="x") for n in (2, 3))
+        world = World(3, ("a", "b"), entry(2), failures=(before,))
+        a, b = ended(3, "a", "b", snapshot=6)
+        a = replace(a, failures=(again,))
+        following = formed(decide(ANY, world, [a, b], STEPPING, saved=2))
+        assert (following.nodes, following.barred) == (("b",), ("a",))
+        assert (following.restored, following.keeper) == (6, "b")
+        b = replace(b, snapshot=-1)
+        following = formed(decide(ANY, world, [a, b], STEPPING, saved=2))
+        assert (following.restored, following.keeper) == (2, "")
+
     def test_the_end(self) -> None:
         world = World(3, ("a", "b"))
         members = [*ended(3, "a", ending="finished"), *running(3, "b")]
