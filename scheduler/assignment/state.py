@@ -201,16 +201,17 @@ def need_of(report: StudentReported, unit: float) -> float:
     """Return the power that a student needs, without replacements of unreachable teachers.
 
     If the ratio t_t / t_s is known, only a part of the last teacher may be needed: one teacher can
-    feed several students with t_t < t_s. `unit` is the power of the student's average teacher.
+    feed several students with t_t < t_s. A student that wants fewer than n uses all of these fully.
+    `unit` is the power of the student's average teacher.
     """
     if report.want == 0:
         return 0.0
     n = report.needed
     want = want_without_replacements(report)
-    if n < 1 or not (is_known(report.t_t_s) and is_known(report.t_s_s)):
+    if not 1 <= n <= want or not (is_known(report.t_t_s) and is_known(report.t_s_s)):
         return want * unit
     part = min(max(report.t_t_s / report.t_s_s, n - 1 + LEAST), float(n))
-    return max(want - n + part, LEAST) * unit
+    return (want - n + part) * unit
 
 
 #: Seconds that a speed must stay outside of its class to change it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -55,6 +56,15 @@ class TestSharing:
         assert need_of(slow, 1.0) == need_of(fast, 4.0) == 5
         report = StudentReported("a/0", 4, needed=2, t_t_s=0.015, t_s_s=0.01)
         assert need_of(report, 1.0) == pytest.approx(3.5)
+
+    def test_student_that_wants_fewer_than_it_needs_uses_them_fully(self) -> None:
+        """As with a limit of one teacher, or if measured times overestimate the need."""
+        report = replace(measured("a/0", 2.3), want=1)
+        assert need_of(report, 1.0) == 1
+        service = Service(*up("abc"), report, replace(report, student_id="b/0"))
+        service.see(wants("c/0", 3))
+        assert service.counts == [1, 1, 1]
+        assert service.has("a/0") != service.has("b/0")
 
     def test_unreachable_teacher_is_replaced_meanwhile(self) -> None:
         service = Service(*up("abc"), wants("a/0", 2))
