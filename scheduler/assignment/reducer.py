@@ -131,7 +131,11 @@ def _reason(working: WorkingState, name: str, old: StudentEntry | None, new: Stu
     causes += notes
     told = {word.rstrip(",") for note in notes for word in note.split()}
     for teacher in new.teachers:
-        if teacher not in had and teacher not in told and old is not None:
+        if teacher in had or teacher in told:
+            continue
+        if working.holders[teacher] > 1:
+            causes.append(f"shares teacher {teacher}")
+        elif old is not None:
             causes.append(why.get(teacher, f"teacher {teacher} was free"))
     if not causes:
         causes.append(f"student {name} begins epoch {new.data_epoch} of its data")

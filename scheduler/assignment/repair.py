@@ -315,7 +315,7 @@ class _Repair:
                 self._join(student, teacher)
                 return True
         if not self._packed:
-            if sharing.pack(table) is not None:
+            if sharing.pack(table):
                 self._moved, self._trades, self._nobody_gives = True, None, False
                 self._claims.push(student)
                 return True
@@ -346,7 +346,6 @@ class _Repair:
         if student.held:
             table.take(student, student.held[0])
         table.give(student, teacher)
-        student.notes.append(f"shares teacher {teacher}")
         self._packed, self._moved = False, True
         self._settled(student)
         if len(holders) == 1:

@@ -37,16 +37,18 @@ def teacher_with_room(
     return found
 
 
-def pack(table: AssignmentTable) -> StudentAssignment | None:
-    """Move a light student to a shared teacher, so that its own one becomes idle."""
-    for student in sorted(_lone_light(table), key=lambda student: (student.need, student.arrival)):
-        teacher = teacher_with_room(table, student, but=student.held[0])
-        if teacher is not None:
-            move(table, student, teacher)
-            student.notes.append(f"shares teacher {teacher}, as it needs only a part of one")
-            return student
-        return None  # without room for the lightest there is none for others
-    return None
+def pack(table: AssignmentTable) -> bool:
+    """Move a light student to another teacher, so that its own becomes idle; return whether."""
+    student = min(_lone_light(table), key=lambda one: (one.need, one.arrival), default=None)
+    if student is None:
+        return False
+    own = student.held[0]
+    teacher = teacher_with_room(table, student, but=own)
+    if teacher is None:
+        return False  # without room for the lightest there is none for others
+    table.take(student, own)
+    table.give(student, teacher)
+    return True
 
 
 def least_loaded(table: AssignmentTable, student: StudentAssignment) -> str | None:
@@ -76,12 +78,6 @@ def student_to_relieve(table: AssignmentTable) -> tuple[StudentAssignment, str] 
             if teacher is not None:
                 return student, teacher
     return None
-
-
-def move(table: AssignmentTable, student: StudentAssignment, teacher: str) -> None:
-    """Replace the student's only teacher."""
-    table.take(student, student.held[0])
-    table.give(student, teacher)
 
 
 def _lone_light(table: AssignmentTable) -> Iterator[StudentAssignment]:
@@ -233,4 +229,6 @@ def _change_places(
         table.give(one, takes)
         table.take(one, leaves)
     student.notes.append(f"teacher {theirs} taken over from {other.name}")
-    other.notes.append(f"teacher {theirs} given to {student.name}, which goes first")
+    other.notes.append(
+        f"teacher {theirs} given to {student.name}, which goes first, for a part of {mine}"
+    )

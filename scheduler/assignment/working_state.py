@@ -77,6 +77,11 @@ class WorkingState:
         """How many students need teachers, by content, after the contents are settled."""
         return Counter(entry.content_id for entry in self.students.values() if entry.need > 0)
 
+    @cached_property
+    def holders(self) -> Counter[str]:
+        """How many students each teacher has, after assigning."""
+        return Counter(name for entry in self.students.values() for name in entry.teachers)
+
     def take(self, events: Sequence[AssignmentEvent]) -> None:
         """Apply a batch of events in order.
 

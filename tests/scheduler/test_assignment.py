@@ -22,7 +22,7 @@ from edl.scheduler.assignment import (
     reduce,
 )
 
-from .assignment_service import Service, up, wants
+from .assignment_service import Service, measured, up, wants
 
 
 class TestAssignment:
@@ -94,6 +94,9 @@ class TestAssignment:
 
 FOUR = up("abcd")
 FAST = [*up("ab", 400), *up("cdef", 100), wants("a/0", 9), wants("b/0", 9)]
+RECOVERY = [RecoveryBegan(), *up("ab"), wants("b/0", 1), wants("a/0", 1)]
+TWO = [*up("ab"), wants("b/0", 2), wants("a/0", 2)]
+UNEVEN = [*up("a", 100.0), *up("b", 200.0), wants("b/0", 2), measured("c/0", 0.5)]
 CONTENT = [ContentPlanned("x"), *up("ab", content="x"), wants("a/0", 2)]
 
 
@@ -108,6 +111,9 @@ class TestReasons:
             ([*FOUR, wants("a/0", 4), wants("b/0", 4)], wants("a/0", 4, priority=1), "1, not 0"),
             ([*FOUR, wants("b/0", 4), wants("a/0", 4)], wants("a/0", 4, min=3), "at least 3"),
             (CONTENT, TeacherUp("a", 1, content_id="y"), "a serves another content: 1 of 2"),
+            (RECOVERY, TeacherDown("b", True), "b was lost; shares teacher a: 1 of 1"),
+            (TWO, wants("c/0", 3, priority=1), "b given to c/0, which goes first, for a part of a"),
+            (UNEVEN, wants("a/0", 3), "student a/0 wants 3: 1 of 3"),  # c/0 has made room
             (FAST, TeacherUp("a", 1, 100.0), "a is slower than was known; teacher f taken over"),
         ],
     )
