@@ -113,20 +113,20 @@ class AssignmentTable:
     Args:
         teachers: all known teachers.
         power: power of the teachers that serve the content.
-        growing: no student may lose a teacher, so a student without any may share any teacher.
+        recovering: no student may lose a teacher, so a student without any may share any teacher.
     """
 
     idle: IdleTeachers  # after `collect_idle`
 
     def __init__(
-        self, teachers: Mapping[str, TeacherEntry], power: Mapping[str, float], growing: bool
+        self, teachers: Mapping[str, TeacherEntry], power: Mapping[str, float], recovering: bool
     ) -> None:
         self.students: list[StudentAssignment] = []
         self.holders: dict[str, tuple[StudentAssignment, ...]] = {}
         self.power = power
         self.powers = sorted(set(power.values()))
         self._teachers = teachers
-        self._growing = growing
+        self._recovering = recovering
         self._loads: dict[str, float] = {}
         self._least: dict[_Key, tuple[float, str]] | None = None
 
@@ -191,10 +191,10 @@ class AssignmentTable:
         if self._least is None:
             least: dict[_Key, tuple[float, str]] = {}
             self._least = least
-            growing, loads = self._growing, self._loads
+            recovering, loads = self._recovering, self._loads
             for teacher, students in self.holders.items():
                 # One more may share it if it is the only teacher of its students.
-                if students and (growing or len(students) > 1 or len(students[0].held) == 1):
+                if students and (recovering or len(students) > 1 or len(students[0].held) == 1):
                     load, entry = loads.get(teacher), self._teachers[teacher]
                     load = self.load(teacher) if load is None else load
                     for key in ((entry.power, ""), (entry.power, entry.host)):
@@ -293,7 +293,7 @@ def assignment_tables(
     pools: Mapping[str, Mapping[str, float]],
     students: Mapping[str, StudentEntry],
     silent: Set[str],
-    keeping: bool,
+    recovering: bool,
     newcomers: Set[str],
 ) -> list[AssignmentTable]:
     """Build a table for each content, with what the students hold of it.
@@ -303,7 +303,7 @@ def assignment_tables(
         pools: power of the teachers that may be assigned, by content.
         students: all known students, with what they held.
         silent: teachers that give labels to none of their students.
-        keeping: a newcomer may keep a teacher that another student holds too.
+        recovering: a newcomer may keep a teacher that another student holds too.
         newcomers: students that were unknown, with teachers only from their own report.
     """
     made: dict[str, AssignmentTable] = {}
@@ -311,9 +311,9 @@ def assignment_tables(
         content, job = entry.content_id, name.rpartition("/")[0] or name
         table = made.get(content)
         if table is None:
-            table = made[content] = AssignmentTable(teachers, pools.get(content, {}), keeping)
+            table = made[content] = AssignmentTable(teachers, pools.get(content, {}), recovering)
         held = entry.teachers
-        if name in newcomers and not keeping:
+        if name in newcomers and not recovering:
             held = tuple(teacher for teacher in held if teacher not in table.holders)
         student = StudentAssignment(
             name, arrival, entry.need, entry.min, entry.priority, entry.host, job

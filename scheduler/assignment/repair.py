@@ -132,10 +132,10 @@ class ClaimQueue:
 class GiverQueue:
     """All students with more than one teacher; the first would miss a teacher least."""
 
-    def __init__(self, table: AssignmentTable, students: Iterable[StudentAssignment]) -> None:
+    def __init__(self, table: AssignmentTable) -> None:
         self._table = table
         self._heap: list[tuple[tuple[int, int, float], int, int, StudentAssignment]] = []
-        for student in students:
+        for student in table.students:
             self.push(student)
 
     def push(self, student: StudentAssignment) -> None:
@@ -355,7 +355,7 @@ class _Repair:
         if self._nobody_gives:
             return False
         table = self._table
-        self._givers = self._givers or GiverQueue(table, table.students)
+        self._givers = self._givers or GiverQueue(table)
         weakest = self._givers.weakest()
         claim = claim_key(table, student)
         if weakest is None or not beats(claim, weakest[1]):

@@ -145,8 +145,8 @@ class WorkingState:
     def _speed_changed(self, name: str, before: float, power: float) -> None:
         self.changed = True
         if power != before:
-            speed_class = "faster" if power > before else "slower"
-            self.why[name] = f"teacher {name} is {speed_class} than was known"
+            how = "faster" if power > before else "slower"
+            self.why[name] = f"teacher {name} is {how} than was known"
             self.speed_changed.add(name)
             self.must_assign = True
 
