@@ -49,7 +49,10 @@ class StudentAssignment:
 
 
 class IdleTeachers:
-    """Teachers that no student holds; among equal ones the longest idle is given first.
+    """Teachers that no student holds.
+
+    Among equal ones, the first to arrive is given first; those that became idle in this step are
+    given last.
 
     Args:
         teachers: all known teachers.

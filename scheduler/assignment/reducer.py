@@ -45,7 +45,10 @@ def settle_contents(working: WorkingState) -> None:
 
 
 def _settled_plan(working: WorkingState) -> ContentPlan:
-    """Without an operator's plan, use the content of most students, else of most teachers."""
+    """Without an operator's plan, keep a content that is in use, else take the prevailing one.
+
+    In use: a student has labels of it; or no student has any labels, and a teacher serves it.
+    """
     plan = working.plan
     if plan.declared:
         return plan

@@ -105,7 +105,7 @@ class CheckpointHistory:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Parse `to_json`. Raises TypeError for anything else."""
+        """Parse `to_json`. Raises TypeError or AttributeError for anything else."""
         newest = value.get("newest")
         return cls(
             None if newest is None else CheckpointEntry(**newest), tuple(value.get("dropped", ()))

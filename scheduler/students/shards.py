@@ -8,7 +8,7 @@ taken a prefix of the epoch together, so a different number of ranks can continu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
@@ -54,14 +54,6 @@ class Ranges:
 
     def __bool__(self) -> bool:
         return bool(self.pairs)
-
-    def __contains__(self, number: object) -> bool:
-        return isinstance(number, int) and any(a <= number < b for a, b in self.pairs)
-
-    def numbers(self) -> Iterator[int]:
-        """Iterate over the numbers in ascending order."""
-        for start, stop in self.pairs:
-            yield from range(start, stop)
 
     def union(self, other: Ranges) -> Self:
         return self.of((*self.pairs, *other.pairs))
