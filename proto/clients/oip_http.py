@@ -138,7 +138,9 @@ class HttpConnectionPool:
             self._drop(connection)
         for sock in at_work:  # the waiting call closes it
             with suppress(OSError):  # it has ended already
-                sock.shutdown(socket.SHUT_RDWR)
+                # The method of an SSLSocket also removes the encryption: a call at work would then
+                # take ciphertext for its answer, or send the rest of its request in the clear.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     # --- connections
 

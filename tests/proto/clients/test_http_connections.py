@@ -8,15 +8,19 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from edl.proto.clients import oip_http
 from edl.proto.clients.oip_http import HttpConnectionPool, HttpReply
 from edl.proto.datatypes import Buffer
+from edl.proto.security import ClientSecurity, TlsFiles, reloading_context
 from edl.proto.security.client_connections import HttpConnector
 from edl.runtime.errors import BadAnswer, DeadlineExceeded, InputsOverwritten, TeacherLost
 from edl.tests.proto.clients.scripted_http import ReceivedRequest, ScriptedHttp, reply
+from edl.tests.proto.security.authority import Authority
 from edl.tests.waiting import DEADLINE_S
 
 PATH = "/v2/models/m/infer"
@@ -168,6 +172,37 @@ def test_a_body_that_changes_while_it_is_sent_is_not_answered(talk: Talk) -> Non
         talk.ask(b"x", check=changed)
     assert talk.ask(b"x").status == 200
     assert talk.opened == 2
+
+
+def test_closing_during_an_encrypted_reply_makes_no_body_of_ciphertext(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, body = Authority(tmp_path), bytes(40 << 10)  # three records of TLS
+    context = reloading_context(authority.issue("server"))
+    all_sent, over = threading.Event(), threading.Event()
+
+    def answer(listener: socket.socket) -> None:
+        with context.wrap_socket(listener.accept()[0], server_side=True) as connection:
+            connection.recv(1 << 16)
+            connection.sendall(reply(body))
+            all_sent.set()
+            over.wait(DEADLINE_S)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        security = ClientSecurity(TlsFiles(ca=authority.ca))
+        calls = HttpConnectionPool(HttpConnector(url, security))
+
+        def close_within(nbytes: int) -> None:
+            if 16 << 10 < nbytes < len(body) and all_sent.wait(DEADLINE_S):
+                calls.close()
+
+        monkeypatch.setattr(oip_http, "_check_size", close_within)
+        served = pool.submit(answer, listener)
+        with suppress(TeacherLost):
+            assert calls.call("GET", PATH, time.monotonic() + DEADLINE_S).body == body
+        over.set()
+        served.result(DEADLINE_S)
 
 
 def test_a_long_error_text_is_cut() -> None:
