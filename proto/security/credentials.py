@@ -123,5 +123,7 @@ def stays_here(address: str) -> bool:
         return True
     for scheme in ("ipv4:", "ipv6:", "dns:"):
         address = address.removeprefix(scheme)
-    host, _, port = address.removeprefix("///").rpartition(":")
-    return is_loopback(host if host and port.isdigit() else address.removeprefix("///"))
+    address = address.removeprefix("///")
+    host, _, port = address.rpartition(":")
+    has_port = port.isdigit() and (":" not in host or host.endswith("]"))  # else an IPv6 address
+    return is_loopback(host if has_port else address)

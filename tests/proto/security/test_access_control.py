@@ -300,8 +300,8 @@ def test_files_are_of_the_option_and_of_variables(monkeypatch: pytest.MonkeyPatc
     assert tls_files([TLS(f"cert={C}")]) == TlsFiles(C, K)
 
 
-HERE = "127.0.0.1:80 127.9.9.9:80 [::1]:80 localhost:80 ipv4:127.0.0.1:80 unix:/tmp/socket"
-AWAY = "0.0.0.0:80 [::]:80 10.0.0.1:80 dns:///head:80 127.0.0.1.example:80 ::2 head"
+HERE = "127.0.0.1:80 127.9.9.9:80 [::1]:80 ::1 localhost:80 ipv4:127.0.0.1:80 unix:/tmp/socket"
+AWAY = "0.0.0.0:80 [::]:80 10.0.0.1:80 dns:///head:80 127.0.0.1.example:80 ::2 ::1:80 head"
 
 
 @pytest.mark.parametrize("address", [*HERE.split(), "dns:///localhost:80", *AWAY.split()])
