@@ -71,7 +71,8 @@ def use_ca(context: ssl.SSLContext, ca: Path) -> None:
     """
     data = _read("CA", ca) or b""
     try:
-        context.load_verify_locations(cadata=data.decode("ascii"))
+        # The text between certificates may have other characters.
+        context.load_verify_locations(cadata=data.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError):
         raise UsageError(f"CA {ca} is no certificate in PEM form") from None
 
@@ -96,7 +97,9 @@ def use_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
             f"key {key} has a password, and nobody is there to type it: remove it with "
             f"'openssl pkey -in {key} -out NEW', and keep the file to yourself"
         ) from None
-    except OSError as error:  # the file was replaced between two reads
+    except OSError as error:  # it does not say which file
+        _read("certificate", certificate)
+        _read("key", key)
         raise UsageError(f"certificate {certificate} cannot be read: {error.strerror}") from None
 
 
@@ -314,7 +317,7 @@ def reloading_context(files: TlsFiles, *, ask_clients: bool = False) -> ssl.SSLC
 
     Args:
         files: certificate and key, and the CA of the clients.
-        ask_clients: require a certificate that the CA has signed, if there is a CA.
+        ask_clients: require TLS 1.3 and a certificate that the CA has signed, if there is a CA.
 
     Raises:
         UsageError: a file cannot be used, or the certificate has expired.
@@ -340,6 +343,10 @@ def _context(files: TlsFiles, ask_clients: bool) -> ssl.SSLContext:
     if ask_clients and files.ca is not None:
         use_ca(context, files.ca)
         context.verify_mode = ssl.CERT_REQUIRED
+        # A resumed session would skip the check of a certificate that has expired, or whose CA was
+        # withdrawn. TLS 1.3 resumes only by tickets; of TLS 1.2, `ssl` cannot turn resumption off.
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.num_tickets = 0
     return context
 
 

@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +28,7 @@ from edl.proto.security import (
     open_channel,
     reloading_context,
 )
-from edl.proto.security.certificates import expiry_of, export_expiry
+from edl.proto.security.certificates import client_context, expiry_of, export_expiry
 from edl.proto.status import to_status
 from edl.runtime.errors import AccessError, AddressInUse, UsageError
 from edl.tests.waiting import wait_until
@@ -278,6 +278,49 @@ def test_an_expired_certificate_is_not_loaded_and_the_old_one_serves(
         raise AssertionError("it listens")
 
 
+def test_no_session_outlives_the_authority_of_its_client(tmp_path: Path) -> None:
+    """A resumed session shows no certificate, so none may be resumed."""
+    authority = Authority(tmp_path / "ca")
+    files, client = authority.issue("server"), authority.issue("client", "admin")
+    context = reloading_context(files, ask_clients=True)
+    asking = client_context(ClientSecurity(client))
+    asking.check_hostname, asking.verify_mode = False, ssl.CERT_NONE
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with context.wrap_socket(connection, server_side=True) as one:
+            one.sendall(one.recv(1))
+
+    def ask_by(session: ssl.SSLSession | None) -> ssl.SSLSession | None:
+        dialled = socket.create_connection(listener.getsockname(), TIMEOUT_S)
+        with asking.wrap_socket(dialled, session=session) as one:
+            one.sendall(b"x")
+            assert one.recv(1) in (b"x", b"")
+            return one.session
+
+    with listener, ThreadPoolExecutor(1) as pool:
+        served = pool.submit(answer)
+        session = ask_by(None)
+        served.result(TIMEOUT_S)
+        Authority(tmp_path / "ca").issue("server")
+        for version in (ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_2):
+            asking.maximum_version = version
+            served = pool.submit(answer)
+            with suppress(OSError):
+                ask_by(session)
+            with pytest.raises(ssl.SSLError):
+                served.result(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("lost", ["certificate", "key"])
+def test_the_file_that_is_missing_is_named(tmp_path: Path, lost: str) -> None:
+    files = replace(Authority(tmp_path).issue("server"), **{lost: tmp_path / "gone"})
+    for read in (reloading_context, lambda files: client_context(ClientSecurity(files))):
+        with pytest.raises(UsageError, match=f"^{lost} {tmp_path}/gone cannot be read: No such"):
+            read(files)
+
+
 def test_of_a_bundle_the_authority_that_holds_for_longest_counts(tmp_path: Path) -> None:
     issued = [Authority(tmp_path / f"{days}").issue("server", days=days) for days in (3, 300)]
     files = [one.certificate for one in issued if one.certificate is not None]
@@ -285,6 +328,8 @@ def test_of_a_bundle_the_authority_that_holds_for_longest_counts(tmp_path: Path)
     notes = "# autorité de l'équipe\n"
     bundle.write_text(notes + "".join(file.read_text() for file in files), "utf-8")
     assert [expiry_of(bundle), expiry_of(bundle, bundle=True)] == [*map(expiry_of, files)]
+    trusting = client_context(ClientSecurity(TlsFiles(ca=bundle)))
+    assert trusting.cert_store_stats()["x509"] == 2
 
 
 def test_metrics_tell_when_certificates_end(tmp_path: Path) -> None:
