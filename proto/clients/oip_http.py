@@ -113,7 +113,6 @@ class HttpConnectionPool:
             DeadlineExceeded: the answer did not come in time.
             TeacherLost: the server does not answer, the connection broke, or the pool was closed.
             BadAnswer: the answer is not HTTP, or is too large.
-            UsageError: the token file cannot be read any more.
         """
         fields = {"Host": self._connector.host, **self._connector.headers(), **(headers or {})}
         if body:
@@ -322,7 +321,7 @@ _FAMILIES: Final[tuple[tuple[int, type[EdlError]], ...]] = (
     (500, RetryableError),
     (400, RequestRefused),
     (300, RequestRefused),  # a redirect
-    (0, BadAnswer),  # neither an answer nor an error (1xx and less)
+    (0, BadAnswer),  # neither an answer nor an error (1xx, and 2xx other than 200)
 )
 _MOST_SECONDS_DIGITS: Final = 9
 
@@ -365,6 +364,8 @@ def decode_labels(reply: HttpReply) -> LabelResponse:
 #: Statuses with which servers refuse a binary body, because they reject it or fail to parse it.
 _BINARY_REFUSED_STATUSES: Final = (400, 406, 415, 422, 500, 501)
 _NOT_READY: Final = (400, 503)
+#: The JSON object of a request, and the buffers that follow it.
+_Message = tuple[bytes, list[memoryview]]
 
 
 class OipHttpClient:
@@ -405,13 +406,18 @@ class OipHttpClient:
     def infer(self, request: LabelRequest, timeout_s: float) -> LabelResponse:
         until_s = time.monotonic() + timeout_s
         if self.binary is not None:
-            return decode_labels(self._post_infer(request, until_s, binary=self.binary))
-        reply = self._post_infer(request, until_s, binary=True)
+            message = _encoded(request, binary=self.binary)
+            return decode_labels(self._post(message, request, until_s))
+        reply = self._post(_encoded(request, binary=True), request, until_s)
         if reply.status not in _BINARY_REFUSED_STATUSES:
             answer = decode_labels(reply)
             self.binary = True
             return answer
-        answer = decode_labels(self._post_infer(request, until_s, binary=False))
+        try:
+            message = _encoded(request, binary=False)
+        except RequestRefused:  # JSON cannot carry it: what the server says of the bytes counts
+            raise error_from_http(reply) from None
+        answer = decode_labels(self._post(message, request, until_s))
         self.binary = False
         return answer
 
@@ -428,17 +434,21 @@ class OipHttpClient:
         )
         return most if isinstance(most, int) and most > 0 else None
 
-    def _post_infer(self, request: LabelRequest, until_s: float, *, binary: bool) -> HttpReply:
-        try:
-            head, raws = json_tensors.encode_request(request, binary=binary)
-        except (WireError, ValueError) as error:  # no server could be sent this
-            raise RequestRefused(f"it cannot be sent: {error}") from None
+    def _post(self, message: _Message, request: LabelRequest, until_s: float) -> HttpReply:
+        head, raws = message
         # Servers choose how to decode the body by its content type.
         headers = {"Content-Type": "application/json"}
         if raws:
             headers = {"Content-Type": "application/octet-stream", HEAD_LENGTH: str(len(head))}
         path = f"{self._path}/infer"
         return self._calls.call("POST", path, until_s, [head, *raws], headers, request.check)
+
+
+def _encoded(request: LabelRequest, *, binary: bool) -> _Message:
+    try:
+        return json_tensors.encode_request(request, binary=binary)
+    except (WireError, ValueError) as error:  # no server could be sent this
+        raise RequestRefused(f"it cannot be sent: {error}") from None
 
 
 def _json_member(reply: HttpReply, name: str) -> Any:

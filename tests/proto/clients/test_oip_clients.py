@@ -229,6 +229,15 @@ def test_body_format_follows_the_server(foreign: ForeignHttp, http_client: OipHt
     assert foreign.heads[4:] == [BYTES, JSON, JSON]
 
 
+def test_a_failure_is_not_hidden_because_json_cannot_carry_the_batch(
+    foreign: ForeignHttp, http_client: OipHttpClient
+) -> None:
+    foreign.status = 500
+    with pytest.raises(errors.RetryableError, match="HTTP 500: as the test says"):
+        http_client.infer(LabelRequest({"x": X * np.float32("nan")}), DEADLINE_S)
+    assert foreign.heads == [BYTES]
+
+
 STATUSES: dict[type[errors.EdlError], tuple[int, ...]] = {
     errors.BadAnswer: (202,),
     errors.RequestRefused: (302, 400, 404, 413, 422),
