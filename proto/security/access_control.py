@@ -71,7 +71,8 @@ def caller_of(text: str, anonymous: str) -> Caller:
     """
     role, colon, name = text.partition(":")
     if role not in ROLES:
-        raise UsageError(f"{role[:40]!r} is no role: it is one of {', '.join(ROLES)}")
+        # Not quoted: in a line that is written the wrong way round, it is the token.
+        raise UsageError(f"its first word is no role: write one of {', '.join(ROLES)}")
     if colon and not name:
         raise UsageError(f"{role}: has no name behind the colon: write {role}, or {role}:NAME")
     return Caller(role, name, f"{role}:{name}" if name else anonymous)
@@ -115,10 +116,15 @@ def read_tokens(path: Path) -> Tokens:
     """
     entries: dict[bytes, Caller] = {}
     for number, line in enumerate(_read_secret(path).splitlines(), start=1):
-        words = line.split("#", 1)[0].split()
+        where = f"line {number} of the tokens file {path}"
+        text, comment, _ = line.partition("#")
+        if comment and text[-1:].strip():  # what precedes it would be accepted as the token
+            raise UsageError(
+                f"{where} has a # within a word: put a space before a comment; tokens have no #"
+            )
+        words = text.split()
         if not words:
             continue
-        where = f"line {number} of the tokens file {path}"
         if len(words) > 2:
             raise UsageError(
                 f"{where} has {len(words)} words: write TOKEN, or ROLE TOKEN, or ROLE:NAME TOKEN"
