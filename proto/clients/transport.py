@@ -274,7 +274,8 @@ class TransportConnection:
 
         Raises:
             OSError: the connection has ended; everything that arrived before has been returned.
-            WireError: what arrived is not valid.
+            ConnectionEnded: the teacher has ended it; what arrived just before may be lost.
+            WireError: what arrived is not valid; what arrived just before may be lost.
         """
         outcomes: list[RequestOutcome] = []
         receives = 0

@@ -20,7 +20,8 @@ class TlsFiles:
         certificate: our own, followed by its chain up to the CA. A server must have one.
         key: of `certificate`, without a password.
         ca: certificates that sign those of our peers. A client without it trusts the CAs that gRPC
-            ships. A server without it asks no client for a certificate.
+            ships, or over HTTP and our transport those of this machine. A server without it asks no
+            client for a certificate.
 
     Raises:
         UsageError: the certificate or the key is given without the other.
