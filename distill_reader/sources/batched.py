@@ -111,7 +111,7 @@ def _stacked(values: list[Any], where: str) -> Any:
     first = values[0]
     if isinstance(first, Mapping):
         keys = list(first)
-        _agree(values, where, lambda value: list(value) == keys, f"the fields {keys}")
+        _agree(values, where, lambda value: value.keys() == first.keys(), f"the fields {keys}")
         return {
             key: _stacked([value[key] for value in values], f"{where}[{key!r}]") for key in keys
         }
@@ -120,6 +120,8 @@ def _stacked(values: list[Any], where: str) -> Any:
         _agree(values, where, lambda value: len(value) == count, f"{count} fields")
         columns = [_stacked([v[i] for v in values], f"{where}[{i}]") for i in range(count)]
         return sequence_like(first, columns)
+    if isinstance(first, (str, bytes)):  # also numpy's, which have __array__
+        return values
     if isinstance(first, (bool, int, float)) or hasattr(first, "__array__"):  # tensors have it too
         return _array(values, where)
     return values

@@ -45,6 +45,8 @@ def test_samples_are_stacked_anew_in_each_epoch() -> None:
 
 def test_samples_of_any_structure_are_stacked() -> None:
     assert stack([{"x": 1, "s": "a"}, {"x": 2, "s": "b"}])["s"] == ["a", "b"]
+    assert stack([{"x": "1", "s": "a"}, {"s": "b", "x": "2"}]) == {"x": ["1", "2"], "s": ["a", "b"]}
+    assert stack(list(np.array(["a", "bc"]))) == ["a", "bc"]
     batch = stack([Pair(np.zeros(2), 1), Pair(np.ones(2), 2)])
     assert isinstance(batch, Pair)
     np.testing.assert_array_equal(batch.y, [1, 2])
