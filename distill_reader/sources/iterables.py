@@ -19,6 +19,7 @@ from ...proto.arena import Array, dtype_named
 from ...runtime.errors import BatchError, UsageError
 from ..adapters.tensors import TorchKind, array_of
 from ..structure import take_apart
+from .map_style import with_inner
 from .source import Mark, close_iterator, reading_mark, tell_epoch
 
 
@@ -36,6 +37,13 @@ class _IterableSource:
     def identity(self) -> dict[str, Any]:
         return {"type": type(self._iterable).__qualname__}
 
+    def _tell_epoch(self, epoch: int) -> None:
+        """Tell the iterable, and the samplers and data set that it has if it is a loader."""
+        names = ("batch_sampler", "sampler", "dataset")
+        sampler, own, dataset = (getattr(self._iterable, name, None) for name in names)
+        samplers = with_inner(own if sampler is None else sampler)
+        tell_epoch(epoch, self._iterable, *samplers, dataset)
+
     def close(self) -> None:
         pass
 
@@ -50,7 +58,7 @@ class StatefulSource(_IterableSource):
     kind = "stateful"
 
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> _StatefulIterator:
-        tell_epoch(epoch, self._iterable)
+        self._tell_epoch(epoch)
         if mark is not None:
             with reading_mark():
                 state = decoded(mark["state"])
@@ -90,7 +98,7 @@ class PlainSource(_IterableSource):
     kind = "plain"
 
     def begin(self, epoch: int, taken: int, mark: Mark | None) -> _PlainIterator:
-        tell_epoch(epoch, self._iterable)
+        self._tell_epoch(epoch)
         with reading_mark():
             known = DigestChain() if mark is None else DigestChain.from_json(mark)
         return _PlainIterator(iter(self._iterable), epoch, known)

@@ -131,8 +131,11 @@ def _digest(plan: Sequence[Ids]) -> str:
 
     digest = blake2b(digest_size=8)
     for ids in plan:
-        numbers = np.asarray(ids) if not isinstance(ids, (str, bytes)) else None
-        if numbers is not None and numbers.dtype.kind in "iu":
+        try:
+            numbers = np.asarray(ids)
+        except ValueError:  # tuples of different lengths
+            numbers = np.empty(0)
+        if numbers.dtype.kind in "iu":
             digest.update(numbers.astype("<i8").tobytes())
         else:
             digest.update(repr(ids).encode())
@@ -194,7 +197,7 @@ def loader_of(given: Any) -> BatchLoader | None:
     if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
         # Each batch of the list counts as one sample, and is a batch by itself.
         return _OwnLoader(given, _EachByItself(given), lambda ids: (given[one] for (one,) in ids))
-    if _is_frameworks(given) and isinstance(given.batch_sampler, Sized) and _is_map(given.dataset):
+    if _is_frameworks(given) and _has_length(given.batch_sampler) and _is_map(given.dataset):
         return _FrameworkLoader(given)
     return None
 
@@ -232,10 +235,12 @@ class _FrameworkLoader:
     def __init__(self, loader: Any) -> None:
         self.dataset = loader.dataset
         self.batch_sampler = loader.batch_sampler
+        self.generator = getattr(loader, "generator", None)
         self._plan = _Plan()
         self._copy = copy.copy(loader)
-        # Without __setattr__: PyTorch's forbids changes of constructor arguments.
-        vars(self._copy).update(batch_sampler=self._plan, _iterator=None)
+        # Without __setattr__: PyTorch's forbids changes of constructor arguments. A position in the
+        # plan is a number of batches, so they must come in its order.
+        vars(self._copy).update(batch_sampler=self._plan, _iterator=None, in_order=True)
         persistent = ("persistent_workers", "_persistent_workers")
         persists = any(getattr(loader, name, False) for name in persistent)
         self.keeps_workers = loader.num_workers > 0 and persists
@@ -274,6 +279,14 @@ def _frameworks() -> list[Any]:
     return [module for module in modules if module is not None]
 
 
+def _has_length(sampler: Any) -> bool:
+    # A batch sampler of PyTorch has `__len__`, which fails if the sampler in it has none.
+    try:
+        return len(sampler) >= 0
+    except (TypeError, NotImplementedError):
+        return False
+
+
 def _is_map(dataset: Any) -> bool:
     return not any(isinstance(dataset, module.IterableDataset) for module in _frameworks())
 
@@ -285,7 +298,7 @@ def drawing(loader: BatchLoader, seed: int, epoch: int) -> Iterator[None]:
     if callable(getattr(loader.dataset, "set_epoch", None)):
         loader.close()  # persistent workers have copies of the data set
     tell_epoch(epoch, *samplers, loader.dataset)
-    with seeded(seed, epoch, *samplers):
+    with seeded(seed, epoch, *samplers, loader):
         yield
 
 

@@ -36,19 +36,25 @@ def leave_garbage_to_the_parent() -> None:
     the collector is off during a fork, and a child ignores inherited objects. That also keeps the
     child's memory shared for longer.
     """
-    enabled = True
+    enabled, forks = True, 0  # before the first of the forks that threads make at the same time
 
     def before() -> None:
-        nonlocal enabled
-        enabled = gc.isenabled()
+        nonlocal enabled, forks
+        if not forks:
+            enabled = gc.isenabled()
+        forks += 1
         gc.disable()
 
     def after() -> None:
-        if enabled:
+        nonlocal forks
+        forks -= 1
+        if enabled and not forks:
             gc.enable()
 
     def in_child() -> None:
+        nonlocal forks
         gc.freeze()
+        forks = 1  # other threads are not in the child
         after()
 
     # Of all handlers, the last registered `before` runs first and its `after_in_child` last, so

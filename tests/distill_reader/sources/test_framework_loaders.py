@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -179,6 +181,98 @@ def test_loaders_without_ids_are_plain() -> None:
     assert type(source_of(stateful_loader(), RankShard(), 0)) is StatefulSource
 
 
+class Lengthless(torch.utils.data.Sampler):  # type: ignore[misc]  # PyTorch is not typed
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(SAMPLES))
+
+
+def test_a_sampler_without_a_length_makes_a_loader_plain(
+    source: Callable[[Any], ResumableSource],
+) -> None:
+    given = TorchLoader(Rows(SAMPLES), batch_size=BATCH, sampler=Lengthless())
+    made = source(given)
+    assert type(made) is PlainSource
+    assert len(read(made.begin(0, 0, None))[0]) == BATCHES
+
+
+class Told:
+    """Remembers the epochs that it was told."""
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+
+class ToldStream(Told, TorchStream):
+    pass
+
+
+class ToldRows(Told, Rows):
+    def __init__(self) -> None:
+        Told.__init__(self)
+        Rows.__init__(self, SAMPLES)
+
+
+class ToldSampler(Told, Lengthless):
+    pass
+
+
+def test_loaders_without_ids_are_told_the_epoch_too(
+    source: Callable[[Any], ResumableSource],
+) -> None:
+    """Otherwise a `DistributedSampler` repeats its first order."""
+    stream, rows, sampler = ToldStream(), ToldRows(), ToldSampler()
+    for loader in (
+        TorchLoader(stream, batch_size=BATCH),
+        TorchLoader(rows, batch_size=BATCH, sampler=sampler),
+    ):
+        source(loader).begin(3, 0, None).close()
+    assert stream.epochs == rows.epochs == sampler.epochs == [3]
+
+
+class SlowFirst(Rows):
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        time.sleep(0.5 * (index == 0))
+        return super().__getitem__(index)
+
+
+def test_batches_come_in_the_order_of_their_ids_even_if_a_loader_keeps_none(
+    source: Callable[[Any], ResumableSource],
+) -> None:
+    """A number of batches would not say which ones were delivered."""
+    loader = TorchLoader(SlowFirst(SAMPLES), batch_size=BATCH, num_workers=2, in_order=False)
+    batches, _ = read(source(loader).begin(0, 0, None))
+    assert [i for batch in batches for i in batch] == list(range(SAMPLES))
+
+
+class Drawn(Rows):
+    """Samples with the random seed of their worker."""
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return np.full(1, torch.initial_seed() % 2**31), np.int64(index)
+
+
+def test_seeds_of_workers_follow_from_the_epoch_with_a_generator_of_the_loader_too(
+    source: Callable[[Any], ResumableSource],
+) -> None:
+    generator = torch.Generator().manual_seed(5)
+    before = generator.get_state()
+    made = source(TorchLoader(Drawn(SAMPLES), num_workers=1, generator=generator))
+
+    def seed(epoch: int) -> int:
+        reading = made.begin(epoch, 0, None)
+        try:
+            return int(next(reading)[0])
+        finally:
+            reading.close()
+
+    first = seed(0)
+    assert torch.equal(generator.get_state(), before)
+    assert seed(1) != first == seed(0)
+
+
 def test_a_distributed_sampler_is_told_the_epoch_and_keeps_its_part() -> None:
     parts = [source_of(distributed(2, rank), RankShard(rank, 2), 0) for rank in (0, 1)]
     assert all(isinstance(part, MapSource) and not part.divides_ids for part in parts)
@@ -245,3 +339,32 @@ def test_a_child_collects_its_own_garbage_and_none_that_it_inherited() -> None:
         gc.enable()
     gc.collect()
     assert inherited == [os.getpid()]
+
+
+FORKS_AT_THE_SAME_TIME = """
+import gc, os, threading
+
+nested = []
+
+def fork() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if gc.isenabled() else 1)
+    assert os.waitpid(pid, 0)[1] == 0, "a child has no collector"
+
+def before() -> None:
+    if not nested:
+        nested.append(threading.Thread(target=fork))
+        nested[0].start()
+        nested[0].join()
+
+os.register_at_fork(before=before)
+from edl.distill_reader.sources.source import leave_garbage_to_the_parent
+leave_garbage_to_the_parent()  # its handler before a fork runs first
+fork()
+assert nested and gc.isenabled(), "the parent has no collector"
+"""
+
+
+def test_threads_that_fork_at_the_same_time_keep_the_collector() -> None:
+    subprocess.run([sys.executable, "-P", "-c", FORKS_AT_THE_SAME_TIME], check=True)

@@ -165,6 +165,18 @@ def test_ids_may_be_names() -> None:
     assert source.begin(0, 0, None).start is not None
 
 
+def test_ids_may_be_tuples_of_different_lengths() -> None:
+    def source(*ids: Any) -> ResumableSource:
+        batched = Batched({(1,): 1, (1, 2): 2, (1, 3): 3}, 2)
+        batched.batch_sampler = [list(ids)]  # type: ignore[assignment]
+        return source_of(batched, RankShard(), 0)
+
+    mark = source((1,), (1, 2)).begin(0, 0, None).start
+    assert ids(source((1,), (1, 2)), mark=mark) == [[1, 2]]
+    with pytest.raises(UsageError, match="orders epoch 0 otherwise"):
+        source((1,), (1, 3)).begin(0, 0, mark)
+
+
 class Iterable:
     def __iter__(self) -> Iterator[Any]:
         return iter(["batch"])
