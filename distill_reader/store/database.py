@@ -132,7 +132,8 @@ class Database:
     @property
     def page_bytes(self) -> int:
         """Bytes of all pages of the file."""
-        return self._page_bytes * self._pragma("page_count")
+        with translated(self.path):
+            return self._page_bytes * self._pragma("page_count")
 
     @property
     def used_pages(self) -> int:
@@ -156,11 +157,11 @@ class Database:
 
     def shrink(self) -> None:
         """Truncate unused pages, a few per transaction."""
-        while free := self._pragma("freelist_count"):
-            with self.writing():
-                few = min(free, TRANSACTION_BYTES // self._page_bytes // 4)
-                self.execute(f"PRAGMA incremental_vacuum({few})").fetchall()
         with translated(self.path):
+            while free := self._pragma("freelist_count"):
+                with self.writing():
+                    few = min(free, TRANSACTION_BYTES // self._page_bytes // 4)
+                    self.execute(f"PRAGMA incremental_vacuum({few})").fetchall()
             self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
@@ -268,7 +269,10 @@ class Database:
 
     def _connect(self, mode: str) -> None:
         self._connection = sqlite3.connect(
-            f"file:{quote(self.path)}?{mode}", timeout=BUSY_S, isolation_level=None, uri=True
+            f"file://{quote(os.fsencode(os.path.abspath(self.path)))}?{mode}",
+            timeout=BUSY_S,
+            isolation_level=None,
+            uri=True,
         )
 
     # --- bounds
@@ -276,12 +280,12 @@ class Database:
     def _bound_the_log(self) -> None:
         deadline = time.monotonic() + BUSY_S
         while _size(self.path + "-wal") > WAL_LIMIT_BYTES:
-            self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             if time.monotonic() >= deadline:
                 raise LabelStoreUnavailable(
                     f"the write-ahead log of {self.path} cannot be merged: other processes read the"
                     " store without a pause"
                 )
+            self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             time.sleep(_RETRY_S)  # SQLite waits for readers, not for other checkpoints
 
     def _pragma(self, name: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import shutil
@@ -136,6 +137,38 @@ def test_an_empty_file_becomes_a_store(settings_: LabelStore) -> None:
     with LabelDatabase(settings_) as store:
         fill(store, range(3))
         assert None not in store.get_many(sample_keys(range(3)))
+
+
+@pytest.mark.parametrize("name", ["labels", "50 %?#.edl", os.fsdecode(b"no \xff utf-8")])
+def test_any_path_can_be_that_of_a_store(tmp_path: Path, name: str) -> None:
+    """Two slashes at the start are those of a joined path; in a URI a host follows them."""
+    settings = LabelStore(f"/{tmp_path}/{name}", MIB)
+    with LabelDatabase(settings) as store:
+        fill(store, range(3))
+        assert store.get_many(sample_keys(range(3))) == rows_in(None, range(3))
+    assert (tmp_path / name).exists()
+
+
+def test_a_slow_disk_is_not_taken_for_readers_without_a_pause(
+    settings_: LabelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LabelDatabase(settings_) as store:
+        fill(store, range(10))
+        monkeypatch.setattr("edl.distill_reader.store.database.WAL_LIMIT_BYTES", 0)
+        times = itertools.count(0.0, 4.0)
+        monkeypatch.setattr("time.monotonic", lambda: next(times))
+        fill(store, range(10, 20))
+        assert (store.stats.dropped, store.stats.trouble) == (0, "")
+
+
+def test_a_log_that_cannot_be_read_is_no_bare_error_of_sqlite(settings_: LabelStore) -> None:
+    with LabelDatabase(settings_) as store, Database(settings_.path, write=True) as other:
+        fill(store, range(10))
+        os.truncate(settings_.path + "-wal", 0)
+        with pytest.raises(LabelStoreUnavailable):
+            other.shrink()
+        with pytest.raises(LabelStoreUnavailable):
+            _ = other.page_bytes
 
 
 def test_settings_that_cannot_work(tmp_path: Path) -> None:
