@@ -204,7 +204,7 @@ def _show(inventory: Inventory) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console, now = Console(), time.time()
+    console, now = Console(markup=False, emoji=False, highlight=False), time.time()
     table = Table("content", "outputs", "rows", "MiB", "made", "used")
     for group in inventory.groups:
         content = str(group.layout.model_id) if group.layout else "damaged"

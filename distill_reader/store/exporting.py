@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from ...proto.forms import LabelForm, decode
 from ...runtime.errors import LabelStoreUnavailable, RequestRefused, StoreDamaged, UsageError
 from .database import Database
 from .rows import LabelRow, Layout, ModelId, covers, derived, unpack
-from .table import ROWS_IN_A_QUERY, LabelTable
+from .table import ROWS_IN_A_QUERY, LabelTable, number_or_zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +71,22 @@ def inventory_of(database: Database) -> Inventory:
     table = LabelTable(database)
     with database.reading():
         grouped = database.execute(
-            "SELECT layout, count(*), sum(nbytes), min(made), max(made), min(used), max(used)"
+            "SELECT layout, count(*), total(nbytes), min(made), max(made), min(used), max(used)"
             " FROM keys GROUP BY layout ORDER BY 2 DESC"
         ).fetchall()
         groups = tuple(
-            RowGroup(table.layout(number), rows, nbytes, (made, last_made), (used, last_used))
-            for number, rows, nbytes, made, last_made, used, last_used in grouped
+            RowGroup(
+                table.layout(number), rows, int(nbytes), (made, last_made), (used, last_used)
+            )
+            for number, rows, nbytes, *times in grouped
+            for made, last_made, used, last_used in [map(number_or_zero, times)]
         )
         models = sorted(table.models().items())
         services = {name: model.model_id.content_id for name, model in models}
-        counters = dict(database.execute("SELECT name, value FROM counters").fetchall())
-    return Inventory(database.disk_bytes, database.used_bytes, groups, services, counters)
+        counted = database.execute("SELECT name, value FROM counters").fetchall()
+        counters = {name: number_or_zero(value) for name, value in counted}
+        used_bytes = database.used_bytes
+    return Inventory(database.disk_bytes, used_bytes, groups, services, counters)
 
 
 def row_chunks(database: Database) -> Iterator[tuple[list[tuple[bytes, LabelRow]], int]]:
@@ -92,21 +98,24 @@ def row_chunks(database: Database) -> Iterator[tuple[list[tuple[bytes, LabelRow]
         StoreDamaged: the file is broken.
     """
     table = LabelTable(database)
-    last = b""
-    while True:
+    last, seen, more = b"", set[bytes](), True
+    while more:
         with database.reading():
             rows = database.execute(
                 "SELECT key FROM keys WHERE key > ? ORDER BY key LIMIT ?", (last, ROWS_IN_A_QUERY)
             )
             keys = [key for (key,) in rows]
             found = table.select(keys)
-        if not keys:
-            return
-        last = keys[-1]
-        yield (
-            [(key, found.rows[key]) for key in keys if key in found.rows],
-            (len(keys) - len(found.rows)),
-        )
+            intact = [key for key in keys if key in found.rows]
+            damaged = [key for key in keys if key not in found.rows]
+            if more := len(keys) == ROWS_IN_A_QUERY:
+                # Damaged keys may be out of order: read on behind an intact one.
+                latest = (intact or damaged)[-1]
+                if latest <= last:
+                    raise sqlite3.DatabaseError("its keys are out of order")
+                last = latest
+        yield [(key, found.rows[key]) for key in intact], sum(key not in seen for key in damaged)
+        seen = set(damaged)
 
 
 def verify(database: Database, on_progress: Callable[[int], None]) -> int:
@@ -190,9 +199,9 @@ class LabelExport:
             LabelStoreUnavailable: the folder cannot be written.
         """
         index = self.folder / "labels.json"
-        if index.exists():
-            raise UsageError(f"{self.folder} holds an export already: name another folder")
         try:
+            if index.exists():
+                raise UsageError(f"{self.folder} holds an export already: name another folder")
             self.folder.mkdir(parents=True, exist_ok=True)
             read = 0
             for some, damaged in row_chunks(database):
@@ -223,17 +232,27 @@ class LabelExport:
             self._write_file(row.layout)
 
     def _write_file(self, layout: Layout) -> None:
-        some = self._waiting.pop(layout)
-        try:
-            arrays = self._arrays([row for _, row in some])
-        except RequestRefused:  # no row of this layout can have that form
-            self._skipped += len(some)
+        some, arrays = self._converted(self._waiting.pop(layout))
+        if not some:
             return
         keys = np.frombuffer(b"".join(key for key, _ in some), np.uint8).reshape(len(some), -1)
         name = f"labels-{len(self._files):05}.npz"
         _write_npz(self.folder / name, {"sample_key": keys, **arrays})
         self._files.append({"file": name, "rows": len(some)})
         self._rows += len(some)
+
+    def _converted(
+        self, some: list[tuple[bytes, LabelRow]]
+    ) -> tuple[list[tuple[bytes, LabelRow]], Mapping[str, Array]]:
+        """Return the rows that can have the form, and their arrays; count others as skipped."""
+        try:
+            return some, self._arrays([row for _, row in some])
+        except RequestRefused:  # this layout cannot have the form, or values of some rows cannot
+            if len(some) == 1:
+                self._skipped += 1
+                return [], {}
+        able = [pair for pair in some if self._converted([pair])[0]]
+        return able, self._arrays([row for _, row in able]) if able else {}
 
     def _arrays(self, rows: list[LabelRow]) -> dict[str, Array]:
         """Return the arrays of one file by name.
@@ -252,7 +271,7 @@ class LabelExport:
             del left[entry.output]
             parts = derived(entry, own, form)
             if self.dense and form is not None:
-                classes = entry.classes or entry.pieces[0].shape[-1]
+                classes = entry.classes or next(iter(entry.pieces[0].shape[-1:]), None)
                 parts = {entry.output: decode(entry.output, parts, form, form.parameters(classes))}
             made |= parts
         if left:

@@ -76,7 +76,7 @@ class LabelTable:
                 if checksum == sum_of(*texts, key, data):
                     layout = Layout.from_text(texts[0].decode())
                     found.rows[key] = LabelRow(layout, data, makers_of(texts[1]))
-                    found.used[key] = _number_or_zero(used)
+                    found.used[key] = number_or_zero(used)
                 else:
                     found.damaged.append(key)
         return found
@@ -125,7 +125,7 @@ class LabelTable:
         if len(drawn) < count:
             lacking = count - len(drawn)
             drawn += self._database.execute(some.format("<"), (begin, lacking)).fetchall()
-        return [(key, _number_or_zero(used)) for key, used in drawn]
+        return [(key, number_or_zero(used)) for key, used in drawn]
 
     def head(self, count: int, nbytes: int) -> list[tuple[RowLocation, StoredRow]]:
         """Return the oldest rows: at most `count`, until their data reach `nbytes`."""
@@ -142,10 +142,10 @@ class LabelTable:
             first.append(
                 (
                     RowLocation(_number(place), key),
-                    StoredRow(_number_or_zero(used), _number_or_zero(length)),
+                    StoredRow(number_or_zero(used), number_or_zero(length)),
                 )
             )
-            nbytes -= _number_or_zero(length)
+            nbytes -= number_or_zero(length)
             if nbytes <= 0:
                 break
         return first
@@ -206,7 +206,12 @@ class LabelTable:
             "SELECT key, maker FROM keys WHERE key > ? ORDER BY key LIMIT ?", (after, count)
         ).fetchall()
         mine = [key for key, number in rows if maker in makers_of(self._text("maker", number))]
-        return mine, rows[-1][0] if len(rows) == count else None
+        if len(rows) < count:
+            return mine, None
+        last = rows[-1][0]
+        if not isinstance(last, bytes) or last <= after:
+            raise sqlite3.DatabaseError("its keys are out of order")
+        return mine, last
 
     def put_model(self, service: str, model: ServiceModel) -> None:
         """Record the latest model of a service, with a checksum.
@@ -315,6 +320,6 @@ def _number(value: object) -> int:
     return value
 
 
-def _number_or_zero(value: object) -> int:
+def number_or_zero(value: object) -> int:
     """Return a time or size; 0 if a damaged file has another type there."""
     return value if isinstance(value, int) else 0

@@ -17,11 +17,12 @@ from edl.distill_reader.store.cli import app
 from edl.distill_reader.store.rows import ArraySpec, ModelId, ServiceModel, keys_of, layout_of, pack
 from edl.distill_reader.store.store import LabelDatabase
 from edl.proto.forms import LabelForm, decode, encode
-from edl.runtime.errors import StoreDamaged, UsageError
+from edl.runtime.errors import LabelStoreUnavailable, StoreDamaged, UsageError
 from edl.tests.cli_output import json_of, run
 from edl.tests.distill_reader.store.samples import (
     CLASSES,
     CONTENT,
+    damage,
     inputs_of,
     logits_of,
     rows_in,
@@ -90,6 +91,39 @@ def test_verify_of_a_broken_file(path: str) -> None:
         run(app, "inspect", path, "--verify")
 
 
+@pytest.mark.parametrize("byte", [b"\x00", b"\xff"])
+@pytest.mark.parametrize("number", [255, 609])
+def test_verify_ends_though_keys_are_out_of_order(path: str, byte: bytes, number: int) -> None:
+    """Of the last row of a query, and of the last one of all."""
+    key = sorted([*sample_keys(range(600)), *sample_keys(range(1000, 1010))])[number]
+    file = Path(path)
+    file.write_bytes(file.read_bytes().replace(key, byte * 16))
+    with pytest.raises(StoreDamaged, match=r"[1-9]\d? of 610 rows are damaged"):
+        run(app, "inspect", path, "--verify")
+
+
+def test_disown_ends_though_keys_are_out_of_order(path: str) -> None:
+    key = sorted([*sample_keys(range(600)), *sample_keys(range(1000, 1010))])[255]
+    file = Path(path)
+    file.write_bytes(file.read_bytes().replace(key, bytes(16)))
+    with pytest.raises(LabelStoreUnavailable, match="out of order"):
+        run(app, "disown", path, "liar")
+
+
+def test_inspect_of_damaged_numbers(path: str) -> None:
+    damage(path, "UPDATE keys SET made = 'x', used = x'00', nbytes = 'x'")
+    damage(path, "UPDATE counters SET value = x'00'")
+    (kind, _) = json_of(app, "inspect", path)["kinds"]
+    assert (kind["made"], kind["used"], kind["bytes"]) == ([0, 0], [0, 0], 0)
+    assert "610 rows" in run(app, "inspect", path).stdout
+
+
+def test_inspect_shows_brackets_of_names(path: str) -> None:
+    with LabelDatabase(LabelStore(path, 64 * MIB)) as store:
+        store.put_many([b"o" * 16], rows_in(None, [1], output="y[main]"))
+    assert "y[main] FP32[50]" in run(app, "inspect", path).stdout
+
+
 @pytest.mark.parametrize("options", [(), ("--verify",)])
 def test_there_is_none(tmp_path: Path, options: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="there is no label store at"):
@@ -133,6 +167,34 @@ def test_export_in_a_form_skips_what_cannot_have_it(path: str, tmp_path: Path) -
         sent = encode("y", logits_of(inputs_of(numbers_in(shard))), form)
         dense = decode("y", sent, form, form.parameters(CLASSES))
         np.testing.assert_array_equal(shard["logits"], dense)
+
+
+def test_export_skips_only_rows_beyond_the_form(tmp_path: Path) -> None:
+    labels = np.arange(30, dtype=np.float32).reshape(10, 3)
+    labels[4] = 1e6
+    layout = layout_of(CONTENT, {"y": (None, None, [labels])}, whole=True)
+    with LabelDatabase(LabelStore(tmp_path / "labels", MIB)) as store:
+        store.put_many(sample_keys(range(10)), pack(layout, [labels]))
+    index = json_of(app, "export", tmp_path / "labels", tmp_path / "out", "--form", "float16")
+    assert (index["rows"], index["skipped"]) == (9, 1)
+    (arrays,) = loaded(tmp_path / "out")
+    assert sorted(numbers_in(arrays)) == [n for n in range(10) if n != 4]
+    np.testing.assert_array_equal(arrays["y"], labels[numbers_in(arrays)])
+
+
+def test_export_of_an_output_with_one_number_per_sample(tmp_path: Path) -> None:
+    labels = np.arange(3, dtype=np.float32)
+    layout = layout_of(CONTENT, {"y": (None, None, [labels])}, whole=True)
+    with LabelDatabase(LabelStore(tmp_path / "labels", MIB)) as store:
+        store.put_many(sample_keys(range(3)), pack(layout, [labels]))
+    json_of(app, "export", tmp_path / "labels", tmp_path / "out", "--form", "float32,dense=on")
+    (arrays,) = loaded(tmp_path / "out")
+    np.testing.assert_array_equal(arrays["y"], labels[numbers_in(arrays)])
+
+
+def test_export_to_a_folder_that_cannot_be(path: str, tmp_path: Path) -> None:
+    with pytest.raises(LabelStoreUnavailable, match="cannot be written"):
+        run(app, "export", path, tmp_path / ("long" * 100))
 
 
 def test_export_with_the_ids_of_the_user(tmp_path: Path) -> None:
