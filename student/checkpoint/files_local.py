@@ -102,8 +102,7 @@ class LocalFiles:
     def tidy(self) -> None:
         with contextlib.suppress(OSError):  # the next save tries again
             for folder in self._root.glob(f"{_ASIDE}*"):
-                if _is_left(folder):
-                    shutil.rmtree(folder, ignore_errors=True)
+                _remove_if_left(folder)
 
     def lock(self) -> BinaryIO | None:
         with contextlib.suppress(OSError):
@@ -171,20 +170,32 @@ def _made_aside(root: Path) -> tuple[Path, int]:
     while True:
         folder = root / f"{_ASIDE}{token()}"
         folder.mkdir()
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:  # `tidy` of another process has removed it
+            continue
         with contextlib.suppress(OSError):  # a file system without locks: `tidy` goes by age
             fcntl.flock(fd, fcntl.LOCK_EX)
-        if folder.exists():  # no other process has removed it before it was locked
+        if folder.exists():  # `tidy` of another process has not removed it before it was locked
             return folder, fd
         os.close(fd)
 
 
-def _is_left(folder: Path) -> bool:
-    """Whether the process that created this folder is gone."""
+def _remove_if_left(folder: Path) -> None:
+    """Remove a folder if the process that created it is gone."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return False
+        return
+    try:
+        if _is_left(fd):  # a writer that has just created it waits for the lock
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(fd)
+
+
+def _is_left(fd: int) -> bool:
+    """Lock a folder; return whether the process that created it is gone."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -192,8 +203,6 @@ def _is_left(folder: Path) -> bool:
         return False
     except OSError:  # the file system has no locks
         return time.time() - os.fstat(fd).st_mtime > LEFTOVER_S
-    finally:
-        os.close(fd)
 
 
 def _write_all(fd: int, piece: Piece) -> None:

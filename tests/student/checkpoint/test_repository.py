@@ -18,12 +18,14 @@ from edl.runtime.errors import CheckpointDamaged, UsageError
 from edl.student.checkpoint import (
     Contents,
     Repository,
+    files_local,
     open_checkpoint,
 )
 from edl.student.checkpoint.checkpoint import Manifest
 from edl.student.checkpoint.cli import app
 from edl.student.checkpoint.file_format import read_arrays
 from edl.student.checkpoint.files import FileDigest
+from edl.student.checkpoint.files_local import LocalFiles
 from edl.tests.cli_output import json_of, run
 from edl.tests.student.checkpoint.history import clear_memory, memory_url
 from edl.tests.student.checkpoint.samples import check, contents_of, damage, flip, newest_step
@@ -207,6 +209,41 @@ def test_foreign_manifests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         packed = Manifest(1, 1, 0.0, {}).pack()
     with pytest.raises(CheckpointDamaged, match="of format 'another'"):
         Manifest.unpack(packed)
+
+
+def test_a_folder_is_locked_until_what_was_left_in_it_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a writer that has just created it could get the lock, and lose its files."""
+    (tmp_path / ".aside-1").mkdir()
+    remove, locked = shutil.rmtree, []
+
+    def slowly(folder: Path, ignore_errors: bool = False) -> None:
+        monkeypatch.undo()
+        LocalFiles(tmp_path).tidy()  # of another process: it leaves what is locked
+        locked.append(folder.exists())
+        remove(folder, ignore_errors)
+
+    monkeypatch.setattr(files_local.shutil, "rmtree", slowly)
+    LocalFiles(tmp_path).tidy()
+    assert locked == [True]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_folder_that_is_taken_for_left_over_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process tidies up after this one has created it, and before it has locked it."""
+    make = Path.mkdir
+
+    def overtaken(self: Path, *args: Any, **options: Any) -> None:
+        make(self, *args, **options)
+        if self.name.startswith(".aside-"):
+            monkeypatch.undo()
+            LocalFiles(tmp_path).tidy()
+
+    monkeypatch.setattr(Path, "mkdir", overtaken)
+    check(Repository(str(tmp_path)).load(Repository(str(tmp_path)).save(contents_of(1))))
 
 
 # --- `edl checkpoint`
