@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 from ...runtime.errors import UsageError
 from ...runtime.extras import install_command
@@ -22,9 +22,13 @@ from .files import (
     begun_s,
     raise_unavailable,
     step_of,
+    token,
     unique_name_of,
     written,
 )
+
+#: fsspec takes paths with these for patterns when it moves or removes, also in a folder's name.
+_PATTERNS: Final = frozenset("*?[")
 
 
 class FsspecFiles:
@@ -38,12 +42,19 @@ class FsspecFiles:
                 f"{url} needs fsspec, which is not installed: {install_command('fs')}"
             ) from error
         self.url = url.rstrip("/")
+        if self.url.endswith(":"):  # without its slashes it would be a local folder
+            raise UsageError(f"checkpoints cannot lie at {url}: it names no folder")
         with _translated(f"cannot open {url}"):
             try:
                 self._fs, root = fsspec.core.url_to_fs(self.url)
             except (ValueError, ImportError) as error:  # no such protocol, or its library
                 raise UsageError(f"checkpoints cannot lie at {url}: {error}") from error
         self._root = str(root).rstrip("/")
+        if found := sorted(_PATTERNS.intersection(self._root)):
+            raise UsageError(
+                f"checkpoints cannot lie at {url}: fsspec would take {' and '.join(found)} for a"
+                " pattern, and could remove files of others. Give a path without it"
+            )
 
     def names(self) -> list[str]:
         with _translated(f"cannot look for checkpoints at {self.url}"):
@@ -85,7 +96,8 @@ class FsspecFiles:
                 begun = begun_s(name)
                 if begun is None or time.time() - begun < LEFTOVER_S:
                     continue
-                if not self._fs.exists(f"{self._root}/{name}/{MANIFEST}"):
+                # Not `exists`: in many file systems it is false after any error.
+                if self.size(name, MANIFEST) is None:
                     _remove(self._fs, f"{self._root}/{name}")
 
     def lock(self) -> BinaryIO | None:
@@ -132,9 +144,10 @@ class _FsspecDraft:
 
 def _put(fs: Any, path: str, data: bytes) -> None:
     """Write a file atomically, as a part of it would look like a damaged file."""
-    with fs.open(f"{path}.part", "wb") as opened:
+    part = f"{path}.{token()}.part"  # other nodes may add the same file at this time
+    with fs.open(part, "wb") as opened:
         opened.write(data)
-    fs.mv(f"{path}.part", path)
+    fs.mv(part, path)
 
 
 def _remove(fs: Any, folder: str) -> None:
