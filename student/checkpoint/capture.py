@@ -176,7 +176,7 @@ def set_random_state(framework: Framework, state: Mapping[str, Any], rank: int =
         keys, position, has_gauss, cached = state["numpy"]
         np.random.set_state(("MT19937", _unpacked(keys), position, int(has_gauss), cached))
         framework.set_random_state(state[framework.name])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:  # the last one is PyTorch's
         raise CheckpointMismatch(
             f"the checkpoint's random generators cannot be set ({error!r})"
         ) from error

@@ -73,7 +73,7 @@ class Contents:
             group, _, rest = name.partition("/")
             if not (group.isidentifier() and group.isascii() and rest):
                 raise UsageError(f"{name!r} is no name of an array of a checkpoint: GROUP/NAME is")
-            if array.dtype.name not in DTYPES:
+            if array.dtype.name not in DTYPES or not array.dtype.isnative:
                 raise UsageError(
                     f"a checkpoint cannot hold {name}, which is of {array.dtype}; "
                     f"there are: {', '.join(DTYPES)}"

@@ -276,6 +276,8 @@ def test_random_sequences_continue_and_those_of_other_ranks_differ() -> None:
         others.append(draw())
     assert others[0] == others[1]
     assert all(a != b for a, b in zip(others[0], others[2], strict=True))
+    with pytest.raises(CheckpointMismatch, match="generators cannot be set"):
+        set_random_state(TORCH, {**state, "torch": {"cpu": "AAAA"}})  # as of another version
 
 
 # --- whose job it is
