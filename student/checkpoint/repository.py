@@ -143,6 +143,7 @@ class Repository:
         except BaseException:
             draft.abort()
             raise
+        self._damaged.pop(name, None)  # an earlier checkpoint had this name
         return checkpoint_from(self._files, name, manifest, digest_of(packed))
 
     def _free_name(self, step: int, generation: int) -> str:
@@ -228,20 +229,19 @@ class Repository:
         listed = self.list()
         self._warn_if_missing(history.newest, listed)
         last = next((one.name for one in listed if one.eligible), "")
+        # The next save must follow the newest entry even if that is missing here for a while.
+        newest = 0 if history.newest is None else history.newest.sequence
         for one in listed:
             if one.eligible or one.problem:
                 continue
             if not may_continue(one.after, one.generation, last, generation):
                 continue
             if (known and one.name == known.name) or self._is_whole(one):
-                return replace(one, sequence=max(other.sequence for other in listed) + 1)
+                return replace(one, sequence=max(newest, *(it.sequence for it in listed)) + 1)
         valid = next((one for one in listed if one.valid), None)
         if valid is None or known is None or valid.name != known.name:
             valid = self.newest_valid(history.dropped)
-        if valid is None or history.newest is None:
-            return valid
-        # The next save must follow the newest entry even if that is missing here for a while.
-        return replace(valid, sequence=max(valid.sequence, history.newest.sequence))
+        return valid and replace(valid, sequence=max(valid.sequence, newest))
 
     def _warn_if_missing(
         self, newest: CheckpointEntry | None, listed: Sequence[Checkpoint]

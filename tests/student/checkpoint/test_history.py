@@ -250,6 +250,21 @@ def test_a_save_that_is_taken_although_it_has_not_joined_is_the_newest(training:
     assert (newest.step, newest.sequence) == (30, 3)
 
 
+def test_such_a_save_follows_the_newest_also_where_that_is_missing(tmp_path: Path) -> None:
+    """Both continue the checkpoint before; the one that has joined comes back later."""
+    training = Training(str(tmp_path / "job"), keep=3)
+    fence = training.begin()
+    training.save(fence, 10)
+    repository = training.repository()
+    repository.write(contents(20), fence)
+    joined = repository.join(repository.write(contents(30), fence), fence)
+    assert joined is not None
+    Path(joined.location).rename(tmp_path / "away")
+    _, newest = training.look()
+    assert newest is not None
+    assert (newest.step, newest.sequence) == (20, joined.sequence + 1)
+
+
 def test_a_checkpoint_of_another_content_than_what_joined_stays_outside(training: Training) -> None:
     """It is no less whole: its name was used again."""
     repository = training.repository()

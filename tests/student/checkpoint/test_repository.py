@@ -217,6 +217,17 @@ def test_foreign_manifests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         Manifest.unpack(packed)
 
 
+def test_a_checkpoint_is_whole_where_a_damaged_one_had_its_name(tmp_path: Path) -> None:
+    repository = Repository(str(tmp_path))
+    damaged = repository.save(contents_of(1))
+    damage(damaged, "model.safetensors", flip)
+    assert repository.newest_valid() is None
+    shutil.rmtree(damaged.location)  # by an operator
+    assert repository.save(contents_of(1)).name == damaged.name
+    assert [one.problem for one in repository.list()] == [""]
+    assert repository.newest_valid() is not None
+
+
 @pytest.mark.parametrize("url", ["local://", "memory://"], indirect=True)
 def test_an_error_of_a_store_removes_no_whole_checkpoint(
     url: str, monkeypatch: pytest.MonkeyPatch
