@@ -184,7 +184,7 @@ class Checkpoint:
         step: optimizer steps taken.
         world: number of ranks; 0 if its manifest is damaged.
         made_s: when it was written, in seconds since 1970; 0 if its manifest is damaged.
-        nbytes: bytes of all its files; 0 if its manifest is damaged.
+        nbytes: bytes of its arrays and state; 0 if its manifest is damaged.
         problem: known damage as text; empty: none.
         provenance: settings with which it was trained.
         digest: SHA-256 of its manifest, in hexadecimal.

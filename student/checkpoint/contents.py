@@ -51,11 +51,11 @@ class Contents:
             the function that creates the contents says for how long they are valid.
         state: JSON values. `rank/reporting.py` adds the epoch, the feed's part (the trained
             positions, or the position of each rank's reader), metrics and more; `capture` adds the
-            learning-rate schedule and the random generators.
+            learning-rate schedule, the scaler and the random generators.
 
     Raises:
-        UsageError: a name is not `GROUP/NAME`, safetensors does not support a dtype, or step or
-            world is out of range.
+        UsageError: a name is not `GROUP/NAME`, safetensors does not support a dtype or byte order,
+            or step or world is out of range.
     """
 
     step: int

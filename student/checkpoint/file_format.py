@@ -140,10 +140,7 @@ _MOST_HEADER_BYTES: Final = 100_000_000
 
 
 class Readable(Protocol):
-    """The needed methods of a file."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes; none at the end."""
+    """The needed method of a file."""
 
     def readinto(self, buffer: memoryview, /) -> int | None:
         """Read into `buffer`; return the number of bytes."""

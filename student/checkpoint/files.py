@@ -29,7 +29,7 @@ Piece = bytes | memoryview
 
 #: Bytes that are written and added to a checksum at once; other threads run in between.
 PIECE_BYTES: Final = 8 << 20
-#: Age in seconds at which unfinished folders are removed if no lock shows that their writer died.
+#: Age in seconds at which unfinished folders are removed if no lock tells whether a writer lives.
 LEFTOVER_S: Final = 24 * 3600.0
 #: There is no space: on the disk, in a quota, or below the process's file size limit.
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -57,7 +57,9 @@ class Draft(Protocol):
 
 
 class Files(Protocol):
-    """Folders of checkpoints at one place. All methods raise CheckpointUnavailable.
+    """Folders of checkpoints at one place.
+
+    All methods but `tidy`, `lock` and `location` raise CheckpointUnavailable.
 
     Attributes:
         url: the place, as messages name it.
@@ -89,7 +91,7 @@ class Files(Protocol):
         """Remove a checkpoint; it stops being one before its files are deleted."""
 
     def tidy(self) -> None:
-        """Remove what killed writers have left."""
+        """Remove what killed writers have left; never raises."""
 
     def lock(self) -> BinaryIO | None:
         """Lock the place until the returned file is closed, or the process ends.
@@ -105,10 +107,11 @@ class Files(Protocol):
 
 
 def open_files(url: str) -> Files:
-    """Return the storage of a path or URL; nothing is created before the first draft.
+    """Return the storage of a path or URL; this creates nothing there.
 
     Raises:
-        UsageError: the protocol is unknown, or its package is not installed.
+        UsageError: the protocol is unknown, its package is missing, or the path is unsuitable.
+        CheckpointUnavailable: the file system behind the URL cannot be opened.
     """
     if not url:
         raise UsageError("checkpoints need a place: a folder, or a URL as s3://bucket/job")

@@ -122,15 +122,15 @@ class _FsspecDraft:
         self._fs, self._step, self._url = fs, step, url
         self._name = name or unique_name_of(step)
         self._folder = f"{root}/{self._name}"
-        with self._telling():
+        with self._translated():
             fs.makedirs(self._folder, exist_ok=True)
 
     def write(self, file: str, pieces: Iterable[Piece]) -> FileDigest:
-        with self._telling(), self._fs.open(f"{self._folder}/{file}", "wb") as opened:
+        with self._translated(), self._fs.open(f"{self._folder}/{file}", "wb") as opened:
             return written(pieces, opened.write)
 
     def commit(self, manifest: bytes) -> str:
-        with self._telling():
+        with self._translated():
             _put(self._fs, f"{self._folder}/{MANIFEST}", manifest)
         return self._name
 
@@ -138,7 +138,7 @@ class _FsspecDraft:
         with contextlib.suppress(Exception):  # `tidy` removes the rest later
             _remove(self._fs, self._folder)
 
-    def _telling(self) -> contextlib.AbstractContextManager[None]:
+    def _translated(self) -> contextlib.AbstractContextManager[None]:
         return _translated(f"cannot write the checkpoint of step {self._step} to {self._url}")
 
 

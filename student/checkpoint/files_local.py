@@ -132,14 +132,14 @@ class _LocalDraft:
         self._folder, self._fd = _made_aside(root)
 
     def write(self, file: str, pieces: Iterable[Piece]) -> FileDigest:
-        with self._telling(), open(self._folder / file, "xb", buffering=0) as opened:
+        with self._translated(), open(self._folder / file, "xb", buffering=0) as opened:
             digest = written(pieces, lambda piece: _write_all(opened.fileno(), piece))
             os.fsync(opened.fileno())
             return digest
 
     def commit(self, manifest: bytes) -> str:
         self.write(MANIFEST, [manifest])
-        with self._telling():
+        with self._translated():
             os.fsync(self._fd)
             name = self._name or name_of(self._step)
             try:
@@ -160,7 +160,7 @@ class _LocalDraft:
         with contextlib.suppress(OSError):  # a failed commit may have closed it
             os.close(self._fd)
 
-    def _telling(self) -> contextlib.AbstractContextManager[None]:
+    def _translated(self) -> contextlib.AbstractContextManager[None]:
         what = f"cannot write the checkpoint of step {self._step} to {self._root}"
         return raise_unavailable(what)
 

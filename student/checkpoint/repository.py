@@ -402,10 +402,10 @@ class Repository:
             pending and not one.eligible,
         )
 
-    def _remove_old(self, saved: Checkpoint, served: Callable[[], Sequence[str]]) -> None:
-        """Remove the checkpoints named by `served()`, but never `saved`."""
+    def _remove_old(self, saved: Checkpoint, find_old: Callable[[], Sequence[str]]) -> None:
+        """Remove the checkpoints named by `find_old()`, but never `saved`."""
         try:
-            for name in served():
+            for name in find_old():
                 if name != saved.name:
                     self._files.remove(name)
         except EdlError as error:

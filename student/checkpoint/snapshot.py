@@ -14,8 +14,8 @@ A write removes the header first and writes the new one last. So a slot with a v
 complete. A writer that is killed during the copy spoils only its slot: the other one has the
 snapshot before. Each file has a kernel lock, which ends with its process. It keeps the supervisor
 from reading a slot that is being written, and a rank from overwriting a slot that is being
-persisted. While one slot is persisted, all saves go to the other one, each over the one before. A
-writer that is killed then leaves the snapshot that is being persisted.
+persisted. While one slot is persisted, all saves go to the other one, each over the one before. If
+a writer is killed then, the snapshot that is being persisted remains.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NAME: Final = "edl-snapshot"
 _MAGIC: Final = b"EDLSNAP1"
 _HEADER: Final = struct.Struct("<8s4QI")
 _CRC: Final = struct.Struct("<I")
-_TABLE_AT: Final = mmap.PAGESIZE
+_TABLE_AT: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,12 +97,12 @@ def clear_memory() -> None:
 
 
 class Stopped(Repository):
-    """Its process is stopped before it looks for what has served, and removes that."""
+    """Its process is stopped before it looks for old checkpoints, and removes them."""
 
     _stopped: tuple[Checkpoint, Callable[[], Sequence[str]]] | None = None
 
-    def _remove_old(self, saved: Checkpoint, served: Callable[[], Sequence[str]]) -> None:
-        self._stopped = saved, served
+    def _remove_old(self, saved: Checkpoint, find_old: Callable[[], Sequence[str]]) -> None:
+        self._stopped = saved, find_old
 
     def remove(self) -> None:
         """It goes on, if it was stopped."""

@@ -19,7 +19,6 @@ from edl.runtime.errors import CheckpointDamaged, UsageError
 from edl.student.checkpoint import (
     Contents,
     Repository,
-    files_local,
     open_checkpoint,
 )
 from edl.student.checkpoint.checkpoint import Manifest
@@ -277,7 +276,8 @@ def test_a_folder_is_locked_until_what_was_left_in_it_is_removed(
 ) -> None:
     """Else a writer that has just created it could get the lock, and lose its files."""
     (tmp_path / ".aside-1").mkdir()
-    remove, locked = shutil.rmtree, []
+    remove = shutil.rmtree
+    locked: list[bool] = []
 
     def slowly(folder: Path, ignore_errors: bool = False) -> None:
         monkeypatch.undo()
@@ -285,7 +285,7 @@ def test_a_folder_is_locked_until_what_was_left_in_it_is_removed(
         locked.append(folder.exists())
         remove(folder, ignore_errors)
 
-    monkeypatch.setattr(files_local.shutil, "rmtree", slowly)
+    monkeypatch.setattr(shutil, "rmtree", slowly)
     LocalFiles(tmp_path).tidy()
     assert locked == [True]
     assert list(tmp_path.iterdir()) == []
