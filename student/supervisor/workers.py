@@ -58,6 +58,7 @@ class RankProcess:
         last: its last message, if it has ended in order or failed.
         code: exit code; None: it runs.
         killed_for: why the supervisor killed it; empty: it did not.
+        was_suspended: a signal had stopped it when it was killed.
         waiting_for: what it waits for, as text; empty: nothing.
         peers_s: seconds for which it has waited for other ranks without a break.
         rates: seconds per row of its latest steps.
@@ -75,6 +76,7 @@ class RankProcess:
     last: Finished | Left | Failed | None = None
     code: int | None = None
     killed_for: str = ""
+    was_suspended: bool = False
     waiting_for: str = ""
     peers_s: float = 0.0
     rates: list[float] = field(default_factory=list)
@@ -178,6 +180,7 @@ class WorkerGroup:
         for rank in self.running:
             if numbers is None or rank.number in numbers:
                 rank.killed_for = rank.killed_for or why
+                rank.was_suspended |= rank.suspended
                 rank.process.send_signal(signal.SIGCONT)
                 rank.process.kill()
 
@@ -446,7 +449,7 @@ class WorkerRun:
 
     def _failure(self, rank: RankProcess) -> RankFailure | None:
         if rank.killed_for == "hang":
-            how = "it was suspended" if rank.suspended else "it did not say why"
+            how = "it was suspended" if rank.was_suspended else "it did not say why"
             how = self._blocked or how
             return self._new_failure(rank, "hang", f"no step for {self._hang_s:g} s or more; {how}")
         if rank.killed_for or rank.code == 0 or isinstance(rank.last, Left):

@@ -33,7 +33,7 @@ from edl.student.show.displays import Plain
 from edl.student.supervisor.agent import NodeDependencies, NodeOutcome, Supervisor
 from edl.student.supervisor.checkpoints import LastWrite
 from edl.student.supervisor.ui import NodeReporter
-from edl.student.supervisor.workers import WorkerGroup
+from edl.student.supervisor.workers import RunResult, WorkerGroup, WorkerRun
 from edl.tests.stores import FaultyStore, memory
 from edl.tests.student.checkpoint.samples import newest_step
 from edl.tests.student.rank.world import settings as rank_settings
@@ -451,6 +451,33 @@ def test_a_rank_is_heard_while_its_question_waits(tmp_path: Path) -> None:
     finally:
         may_answer.set()
         crew.close()
+
+
+def test_a_rank_that_hung_because_it_was_suspended_is_reported_as_such(tmp_path: Path) -> None:
+    spec = tmp_path / "job.json"
+    spec.write_text(json.dumps({"steps": 2, "gate": 1}))
+    settings = TrainSettings(str(spec), "job", epochs=1, total_batch=4)
+    order, server = Order(settings, local_rank=1, endpoints=("127.0.0.1:1",)), Mock(waiting="")
+    workers = WorkerGroup([order], server, lambda rank, line: None, STAND_IN)
+    run = WorkerRun([order], workers, server, 0, lambda rank, message: None)
+    (rank,) = workers.ranks
+    found: list[RunResult] = []
+
+    def ended() -> bool:
+        found.extend(filter(None, [run.poll(0.05)]))
+        return bool(found)
+
+    try:
+        wait_until(lambda: ended() or rank.ready is not None)
+        rank.process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: rank.suspended)
+        workers.kill("hang", [0])
+        wait_until(ended)
+    finally:
+        run.close()
+    (failure,) = found[0].failures
+    assert failure.how == "hang"
+    assert failure.error.endswith("it was suspended")
 
 
 def test_the_plan_names_the_rows_of_a_rank_at_both_limits(tmp_path: Path) -> None:
