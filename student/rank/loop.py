@@ -95,17 +95,19 @@ class Loop:
         """
         self._began = self.position.step
         self.learner.model.train()
-        empty = 0
+        empty, evaluated = 0, False
         while not self._over():
             if self._epoch() == "left":
                 return "left"
             empty = 0 if self._in_epoch else empty + 1
             if empty > 1:  # a single epoch may have been trained completely before
                 raise UsageError("feed('train') gives no rows: there is nothing to train on")
-            self._unsaved |= self.reporter.epoch_done()
+            evaluated = self.reporter.epoch_done()
+            self._unsaved |= evaluated
             if not self._ended():
                 self.position.epoch += 1
-        if self.position.step > self._began:
+        # Without a step, there may be the evaluation that an earlier generation did not finish.
+        if self.position.step > self._began or (evaluated and self._began):
             self._save()
         return "finished"
 
@@ -134,7 +136,7 @@ class Loop:
         return "over"
 
     def _take(self) -> Any:
-        """Return the parts of the next batch; `END_OF_EPOCH` after the last; None: none yet."""
+        """Return the parts of the next batch; `END_OF_EPOCH` after the last; None: take again."""
         if self._held is not None:
             return self._held
         began = time.perf_counter()
@@ -144,6 +146,10 @@ class Loop:
         if batch is not None:
             self._held = batch if batch is END_OF_EPOCH else self.prefetcher.parts(batch)
             self._source_s = self.prefetcher.source_s
+            if batch is not END_OF_EPOCH and not self._held.rows:
+                # It needs no step, and a vote without rows would say that the epoch is over.
+                self._trained([])
+                self._held = None
         return self._held
 
     @contextlib.contextmanager
@@ -211,8 +217,11 @@ class Loop:
         self._wait_s = 0.0
         if batch is not None:
             self._held = None
-            self.prefetcher.trained(self.position.epoch, np.asarray(positions, np.int64))
+            self._trained(positions)
         self.reporter.step_done(taken)
+
+    def _trained(self, positions: list[int]) -> None:
+        self.prefetcher.trained(self.position.epoch, np.asarray(positions, np.int64))
 
     def _pace(self, taken: CompletedStep) -> float:
         """Return seconds per row; 0 for the epoch's first step, or one with few rows."""

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from edl.runtime.errors import PeerLost
 from edl.scheduler.students.agreement import RowShares
+from edl.student.feeding import DirectReader, UnshardedSource
 from edl.student.frameworks.groups import SingleRankGroup
 from edl.student.job.batches import Parts
 from edl.student.rank.learner import TrainingPosition
 from edl.student.rank.loop import Loop
-from edl.student.rank.prefetcher import END_OF_EPOCH, MARGIN, Shares
+from edl.student.rank.prefetcher import END_OF_EPOCH, MARGIN, BatchPrefetcher, Shares
 
 BATCH = Parts((), None, {}, None, 4)
 
@@ -27,12 +30,18 @@ class Trained:
         batches: of each epoch.
         evaluates: whether an epoch's end brings something new.
         leave_at: a step after which the rank is to leave.
+        began: the step that the generation begins with.
     """
 
     def __init__(
-        self, batches: Sequence[int], evaluates: bool, leave_at: int | None = None, **options: Any
+        self,
+        batches: Sequence[int],
+        evaluates: bool,
+        leave_at: int | None = None,
+        began: int = 0,
+        **options: Any,
     ) -> None:
-        self.batches, self.position = list(batches), TrainingPosition()
+        self.batches, self.position = list(batches), TrainingPosition(began)
         self.left: list[Any] = []
         self.saved: list[int] = []
         self.waited_at_begin: list[bool] = []
@@ -63,6 +72,10 @@ class Trained:
         ([4, 4], False, {"epochs": 2, "leave_at": 4}, "left", [2, 4]),
         # The change of the world that it has begun with is in no other checkpoint.
         ([0], False, {"epochs": 1, "leave_at": 0}, "left", [0]),
+        # The checkpoint was taken before the last evaluation.
+        ([0], True, {"epochs": 1, "began": 6}, "finished", [6]),
+        ([0], False, {"epochs": 1, "began": 6}, "finished", []),
+        ([0], True, {"epochs": 1}, "finished", []),
     ],
 )
 def test_what_was_trained_last_is_saved_once(
@@ -77,6 +90,23 @@ def test_a_board_that_does_not_answer_at_an_epochs_begin_is_waited_for() -> None
     trained = Trained([1, 1], evaluates=False, epochs=2)
     assert trained.waited_at_begin == [True, True]
     assert not trained.loop.waits
+
+
+def test_a_batch_without_rows_does_not_end_the_epoch() -> None:
+    batches = [(np.ones((rows, 2), np.float32),) for rows in (4, 0, 3)]
+    source = UnshardedSource(batches, seed=0, rank=0, world=1, saved=None)
+    others: Any = Mock(group=SingleRankGroup())
+    others.backward.return_value = {}
+    others.epoch_done.return_value = False
+    shares = Shares(RowShares.equal(1, 1), 0)
+    prefetcher = BatchPrefetcher(DirectReader(source), source, Mock(), (), lambda leaf: leaf)
+    position = TrainingPosition()
+    never: Any = Mock(return_value=False)
+    with closing(prefetcher):
+        Loop(others, prefetcher, shares, others, never, never, position, epochs=2).run()
+    assert [call.args[0].rows for call in others.backward.call_args_list] == [4, 3, 4, 3]
+    assert (position.step, position.epoch) == (4, 2)
+    assert source.state() == {"kind": "unsharded", "epoch": 2, "batches": 0, "mark": None}
 
 
 MANY = 10**6
