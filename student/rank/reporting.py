@@ -43,6 +43,7 @@ _COSTS: Final = 2
 EVERY_S: Final = 1.0
 #: Least seconds between reports of steps, as reading the losses waits for the device.
 SEND_EVERY_S: Final = 0.05
+#: Seconds of steps that the reported rate is of; at least the latest two steps.
 _RATE_S: Final = 10.0
 
 
@@ -96,7 +97,7 @@ class RankReporter:
         """Report a step."""
         now = time.monotonic()
         self._rates.append((now, taken.total))
-        while now - self._rates[0][0] > _RATE_S:
+        while len(self._rates) > 2 and now - self._rates[0][0] > _RATE_S:
             self._rates.popleft()
         self._log_ids(taken)
         self._last = self._unsent = taken

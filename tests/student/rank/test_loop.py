@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -16,9 +17,13 @@ from edl.scheduler.students.agreement import RowShares
 from edl.student.feeding import DirectReader, UnshardedSource
 from edl.student.frameworks.groups import SingleRankGroup
 from edl.student.job.batches import Parts
-from edl.student.rank.learner import TrainingPosition
+from edl.student.messages import Order
+from edl.student.rank import reporting
+from edl.student.rank.learner import CompletedStep, TrainingPosition
 from edl.student.rank.loop import Loop
 from edl.student.rank.prefetcher import END_OF_EPOCH, MARGIN, BatchPrefetcher, Shares
+from edl.student.rank.reporting import RankReporter
+from edl.student.settings import TrainSettings
 
 BATCH = Parts((), None, {}, None, 4)
 
@@ -107,6 +112,20 @@ def test_a_batch_without_rows_does_not_end_the_epoch() -> None:
     assert [call.args[0].rows for call in others.backward.call_args_list] == [4, 3, 4, 3]
     assert (position.step, position.epoch) == (4, 2)
     assert source.state() == {"kind": "unsharded", "epoch": 2, "batches": 0, "mark": None}
+
+
+def test_the_rate_of_steps_that_take_longer_than_its_period(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(reporting, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    order, link = Order(TrainSettings("/job.py", "job", epochs=1)), Mock()
+    prefetcher: Any = Mock(stats=lambda: None)
+    reporter = RankReporter(order, link, Mock(), Mock(), prefetcher, TrainingPosition(), {})
+    for step in (1, 2, 3):
+        clock[0] += 20.0
+        reporter.step_done(CompletedStep(step, 0, [], 64, 64, {}, 20.0, 0.0))
+    assert link.send.call_args.args[0].samples_per_s == pytest.approx(64 / 20)
 
 
 MANY = 10**6
