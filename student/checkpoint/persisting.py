@@ -53,7 +53,7 @@ class _Waiting:
 class Persister:
     """Writes snapshots to disk; see the module.
 
-    Call `start` and `stop` once each, the other methods from any thread.
+    Call `start` once; any thread may call the other methods.
 
     Args:
         owner: owner of the snapshots; must stay open until the thread has ended.
@@ -123,8 +123,8 @@ class Persister:
             self._asked += 1
             self._changed.notify_all()
 
-    def stop(self, timeout_s: float) -> bool:
-        """Stop the thread; wait up to `timeout_s` for a write.
+    def stop(self, timeout_s: float | None) -> bool:
+        """Stop the thread; wait up to `timeout_s` for a write, or without a limit if it is None.
 
         Returns:
             Whether the thread has ended. If not, it still writes, and the owner must stay open.

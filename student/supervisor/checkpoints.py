@@ -321,8 +321,16 @@ class CheckpointManager:
 
     def _end_writing(self, timeout_s: float) -> None:
         """Stop writing and free the memory; a write that hangs keeps it until it ends."""
-        if self._persister.stop(timeout_s):
-            self._owner.close()
+        persister, owner = self._persister, self._owner
+        if persister.stop(timeout_s):
+            owner.close()
+            return
+
+        def free() -> None:
+            persister.stop(None)
+            owner.close()
+
+        threading.Thread(target=free, name="edl-void-snapshot", daemon=True).start()
 
 
 #: Seconds to wait for the node that writes checkpoints.
@@ -369,7 +377,10 @@ class LastWrite:
             return not (follows and checkpoints.superseded and now_s - self._since_s < _NEXT_S)
         if self._asked_s is None:
             if writer_is_there and now_s - self._since_s < _OTHER_S:
-                return checkpoints.search_due and checkpoints.has(checkpoints.snapshot)
+                try:
+                    return checkpoints.search_due and checkpoints.has(checkpoints.snapshot)
+                except CheckpointUnavailable:
+                    return False  # look again; after `_OTHER_S` this node tries to write it
             checkpoints.write()
             self._asked_s = now_s
         if now_s - self._asked_s > self._room_s:

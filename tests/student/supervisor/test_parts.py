@@ -10,11 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from edl.coordinator.jobs import Generation, GenerationRecord, JobBoard, NodeEndpoints, NodeInfo
-from edl.runtime.errors import GenerationSuperseded, RedisUnavailable, UsageError
+from edl.runtime.errors import (
+    CheckpointUnavailable,
+    GenerationSuperseded,
+    RedisUnavailable,
+    UsageError,
+)
 from edl.runtime.lifecycle import Stop
 from edl.runtime.logs import FORMAT_VARIABLE
 from edl.scheduler.students.failures import RankFailure
@@ -31,7 +37,12 @@ from edl.student.settings import TrainSettings
 from edl.student.show.displays import Plain
 from edl.student.supervisor import checkpoints
 from edl.student.supervisor.agent import NodeDependencies, Supervisor
-from edl.student.supervisor.checkpoints import CheckpointManager, CheckpointVerifier, HistoryFence
+from edl.student.supervisor.checkpoints import (
+    CheckpointManager,
+    CheckpointVerifier,
+    HistoryFence,
+    LastWrite,
+)
 from edl.student.supervisor.rendezvous import RendezvousSession
 from edl.student.supervisor.ui import NodeReporter
 from edl.tests.stores import FaultyStore, memory, of_job
@@ -287,9 +298,7 @@ def test_a_hung_disk_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.Monkey
         blocked.gate.set()
         wait_until(lambda: steps(tmp_path) == [6, 9])
         keeping.close()
-        wait_until(lambda: not any(one.name == "checkpoints" for one in threading.enumerate()))
-        for fd in fds:
-            os.close(fd)
+        wait_until(lambda: not any(os.path.exists(f"/proc/self/fd/{fd}") for fd in fds))
     for one in Repository(str(tmp_path)).list():
         Repository(str(tmp_path)).verify(one)
         assert one.eligible == (one.step == 6), "generation 1 was over when it had written step 9"
@@ -318,6 +327,31 @@ def test_a_slow_place_is_searched_with_pauses(
         keeping.find(origin, CheckpointHistory())
         keeping.begin(published(board, World(1, ("a",), origin)), writes=False)
         assert keeping.search_due, "a generation does not begin with a pause"
+    finally:
+        keeping.close()
+
+
+def test_a_node_that_leaves_survives_an_outage_of_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the checkpoint of another node, and cannot see it for a moment."""
+    board = JobBoard(FaultyStore())
+    keeping = CheckpointManager(str(tmp_path), 3, board, JOB)
+    refused = Mock(side_effect=CheckpointUnavailable("no answer"))
+    monkeypatch.setattr(checkpoints, "_MOST_PAUSE_S", 0.0)
+    try:
+        keeping.begin(published(board, World(1, ("a",))), writes=False)
+        write_snapshot(keeping, 9)
+        last = LastWrite(keeping, 60.0)
+        with monkeypatch.context() as outage:
+            outage.setattr(Repository, "list", refused)
+            assert not last.may_leave(writer_is_there=True, follows=True)
+        assert refused.called
+        repository = Repository(str(tmp_path))
+        fence = HistoryFence(board, JOB, 1, "")
+        repository.join(repository.write(contents(9), fence), fence)
+        assert last.may_leave(writer_is_there=True, follows=True)
+        assert not last.asked
     finally:
         keeping.close()
 
