@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from ...runtime.standard_streams import escape_control_characters
 from ..messages import Progress
 
 #: Seconds of steps from which the remaining time is estimated.
@@ -100,7 +101,10 @@ class TrainingStatus:
         if self.waits:
             return self.waits
         waits = [(rank, one) for rank, one in sorted(self._progress.items()) if one.waiting_for]
-        return f"rank {waits[0][0]}: {waits[0][1].waiting_for}" if waits else ""
+        if not waits:
+            return ""
+        rank, report = waits[0]
+        return f"rank {rank}: {escape_control_characters(report.waiting_for)}"
 
     @property
     def remaining_s(self) -> float | None:

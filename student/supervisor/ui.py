@@ -47,7 +47,7 @@ class NodeReporter:
         """Show what the node waits for; empty: nothing."""
         if what != self._waits:
             self._waits = what
-            self._display.waiting(what)
+            self._display.waiting(escape_control_characters(what))
 
     def leader_says(self, text: str) -> None:
         """Show the leader's message about the world, if it has changed."""

@@ -32,9 +32,10 @@ from edl.student.checkpoint import Checkpoint, Repository, SnapshotWriter
 from edl.student.checkpoint.files import unique_name_of
 from edl.student.launch import LOOPBACK, free_endpoints, nodes_of, own_address, read_launcher
 from edl.student.link import ShardServer
-from edl.student.messages import Ask
+from edl.student.messages import Ask, Progress
 from edl.student.settings import TrainSettings
 from edl.student.show.displays import Plain
+from edl.student.show.status import TrainingStatus
 from edl.student.supervisor import checkpoints
 from edl.student.supervisor.agent import NodeDependencies, Supervisor
 from edl.student.supervisor.checkpoints import (
@@ -169,7 +170,12 @@ def test_what_other_nodes_tell_steers_no_terminal() -> None:
     teller.leader_says("waits for \x1b[2Jb")
     world = replace(World(2, ("a",), None, ""), reason="\x1b[2J")
     teller.generation(Generation(world, (NodeEndpoints("a", ("h:1",)),)), ours=True)
+    teller.waiting("the checkpoint of step 5: \x1b[2J")
+    status = TrainingStatus()
+    status.progress(0, Progress(1, waiting_for="soft labels: \x1b[2J"), 0.0)
+    lines.append(status.waiting)
     assert lines[0] == r"waits for \x1b[2Jb"
+    assert lines[-1] == r"rank 0: soft labels: \x1b[2J"
     assert "\x1b" not in "".join(lines)
 
 
