@@ -126,7 +126,9 @@ def report_of(rank: RankProcess) -> dict[str, Any]:
 
 def left_s(rank: RankProcess) -> float | None:
     """Return the seconds to the end of the job, at the pace of this generation; None: unknown."""
-    if rank.ready is None or not rank.ready.steps or rank.progress is None:
+    if rank.ready is None or rank.progress is None:
+        return None
+    if rank.ready.steps < rank.progress.step:  # unknown, or an estimate that was exceeded
         return None
     done = rank.progress.step - rank.ready.step
     if done <= 0:

@@ -32,7 +32,7 @@ from edl.student.checkpoint import Checkpoint, Repository, SnapshotWriter
 from edl.student.checkpoint.files import unique_name_of
 from edl.student.launch import LOOPBACK, free_endpoints, nodes_of, own_address, read_launcher
 from edl.student.link import ShardServer
-from edl.student.messages import Ask, Progress
+from edl.student.messages import Ask, Progress, Ready
 from edl.student.settings import TrainSettings
 from edl.student.show.displays import Plain
 from edl.student.show.status import TrainingStatus
@@ -45,7 +45,7 @@ from edl.student.supervisor.checkpoints import (
     LastWrite,
 )
 from edl.student.supervisor.rendezvous import RendezvousSession
-from edl.student.supervisor.ui import NodeReporter
+from edl.student.supervisor.ui import NodeReporter, left_s
 from edl.tests.stores import FaultyStore, memory, of_job
 from edl.tests.student.checkpoint.history import contents
 from edl.tests.student.checkpoint.samples import GatedRepository
@@ -190,6 +190,16 @@ def test_log_records_of_ranks_stay_json(
             NodeReporter(Plain(lines.append)).line(1, line)
     assert capsys.readouterr().err.splitlines() == [record]
     assert lines == ["[1] step 3", f"[1] {record}", "[1] step 3"]
+
+
+def test_an_estimate_of_steps_that_was_exceeded_says_nothing_of_the_time_left() -> None:
+    """Epochs may be longer than the first one: the job would count as near its end from then on."""
+    found: Any = Mock(ready=Ready(4, steps=10), ready_s=100.0, at_s=106.0)
+    for step, expected in ((4, None), (7, 6.0), (10, 0.0), (11, None)):
+        found.progress = Progress(step)
+        assert left_s(found) == expected
+    found.ready = Ready(4)
+    assert left_s(found) is None
 
 
 # --- what ranks ask
