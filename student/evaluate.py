@@ -7,7 +7,7 @@ the feed. Both accumulate metrics in `Scores`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -194,10 +194,15 @@ class RankEvaluation:
         self._precision = precision
         self._patient = True  # ranks may end the first one far apart: its duration is unknown
 
-    def run(self, model: Any, group: Group) -> dict[str, float]:
+    def run(self, model: Any, group: Group, report: Callable[[int], None]) -> dict[str, float]:
         """Return the metrics by name, equal on all ranks; empty if the job has none.
 
         All ranks must call it.
+
+        Args:
+            model: the student.
+            group: all ranks.
+            report: called after each batch with the number of rows that this rank has evaluated.
 
         Raises:
             JobError: a metric fails, or returns no number.
@@ -206,13 +211,14 @@ class RankEvaluation:
         if not self._scores:
             return {}
         began = time.perf_counter()
-        part = self._evaluate_part(model, group) if group.rank == 0 or not self._alone else [0, {}]
+        evaluates = group.rank == 0 or not self._alone
+        part = self._evaluate_part(model, group, report) if evaluates else [0, {}]
         group.patient = self._patient
         all_parts = group.gather_json([time.perf_counter() - began, *part])
         self._patient = any(seconds > PATIENT_FROM_S for seconds, _, _ in all_parts)
         return _together([(rows, found) for _, rows, found in all_parts])
 
-    def _evaluate_part(self, model: Any, group: Group) -> list[Any]:
+    def _evaluate_part(self, model: Any, group: Group, report: Callable[[int], None]) -> list[Any]:
         """Evaluate this rank's part; return its rows and the metrics over them."""
         framework = self._spec.framework
         self._scores.clear()
@@ -226,6 +232,7 @@ class RankEvaluation:
                         outputs = batch.forward(model)
                     self._scores.add(outputs, batch.labels, batch.rows)
                     rows += batch.rows
+                    report(rows)
         finally:
             if was_training:
                 model.train()

@@ -1,8 +1,9 @@
 """Reports of a rank to its supervisor, its log of sample ids, and its snapshots.
 
-A rank that waits for its batch or for other ranks reports so every second; one that computes
-reports nothing until its step is done. So if a world makes no progress, the silent rank is the one
-that hangs. At safe points, a `Saver` copies the state of all ranks into memory that outlives them.
+A rank that waits for its batch or for other ranks reports so every second, and so does one that
+evaluates, after a batch. One that computes reports nothing until its step is done. So if a world
+makes no progress, the silent rank is the one that hangs. At safe points, a `Saver` copies the state
+of all ranks into memory that outlives them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ METRICS: Final = "metrics"
 #: Number of saves whose costs predict that of the next one. The first one costs more, as its memory
 #: is new.
 _COSTS: Final = 2
-#: Seconds between reports of a rank that waits.
+#: Seconds between reports of a rank that waits or evaluates.
 EVERY_S: Final = 1.0
 #: Least seconds between reports of steps, as reading the losses waits for the device.
 SEND_EVERY_S: Final = 0.05
@@ -48,7 +49,7 @@ _RATE_S: Final = 10.0
 
 
 class RankReporter:
-    """Reports steps, evaluates, and saves; called in the loop's thread, except `waits_for`.
+    """Reports steps, evaluates, and saves. Only `waits_for` is for other threads, too.
 
     Args:
         order: order of the rank.
@@ -117,17 +118,25 @@ class RankReporter:
             Whether a new snapshot would differ from one before, as by the metrics of an evaluation;
             equal on all ranks.
         """
-        found = self._evaluation.run(self._saver.learner.model, self._saver.learner.group)
+        learner = self._saver.learner
+        found = self._evaluation.run(learner.model, learner.group, self._evaluated)
         if found:
             self.metrics = found
             first = next(iter(found.values()))
-            self._saver.learner.rate.evaluated(first)
+            learner.rate.evaluated(first)
             self._unsent = self._last
         self._send_progress()
         return bool(found)
 
+    def _evaluated(self, rows: int) -> None:
+        """Report that the evaluation goes on: without a step, the rank would count as hanging."""
+        now = time.monotonic()
+        if now - self._sent_at_s >= EVERY_S:
+            self._sent_at_s = now
+            self.waits_for(f"its evaluation, {rows} rows so far")
+
     def waits_for(self, what: str) -> None:
-        """Report what the rank waits for; called in another thread than the loop's."""
+        """Report what the rank waits for. For any thread."""
         last = self._last
         self._link.send(self._progress(last, what, read_losses=False))
 

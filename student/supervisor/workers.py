@@ -52,7 +52,7 @@ class RankProcess:
         port: connection to it.
         ready: its message that it is ready; None: it has not sent it.
         ready_s: when that arrived; this and the other times by the monotonic clock.
-        progress: its last report of a new step; None: none yet.
+        progress: its last report of a step, or of the evaluation after it; None: none yet.
         at_s: when that arrived; before it, the time of `ready` or of the start.
         heard_s: when its last message arrived.
         last: its last message, if it has ended in order or failed.
@@ -294,10 +294,10 @@ def _note(rank: RankProcess, message: FromRank | int) -> None:
             rank.ready, rank.ready_s, rank.at_s = message, now_s, now_s
         case Progress():
             rank.waiting_for, rank.peers_s = message.waiting_for, message.peers_s
-            if message.waiting_for or (rank.progress and message.step <= rank.progress.step):
-                return  # no new step
-            rank.progress, rank.at_s = message, now_s
-            if message.rows:
+            if message.waiting_for:
+                return
+            before, rank.progress, rank.at_s = rank.step, message, now_s
+            if message.rows and message.step > before:
                 rank.rates.append(message.step_s / message.rows)
                 del rank.rates[:-_LOOKED_BACK]
         case Finished() | Left() | Failed():

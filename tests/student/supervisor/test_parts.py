@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
+import numpy as np
 import pytest
 
 from edl.coordinator.jobs import Generation, GenerationRecord, JobBoard, NodeEndpoints, NodeInfo
@@ -23,20 +24,23 @@ from edl.runtime.errors import (
 )
 from edl.runtime.lifecycle import Stop
 from edl.runtime.logs import FORMAT_VARIABLE
-from edl.scheduler.students.failures import RankFailure
+from edl.scheduler.students.failures import RankFailure, hung
 from edl.scheduler.students.saving import CheckpointEntry, CheckpointHistory
 from edl.scheduler.students.shards import Shard
 from edl.scheduler.students.world import RecallWorld, World
-from edl.student import link
+from edl.student import evaluate, link
 from edl.student.checkpoint import Checkpoint, Repository, SnapshotWriter
 from edl.student.checkpoint.files import unique_name_of
+from edl.student.frameworks.groups import SingleRankGroup
 from edl.student.launch import LOOPBACK, free_endpoints, nodes_of, own_address, read_launcher
 from edl.student.link import ShardServer
-from edl.student.messages import Ask, Progress, Ready
+from edl.student.messages import Ask, Order, Progress, Ready
+from edl.student.rank import reporting
+from edl.student.rank.learner import CompletedStep, TrainingPosition
 from edl.student.settings import TrainSettings
 from edl.student.show.displays import Plain
 from edl.student.show.status import TrainingStatus
-from edl.student.supervisor import checkpoints
+from edl.student.supervisor import checkpoints, workers
 from edl.student.supervisor.agent import NodeDependencies, Supervisor
 from edl.student.supervisor.checkpoints import (
     CheckpointManager,
@@ -46,6 +50,7 @@ from edl.student.supervisor.checkpoints import (
 )
 from edl.student.supervisor.rendezvous import RendezvousSession
 from edl.student.supervisor.ui import NodeReporter, left_s
+from edl.student.supervisor.workers import RankProcess
 from edl.tests.stores import FaultyStore, memory, of_job
 from edl.tests.student.checkpoint.history import contents
 from edl.tests.student.checkpoint.samples import GatedRepository
@@ -200,6 +205,41 @@ def test_an_estimate_of_steps_that_was_exceeded_says_nothing_of_the_time_left() 
         assert left_s(found) == expected
     found.ready = Ready(4)
     assert left_s(found) is None
+
+
+def test_an_evaluation_that_takes_longer_than_a_step_may_is_no_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, hang_s = [100.0], 60.0
+    virtual = SimpleNamespace(monotonic=lambda: clock[0], perf_counter=lambda: clock[0])
+    for module in (evaluate, reporting, workers):
+        monkeypatch.setattr(module, "time", virtual)
+    order = Order(TrainSettings("/job.py", JOB, epochs=1))
+    rank = RankProcess(order, Mock(), Mock(), Ready(), at_s=100.0, heard_s=100.0)
+
+    def metric(outputs: Any, labels: Any) -> float:
+        clock[0] += 40.0
+        assert not hung([rank.liveness()], hang_s, clock[0])
+        return 0.5
+
+    job, link, saver, prefetcher = (Mock() for _ in range(4))
+    job.metrics.return_value = {"score": metric}
+    job.feed.return_value = [(np.ones((2, 2)), np.ones(2))] * 3
+    job.framework.tensor = lambda leaf: leaf
+    job.framework.no_grad = job.job_errors = saver.forward = MagicMock()
+    link.send.side_effect = lambda message: workers._note(rank, message)  # noqa: SLF001 - no process
+    saver.learner.group = SingleRankGroup()
+    prefetcher.stats.return_value = None
+    evaluation = evaluate.RankEvaluation(job, order.settings, saver)
+    position = TrainingPosition()
+    reporter = reporting.RankReporter(order, link, saver, evaluation, prefetcher, position, {})
+    reporter.step_done(CompletedStep(1, 0, [], 4, 4, {}, 0.1, 0.0))
+    assert reporter.epoch_done()
+    assert not hung([rank.liveness()], hang_s, clock[0])
+    assert (rank.waiting_for, rank.at_s, len(rank.rates)) == ("", clock[0], 1)
+    assert rank.progress is not None
+    assert rank.progress.metrics == {"score": 0.5}
+    assert hung([rank.liveness()], hang_s, clock[0] + hang_s) == (0,)
 
 
 # --- what ranks ask
