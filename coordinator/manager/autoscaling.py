@@ -99,11 +99,12 @@ class Autoscaler:
             return
         self._read_sums(state.students.cache.members)
         view = self.load(state)
-        before, former = self.desired, self._memory.desired
-        desired, self._memory = decide(view, self._memory, now, self._settings())
-        if desired != before or now >= self._again_s:
+        former = self._memory.desired
+        desired, memory = decide(view, self._memory, now, self._settings())
+        if desired != self.desired or now >= self._again_s:
             was = view.serving + view.starting if former is None else former
             self._write(fence, desired, was, now)
+        self._memory = memory  # not if the write failed: the next one logs the change, too
         self._due_s = now + max(_LOOK_S, _SHARE * (time.perf_counter() - began_s))
 
     def load(self, state: ServiceState) -> ServiceLoad:

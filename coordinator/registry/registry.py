@@ -441,7 +441,7 @@ class Registry:
             fence: fence of the leader.
             count: number of teachers.
             reason: reason, as text.
-            entry: event to append to the log; None: none.
+            entry: event to append to the log if the number changes; None: none.
 
         Returns:
             Whether it was written: False if another one leads.
@@ -449,11 +449,11 @@ class Registry:
         key = service_key(service, "desired")
         before = self.store.fields(key, ["count"])[0] or ""
         changes: list[Change] = [Put(key, {"count": count, "reason": reason}), Stamp(key, "at_ms")]
-        if before != str(count):
-            changes.append(Stamp(key, "since_ms"))
         changes.append(Keep([key], _DESIRED_S))
-        if entry is not None:
-            changes.append(self._append(service, entry))
+        if before != str(count):  # else it is repeated, perhaps because an answer was lost
+            changes.append(Stamp(key, "since_ms"))
+            if entry is not None:
+                changes.append(self._append(service, entry))
         # Only leaders write it, so a changed value is from another leader.
         return self.store.commit([fence, FieldIs(key, "count", before)], changes) == 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import httpx
 import pytest
@@ -58,6 +59,29 @@ def test_a_student_that_reaches_none_of_its_teachers_scales_nothing(
         assert desired(world) == 2
     student.fields |= {"cut_off": 0, "want": 3, "unreachable": 0}
     world.run(15.0, until=lambda: desired(world) == 3)
+
+
+@pytest.mark.parametrize("lost", ["the call", "its answer"])
+def test_a_change_is_logged_once_if_its_first_write_fails(
+    lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, failures = World(), [RedisUnavailable(f"{lost} was lost")]
+    write = world.registry.set_desired
+
+    def fails_once(*args: Any) -> bool:
+        if failures and lost == "the call":
+            raise failures.pop()
+        done = write(*args)
+        if failures:
+            raise failures.pop()
+        return done
+
+    monkeypatch.setattr(world.registry, "set_desired", fails_once)
+    world.student("j/0", want=3)
+    world.run(2.0)
+    assert not failures
+    assert desired(world) == 3
+    assert scaled(world) == ["3 teachers are desired, not 0: 1 student and no teacher: wants 3"]
 
 
 def test_another_leader_goes_on_with_the_same_freeze_window() -> None:
