@@ -200,12 +200,13 @@ class SubscriptionHub:
         changes = self._registry.changes("teachers", self.service, cursor)
         before = {m.member: self._teachers.members.get(m.member) for m in changes.members}
         news = self._teachers.apply(changes, now)
+        if news.changed or news.left or news.lost:  # before the next call, which may fail
+            self._note_changes(news.changed, before)
         if now - self._compared_s >= self._ttl_s / rule.BEATS_PER_TTL:
             self._compared_s = now
             self._teachers.compare(self._registry.names("teachers", self.service), now)
-            self._teachers.overdue(now)
-        if news.changed or news.left or news.lost:
-            self._note_changes(news.changed, before)
+            if self._teachers.overdue(now):
+                self._note_changes((), {})
         self._look_s = time.perf_counter() - began_s
 
     def _read_table(self) -> None:

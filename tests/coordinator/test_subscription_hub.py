@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from edl.coordinator.manager.messages import MANAGER
 from edl.coordinator.manager.student_sessions import StudentOwner
-from edl.runtime.errors import Forbidden, LeaseSuperseded, RetryableError
+from edl.runtime.errors import Forbidden, LeaseSuperseded, RedisUnavailable, RetryableError
 from edl.tests.stores import memory, renew
 
 from .world import GRACE_S, SERVICE, STEP_S, TTL_S, World
@@ -115,3 +117,30 @@ def test_a_move_while_the_manager_was_cut_off_is_told(world: World) -> None:
     world.run(GRACE_S)
     told = {t.teacher_id: t for t in student.stream.assignments[-1].teachers}
     assert (told["a"].incarnation, told["a"].address) == (2, "elsewhere:1")
+
+
+def test_a_move_is_told_though_the_registry_fails_right_after_it_was_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    student, manager = world.student("j/0"), world.managers[0]
+    world.run(GRACE_S + 1)
+    world.teacher("a", incarnation=2, slots="4", address="elsewhere:1")
+    world.now += TTL_S / 2  # all ids are compared, too
+    monkeypatch.setattr(world.registry, "names", Mock(side_effect=RedisUnavailable("it hangs")))
+    with pytest.raises(RedisUnavailable):
+        manager.hub.refresh(world.clock(), manager.election.registry_id)
+    monkeypatch.undo()
+    manager.serve()
+    told = {t.teacher_id: t for t in student.stream.assignments[-1].teachers}
+    assert told["a"].address == "elsewhere:1"
+
+
+def test_a_teacher_that_is_given_up_does_not_count_as_live(world: World) -> None:
+    world.student("j/0")
+    world.run(GRACE_S + 1)
+    memory(world.registry).clear()
+    del world.teachers["b"]  # it does not come back
+    world.run(3 * GRACE_S)
+    late = world.student("j/1")
+    world.run(2, until=lambda: late.stream.teachers == ["a"])
+    assert late.stream.assignments[-1].live_teachers == 1
