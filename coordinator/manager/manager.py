@@ -225,6 +225,7 @@ class Manager:
         hub.push_assignments()  # before the reports, of which there may be thousands
         if hub.write(now):
             self._leaders_wake.set()
+        self._guards["hubs"].answering = True
         if hub.is_idle(now):
             del self._hubs[hub.service]
             self._election.leave(hub.service)
@@ -281,6 +282,7 @@ class Manager:
                 with guard.catch_errors():
                     if leader.reconcile(time.monotonic()):
                         self._events.put(_LOOK)
+                    guard.answering = True
             time.sleep(_LEAST_PAUSE_S)
             # Wake up early when the next lease expires, to notice that death at once.
             expiries = [leader.due_s for leader in self._leaders.values() if leader.due_s > began_s]
@@ -305,7 +307,11 @@ class Manager:
 
 
 class _ErrorGuard:
-    """Logs errors of the registry, and exceptions from bugs, so that a thread survives them."""
+    """Logs errors of the registry, and exceptions from bugs, so that a thread survives them.
+
+    Attributes:
+        answering: whether the registry answered the thread's last call; the thread sets it again.
+    """
 
     def __init__(self, name: str) -> None:
         self.answering = True
@@ -323,5 +329,3 @@ class _ErrorGuard:
             if repr(error) != self._last_error:  # the same one may recur 20 times a second
                 log.exception("the thread of the %s failed at one step and goes on", self._name)
             self._last_error = repr(error)
-        else:
-            self.answering = True

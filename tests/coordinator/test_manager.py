@@ -82,6 +82,32 @@ def test_an_outage_is_logged_once(
     assert levels.count(logging.WARNING) == 1
 
 
+def test_reports_during_an_outage_do_not_make_a_manager_ask_more_often(
+    start: Start, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = start(outage_sweep_s=600.0)
+    stream = subscribe(manager)
+    asked, handled = list[str](), list[str]()
+    reported = SubscriptionHub.reported
+
+    def fails(*_: object) -> NoReturn:
+        if threading.current_thread().name == "edl-hubs":
+            asked.append("the table")
+        raise RedisUnavailable("it is away")
+
+    def counted(hub: SubscriptionHub, *given: Any) -> None:
+        reported(hub, *given)
+        handled.append("a report")
+
+    monkeypatch.setattr(registry, "table", fails)
+    monkeypatch.setattr(SubscriptionHub, "reported", counted)
+    wait_until(lambda: asked)
+    for number in range(1, 31):
+        manager.report(stream, report(volume_bytes=number))
+        wait_until(lambda count=number: len(handled) == count)
+    assert len(asked) <= 3, "once, and once for each assignment that the leader had just written"
+
+
 def test_reports_reach_the_leader_and_the_view(manager: Manager, registry: Registry) -> None:
     add_teacher(registry, "a")
     add_teacher(registry, "b")
