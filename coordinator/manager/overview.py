@@ -18,6 +18,8 @@ from .watch_cache import WatchCache
 _FRESH_S, _FRESH_TIMES = 0.5, 8.0
 #: Entries of the log that are searched for refusals.
 _LOG_ENTRIES = 1000
+#: The greatest sum of wanted teachers that fits its field.
+_MOST_WANTED = 2**32 - 1
 ADMITTED = "admitted"
 
 
@@ -216,7 +218,7 @@ def _summary(found: _ServiceRecords) -> pb.ServiceStatus:
         student_count=len(students),
         teacher_states=Counter(_state(found, member) for member in found.teachers.values()),
         student_states=Counter(facts.get("state") or "new" for facts in students),
-        wanted=int(_sum(students, "want")),
+        wanted=min(int(_sum(students, "want")), _MOST_WANTED),
         assigned=sum(len(row.teachers) for row in rows),
         samples_per_second=_sum(students, "samples_per_second"),
         starved_seconds=_sum(students, "starved_seconds"),
@@ -259,7 +261,7 @@ def own_part(
             student_count=len(students),
             teacher_states=Counter(state_of(one.admission, one.state) for one in teachers),
             student_states=Counter(one.report.state or "new" for one in students),
-            wanted=sum(one.report.want for one in students),
+            wanted=min(sum(one.report.want for one in students), _MOST_WANTED),
             assigned=sum(len(one.assigned) for one in students),
         )
     return own

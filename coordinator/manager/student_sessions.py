@@ -85,13 +85,18 @@ def refusal_of(
 
 def owns(principal: str, facts: Mapping[str, str]) -> bool:
     """Whether a student with these facts was subscribed by `principal`."""
-    return hmac.compare_digest(facts.get(OWNER, ""), _hash(principal))
+    return _equal(facts.get(OWNER, ""), _hash(principal))
 
 
 def _agree(facts: Mapping[str, str], mine: Mapping[str, str], name: str) -> bool:
     """Whether the stored hash matches; True if none is stored."""
     kept = facts.get(name, "")
-    return not kept or hmac.compare_digest(kept, mine[name])
+    return not kept or _equal(kept, mine[name])
+
+
+def _equal(kept: str, mine: str) -> bool:
+    """Whether hashes are equal; as bytes, since a stored text may be anything."""
+    return hmac.compare_digest(kept.encode(), mine.encode())
 
 
 def superseded_by_restart(student_id: str) -> LeaseSuperseded:

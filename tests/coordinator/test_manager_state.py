@@ -8,8 +8,14 @@ import pytest
 
 from edl.coordinator import Registry
 from edl.coordinator.manager.election import Election
-from edl.coordinator.manager.overview import Overview
-from edl.coordinator.manager.student_sessions import OWNER, SECRET, StudentOwner, refusal_of
+from edl.coordinator.manager.overview import Overview, own_part
+from edl.coordinator.manager.student_sessions import (
+    OWNER,
+    SECRET,
+    StudentOwner,
+    owns,
+    refusal_of,
+)
 from edl.coordinator.manager.watch_cache import WatchCache
 from edl.coordinator.registry import LogEntry, Plan, Row, ServiceLeadership
 from edl.coordinator.store.records import Changes, Member
@@ -206,6 +212,15 @@ def test_a_reading_serves_all_that_ask_within_half_a_second(mesh: Mesh) -> None:
         mesh.overview.status()
 
 
+def test_students_that_want_very_many_teachers_can_be_shown(mesh: Mesh) -> None:
+    most = 2**32 - 1
+    for name in ("greedy/0", "greedy/1"):
+        mesh.student(name, want=str(most))
+    whole = mesh.overview.status()
+    assert whole.services[0].wanted == most
+    assert own_part(whole, lambda _: {"greedy/0", "greedy/1"}).services[0].wanted == most
+
+
 GRACE_S = 8.0
 
 
@@ -280,3 +295,10 @@ def test_the_first_owns_the_name(
     assert not {ME.principal, ME.secret} & set(" ".join(FACTS.values()).split())
     for nothing in (None, {"incarnation": "1"}, {"incarnation": "odd"}):
         assert refusal_of("j/0", 1, caller, nothing) is None
+
+
+def test_stored_hashes_that_are_no_hashes_belong_to_nobody() -> None:
+    odd = {"incarnation": "5", OWNER: "\ufffd", SECRET: "\ufffd"}  # bytes that are not UTF-8
+    for incarnation in (4, 5, 6):
+        assert isinstance(refusal_of("j/0", incarnation, ME, odd), Forbidden)
+    assert not owns("me", odd)
