@@ -270,4 +270,11 @@ def _credentials(login: Mapping[str, str]) -> dict[str, Any]:
             password = read_password(login["password_file"])
             return (login["username"], password) if "username" in login else (password,)
 
-    return {"credential_provider": FromFile()}
+    def log_in(connection: Any) -> None:
+        try:
+            connection.on_connect()
+        except RedisUnavailable:  # else redis-py would use the connection without a login
+            connection.disconnect()
+            raise
+
+    return {"credential_provider": FromFile(), "redis_connect_func": log_in}

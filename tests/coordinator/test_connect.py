@@ -213,6 +213,37 @@ def test_a_password_file_is_for_its_owner_only(tmp_path: Path) -> None:
         connect(f"redis://h?password_file={tmp_path}")
 
 
+def test_no_command_is_sent_without_the_password_that_could_not_be_read(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.touch(mode=0o600)
+    secret.write_text("old")
+    received: list[bytes] = []
+
+    def serve_clients() -> None:
+        with suppress(OSError):  # ends when the server is shut down
+            while True:
+                with server.accept()[0] as client:
+                    while data := client.recv(1024):
+                        received.append(data)
+                        login = b"AUTH" in data
+                        client.sendall(b"+OK\r\n" if login else b"*2\r\n$1\r\n1\r\n$1\r\n0\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        serving = threading.Thread(target=serve_clients)
+        serving.start()
+        url = f"redis://me@127.0.0.1:{server.getsockname()[1]}?password_file={secret}"
+        with closing(connect(url)) as registry:
+            secret.write_text("")  # it is replaced now
+            with pytest.raises(RedisUnavailable, match="is empty"):
+                registry.time_ms()
+            secret.write_text("new")
+            assert registry.time_ms() == 1000
+        server.shutdown(socket.SHUT_RDWR)
+        serving.join()
+    assert b"AUTH" in received[0]
+    assert b"new" in received[0]
+
+
 def test_the_example_is_what_the_code_makes() -> None:
     text = (Path(__file__).parents[2] / "deploy" / "redis" / "users.acl").read_text("utf-8")
     assert text.splitlines() == [acl.NO_DEFAULT, *acl.rules("resnet101")]
