@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 _SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 _PORTS: Final = {False: 6379, True: 26379}
 _TLS_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_CHECK_HOSTNAME: Final = "ssl_check_hostname"
 _PARAMETERS: Final = frozenset(
     {
         "db", "username", "password", "password_file",
         "sentinel_username", "sentinel_password", "sentinel_password_file",
-        *_TLS_FILES, "ssl_check_hostname",
+        *_TLS_FILES, _CHECK_HOSTNAME,
     }
 )  # fmt: skip
 _FLAGS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -89,9 +90,9 @@ def parse(url: str) -> RedisUrl:
         return _parsed(url, shown)
     except ValueError:  # its text may contain part of the password
         raise UsageError(
-            f"not a Redis URL: {shown}; expected redis://[user:password@]host:port[/db] or "
-            "redis+sentinel://[user:password@]host:port[,host:port...]/MASTER[/db], "
-            "with '/', '?', '#' and '@' in the password as %2F, %3F, %23 and %40"
+            f"not a Redis URL: {shown}; expected redis://[user:password@]host:port[/db], "
+            "redis+sentinel://[user:password@]host:port[,host:port...]/MASTER[/db] or "
+            "unix:///PATH, with '/', '?', '#' and '@' in the password as %2F, %3F, %23 and %40"
         ) from None
 
 
@@ -105,16 +106,19 @@ def _parsed(url: str, shown: str) -> RedisUrl:
     user, _, place = parts.netloc.rpartition("@")
     login = _login(user, parameters)
     sentinels = scheme.endswith("+sentinel")
-    path = [unquote(part) for part in parts.path.split("/")[1:]] if scheme != "unix" else []
+    unix = scheme == "unix"
+    if unix and (place or not parts.path):  # unix://run/redis.sock lacks a slash
+        raise ValueError
+    path = [unquote(part) for part in parts.path.split("/")[1:]] if not unix else []
     return RedisUrl(
         shown,
-        hosts=() if scheme == "unix" else _hosts(place, sentinels),
-        path=unquote(parts.path) if scheme == "unix" else "",
+        hosts=() if unix else _hosts(place, sentinels),
+        path=unquote(parts.path) if unix else "",
         master=_master(path) if sentinels else "",
         db=_db(path, parameters),
         login=login,
         sentinel_login=_prefixed(parameters, "sentinel_"),
-        tls=_tls(parameters, shown) if scheme.startswith("rediss") else None,
+        tls=_tls(parameters, shown, used=scheme.startswith("rediss")),
     )
 
 
@@ -151,9 +155,10 @@ def _hosts(place: str, sentinels: bool) -> tuple[tuple[str, int], ...]:
     found = []
     for one in place.split(",") if sentinels else [place]:
         split = urlsplit(f"//{one}")  # parses [::1]:port
-        if split.hostname is None and sentinels:
+        port = _PORTS[sentinels] if split.port is None else split.port
+        if (split.hostname is None and sentinels) or port == 0:
             raise ValueError
-        found.append((split.hostname or "localhost", split.port or _PORTS[sentinels]))
+        found.append((split.hostname or "localhost", port))
     return tuple(found)
 
 
@@ -166,10 +171,21 @@ def _master(path: list[str]) -> str:
 def _db(path: list[str], parameters: Mapping[str, str]) -> int:
     if len(path) > 1:
         raise ValueError
-    return int((path[0] if path else "") or parameters.get("db", "") or 0)
+    number = int((path[0] if path else "") or parameters.get("db", "") or 0)
+    if number < 0:
+        raise ValueError
+    return number
 
 
-def _tls(parameters: Mapping[str, str], shown: str) -> dict[str, Any]:
+def _tls(parameters: Mapping[str, str], shown: str, *, used: bool) -> dict[str, Any] | None:
+    if not used:
+        for name in (*_TLS_FILES, _CHECK_HOSTNAME):
+            if name in parameters:
+                raise UsageError(
+                    f"the {name} of {shown} has no effect without TLS: write rediss:// or "
+                    "rediss+sentinel://"
+                )
+        return None
     tls: dict[str, Any] = {}
     for name in _TLS_FILES:
         if file := parameters.get(name):
@@ -178,10 +194,10 @@ def _tls(parameters: Mapping[str, str], shown: str) -> dict[str, Any]:
             tls[name] = file
     if "ssl_keyfile" in tls and "ssl_certfile" not in tls:
         raise UsageError(f"{shown} has an ssl_keyfile but no ssl_certfile: name both")
-    flag = parameters.get("ssl_check_hostname", "true").lower()
+    flag = parameters.get(_CHECK_HOSTNAME, "true").lower()
     if flag not in _FLAGS:
-        raise UsageError(f"ssl_check_hostname of {shown} must be true or false")
-    return {**tls, "ssl_cert_reqs": "required", "ssl_check_hostname": _FLAGS[flag]}
+        raise UsageError(f"{_CHECK_HOSTNAME} of {shown} must be true or false")
+    return {**tls, "ssl_cert_reqs": "required", _CHECK_HOSTNAME: _FLAGS[flag]}
 
 
 def read_password(file: str) -> str:

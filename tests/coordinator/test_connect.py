@@ -127,7 +127,9 @@ def test_a_server_that_hangs_up_on_the_first_command_may_want_tls() -> None:
         "redis://h#1", "redis+sentinel://h", "redis+sentinel://h/", "redis+sentinel:///mesh",
         "redis+sentinel://h,/mesh", "redis://h:99999", "redis://h?password_file=/nowhere",
         "redis://h?socket_timeout=3", "redis://h?db", "rediss://h?ssl_check_hostname=maybe",
-        "sentinel://h/mesh",
+        "sentinel://h/mesh", "unix://", "unix://redis.sock", "unix://run/redis.sock",
+        "redis://h:0", "redis://h/-1", "redis://h?ssl_ca_certs=/ca.pem",
+        "redis+sentinel://h/mesh?ssl_check_hostname=true",
         # Passwords that break the URL.
         "redis://:PASS#WORD@h:6379", "redis://:PASS/WORD@h:6379", "redis://:PASS?WORD@h:6379",
         "redis://:PASS@WORD@h:port", "redis://:PASS://WORD@h:port", "redis://:PASS[WORD@h:6379",
