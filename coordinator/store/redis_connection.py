@@ -159,6 +159,10 @@ class RedisConnection:
             ) from None
 
     def _advice(self, error: Exception) -> str:
+        import redis
+
+        if isinstance(error, redis.BusyLoadingError):
+            return "wait until it has loaded its data"
         text = str(error)
         if hint := handshake_hint(text, ca="?ssl_ca_certs=FILE"):
             return hint

@@ -72,8 +72,8 @@ def holds_password(url: str) -> bool:
     A variable that Kubernetes expands, `$(NAME)`, does not count.
     """
     address, _, parameters = url.partition("?")
-    if "=" not in parameters.partition("@")[0]:  # the '?' is part of the password
-        address, parameters = url, ""
+    if "@" in parameters and parameters.partition("=")[0] not in _PARAMETERS:
+        address = url  # the '?' is part of the password
     found = re.search(r"//[^@/?]*:([^@]*)@", address)
     stated = found is not None and re.fullmatch(r"\$\([\w.-]+\)", found[1]) is None
     return stated or re.search(r"(^|&)(sentinel_)?password=", parameters) is not None
@@ -158,7 +158,9 @@ def _hosts(place: str, sentinels: bool) -> tuple[tuple[str, int], ...]:
         port = _PORTS[sentinels] if split.port is None else split.port
         if (split.hostname is None and sentinels) or port == 0:
             raise ValueError
-        found.append((split.hostname or "localhost", port))
+        host = split.hostname or "localhost"
+        host.encode("idna")  # as connecting does; raises a ValueError
+        found.append((host, port))
     return tuple(found)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -129,7 +129,8 @@ def test_a_server_that_hangs_up_on_the_first_command_may_want_tls() -> None:
         "redis://h?socket_timeout=3", "redis://h?db", "rediss://h?ssl_check_hostname=maybe",
         "sentinel://h/mesh", "unix://", "unix://redis.sock", "unix://run/redis.sock",
         "redis://h:0", "redis://h/-1", "redis://h?ssl_ca_certs=/ca.pem",
-        "redis+sentinel://h/mesh?ssl_check_hostname=true",
+        "redis+sentinel://h/mesh?ssl_check_hostname=true", "redis://h..example",
+        "redis+sentinel://" + 64 * "h" + "/mesh",
         # Passwords that break the URL.
         "redis://:PASS#WORD@h:6379", "redis://:PASS/WORD@h:6379", "redis://:PASS?WORD@h:6379",
         "redis://:PASS@WORD@h:port", "redis://:PASS://WORD@h:port", "redis://:PASS[WORD@h:6379",
@@ -156,6 +157,7 @@ def test_other_urls_are_refused_in_one_sentence_without_passwords(url: str) -> N
         ("redis+sentinel://u:secret@h:1,g:2/mesh", "redis+sentinel://***@h:1,g:2/mesh", True),
         ("redis+sentinel://h/mesh?sentinel_password=secret", "redis+sentinel://h/mesh", True),
         ("redis://:s3/c?r#et@head", None, True),
+        ("redis://user:12?a=b@head", None, True),
         ("redis://edl-teacher@head?password_file=/etc/edl/password", None, False),
         ("redis://edl-teacher:$(REDIS_PASSWORD)@head:6379", None, False),
         ("rediss://head:6379/0?ssl_ca_certs=/etc/ca@2.pem", None, False),
@@ -215,35 +217,56 @@ def test_a_password_file_is_for_its_owner_only(tmp_path: Path) -> None:
         connect(f"redis://h?password_file={tmp_path}")
 
 
-def test_no_command_is_sent_without_the_password_that_could_not_be_read(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.touch(mode=0o600)
-    secret.write_text("old")
-    received: list[bytes] = []
+@contextmanager
+def scripted_redis(answer: Callable[[bytes], bytes]) -> Iterator[str]:
+    """Run a server for one client at a time; yields its host and port."""
 
     def serve_clients() -> None:
         with suppress(OSError):  # ends when the server is shut down
             while True:
                 with server.accept()[0] as client:
                     while data := client.recv(1024):
-                        received.append(data)
-                        login = b"AUTH" in data
-                        client.sendall(b"+OK\r\n" if login else b"*2\r\n$1\r\n1\r\n$1\r\n0\r\n")
+                        client.sendall(answer(data))
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         serving = threading.Thread(target=serve_clients)
         serving.start()
-        url = f"redis://me@127.0.0.1:{server.getsockname()[1]}?password_file={secret}"
-        with closing(connect(url)) as registry:
-            secret.write_text("")  # it is replaced now
-            with pytest.raises(RedisUnavailable, match="is empty"):
-                registry.time_ms()
-            secret.write_text("new")
-            assert registry.time_ms() == 1000
+        yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
         serving.join()
+
+
+def test_no_command_is_sent_without_the_password_that_could_not_be_read(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.touch(mode=0o600)
+    secret.write_text("old")
+    received: list[bytes] = []
+
+    def answer(data: bytes) -> bytes:
+        received.append(data)
+        return b"+OK\r\n" if b"AUTH" in data else b"*2\r\n$1\r\n1\r\n$1\r\n0\r\n"
+
+    with (
+        scripted_redis(answer) as address,
+        closing(connect(f"redis://me@{address}?password_file={secret}")) as registry,
+    ):
+        secret.write_text("")  # it is replaced now
+        with pytest.raises(RedisUnavailable, match="is empty"):
+            registry.time_ms()
+        secret.write_text("new")
+        assert registry.time_ms() == 1000
     assert b"AUTH" in received[0]
     assert b"new" in received[0]
+
+
+def test_nobody_is_told_to_start_a_redis_that_still_loads_its_data() -> None:
+    with (
+        scripted_redis(lambda _: b"-LOADING Redis is loading the dataset in memory\r\n") as address,
+        closing(connect(f"redis://{address}")) as registry,
+        pytest.raises(RedisUnavailable, match=r"\(Redis is loading .*wait until") as caught,
+    ):
+        registry.time_ms()
+    assert "start it" not in str(caught.value)
 
 
 def test_the_example_is_what_the_code_makes() -> None:
