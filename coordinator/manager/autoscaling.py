@@ -67,7 +67,7 @@ class Autoscaler:
         self._service = service
         self._settings = settings
         self._memory = AutoscaleMemory()
-        self._lead: tuple[Leads, int] | None = None  # and number of the term
+        self._lead: tuple[Leads, int] | None = None  # fence and number of the term
         self._due_s = self._again_s = -math.inf
         self._known: dict[str, _Sums] = {}
         self._unread: list[str] = []
@@ -148,7 +148,7 @@ class Autoscaler:
             log.info("service %s: %s", self._service, entry.text)
 
     def _read_sums(self, students: Mapping[str, Member]) -> None:
-        """Add what the next students have waited since they were read; all are read in turn."""
+        """Read some students, in turn, and add how long each waited since it was read before."""
         if not self._unread:
             self._unread = list(students)
             self._known = {name: sums for name, sums in self._known.items() if name in students}

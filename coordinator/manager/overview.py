@@ -1,4 +1,4 @@
-"""The status of the mesh as one message, read from the registry at most twice a second."""
+"""The status of the mesh as one message; an answer serves equal requests for half a second."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ class Overview:
     def _service(self, name: str, max_members: int) -> pb.ServiceStatus:
         found = self._read_service(name)
         status = _summary(found)
-        names = _teachers_first(found)[: max_members or None]
+        names = _sorted_teachers(found)[: max_members or None]
         for member in self._registry.read("teachers", name, names):
             teacher = teacher_from(member)
             teacher.admission = _admission_of(found, member)
             status.teachers.append(teacher)
-        names = _students_first(found)[: max_members or None]
+        names = _sorted_students(found)[: max_members or None]
         status.students.extend(_student(found, one) for one in names)
         return status
 
@@ -161,7 +161,7 @@ def _admission_of(found: _ServiceRecords, member: Member) -> str:
     return found.refused.get(member.member, "")
 
 
-def _teachers_first(found: _ServiceRecords) -> list[str]:
+def _sorted_teachers(found: _ServiceRecords) -> list[str]:
     """Return ids of teachers: refused, waiting, draining and idle ones before the others."""
     used = {name for row in found.table.rows.values() for name in row.teachers}
 
@@ -178,7 +178,7 @@ def _teachers_first(found: _ServiceRecords) -> list[str]:
     return [name for _, name in sorted(rank(member) for member in found.teachers.values())]
 
 
-def _students_first(found: _ServiceRecords) -> list[str]:
+def _sorted_students(found: _ServiceRecords) -> list[str]:
     """Return ids of students: without teachers, starved, with too few, then the others."""
 
     def rank(member: Member) -> tuple[int, str]:

@@ -178,7 +178,7 @@ class StudentSession:
         self.pushed: Row | None = None
         self._own = {**owner.facts(), MANAGER: manager}
         self._sent: object = None
-        self._ahead: Epoch = (0, 0)
+        self._told: Epoch = (0, 0)
 
     @property
     def student_id(self) -> str:
@@ -189,12 +189,12 @@ class StudentSession:
         return self.report.incarnation
 
     def is_ahead(self, epoch: Epoch) -> bool:
-        """Whether it follows an epoch that the table has not reached, and that was not handled."""
-        return self._follows > epoch and self._follows != self._ahead
+        """Whether it follows an epoch above that of the table, and the leader was not told so."""
+        return self._follows > epoch and self._follows != self._told
 
-    def heeded(self) -> None:
-        """Note that the leader is told which epoch it follows."""
-        self._ahead = self._follows
+    def told_leader(self) -> None:
+        """Note that the leader was told which epoch it follows."""
+        self._told = self._follows
 
     @property
     def _follows(self) -> Epoch:

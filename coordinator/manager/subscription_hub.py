@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HubView:
-    """The students of a service whose streams one manager holds: sums over managers are the whole.
+    """The students of a service with a stream at one manager.
 
     Attributes:
         streams: how many.
@@ -63,8 +63,8 @@ class HubView:
 class SubscriptionHub:
     """Not thread-safe: used by the thread of the hubs.
 
-    Methods that access the registry may raise UnavailableError. A later call then does what is
-    missing; streams stay open meanwhile.
+    Methods that access the registry may raise UnavailableError or AccessError. A later call then
+    does what is missing; streams stay open meanwhile.
 
     Args:
         registry: of the mesh.
@@ -266,7 +266,7 @@ class SubscriptionHub:
         for desired in all_desired:
             self._unwritten.discard(desired.student_id)
             if desired.urgent:
-                self._sessions[desired.student_id].heeded()
+                self._sessions[desired.student_id].told_leader()
         for name, error in superseded.items():
             self._sessions[name].stream.close(error)
             self._drop(self._sessions[name])

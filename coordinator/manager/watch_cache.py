@@ -78,13 +78,13 @@ class WatchCache:
     def compare(self, names: Set[str], now: float) -> None:
         """Compare with all ids in the registry: others are missing, unknown ones will be read."""
         self._miss(names, now)
-        # It returned without a change that we saw, or no sweep has removed it yet. The next read
-        # decides; until then it stays missing.
+        # Each of these registered again and we missed it, or no sweep has removed it yet. The next
+        # full read decides; until then they stay missing.
         self._unsure = self._missing.keys() & names
         if self._unsure:
             self.cursor = 0
         unknown = names - self.members.keys()
-        # Who joined after the last read is in the next one; who is unknown twice was missed.
+        # Members that joined after the last read are in the next one; those unknown twice are not.
         missed = unknown & self._unknown
         if missed - self._unreadable:
             self.cursor = 0

@@ -36,7 +36,7 @@ from .redis_leases import RedisLeases
 WRITE_CHECK: Final = "edl:write-check"
 
 _CHANGES: Final[tuple[LeadershipChange, ...]] = get_args(LeadershipChange)
-_WORDS: Final = 2000  # per command: Lua passes only some thousand arguments
+_WORDS: Final = 2000  # per ZADD: Lua passes only some thousand arguments to a command
 Word = str | int
 
 
@@ -243,8 +243,7 @@ def _commands(change: Change) -> Iterator[tuple[Sequence[str], list[Word]]]:
             flat: list[Word] = []
             for name, value in fields.items():
                 flat += [name, "" if value is None else value]
-            for some in _parts(flat):
-                yield [key], ["put", key, *some]
+            yield [key], ["put", key, *flat]
         case Stamp(key, field):
             yield [key], ["stamp", key, field]
         case PutRows(key, changes, counter, kept, rows):
@@ -260,8 +259,8 @@ def _commands(change: Change) -> Iterator[tuple[Sequence[str], list[Word]]]:
             ranked: list[Word] = []
             for member, rank in members.items():
                 ranked += [rank, member]
-            for some in _parts(ranked):
-                yield [key], ["ZADD", key, *some]
+            for start in range(0, len(ranked), _WORDS):
+                yield [key], ["ZADD", key, *ranked[start : start + _WORDS]]
         case Append(key, entry, kept, keep_s, exact):
             pairs = [word for pair in entry.items() for word in pair]
             yield [key], ["XADD", key, "MAXLEN", *([] if exact else ["~"]), kept, "*", *pairs]
@@ -269,8 +268,3 @@ def _commands(change: Change) -> Iterator[tuple[Sequence[str], list[Word]]]:
         case Keep(keys, seconds):
             for kept_key in keys:
                 yield [kept_key], ["PEXPIRE", kept_key, round(seconds * 1000)]
-
-
-def _parts(words: Sequence[Word]) -> Iterator[Sequence[Word]]:
-    for start in range(0, len(words), _WORDS):
-        yield words[start : start + _WORDS]
