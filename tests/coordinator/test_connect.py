@@ -231,9 +231,11 @@ def scripted_redis(answer: Callable[[bytes], bytes]) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         serving = threading.Thread(target=serve_clients)
         serving.start()
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-        server.shutdown(socket.SHUT_RDWR)
-        serving.join()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            serving.join()
 
 
 def test_no_command_is_sent_without_the_password_that_could_not_be_read(tmp_path: Path) -> None:
