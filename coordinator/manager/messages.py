@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
@@ -60,7 +61,9 @@ def _filled(message: _M, facts: Mapping[str, str]) -> _M:
             elif field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
                 setattr(message, field.name, text)
             elif field.cpp_type in _FLOATS:
-                setattr(message, field.name, float(text))
+                number = float(text)
+                if math.isfinite(number):  # else the web page's JSON would be invalid
+                    setattr(message, field.name, number)
             else:
                 setattr(message, field.name, int(text))
         except ValueError:

@@ -208,6 +208,7 @@ def test_facts_of_a_wrong_kind_are_left_out_and_the_others_come_back() -> None:
     facts = {
         "incarnation": "many", "slots": "-1", "in_flight": "99999999999999", "t_t_seconds": "x",
         "address": "h:1", "unheard": "of", "instance_key": "secret", "lanes": "no",
+        "samples_per_second": "nan",
     }  # fmt: skip
     teacher = teacher_from(Member("t", facts, 1.5))
     assert teacher == pb.Teacher(teacher_id="t", address="h:1", lease_remaining_s=1.5)
