@@ -75,9 +75,7 @@ def inventory_of(database: Database) -> Inventory:
             " FROM keys GROUP BY layout ORDER BY 2 DESC"
         ).fetchall()
         groups = tuple(
-            RowGroup(
-                table.layout(number), rows, int(nbytes), (made, last_made), (used, last_used)
-            )
+            RowGroup(table.layout(number), rows, int(nbytes), (made, last_made), (used, last_used))
             for number, rows, nbytes, *times in grouped
             for made, last_made, used, last_used in [map(number_or_zero, times)]
         )
