@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 import pytest
@@ -104,7 +105,7 @@ def test_reports_during_an_outage_do_not_make_a_manager_ask_more_often(
     wait_until(lambda: asked)
     for number in range(1, 31):
         manager.report(stream, report(volume_bytes=number))
-        wait_until(lambda count=number: len(handled) == count)
+        wait_until(partial(lambda count: len(handled) == count, number))
     assert len(asked) <= 3, "once, and once for each assignment that the leader had just written"
 
 
