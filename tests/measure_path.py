@@ -60,6 +60,7 @@ GROUPS = {
     "scheduler/ledger/": "decisions: ledger",
     "scheduler/": "decisions: all else",
     "distill_reader/engine/answers.py": "arrays: checked, copied",
+    "distill_reader/engine/label_comparison.py": "arrays: checked, copied",
     "distill_reader/engine/label_records.py": "arrays: checked, copied",
     "proto/": "arrays: checked, copied",
     "": "the rest of the engine",

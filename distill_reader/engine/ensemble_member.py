@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Final
 
-from ...proto.arena import Arena, Array
+from ...proto.arena import Arena
 from ...proto.shared_buffer import SharedBuffer
 from ...runtime import errors
 from ...scheduler.flow import FlowConfig
@@ -25,11 +25,11 @@ from ...scheduler.reader_core import instructions as do
 from ...scheduler.reader_core.windows import WindowConfig
 from ...scheduler.stream_stats import StreamProfile
 from ..config import ReaderConfig
-from .answers import agree, greatest_difference
 from .connection_attempts import ConnectionAttempts
 from .inbox import Inbox
 from .label_cache import LabelCache
 from .label_cache_thread import NO_LABELS, CachedLabels
+from .label_comparison import KeptLabels
 from .label_records import LabelRecords
 from .profiles import ProfileRecorder
 from .requests import BatchMetadata, KnownBatches, RequestSender
@@ -145,8 +145,7 @@ class EnsembleMember:
         self._unsent: list[tuple[str, int]] = []
         #: Batches in the label cache that another service has refused: they need no labels.
         self._unwanted: set[int] = set()
-        #: Labels to compare, by request and teacher.
-        self._kept: dict[int, dict[str, Mapping[str, Array]]] = {}
+        self._kept = KeptLabels(config.labels)
         self._dispute = ""  # describes the latest dispute
         self._checked_at = -inf
         self._coordinator_connected = True
@@ -341,20 +340,13 @@ class EnsembleMember:
             done.numerics_id,
             done.draining,
             misfit,
-            self._agreeing(name, done) if self._kept else frozenset(),
+            self._kept.agreeing(
+                job.request,
+                done.labels,
+                partial(self.core.teachers.comparisons.tolerance, name, done.numerics_id),
+            ),
         )
         self._execute(self.core.handle(answer, now), done, link)
-
-    def _agreeing(self, name: str, done: RequestDone) -> frozenset[str]:
-        """Return the teachers with kept labels of this request that agree with `done`."""
-        kept = self._kept.get(done.job.request, {})
-        tolerance = partial(self.core.teachers.comparisons.tolerance, name, done.numerics_id)
-        forms = self.config.labels
-        return frozenset(
-            other
-            for other, labels in kept.items()
-            if agree(done.labels, labels, tolerance(other), forms)
-        )
 
     def handle(self, event: ev.Event, now: float | None = None) -> None:
         """Pass an event to the core and execute the resulting instructions."""
@@ -399,7 +391,7 @@ class EnsembleMember:
                     self._listener.on_settled(self, one)
                 case do.KeepAnswer(request, name):
                     assert done is not None
-                    self._kept.setdefault(request, {})[name] = done.labels
+                    self._kept.keep(request, name, done.labels)
                 case do.Discard():
                     self.labels.discarded_responses += 1
                 case do.ReportNow():
@@ -418,7 +410,7 @@ class EnsembleMember:
                     for peer in peers:
                         self._paths.attempt(peer, began_at)
                 case do.DropAnswers(request):
-                    self._kept.pop(request, None)
+                    self._kept.drop(request)
                 case do.DropAllAnswers():
                     self._kept.clear()
                 case do.Disputed():
@@ -469,8 +461,7 @@ class EnsembleMember:
                 self._unsent.append((ask.send.teacher, ask.send.request))
 
     def _on_disputed(self, disputed: do.Disputed) -> None:
-        first, second = (self._kept[disputed.request][name] for name in disputed.pair)
-        output, apart = greatest_difference(first, second)
+        output, apart = self._kept.difference(disputed.request, disputed.pair)
         self._dispute = (
             f"teachers {', '.join(disputed.teachers)} of {self.config.service!r} disagree by"
             f" {apart} on output {output!r}; a third teacher is needed to tell which one is wrong"

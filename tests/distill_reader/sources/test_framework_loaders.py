@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import json
 import os
+import select
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -232,9 +232,18 @@ def test_loaders_without_ids_are_told_the_epoch_too(
     assert stream.epochs == rows.epochs == sampler.epochs == [3]
 
 
-class SlowFirst(Rows):
+class FirstComesLate(Rows):
+    """The first row waits until the second of two workers has begun its second batch."""
+
+    def __init__(self) -> None:
+        super().__init__(SAMPLES)
+        self._begun = torch.multiprocessing.Event()
+
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        time.sleep(0.5 * (index == 0))
+        if index == 3 * BATCH:
+            self._begun.set()
+        elif index == 0:
+            assert self._begun.wait(60.0), "only one worker works"
         return super().__getitem__(index)
 
 
@@ -242,7 +251,7 @@ def test_batches_come_in_the_order_of_their_ids_even_if_a_loader_keeps_none(
     source: Callable[[Any], ResumableSource],
 ) -> None:
     """A number of batches would not say which ones were delivered."""
-    loader = TorchLoader(SlowFirst(SAMPLES), batch_size=BATCH, num_workers=2, in_order=False)
+    loader = TorchLoader(FirstComesLate(), batch_size=BATCH, num_workers=2, in_order=False)
     batches, _ = read(source(loader).begin(0, 0, None))
     assert [i for batch in batches for i in batch] == list(range(SAMPLES))
 
@@ -292,7 +301,7 @@ def test_a_distributed_sampler_of_another_group_is_refused() -> None:
         source_of(loader, RankShard(0, 2), 0)
 
 
-CHILD_S = 10.0
+CHILD_S = 60.0
 
 
 class Noted:
@@ -311,11 +320,12 @@ def in_child(body: Callable[[], bool]) -> bool:
     pid = os.fork()
     if pid == 0:  # pragma: no cover
         os._exit(0 if body() else 1)
-    deadline = time.monotonic() + CHILD_S
-    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
-        assert time.monotonic() < deadline, "the child hangs"
-        time.sleep(0.005)
-    return ended[1] == 0
+    end = os.pidfd_open(pid)
+    try:
+        assert select.select([end], [], [], CHILD_S)[0], "the child hangs"
+    finally:
+        os.close(end)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def test_a_child_collects_its_own_garbage_and_none_that_it_inherited() -> None:

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edl.distill_reader.engine.answers import agree, greatest_difference, labels_of
+from edl.distill_reader.engine.answers import labels_of
+from edl.distill_reader.engine.label_comparison import agree, greatest_difference
 from edl.distill_reader.label_forms import AS_GIVEN, LabelForms
 from edl.distill_reader.options import CanaryPolicy
 from edl.proto.arena import Array
