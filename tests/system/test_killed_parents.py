@@ -37,6 +37,19 @@ MOMENTS = 50 if NIGHTLY else 2
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mesh.yaml"
 JOB = "kind: job\nname: killed\ncommand: sleep 1000\nmax_nodes: 2\n"
+#: Trains a teacher for one epoch and caches it as that of `edl demo --quick`, which takes longer.
+TRAIN_TEACHER = """
+from dataclasses import replace
+from edl.mesh.demo.digits import load_digits
+from edl.mesh.demo.models import cache_key, obtain_teacher
+from edl.mesh.demo.settings import DemoSettings
+from edl.mesh.output import cache_folder
+
+settings, folder = DemoSettings.quick(), cache_folder("demo")
+digits, brief = load_digits(settings.size), replace(settings, teacher_epochs=1)
+obtain_teacher(digits, brief, folder, fresh=False, on_step=lambda *_: None)
+(folder / cache_key(digits, brief)).rename(folder / cache_key(digits, settings))
+"""
 IGNORE_SIGINT = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
 
 Words = tuple[object, ...]
@@ -193,28 +206,16 @@ class Programs:
 
     def demo(self) -> tuple[Words, int]:
         """A coordinator with its Redis, two teachers with predictors, and the reader's engine."""
-        words = ("demo", "--quick", "--picture", self._folder / "demo.png")
-        with Program(words, self._folder / "first.log") as first:  # trains and caches the teacher
-            first.run_until(lambda: any("accuracy on test digits" in line for line in first.output))
-            first.kill()
-        return words, 1 + 3 + 4 + 1
-
-
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With the teacher of the demo, once it has been trained."""
-    return tmp_path_factory.mktemp("cache")
+        subprocess.run([sys.executable, "-P", "-c", TRAIN_TEACHER], check=True)
+        words = ("--quick", "--students", 1, "--picture", self._folder / "demo.png")
+        return ("demo", *words), 1 + 3 + 4 + 1
 
 
 @pytest.fixture
 def programs(
-    shared_mesh: LocalMesh,
-    tmp_path: Path,
-    cache: Path,
-    stack: ExitStack,
-    monkeypatch: pytest.MonkeyPatch,
+    shared_mesh: LocalMesh, tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> Programs:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("EDL_QUEUE", unique("killed"))
     return Programs(shared_mesh, tmp_path, stack)
 
