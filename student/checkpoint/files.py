@@ -126,11 +126,13 @@ def open_files(url: str) -> Files:
 
 
 @contextlib.contextmanager
-def raise_unavailable(what: str, kind: type[Exception] = OSError) -> Iterator[None]:
-    """Convert exceptions of `kind`, but not an EdlError, to CheckpointUnavailable."""
+def raise_unavailable(
+    what: str, kind: type[Exception] = OSError, passes: type[Exception] = EdlError
+) -> Iterator[None]:
+    """Convert exceptions of `kind` to CheckpointUnavailable; EdlErrors and `passes` stay."""
     try:
         yield
-    except EdlError:
+    except (EdlError, passes):
         raise
     except kind as error:
         number = getattr(error, "errno", None)

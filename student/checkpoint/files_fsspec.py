@@ -65,26 +65,22 @@ class FsspecFiles:
 
     @contextlib.contextmanager
     def reading(self, name: str, file: str) -> Iterator[BinaryIO]:
-        missing: FileNotFoundError | None = None
-        with _translated(f"cannot read {self.url}/{name}/{file}"):
-            try:
-                with self._fs.open(f"{self._root}/{name}/{file}", "rb") as opened:
-                    yield opened
-            except FileNotFoundError as error:
-                missing = error
-        if missing is not None:
-            raise missing
+        what = f"cannot read {self.url}/{name}/{file}"
+        with (
+            raise_unavailable(what, Exception, passes=FileNotFoundError),
+            self._fs.open(f"{self._root}/{name}/{file}", "rb") as opened,
+        ):
+            yield opened
 
     def add(self, name: str, file: str, data: bytes) -> None:
         with _translated(f"cannot write {self.url}/{name}/{file}"):
             _put(self._fs, f"{self._root}/{name}/{file}", data)
 
     def size(self, name: str, file: str) -> int | None:
-        with _translated(f"cannot look at {self.url}/{name}/{file}"):
-            try:
-                return int(self._fs.info(f"{self._root}/{name}/{file}")["size"])
-            except FileNotFoundError:
-                return None
+        what = f"cannot look at {self.url}/{name}/{file}"
+        with _translated(what), contextlib.suppress(FileNotFoundError):
+            return int(self._fs.info(f"{self._root}/{name}/{file}")["size"])
+        return None
 
     def remove(self, name: str) -> None:
         with _translated(f"cannot remove {self.url}/{name}"):
@@ -108,10 +104,9 @@ class FsspecFiles:
 
     def _listed(self) -> list[str]:
         self._fs.invalidate_cache()  # other processes write here too
-        try:
+        paths: list[str] = []
+        with contextlib.suppress(FileNotFoundError):
             paths = self._fs.ls(self._root, detail=False)
-        except FileNotFoundError:
-            return []
         return [str(path).rstrip("/").rpartition("/")[2] for path in paths]
 
 

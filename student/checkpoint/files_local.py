@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from ...runtime.errors import CheckpointDamaged, CheckpointUnavailable
+from ...runtime.errors import CheckpointDamaged
 from .checkpoint import MANIFEST
 from .files import (
     LEFTOVER_S,
@@ -43,11 +43,10 @@ class LocalFiles:
         self._root = root
 
     def names(self) -> list[str]:
-        with raise_unavailable(f"cannot look for checkpoints in {self.url}"):
-            try:
-                return [name for name in os.listdir(self._root) if step_of(name) is not None]
-            except FileNotFoundError:
-                return []
+        what = f"cannot look for checkpoints in {self.url}"
+        with raise_unavailable(what), contextlib.suppress(FileNotFoundError):
+            return [name for name in os.listdir(self._root) if step_of(name) is not None]
+        return []
 
     def draft(self, step: int, nbytes: int, name: str = "") -> Draft:
         with raise_unavailable(f"cannot write checkpoints to {self.url}"):
@@ -61,15 +60,14 @@ class LocalFiles:
     @contextlib.contextmanager
     def reading(self, name: str, file: str) -> Iterator[BinaryIO]:
         path = self._root / name / file
-        try:
-            with open(path, "rb") as opened:
-                yield opened
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            if error.errno == errno.EIO:
+        with raise_unavailable(f"cannot read {path}", passes=FileNotFoundError):
+            try:
+                with open(path, "rb") as opened:
+                    yield opened
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
                 raise CheckpointDamaged(f"{file} cannot be read: {error.strerror}") from error
-            raise CheckpointUnavailable(f"cannot read {path}: {error.strerror}") from error
 
     def add(self, name: str, file: str, data: bytes) -> None:
         folder = self._root / name
@@ -86,11 +84,10 @@ class LocalFiles:
             _sync_folder(folder)
 
     def size(self, name: str, file: str) -> int | None:
-        with raise_unavailable(f"cannot look at {self._root / name / file}"):
-            try:
-                return (self._root / name / file).stat().st_size
-            except FileNotFoundError:
-                return None
+        path = self._root / name / file
+        with raise_unavailable(f"cannot look at {path}"), contextlib.suppress(FileNotFoundError):
+            return path.stat().st_size
+        return None
 
     def remove(self, name: str) -> None:
         with raise_unavailable(f"cannot remove {self._root / name}"):
