@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from ...runtime.errors import CheckpointDamaged
 from ...scheduler.students.fingerprint import Fingerprint, since_checkpoint
 from ...scheduler.students.saving import CheckpointEntry
+from .contents import Contents
 from .files import FileDigest, Files, generation_of, step_of
 
 MANIFEST: Final = "MANIFEST.json"
@@ -48,133 +50,6 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
-    """See the module.
-
-    Attributes:
-        step: optimizer steps taken.
-        world: number of ranks.
-        made_s: when it was written, in seconds since 1970.
-        files: length and checksum of each file, by name.
-        provenance: settings with which it was trained.
-        after: name of the checkpoint in the history that it continues; empty: it is the first.
-    """
-
-    step: int
-    world: int
-    made_s: float
-    files: Mapping[str, FileDigest]
-    provenance: Provenance = field(default_factory=Provenance)
-    after: str = ""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all files, without the manifest."""
-        return sum(file.nbytes for file in self.files.values())
-
-    def pack(self) -> bytes:
-        """Return the bytes of its file: JSON with a checksum of itself."""
-        return _sealed(self._fields())
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Self:
-        """Parse `pack`. Raises CheckpointDamaged if it is invalid."""
-        values = _unsealed(data, MANIFEST)
-        try:
-            files = {
-                name: FileDigest(int(file["bytes"]), str(file["sha256"]))
-                for name, file in values["files"].items()
-            }
-            # Checkpoints of older versions have no fingerprint.
-            provenance = Provenance(
-                dict(values.get("fingerprint", {})),
-                tuple(dict(change) for change in values.get("accepted", ())),
-            )
-            manifest = cls(
-                int(values["step"]),
-                int(values["world"]),
-                float(values["made_s"]),
-                files,
-                provenance,
-                str(values.get("after", "")),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointDamaged(f"{MANIFEST} is not whole ({error!r})") from error
-        if values.get("format") != FORMAT:
-            raise CheckpointDamaged(
-                f"{MANIFEST} is of format {values.get('format')!r}, this version reads {FORMAT!r}"
-            )
-        if any("/" in name for name in files):  # it is not trusted: read only files in its folder
-            raise CheckpointDamaged(f"{MANIFEST} names files beside its folder")
-        return manifest
-
-    def _fields(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "step": self.step,
-            "world": self.world,
-            "made_s": self.made_s,
-            "files": {
-                name: {"bytes": file.nbytes, "sha256": file.sha256}
-                for name, file in sorted(self.files.items())
-            },
-            "fingerprint": dict(self.provenance.fingerprint),
-            "accepted": [dict(change) for change in self.provenance.accepted],
-            "after": self.after,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryRecord:
-    """Contents of the file that records that a checkpoint has joined the history.
-
-    Attributes:
-        sequence: position of the checkpoint in the history, from 1.
-        digest: SHA-256 of its manifest, in hexadecimal.
-    """
-
-    sequence: int
-    digest: str
-
-    def pack(self) -> bytes:
-        """Return the bytes of its file: JSON with a checksum of itself."""
-        return _sealed({"sequence": self.sequence, "manifest": self.digest})
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Self:
-        """Parse `pack`. Raises CheckpointDamaged if it is invalid."""
-        values = _unsealed(data, JOINED)
-        try:
-            return cls(int(values["sequence"]), str(values["manifest"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointDamaged(f"{JOINED} is not whole ({error!r})") from error
-
-
-def digest_of(manifest: bytes) -> str:
-    """Return the SHA-256 of a manifest's file, in hexadecimal."""
-    return hashlib.sha256(manifest).hexdigest()
-
-
-def _sealed(values: Mapping[str, Any]) -> bytes:
-    return (json.dumps({**values, "sha256": _digest(values)}, indent=2) + "\n").encode()
-
-
-def _unsealed(data: bytes, file: str) -> dict[str, Any]:
-    try:
-        values: dict[str, Any] = json.loads(data)
-        digest = values.pop("sha256")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointDamaged(f"{file} is not whole ({error!r})") from error
-    if digest != _digest(values):
-        raise CheckpointDamaged(f"{file} fails its own checksum")
-    return values
-
-
-def _digest(values: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A checkpoint in a repository.
 
@@ -184,12 +59,12 @@ class Checkpoint:
         step: optimizer steps taken.
         world: number of ranks; 0 if its manifest is damaged.
         made_s: when it was written, in seconds since 1970; 0 if its manifest is damaged.
-        nbytes: bytes of its arrays and state; 0 if its manifest is damaged.
-        problem: known damage as text; empty: none.
+        files: length and checksum of each file, by name; empty if its manifest is damaged.
         provenance: settings with which it was trained.
-        digest: SHA-256 of its manifest, in hexadecimal.
         after: name of the checkpoint that it continues; empty: it is the first, or unknown.
+        digest: SHA-256 of its manifest, in hexadecimal.
         sequence: position in the history, from 1; 0: it has none.
+        problem: known damage as text; empty: none.
     """
 
     name: str
@@ -197,12 +72,17 @@ class Checkpoint:
     step: int
     world: int = 0
     made_s: float = 0.0
-    nbytes: int = 0
-    problem: str = ""
+    files: Mapping[str, FileDigest] = field(default_factory=dict)
     provenance: Provenance = field(default_factory=Provenance)
-    digest: str = ""
     after: str = ""
+    digest: str = ""
     sequence: int = 0
+    problem: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays and state."""
+        return sum(file.nbytes for file in self.files.values())
 
     @property
     def generation(self) -> int:
@@ -224,24 +104,82 @@ class Checkpoint:
         """Entry of the history."""
         return CheckpointEntry(self.name, self.step, self.digest, self.sequence, self.generation)
 
+    @classmethod
+    def unpack_manifest(cls, data: bytes, name: str, location: str) -> Self:
+        """Parse `pack_manifest`; raises CheckpointDamaged if it is invalid."""
+        values = _unsealed(data, MANIFEST)
+        try:
+            found = cls(
+                name,
+                location,
+                int(values["step"]),
+                int(values["world"]),
+                float(values["made_s"]),
+                {
+                    file: FileDigest(int(written["bytes"]), str(written["sha256"]))
+                    for file, written in values["files"].items()
+                },
+                Provenance(  # checkpoints of older versions have no fingerprint
+                    dict(values.get("fingerprint", {})),
+                    tuple(dict(change) for change in values.get("accepted", ())),
+                ),
+                str(values.get("after", "")),
+                hashlib.sha256(data).hexdigest(),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointDamaged(f"{MANIFEST} is not whole ({error!r})") from error
+        if values.get("format") != FORMAT:
+            raise CheckpointDamaged(
+                f"{MANIFEST} is of format {values.get('format')!r}, this version reads {FORMAT!r}"
+            )
+        if any("/" in file for file in found.files):  # not trusted: read only files in its folder
+            raise CheckpointDamaged(f"{MANIFEST} names files beside its folder")
+        return found
 
-def checkpoint_from(
-    files: Files, name: str, manifest: Manifest, digest: str, sequence: int = 0, problem: str = ""
-) -> Checkpoint:
-    """Return the checkpoint in the folder `name` with this manifest; `digest`: of the manifest."""
-    return Checkpoint(
-        name,
-        files.location(name),
-        manifest.step,
-        manifest.world,
-        manifest.made_s,
-        manifest.nbytes,
-        problem,
-        manifest.provenance,
-        digest,
-        manifest.after,
-        sequence,
+
+def pack_manifest(
+    contents: Contents, files: Mapping[str, FileDigest], provenance: Provenance, after: str = ""
+) -> bytes:
+    """Return the bytes of a manifest that is made now: JSON with a checksum of itself."""
+    return _sealed(
+        {
+            "format": FORMAT,
+            "step": contents.step,
+            "world": contents.world,
+            "made_s": time.time(),
+            "files": {
+                name: {"bytes": file.nbytes, "sha256": file.sha256}
+                for name, file in sorted(files.items())
+            },
+            "fingerprint": dict(provenance.fingerprint),
+            "accepted": [dict(change) for change in provenance.accepted],
+            "after": after,
+        }
     )
+
+
+def joined_record(entry: CheckpointEntry) -> bytes:
+    """Return the bytes of `JOINED`: JSON with a checksum of itself."""
+    return _sealed({"sequence": entry.sequence, "manifest": entry.digest})
+
+
+def _sealed(values: Mapping[str, Any]) -> bytes:
+    return (json.dumps({**values, "sha256": _digest(values)}, indent=2) + "\n").encode()
+
+
+def _unsealed(data: bytes, file: str) -> dict[str, Any]:
+    try:
+        values: dict[str, Any] = json.loads(data)
+        digest = values.pop("sha256")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointDamaged(f"{file} is not whole ({error!r})") from error
+    if digest != _digest(values):
+        raise CheckpointDamaged(f"{file} fails its own checksum")
+    return values
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def inspect(files: Files, name: str, problem: str = "") -> Checkpoint | None:
@@ -256,17 +194,17 @@ def inspect(files: Files, name: str, problem: str = "") -> Checkpoint | None:
         CheckpointUnavailable: the place cannot be read now.
     """
     try:
-        manifest, digest, sequence = read_manifest(files, name)
+        found = read_manifest(files, name)
     except CheckpointDamaged as error:
         step = step_of(name)
         assert step is not None  # `Files.names` returns only such names
         sequence = 0
         with contextlib.suppress(CheckpointDamaged):
-            sequence = joined.sequence if (joined := _joined(files, name)) else 0
+            sequence, _ = _joined(files, name)
         return Checkpoint(name, files.location(name), step, problem=str(error), sequence=sequence)
     except FileNotFoundError:
         return None
-    for file, written in manifest.files.items():
+    for file, written in found.files.items():
         nbytes = files.size(name, file)
         if nbytes is None:
             problem = problem or f"{file} is missing"
@@ -274,37 +212,42 @@ def inspect(files: Files, name: str, problem: str = "") -> Checkpoint | None:
             problem = problem or f"{file} has {nbytes} bytes, not {written.nbytes}"
     if problem and files.size(name, MANIFEST) is None:
         return None  # another process has pruned it meanwhile
-    return checkpoint_from(files, name, manifest, digest, sequence, problem)
+    return replace(found, problem=problem)
 
 
-def read_manifest(files: Files, name: str) -> tuple[Manifest, str, int]:
-    """Return the manifest, its digest, and the position in the history; 0: it has none.
+def read_manifest(files: Files, name: str) -> Checkpoint:
+    """Return the checkpoint in a folder, as its manifest and its record in the history say.
 
     Raises:
         FileNotFoundError: there is no manifest.
-        CheckpointDamaged: manifest or position are invalid, or do not fit together.
+        CheckpointDamaged: manifest or record are invalid, or do not fit together.
         CheckpointUnavailable: the place cannot be read now.
     """
     with files.reading(name, MANIFEST) as file:
-        packed = file.read()
-    manifest, digest = Manifest.unpack(packed), digest_of(packed)
-    if manifest.step != step_of(name):
-        raise CheckpointDamaged(f"{MANIFEST} is of step {manifest.step}")
-    if generation_of(name) is None or (joined := _joined(files, name)) is None:
-        return manifest, digest, 0
-    if joined.digest != digest:
+        found = Checkpoint.unpack_manifest(file.read(), name, files.location(name))
+    if found.step != step_of(name):
+        raise CheckpointDamaged(f"{MANIFEST} is of step {found.step}")
+    if generation_of(name) is None:
+        return found
+    sequence, digest = _joined(files, name)
+    if digest and digest != found.digest:
         raise CheckpointDamaged(f"{JOINED} is of another {MANIFEST}")
-    return manifest, digest, joined.sequence
+    return replace(found, sequence=sequence)
 
 
-def _joined(files: Files, name: str) -> HistoryRecord | None:
-    """Return a checkpoint's position in the history, from its folder; None: it has none.
+def _joined(files: Files, name: str) -> tuple[int, str]:
+    """Return a checkpoint's position in the history and the digest of its manifest, from `JOINED`.
+
+    The position is 0 if it has none.
 
     Raises:
         CheckpointDamaged: the file is invalid.
     """
     try:
         with files.reading(name, JOINED) as file:
-            return HistoryRecord.unpack(file.read())
+            values = _unsealed(file.read(), JOINED)
+        return int(values["sequence"]), str(values["manifest"])
     except FileNotFoundError:
-        return None
+        return 0, ""
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointDamaged(f"{JOINED} is not whole ({error!r})") from error

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import struct
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, Final, Protocol
 
@@ -20,21 +19,15 @@ import numpy as np
 
 from ...proto.arena import dtype_named
 from ...runtime.errors import CheckpointDamaged, UsageError
-from .checkpoint import Manifest, Provenance
+from .checkpoint import Checkpoint
 from .contents import DTYPES, Array, Contents
 from .files import PIECE_BYTES, Draft, FileDigest, Files
 
 STATE: Final = "state.json"
 
 
-def write(draft: Draft, contents: Contents, provenance: Provenance, after: str = "") -> Manifest:
-    """Write all files of a checkpoint but the manifest, which is returned for `Draft.commit`.
-
-    Args:
-        draft: the checkpoint that is being written.
-        contents: its contents.
-        provenance: see `Manifest`.
-        after: see `Manifest`.
+def write(draft: Draft, contents: Contents) -> dict[str, FileDigest]:
+    """Write all files of a checkpoint but the manifest; return length and checksum of each.
 
     Raises:
         CheckpointUnavailable: there is no space, or the place refuses.
@@ -49,10 +42,10 @@ def write(draft: Draft, contents: Contents, provenance: Provenance, after: str =
         for group in contents.groups()
     }
     files[STATE] = draft.write(STATE, [state])
-    return Manifest(contents.step, contents.world, time.time(), files, provenance, after)
+    return files
 
 
-def read(files: Files, name: str, manifest: Manifest) -> Contents:
+def read(files: Files, checkpoint: Checkpoint) -> Contents:
     """Read a checkpoint, and verify it.
 
     Raises:
@@ -61,8 +54,8 @@ def read(files: Files, name: str, manifest: Manifest) -> Contents:
     """
     tensors: dict[str, Array] = {}
     state = b""
-    for file, recorded in manifest.files.items():
-        with _opened(files, name, file, recorded) as reader:
+    for file, recorded in checkpoint.files.items():
+        with _opened(files, checkpoint.name, file, recorded) as reader:
             if file == STATE:
                 state = reader.read(recorded.nbytes)
                 continue
@@ -71,13 +64,13 @@ def read(files: Files, name: str, manifest: Manifest) -> Contents:
                 tensors[f"{group}/{array_name}"] = array
     if not state:
         raise CheckpointDamaged(f"{STATE} is missing")
-    return Contents(manifest.step, manifest.world, tensors, json.loads(state))
+    return Contents(checkpoint.step, checkpoint.world, tensors, json.loads(state))
 
 
-def verify(files: Files, name: str, manifest: Manifest) -> None:
+def verify(files: Files, checkpoint: Checkpoint) -> None:
     """Read all files and compare them with their checksums; raises as `read` does."""
-    for file, recorded in manifest.files.items():
-        with _opened(files, name, file, recorded):
+    for file, recorded in checkpoint.files.items():
+        with _opened(files, checkpoint.name, file, recorded):
             pass  # the file is read at the end of the context
 
 

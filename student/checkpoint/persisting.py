@@ -22,7 +22,7 @@ from ...scheduler.backoff import ceiling_s
 from ...scheduler.students.saving import due_beside
 from .checkpoint import Checkpoint
 from .contents import Contents
-from .repository import Fence, Repository
+from .repository import HistoryFence, Repository
 from .snapshot import Header, SnapshotOwner
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Persister:
         self.newest: Checkpoint | None = None
         self.superseded = False
         self._sequence = 0  # snapshots up to this sequence number are saved or void
-        self._fence: Fence | None = None
+        self._fence: HistoryFence | None = None
         self._name = ""  # name of the folder of the next save; empty: a new one
         self._waiting: _Waiting | None = None
         self._failures = 0
@@ -101,7 +101,7 @@ class Persister:
             written = max(self._sequence, self._waiting.sequence if self._waiting else 0)
             return header is None or (header.sequence <= written and self._asked == self._answered)
 
-    def follow(self, fence: Fence, name: str = "") -> None:
+    def follow(self, fence: HistoryFence, name: str = "") -> None:
         """Follow a new generation: save snapshots from now on with its fence.
 
         Present snapshots become void, except the newest one if the generation starts from it.
@@ -184,7 +184,7 @@ class Persister:
         self._failures, self.problem, self._logged = 0, "", None
         return None
 
-    def _save(self, header: Header, contents: Contents, fence: Fence | None) -> int:
+    def _save(self, header: Header, contents: Contents, fence: HistoryFence | None) -> int:
         """Write the snapshot and join the history; return the sequence of the snapshot that joined.
 
         That is an older one if a waiting checkpoint could not join before.
@@ -211,12 +211,12 @@ class Persister:
         self.newest = joined or self.newest
         return waiting.sequence
 
-    def _check_followed(self, fence: Fence | None) -> None:
+    def _check_followed(self, fence: HistoryFence | None) -> None:
         """Raise GenerationSuperseded if a new generation is followed; requires the lock."""
         if fence is not self._fence:
             raise GenerationSuperseded("another generation has begun")
 
-    def _failed(self, step: int, error: Exception, fence: Fence | None) -> float:
+    def _failed(self, step: int, error: Exception, fence: HistoryFence | None) -> float:
         """Record and log a failed save; return when to retry, by the monotonic clock."""
         problem = str(error) if isinstance(error, EdlError) else f"{type(error).__name__}: {error}"
         with self._changed:

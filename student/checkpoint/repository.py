@@ -23,9 +23,9 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO
 
-from ...runtime.errors import CheckpointDamaged, EdlError, UsageError
+from ...runtime.errors import CheckpointDamaged, EdlError, GenerationSuperseded, UsageError
 from ...scheduler.students.saving import (
     DEFAULT_KEEP,
     CheckpointEntry,
@@ -41,35 +41,51 @@ from .checkpoint import (
     JOINED,
     MANIFEST,
     Checkpoint,
-    HistoryRecord,
     Provenance,
-    checkpoint_from,
-    digest_of,
     inspect,
+    joined_record,
+    pack_manifest,
     read_manifest,
 )
 from .contents import Contents
 from .files import LEFTOVER_S, MOST_STEPS, Files, begun_s, open_files, step_of, unique_name_of
 
+if TYPE_CHECKING:
+    from ...coordinator.jobs import JobBoard
+
 log = logging.getLogger(__name__)
 
 
-class Fence(Protocol):
+class HistoryFence:
     """Lets saves of one generation join the history while that generation is the current one.
 
-    Attributes:
+    Args:
+        board: job board with the history.
+        job: name of the job.
         generation: generation that saves.
-        after: name of the checkpoint that the next save continues; empty: it is the first.
+        after: name of the checkpoint that its first save continues; empty: there is none.
+
+    Attributes:
+        generation: see above.
+        after: name of the checkpoint that the next save continues.
     """
 
-    generation: int
-    after: str
+    def __init__(self, board: JobBoard, job: str, generation: int, after: str) -> None:
+        self._board, self._job = board, job
+        self.generation, self.after = generation, after
 
     def history(self) -> CheckpointHistory:
-        """Return the history. Raises GenerationSuperseded, or an error of its store."""
+        """Return the history. Raises GenerationSuperseded, or an error of the board."""
+        record = self._board.generation(self._job)
+        if record is None or record.number != self.generation:
+            raise GenerationSuperseded(f"generation {self.generation} of {self._job} is over")
+        return CheckpointHistory.from_json(record.history)
 
     def replace(self, known: CheckpointHistory, history: CheckpointHistory) -> bool:
         """Replace the history if it is `known`; return whether it was. Raises as `history`."""
+        return self._board.replace_history(
+            self._job, self.generation, known.to_json(), history.to_json()
+        )
 
 
 class Repository:
@@ -115,7 +131,9 @@ class Repository:
         written = self.write(contents)
         return self.join(written) or written
 
-    def write(self, contents: Contents, fence: Fence | None = None, name: str = "") -> Checkpoint:
+    def write(
+        self, contents: Contents, fence: HistoryFence | None = None, name: str = ""
+    ) -> Checkpoint:
         """Write a checkpoint, which counts once it has joined the history.
 
         Args:
@@ -137,14 +155,14 @@ class Repository:
             name = name or self._free_name(contents.step, fence.generation)
         draft = self._files.draft(contents.step, contents.nbytes, name)
         try:
-            manifest = file_format.write(draft, contents, self.provenance, after)
-            packed = manifest.pack()
+            files = file_format.write(draft, contents)
+            packed = pack_manifest(contents, files, self.provenance, after)
             name = draft.commit(packed)
         except BaseException:
             draft.abort()
             raise
         self._damaged.pop(name, None)  # an earlier checkpoint had this name
-        return checkpoint_from(self._files, name, manifest, digest_of(packed))
+        return Checkpoint.unpack_manifest(packed, name, self._files.location(name))
 
     def _free_name(self, step: int, generation: int) -> str:
         """Return an unused name: two saves in one second may draw the same random part."""
@@ -153,7 +171,7 @@ class Repository:
             pass
         return name
 
-    def join(self, written: Checkpoint, fence: Fence | None = None) -> Checkpoint | None:
+    def join(self, written: Checkpoint, fence: HistoryFence | None = None) -> Checkpoint | None:
         """Make a checkpoint the newest of the history, then remove old ones.
 
         After any error, it may be called again for the same checkpoint.
@@ -204,7 +222,7 @@ class Repository:
         """
         one = self.find(entry.name)
         if one is not None and not one.eligible and one.digest == entry.digest:
-            self._files.add(entry.name, JOINED, HistoryRecord(entry.sequence, entry.digest).pack())
+            self._files.add(entry.name, JOINED, joined_record(entry))
 
     def newest_for_next_generation(
         self, history: CheckpointHistory, generation: int | None, known: Checkpoint | None = None
@@ -306,9 +324,7 @@ class Repository:
             CheckpointUnavailable: the place cannot be read now.
         """
         with self._blamed(checkpoint):
-            file_format.verify(
-                self._files, checkpoint.name, read_manifest(self._files, checkpoint.name)[0]
-            )
+            file_format.verify(self._files, read_manifest(self._files, checkpoint.name))
 
     def load(self, checkpoint: Checkpoint) -> Contents:
         """Read and verify a checkpoint, into new memory.
@@ -318,9 +334,7 @@ class Repository:
             CheckpointUnavailable: the place cannot be read now.
         """
         with self._blamed(checkpoint):
-            return file_format.read(
-                self._files, checkpoint.name, read_manifest(self._files, checkpoint.name)[0]
-            )
+            return file_format.read(self._files, read_manifest(self._files, checkpoint.name))
 
     def prune(self, keep: int | None = None, dry_run: bool = False) -> Sequence[Checkpoint]:
         """Remove old checkpoints, except the `keep` newest whole ones.

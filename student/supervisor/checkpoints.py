@@ -23,39 +23,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...coordinator.jobs import Generation, JobBoard
-from ...runtime.errors import CheckpointUnavailable, GenerationSuperseded, UsageError
+from ...runtime.errors import CheckpointUnavailable, UsageError
 from ...scheduler.students.fingerprint import Fingerprint
 from ...scheduler.students.saving import CheckpointEntry, CheckpointHistory, expected_digest
 from ..checkpoint import Checkpoint, Repository, SnapshotOwner
 from ..checkpoint.checkpoint import Provenance
 from ..checkpoint.persisting import LAST_WRITE_S, Persister
-
-
-class HistoryFence:
-    """See `student.checkpoint.repository.Fence`.
-
-    Args:
-        board: job board with the history.
-        job: name of the job.
-        generation: generation that saves.
-        after: name of the checkpoint that its first save continues; empty: there is none.
-    """
-
-    def __init__(self, board: JobBoard, job: str, generation: int, after: str) -> None:
-        self._board, self._job = board, job
-        self.generation, self.after = generation, after
-
-    def history(self) -> CheckpointHistory:
-        record = self._board.generation(self._job)
-        if record is None or record.number != self.generation:
-            raise GenerationSuperseded(f"generation {self.generation} of {self._job} is over")
-        return CheckpointHistory.from_json(record.history)
-
-    def replace(self, known: CheckpointHistory, history: CheckpointHistory) -> bool:
-        return self._board.replace_history(
-            self._job, self.generation, known.to_json(), history.to_json()
-        )
-
+from ..checkpoint.repository import HistoryFence
 
 #: Seconds to wait for a verification: for a small checkpoint, that is enough.
 PATIENCE_S: Final = 0.5

@@ -33,7 +33,7 @@ from edl.coordinator.store.records import (
 from edl.runtime.errors import GenerationSuperseded
 from edl.scheduler.students.saving import CheckpointHistory
 from edl.student.checkpoint import Checkpoint, Repository
-from edl.student.supervisor.checkpoints import HistoryFence
+from edl.student.checkpoint.repository import HistoryFence
 from edl.tests.contracts.conftest import LONG_S, SHORT_S, Hold, Holds
 from edl.tests.student.checkpoint.history import contents
 from edl.tests.waiting import DEADLINE_S, wait_until

@@ -11,7 +11,7 @@ from edl.coordinator.store.memory_store import MemoryStore
 from edl.runtime.errors import GenerationSuperseded
 from edl.scheduler.students.saving import CheckpointHistory
 from edl.student.checkpoint import Checkpoint
-from edl.student.supervisor.checkpoints import HistoryFence
+from edl.student.checkpoint.repository import HistoryFence
 from edl.tests.student.checkpoint.history import (
     JOB,
     Stopped,

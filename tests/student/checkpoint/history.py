@@ -12,7 +12,7 @@ from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
 from edl.scheduler.students.saving import CheckpointHistory
 from edl.student.checkpoint import Checkpoint, Contents, Repository
-from edl.student.supervisor.checkpoints import HistoryFence
+from edl.student.checkpoint.repository import HistoryFence
 from edl.tests.stores import of_job
 
 JOB = "digits"

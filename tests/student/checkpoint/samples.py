@@ -20,7 +20,7 @@ from edl.student.checkpoint import (
     SnapshotOwner,
     SnapshotWriter,
 )
-from edl.student.checkpoint.repository import Fence
+from edl.student.checkpoint.repository import HistoryFence
 from edl.tests.waiting import DEADLINE_S, wait_until
 
 #: Floats of the largest array.
@@ -105,7 +105,9 @@ class GatedRepository(Repository):
         assert self.gate.wait(DEADLINE_S)
         super().verify(checkpoint)
 
-    def write(self, contents: Contents, fence: Fence | None = None, name: str = "") -> Checkpoint:
+    def write(
+        self, contents: Contents, fence: HistoryFence | None = None, name: str = ""
+    ) -> Checkpoint:
         self.began.append(contents.step)
         assert self.gate.wait(DEADLINE_S)
         if self.fails is not None:

@@ -20,7 +20,8 @@ from edl.scheduler.students.saving import CheckpointHistory, due_beside
 from edl.student.checkpoint import Checkpoint, Persister, Repository
 from edl.student.checkpoint.checkpoint import MANIFEST
 from edl.student.checkpoint.cli import app
-from edl.student.supervisor.checkpoints import CheckpointManager, HistoryFence
+from edl.student.checkpoint.repository import HistoryFence
+from edl.student.supervisor.checkpoints import CheckpointManager
 from edl.tests.cli_output import json_of, run
 from edl.tests.stores import of_job
 from edl.tests.student.checkpoint.history import (

@@ -17,11 +17,12 @@ from typer.testing import CliRunner
 
 from edl.runtime.errors import CheckpointDamaged, UsageError
 from edl.student.checkpoint import (
+    Checkpoint,
     Contents,
     Repository,
     open_checkpoint,
 )
-from edl.student.checkpoint.checkpoint import Manifest
+from edl.student.checkpoint.checkpoint import Provenance, pack_manifest
 from edl.student.checkpoint.cli import app
 from edl.student.checkpoint.file_format import read_arrays
 from edl.student.checkpoint.files import LEFTOVER_S, FileDigest, open_files
@@ -206,14 +207,15 @@ def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path: Path) -> N
 
 
 def test_foreign_manifests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = Manifest(1, 1, 0.0, {"../../key.safetensors": FileDigest(1, "0")}).pack()
+    contents, own = Contents(1, 1), Provenance()
+    packed = pack_manifest(contents, {"../../key.safetensors": FileDigest(1, "0")}, own)
     with pytest.raises(CheckpointDamaged, match="beside its folder"):
-        Manifest.unpack(packed)
+        Checkpoint.unpack_manifest(packed, "step-1", "/step-1")
     with monkeypatch.context() as patch:
         patch.setattr("edl.student.checkpoint.checkpoint.FORMAT", "another")
-        packed = Manifest(1, 1, 0.0, {}).pack()
+        packed = pack_manifest(contents, {}, own)
     with pytest.raises(CheckpointDamaged, match="of format 'another'"):
-        Manifest.unpack(packed)
+        Checkpoint.unpack_manifest(packed, "step-1", "/step-1")
 
 
 def test_a_checkpoint_is_whole_where_a_damaged_one_had_its_name(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from edl.scheduler.students.world import RecallWorld, World
 from edl.student import evaluate, link
 from edl.student.checkpoint import Checkpoint, Repository, SnapshotWriter
 from edl.student.checkpoint.files import unique_name_of
+from edl.student.checkpoint.repository import HistoryFence
 from edl.student.frameworks.groups import SingleRankGroup
 from edl.student.launch import LOOPBACK, free_endpoints, nodes_of, own_address, read_launcher
 from edl.student.link import ShardServer
@@ -45,7 +46,6 @@ from edl.student.supervisor.agent import NodeDependencies, Supervisor
 from edl.student.supervisor.checkpoints import (
     CheckpointManager,
     CheckpointVerifier,
-    HistoryFence,
     LastWrite,
 )
 from edl.student.supervisor.rendezvous import RendezvousSession
