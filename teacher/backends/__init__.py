@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 
 import numpy as np
@@ -133,6 +133,41 @@ def at_once(
         return lambda: (outputs, device_s)
 
     return submit
+
+
+class WrappedBackend:
+    """A backend with a function before it, after it, or both.
+
+    Args:
+        backend: the model.
+        spec: description of the whole.
+        before: returns the inputs of the model.
+        after: returns the outputs of the whole.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        spec: ModelSpec,
+        before: Callable[[Mapping[str, Array]], Mapping[str, Array]] = lambda inputs: inputs,
+        after: Callable[[dict[str, Array]], dict[str, Array]] = lambda outputs: outputs,
+    ) -> None:
+        self._backend, self._before, self._after = backend, before, after
+        self.spec = spec
+        queue = queue_of(backend)
+        self.submit = None if queue is None else partial(self._submit, queue)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        return self._after(self._backend.run(self._before(inputs)))
+
+    def _submit(self, queue: Submit, inputs: Mapping[str, Array]) -> Finish:
+        finish = queue(self._before(inputs))
+
+        def finish_all() -> tuple[dict[str, Array], float]:
+            outputs, device_s = finish()
+            return self._after(outputs), device_s
+
+        return finish_all
 
 
 def run_in_micro_batches(

@@ -46,24 +46,21 @@ def hash_of_files(files: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def hash_of_arrays(name: str, arrays: Iterable[tuple[str, Array]]) -> str:
-    """Return the SHA-256 of a name and of arrays with their names, sorted by name."""
-    digest = hashlib.sha256(name.encode())
+def hash_of_code(name: str, thing: Any, arrays: Iterable[tuple[str, Array]]) -> str:
+    """Return the SHA-256 of a factory's function or network: name, source code and arrays.
+
+    The arrays count with their names, in any order. The source code is that of two whole modules,
+    because a function depends on what it calls: the module of the factory, and the module that
+    defines the object or its class. Frameworks are left out; their versions are part of the
+    numerics.
+    """
+    source = hashlib.sha256(_source(name, thing)).hexdigest()
+    digest = hashlib.sha256(f"{name} {source}".encode())
     for key, array in sorted(arrays, key=lambda item: item[0]):
         whole = np.ascontiguousarray(array)
         digest.update(f"{key} {array.dtype} {array.shape}".encode())
         digest.update(whole.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def hash_of_code(name: str, thing: Any, arrays: Iterable[tuple[str, Array]]) -> str:
-    """Return the SHA-256 of a factory's function or network: name, source code and arrays.
-
-    The source code is that of two whole modules, because a function depends on what it calls: the
-    module of the factory, and the module that defines the object or its class. Frameworks are left
-    out; their versions are part of the numerics.
-    """
-    return hash_of_arrays(f"{name} {hashlib.sha256(_source(name, thing)).hexdigest()}", arrays)
 
 
 def hash_of_function(name: str, function: Any) -> str:
@@ -219,8 +216,8 @@ class BackendKind:
         suffixes: suffixes of these files; if a model has several, the first one counts.
         open_file: opens a file; raises ModelError.
         companion_suffix: suffix of a second file that the model needs; "" for none.
-        content_files: returns all files of a model, for formats with more than the file and its
-            companion; raises ModelError.
+        content_files: returns all files of a model, which its content hash covers, in order; raises
+            ModelError.
         factory_types: the objects from a factory that it runs, in words; "" for none.
         recognises: whether an object is one of these.
         open_object: opens such an object; raises ModelError.
@@ -233,7 +230,7 @@ class BackendKind:
     suffixes: tuple[str, ...] = ()
     open_file: Callable[[Path, ModelSettings], Backend] | None = None
     companion_suffix: str = ""
-    content_files: Callable[[Path], list[Path]] | None = None
+    content_files: Callable[[Path], list[Path]] = lambda file: [file]
     factory_types: str = ""
     recognises: Callable[[object], bool] = lambda thing: False
     open_object: Callable[[FactoryResult, ModelSettings], Backend] | None = None
@@ -279,13 +276,6 @@ class ModelFiles:
         """The second file that the model needs; None if one is enough."""
         suffix = self.kind.companion_suffix
         return self.file.with_suffix(suffix) if suffix else None
-
-    @property
-    def content_files(self) -> list[Path]:
-        """All files that the content hash covers, in order. Raises ModelError."""
-        if self.kind.content_files is not None:
-            return self.kind.content_files(self.file)
-        return [self.file] if self.companion is None else [self.file, self.companion]
 
 
 def find_model(model: str, kinds: Iterable[BackendKind]) -> ModelFiles:

@@ -109,6 +109,11 @@ def _may_pass(error: Exception) -> bool:
 WEIGHTS: Final = ".pdiparams"
 
 
+def files_of(program: Path) -> list[Path]:
+    """Return an exported program and the file with its weights."""
+    return [program, program.with_suffix(WEIGHTS)]
+
+
 class PaddleInference:
     """A model in Paddle's inference engine, with oneDNN on CPUs.
 
@@ -151,7 +156,7 @@ class PaddleInference:
                 [_spec_of(name, declared, program) for name in names[0]], settings.inputs
             ),
             outputs=tuple(_spec_of(name, declared, program) for name in names[1]),
-            content_id=hash_of_files([program, program.with_suffix(WEIGHTS)]),
+            content_id=hash_of_files(files_of(program)),
             numerics=numerics(
                 paddle, "paddle-inference", gpu, settings.threads, settings.precision
             ),
@@ -289,15 +294,12 @@ class PaddleDygraph:
 
 def _declared_by(made: FactoryResult) -> tuple[TensorSpec, ...]:
     arguments = list(inspect.signature(made.model.forward).parameters)
-    return parse_declared(made.inputs, arguments, _of_input_spec)
+    return parse_declared(made.inputs, arguments, _of_input_spec, "an InputSpec")
 
 
 def _of_input_spec(spec: Any, argument: str) -> TensorSpec:
-    try:
-        shape = tuple(FREE if size is None else int(size) for size in spec.shape)
-        return TensorSpec(spec.name or argument, datatype(spec.dtype), shape)
-    except AttributeError:
-        raise ModelError(f"{spec!r} declares no input: expected an InputSpec") from None
+    shape = tuple(FREE if size is None else int(size) for size in spec.shape)
+    return TensorSpec(spec.name or argument, datatype(spec.dtype), shape)
 
 
 KIND = BackendKind(
@@ -308,6 +310,7 @@ KIND = BackendKind(
     suffixes=(".json", ".pdmodel"),
     open_file=PaddleInference,
     companion_suffix=WEIGHTS,
+    content_files=files_of,
     factory_types="a paddle.nn.Layer",
     recognises=partial(framework.is_network, framework="paddle", kind="Layer"),
     open_object=PaddleDygraph,

@@ -19,7 +19,7 @@ from ...proto.arena import Array
 from ...proto.datatypes import TensorSpec, dtype_of
 from ...proto.forms import FLOATS
 from ...runtime.errors import ModelError, RequestRefused, UsageError
-from . import Backend, Submit, queue_of
+from . import Backend, WrappedBackend
 from .callable import read_only
 from .framework import translate_errors
 from .model_source import call_factory, hash_of_function, is_factory
@@ -133,48 +133,6 @@ BUILT_IN_STEPS: Final[Mapping[str, BuiltInStep]] = {
 }
 
 
-class Preprocessed:
-    """A backend with a step before it.
-
-    Args:
-        backend: the model.
-        name: name of the step, as the user gave it.
-        inputs: inputs of the step.
-        apply: converts the inputs to those of the model; may raise anything.
-        content: identifies the step in the hash; equal for equal steps.
-    """
-
-    def __init__(
-        self,
-        backend: Backend,
-        name: str,
-        inputs: tuple[TensorSpec, ...],
-        apply: ArrayFunction,
-        content: str,
-    ) -> None:
-        self._backend, self._name, self._apply = backend, name, apply
-        inner = backend.spec
-        self.spec = replace(
-            inner,
-            inputs=inputs,
-            content_id=content_with_step(inner.content_id, content),
-            numerics=(*inner.numerics, f"{name} by numpy-{np.__version__}"),
-            preprocessing=(name, *inner.preprocessing),
-        )
-        queue = queue_of(backend)
-        self.submit: Submit | None = None
-        if queue is not None:
-            self.submit = lambda inputs: queue(self._applied_to(inputs))
-
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        return self._backend.run(self._applied_to(inputs))
-
-    def _applied_to(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        made = _applied(self._name, self._apply, inputs)
-        check_step_output(self._name, made, self._backend.spec.inputs)
-        return made
-
-
 def content_with_step(content_id: str, step_content: str) -> str:
     """Return the content_id of a model with a step before it.
 
@@ -254,14 +212,30 @@ def check_step_output(name: str, made: object, wanted: Sequence[TensorSpec]) -> 
 
 
 def _with_step(name: str, backend: Backend, inputs: tuple[TensorSpec, ...]) -> Backend:
-    model_inputs = backend.spec.inputs
+    model = backend.spec
     if name in BUILT_IN_STEPS:
-        own, apply = BUILT_IN_STEPS[name](name, model_inputs)
-        # The meaning of a name never changes: it is part of content_id.
-        return Preprocessed(backend, name, with_declared_shapes(own, inputs), apply, name)
-    made = call_factory(name)
-    if not callable(made.model):
-        raise ModelError(f"{name} gave {type(made.model).__name__}: expected a function on arrays")
-    own = inputs or parse_declared(made.inputs) or model_inputs
-    content = hash_of_function(name, made.model)
-    return Preprocessed(backend, name, own, made.model, content)
+        own, apply = BUILT_IN_STEPS[name](name, model.inputs)
+        own = with_declared_shapes(own, inputs)
+        content = name  # its meaning never changes: it is part of content_id
+    else:
+        made = call_factory(name)
+        if not callable(made.model):
+            raise ModelError(
+                f"{name} gave {type(made.model).__name__}: expected a function on arrays"
+            )
+        own, apply = inputs or parse_declared(made.inputs) or model.inputs, made.model
+        content = hash_of_function(name, made.model)
+    spec = replace(
+        model,
+        inputs=own,
+        content_id=content_with_step(model.content_id, content),
+        numerics=(*model.numerics, f"{name} by numpy-{np.__version__}"),
+        preprocessing=(name, *model.preprocessing),
+    )
+
+    def applied(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        arrays = _applied(name, apply, inputs)
+        check_step_output(name, arrays, model.inputs)
+        return arrays
+
+    return WrappedBackend(backend, spec, before=applied)

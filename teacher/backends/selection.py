@@ -9,7 +9,7 @@ from functools import partial
 from ...proto.arena import Array
 from ...proto.datatypes import TensorSpec
 from ...runtime.errors import BadAnswer, ModelError, UsageError
-from . import Backend, Finish, Submit, callable, named_models, onnx, paced, paddle, queue_of, torch
+from . import Backend, WrappedBackend, callable, named_models, onnx, paced, paddle, torch
 from .framework import describe_difference
 from .model_source import (
     BackendKind,
@@ -179,14 +179,15 @@ def content_of(model: str, preprocess: Sequence[str] = ()) -> str:
         raise UsageError(
             f"no preprocessing {strange[0]!r}: expected one of {', '.join(BUILT_IN_STEPS)}"
         )
-    found = hash_of_files(find_model(model, KINDS).content_files)
+    found = find_model(model, KINDS)
+    content = hash_of_files(found.kind.content_files(found.file))
     for name in reversed(preprocess):
-        found = content_with_step(found, name)
-    return found
+        content = content_with_step(content, name)
+    return content
 
 
-class OutputCheckedBackend:
-    """A backend that returns exactly the outputs of its spec, or raises.
+class OutputCheckedBackend(WrappedBackend):
+    """A backend that returns exactly the outputs of its spec, or raises BadAnswer.
 
     Exported models usually return what they state; a user's function may return other outputs for
     other inputs.
@@ -197,25 +198,8 @@ class OutputCheckedBackend:
     """
 
     def __init__(self, backend: Backend, *, by_option: bool = False) -> None:
-        self._backend = backend
+        super().__init__(backend, backend.spec, after=self._checked)
         self._by_option = by_option
-        self.spec = backend.spec
-        submit = queue_of(backend)
-        self.submit = None if submit is None else partial(self._submit, submit)
-
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run as `Backend.run`; raises BadAnswer if an output is missing or breaks its spec."""
-        return self._checked(self._backend.run(inputs))
-
-    def _submit(self, submit: Submit, inputs: Mapping[str, Array]) -> Finish:
-        """As `run`, for a backend with `submit`."""
-        finish = submit(inputs)
-
-        def checked() -> tuple[dict[str, Array], float]:
-            outputs, device_s = finish()
-            return self._checked(outputs), device_s
-
-        return checked
 
     def _checked(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
         checked = {}

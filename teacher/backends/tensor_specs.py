@@ -91,13 +91,16 @@ def parse_declared(
     specs: Sequence[Any],
     arguments: Sequence[str] = (),
     convert: Callable[[Any, str], TensorSpec] | None = None,
+    expected: str = "",
 ) -> tuple[TensorSpec, ...]:
     """Convert the specs that a factory declares.
 
     Args:
         specs: TensorSpec, "NAME:DATATYPE:DIMS", or a type that `convert` knows.
         arguments: names of the model's arguments, in order, for specs without a name.
-        convert: converts a framework's spec, given the argument's name.
+        convert: converts a framework's spec, given the argument's name; raises AttributeError for
+            anything else.
+        expected: what `convert` takes, in words.
 
     Raises:
         ModelError: a spec is none of these, there are more specs than arguments, or a name is not
@@ -111,7 +114,10 @@ def parse_declared(
             tensors.append(_parsed(spec))
         elif convert is not None:
             name = arguments[index] if index < len(arguments) else ""
-            tensors.append(convert(spec, name))
+            try:
+                tensors.append(convert(spec, name))
+            except AttributeError:
+                raise ModelError(f"{spec!r} declares no input: expected {expected}") from None
         else:
             raise ModelError(f"{spec!r} declares no tensor: write NAME:DATATYPE:DIMS")
     names = [tensor.name for tensor in tensors]

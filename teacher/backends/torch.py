@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import threading
-import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -98,40 +97,6 @@ def as_array(torch: Any, tensor: Any) -> Array:
     return array
 
 
-class DeviceTimer:
-    """Measures the work of a device between its creation and `stop`.
-
-    On a GPU, CUDA events measure from when the device starts this work; work queued before does not
-    count.
-
-    Args:
-        torch: the module.
-        on_gpu: the device is the current CUDA device, not the CPU.
-    """
-
-    def __init__(self, torch: Any, *, on_gpu: bool) -> None:
-        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if on_gpu else []
-        if self._events:
-            self._events[0].record()
-        self._began_s = time.perf_counter()
-        self._took_s = 0.0
-
-    def stop(self) -> None:
-        """Mark the end of the work: all of it has been queued."""
-        if self._events:
-            self._events[1].record()
-        else:
-            self._took_s = time.perf_counter() - self._began_s
-
-    def wait(self) -> float:
-        """Wait until the work is done; returns its seconds."""
-        if self._events:
-            began, ended = self._events
-            ended.synchronize()
-            self._took_s = began.elapsed_time(ended) / 1000
-        return self._took_s
-
-
 def is_device_error(error: Exception) -> bool:
     """Whether an error is about the device or its memory: by torch's classes, else by its words."""
     if type(error).__name__ in ("OutOfMemoryError", "AcceleratorError"):
@@ -158,6 +123,14 @@ class DeviceCopies:
     def on_device(self) -> AbstractContextManager[Any]:
         """Select the device for the calling thread; every thread starts with the first GPU."""
         return self._torch.cuda.device(self._device) if self.on_gpu else nullcontext()
+
+    def event(self) -> Any:
+        """Queue an event that measures when the device gets there; None on a CPU."""
+        if not self.on_gpu:
+            return None
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
     def staged(self, array: Array) -> Any:
         """Copy an array to memory that the device can read; on a CPU, to the network's input."""
@@ -232,8 +205,8 @@ def load_exported(torch: Any, file: Path, device: Any) -> Any:
     return move_to_device_pass(program, str(device))
 
 
-def inputs_of(program: Any, file: Path) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
-    """Yield name, dtype and shape of each input, in the order of the program's call.
+def inputs_of(program: Any, file: Path) -> Iterator[TensorSpec]:
+    """Yield the spec of each input, in the order of the program's call.
 
     Raises:
         ModelError: an input is not a tensor.
@@ -243,7 +216,7 @@ def inputs_of(program: Any, file: Path) -> Iterator[tuple[str, Any, tuple[int, .
         value = values.get(name)
         if value is None or not hasattr(value, "dtype"):
             raise ModelError(f"{file}: input {name!r} is no tensor; a teacher takes tensors alone")
-        yield name, value.dtype, tuple(_size(size) for size in value.shape)
+        yield TensorSpec(name, datatype(value.dtype), tuple(map(_size, value.shape)))
 
 
 def _size(size: object) -> int:
@@ -324,14 +297,17 @@ class TorchModel:
         with _model_errors(), self._torch.inference_mode():
             staged = [self._copies.staged(inputs[tensor.name]) for tensor in self._inputs]
             with self._queueing, self._copies.on_device():
-                timer = DeviceTimer(self._torch, on_gpu=self._copies.on_gpu)
+                began = self._copies.event()
                 outputs = self._call(*map(self._copies.to_device, staged))
                 host = self._copies.to_host(outputs)
-                timer.stop()
+                ended = self._copies.event()
 
         def finish() -> tuple[dict[str, Array], float]:
+            device_s = 0.0
             with _model_errors():
-                device_s = timer.wait()
+                if ended is not None:
+                    ended.synchronize()
+                    device_s = began.elapsed_time(ended) / 1000
                 return self._copies.arrays(host), device_s
 
         return finish
@@ -370,16 +346,13 @@ def _script(file: Path, torch: Any, device: Any, settings: ModelSettings) -> Loa
 def _exported(file: Path, torch: Any, device: Any, settings: ModelSettings) -> LoadedNetwork:
     with _loading(torch, file):
         program = load_exported(torch, file, device)
-    own = tuple(
-        TensorSpec(name, datatype(dtype), shape) for name, dtype, shape in inputs_of(program, file)
-    )
     module, structure = program.module(), program.call_spec.in_spec
 
     def call(*tensors: Any) -> Any:
         arguments, keywords = structure.unflatten(list(tensors))
         return module(*arguments, **keywords)
 
-    inputs = with_declared_shapes(own, settings.inputs)
+    inputs = with_declared_shapes(list(inputs_of(program, file)), settings.inputs)
     return LoadedNetwork(str(file), "torch_export", call, inputs, hash_of_files([file]))
 
 
@@ -390,7 +363,7 @@ def _module(made: FactoryResult, torch: Any, device: Any, settings: ModelSetting
     arguments = list(inspect.signature(module.forward).parameters)
     inputs = (
         settings.inputs
-        or parse_declared(made.inputs, arguments, _of_example)
+        or parse_declared(made.inputs, arguments, _of_example, "an example tensor")
         or settings.preprocessed_inputs()
     )
     if not inputs:
@@ -406,11 +379,8 @@ def _module(made: FactoryResult, torch: Any, device: Any, settings: ModelSetting
 
 def _of_example(tensor: Any, argument: str) -> TensorSpec:
     """Return the spec of an example tensor; its first dimension is the free batch."""
-    try:
-        shape = (FREE, *(int(size) for size in tensor.shape[1:]))
-        return TensorSpec(argument, datatype(tensor.dtype), shape)
-    except AttributeError:
-        raise ModelError(f"{tensor!r} declares no input: expected an example tensor") from None
+    shape = (FREE, *(int(size) for size in tensor.shape[1:]))
+    return TensorSpec(argument, datatype(tensor.dtype), shape)
 
 
 def _ordered(
