@@ -169,7 +169,8 @@ def set_random_state(framework: Framework, state: Mapping[str, Any], rank: int =
     """
     try:
         if rank:
-            _seed(framework, state, rank)
+            text = json.dumps([state, rank], sort_keys=True).encode()
+            seed_all(framework, int.from_bytes(hashlib.sha256(text).digest()[:4]))
             return
         version, words, gauss = state["python"]
         random.setstate((version, tuple(map(int, _unpacked(words))), gauss))
@@ -182,12 +183,11 @@ def set_random_state(framework: Framework, state: Mapping[str, Any], rank: int =
         ) from error
 
 
-def _seed(framework: Framework, state: Mapping[str, Any], rank: int) -> None:
-    text = json.dumps([state, rank], sort_keys=True).encode()
-    seed = int.from_bytes(hashlib.sha256(text).digest()[:4])
-    random.seed(seed)
-    np.random.seed(seed)
+def seed_all(framework: Framework, seed: int) -> None:
+    """Seed the random generators of the framework, of numpy and of Python."""
     framework.seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
 
 
 def _packed(words: np.ndarray[Any, np.dtype[np.uint32]]) -> str:

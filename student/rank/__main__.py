@@ -20,6 +20,7 @@ from ...runtime.errors import (
     PeerLost,
     UsageError,
 )
+from ...runtime.lifecycle import Periodic
 from ...runtime.standard_streams import write_whole_lines
 from ...runtime.supervise import end_with_parent
 from ..job.spec import as_job_error, summary_line, trace_of
@@ -61,15 +62,16 @@ class Rank:
         return 0
 
     def _train(self) -> int:
-        from .reporting import reporting_waits
+        from .reporting import EVERY_S
         from .starting import start
 
         loop, ready = start(self._order, self._link)
         self._loop = loop
+        pulse = Periodic("edl-rank-pulse", EVERY_S, loop.report_wait)
         try:
             self._link.send(ready)
-            with reporting_waits(loop.waiting_for, loop.reporter.waits_for):
-                ending = loop.run()
+            pulse.start()
+            ending = loop.run()
             step = loop.position.step
             if ending == "left":
                 self._link.send(Left(step, safe=True, why="as its supervisor asked"))
@@ -77,6 +79,7 @@ class Rank:
             self._link.send(Finished(step, loop.reporter.metrics))
             return 0
         finally:
+            pulse.stop()
             loop.close()
 
     def _left(self, error: BaseException) -> int:

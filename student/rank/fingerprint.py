@@ -15,13 +15,13 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ..checkpoint.capture import seed_all
 from ..feeding import sample_order
 from ..frameworks import Framework
 from ..job.assembly import assemble
 from ..job.distill import Distill
 from ..job.spec import load_job
 from ..settings import TrainSettings
-from .starting import seed_all
 
 _DIGITS: Final = 16
 _PACKAGE: Final = __name__.partition(".")[0]

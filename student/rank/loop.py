@@ -74,11 +74,12 @@ class Loop:
     _unsaved: bool = True  # so that each step is saved at most once
     _patient: bool = True  # ranks may be far apart in time at the first step of a world
 
-    def waiting_for(self) -> str:
-        """Return what this rank waits for, as text; empty: nothing. For any thread."""
+    def report_wait(self) -> None:
+        """Report what this rank waits for, if it waits. For any thread."""
         if self.learner.group.waits_s:
-            return "the other ranks"
-        return self.prefetcher.waiting_for() if self.waits else ""
+            self.reporter.waits_for("the other ranks")
+        elif self.waits:
+            self.reporter.waits_for(self.prefetcher.waiting_for())
 
     def close(self) -> None:
         """Stop reading batches."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,47 +47,38 @@ SEND_EVERY_S: Final = 0.05
 _RATE_S: Final = 10.0
 
 
+@dataclass(slots=True)
 class RankReporter:
     """Reports steps, evaluates, and saves. Only `waits_for` is for other threads, too.
 
-    Args:
+    Attributes:
         order: order of the rank.
         link: connection to the supervisor.
         saver: writes snapshots.
         evaluation: evaluates at the end of each epoch.
         prefetcher: knows the statistics of the reader.
         position: current step and epoch, which the loop advances.
-        metrics: metrics of the last evaluation before.
-
-    Attributes:
-        positions: positions of the current batch.
         metrics: metrics of the last evaluation.
+        positions: positions of the current batch.
     """
 
-    def __init__(
-        self,
-        order: Order,
-        link: RankLink,
-        saver: Saver,
-        evaluation: RankEvaluation,
-        prefetcher: BatchPrefetcher,
-        position: TrainingPosition,
-        metrics: Mapping[str, float],
-    ) -> None:
-        self._order = order
-        self._link = link
-        self._saver = saver
-        self._evaluation = evaluation
-        self._prefetcher = prefetcher
-        self._ids = _opened(order)
-        self._sent_at_s = 0.0
-        self._last: CompletedStep | None = None
-        self._unsent: CompletedStep | None = None
-        self._rates: deque[tuple[float, int]] = deque()
-        self._samples_per_s = 0.0  # for another thread, which must not read `_rates`
-        self._position = position
-        self.positions: list[int] = []
-        self.metrics = dict(metrics)
+    order: Order
+    link: RankLink
+    saver: Saver
+    evaluation: RankEvaluation
+    prefetcher: BatchPrefetcher
+    position: TrainingPosition
+    metrics: dict[str, float]
+    positions: list[int] = field(default_factory=list)
+    _ids: TextIO | None = None
+    _sent_at_s: float = 0.0
+    _last: CompletedStep | None = None
+    _unsent: CompletedStep | None = None
+    _rates: deque[tuple[float, int]] = field(default_factory=deque)
+    _samples_per_s: float = 0.0  # for another thread, which must not read `_rates`
+
+    def __post_init__(self) -> None:
+        self._ids = _opened(self.order)
 
     def step_begins(self, positions: list[int]) -> None:
         """Call before this rank trains these positions of the epoch."""
@@ -109,7 +99,7 @@ class RankReporter:
     def save(self) -> None:
         """Write a snapshot; all ranks call it after the same step."""
         self._send_progress()
-        self._saver.save(self._position, self.metrics)
+        self.saver.save(self.position, self.metrics)
 
     def epoch_done(self) -> bool:
         """Evaluate after all of an epoch is trained.
@@ -118,8 +108,8 @@ class RankReporter:
             Whether a new snapshot would differ from one before, as by the metrics of an evaluation;
             equal on all ranks.
         """
-        learner = self._saver.learner
-        found = self._evaluation.run(learner.model, learner.group, self._evaluated)
+        learner = self.saver.learner
+        found = self.evaluation.run(learner.model, learner.group, self._evaluated)
         if found:
             self.metrics = found
             first = next(iter(found.values()))
@@ -138,7 +128,7 @@ class RankReporter:
     def waits_for(self, what: str) -> None:
         """Report what the rank waits for. For any thread."""
         last = self._last
-        self._link.send(self._progress(last, what, read_losses=False))
+        self.link.send(self._progress(last, what, read_losses=False))
 
     def close(self) -> None:
         if self._ids is not None:
@@ -151,16 +141,16 @@ class RankReporter:
         taken, self._unsent = self._unsent, None
         self._sent_at_s = time.monotonic()
         self._samples_per_s = self._rate()
-        self._link.send(self._progress(taken, ""))
+        self.link.send(self._progress(taken, ""))
 
     def _progress(
         self, taken: CompletedStep | None, waiting: str, read_losses: bool = True
     ) -> Progress:
-        stats = self._prefetcher.stats()
-        peers_s = self._saver.learner.group.waits_s
+        stats = self.prefetcher.stats()
+        peers_s = self.saver.learner.group.waits_s
         if taken is None:
             return Progress(
-                self._position.step, self._position.epoch, waiting_for=waiting, peers_s=peers_s
+                self.position.step, self.position.epoch, waiting_for=waiting, peers_s=peers_s
             )
         losses = {name: float(value) for name, value in taken.losses.items()} if read_losses else {}
         return Progress(
@@ -191,15 +181,15 @@ class RankReporter:
         if self._ids is None:
             return
         line: dict[str, Any] = {
-            "generation": self._order.generation,
+            "generation": self.order.generation,
             "step": taken.step,
             "epoch": taken.epoch,
-            "rank": self._order.rank,
+            "rank": self.order.rank,
             "at_s": round(time.time(), 4),
             "rows": taken.rows,
             "total": taken.total,
             "positions": taken.positions,
-            "ids": self._saver.source.sample_ids(taken.epoch, taken.positions),
+            "ids": self.saver.source.sample_ids(taken.epoch, taken.positions),
         }
         with _naming(Path(self._ids.name)):
             self._ids.write(json.dumps(line, default=str) + "\n")
@@ -222,30 +212,6 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise EdlError(f"the log of ids {path} cannot be written: {error.strerror}") from error
-
-
-@contextmanager
-def reporting_waits(
-    waiting_for: Callable[[], str], report: Callable[[str], None]
-) -> Iterator[None]:
-    """In the context, call `report(what)` every second while `waiting_for()` is not empty.
-
-    Both are called in a thread of its own.
-    """
-    over = threading.Event()
-
-    def run() -> None:
-        while not over.wait(EVERY_S):
-            if what := waiting_for():
-                report(what)
-
-    thread = threading.Thread(target=run, name="edl-rank-pulse", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 @dataclass(slots=True)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from ...runtime.errors import UsageError
 from ...scheduler.students.agreement import RowShares
 from ...scheduler.students.weights import factor as scaling_factor
 from ..checkpoint import open_checkpoint
-from ..checkpoint.capture import TrainingObjects, restore
+from ..checkpoint.capture import TrainingObjects, restore, seed_all
 from ..checkpoint.contents import Contents
 from ..evaluate import RankEvaluation
 from ..feeding import ShardedSource, UnshardedSource, make_reader, source_for
-from ..frameworks import Framework, LearningRate
+from ..frameworks import LearningRate
 from ..job.assembly import Assembly, assemble
 from ..job.spec import load_job
 from ..link import RankLink
@@ -102,13 +99,6 @@ def start(order: Order, link: RankLink) -> tuple[Loop, Ready]:
         synchronize=framework.synchronize if world > 1 and device != "cpu" else do_nothing,
     )
     return loop, Ready(position.step, position.epoch, steps or 0, source.total_batch or 0)
-
-
-def seed_all(framework: Framework, seed: int) -> None:
-    """Seed the random generators of the framework, of numpy and of Python."""
-    framework.seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
 
 
 def _resume(
