@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -51,41 +52,33 @@ def list_(
 
     repository, one = located(place)
     found = repository.list() if one is None else [one]
+    if verify and not found:
+        raise UsageError(f"there is no checkpoint at {place}")
     if verify:
-        _verify(repository, found, place, as_json)
-        return
+        found = list(_verified(repository, found))
     if as_json:
         typer.echo(json.dumps([_described(one) for one in found], indent=2))
-        return
-    if not found:
-        typer.echo(f"there is no checkpoint at {place}")
-        return
-    _show(found)
-
-
-def _verify(repository: Repository, found: Sequence[Checkpoint], place: str, as_json: bool) -> None:
-    if not found:
-        raise UsageError(f"there is no checkpoint at {place}")
-    problems: dict[str, str] = {}
-    for checkpoint in found:
-        try:
-            repository.verify(checkpoint)
-            problems[checkpoint.name] = ""
-        except CheckpointDamaged as error:
-            if repository.find(checkpoint.name) is not None:  # else it was pruned meanwhile
-                problems[checkpoint.name] = str(error)
-    if as_json:
-        described = [
-            {**_described(one), "problem": problems[one.name]}
-            for one in found
-            if one.name in problems
-        ]
-        typer.echo(json.dumps(described, indent=2))
+    elif verify:
+        for one in found:
+            typer.echo(one.problem or f"{one.name}: whole")
+    elif found:
+        _show(found)
     else:
-        for name, problem in problems.items():
-            typer.echo(problem or f"{name}: whole")
-    if damaged := sum(map(bool, problems.values())):
-        raise CheckpointDamaged(f"{damaged} of {len(problems)} checkpoints are damaged")
+        typer.echo(f"there is no checkpoint at {place}")
+    damaged = sum(bool(one.problem) for one in found)
+    if verify and damaged:
+        raise CheckpointDamaged(f"{damaged} of {len(found)} checkpoints are damaged")
+
+
+def _verified(repository: Repository, found: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+    """Read the checkpoints; yield each with its problem, unless it was pruned meanwhile."""
+    for one in found:
+        try:
+            repository.verify(one)
+            yield replace(one, problem="")
+        except CheckpointDamaged as error:
+            if repository.find(one.name) is not None:
+                yield replace(one, problem=str(error))
 
 
 @app.command()
@@ -108,7 +101,7 @@ def prune(
     """
     from .repository import Repository
 
-    gone = Repository(place).prune(keep, dry_run)
+    gone = Repository(place, keep).prune(dry_run)
     if as_json:
         typer.echo(json.dumps([_described(one) for one in gone], indent=2))
         return

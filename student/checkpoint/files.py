@@ -146,17 +146,13 @@ def raise_unavailable(
 def written(pieces: Iterable[Piece], write: Callable[[Piece], object]) -> FileDigest:
     """Pass `pieces` to `write`, cut to `PIECE_BYTES`; return length and checksum of all."""
     digest, nbytes = hashlib.sha256(), 0
-    for piece in _cut(pieces):
-        write(piece)
-        digest.update(piece)
-        nbytes += len(piece)
-    return FileDigest(nbytes, digest.hexdigest())
-
-
-def _cut(pieces: Iterable[Piece]) -> Iterator[Piece]:
     for piece in pieces:
         for begin in range(0, len(piece), PIECE_BYTES):
-            yield piece[begin : begin + PIECE_BYTES]
+            part = piece[begin : begin + PIECE_BYTES]
+            write(part)
+            digest.update(part)
+        nbytes += len(piece)
+    return FileDigest(nbytes, digest.hexdigest())
 
 
 _NAME: Final = re.compile(

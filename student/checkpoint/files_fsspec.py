@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, BinaryIO, Final
 
 from ...runtime.errors import UsageError
@@ -27,6 +28,8 @@ from .files import (
     written,
 )
 
+#: Libraries behind fsspec raise exceptions of their own types.
+_translated: Final = partial(raise_unavailable, kind=Exception)
 #: fsspec takes paths with these for patterns when it moves or removes, also in a folder's name.
 _PATTERNS: Final = frozenset("*?[")
 
@@ -67,7 +70,7 @@ class FsspecFiles:
     def reading(self, name: str, file: str) -> Iterator[BinaryIO]:
         what = f"cannot read {self.url}/{name}/{file}"
         with (
-            raise_unavailable(what, Exception, passes=FileNotFoundError),
+            _translated(what, passes=FileNotFoundError),
             self._fs.open(f"{self._root}/{name}/{file}", "rb") as opened,
         ):
             yield opened
@@ -151,7 +154,3 @@ def _remove(fs: Any, folder: str) -> None:
         fs.rm(f"{folder}/{MANIFEST}")
     with contextlib.suppress(FileNotFoundError):
         fs.rm(folder, recursive=True)
-
-
-def _translated(what: str) -> contextlib.AbstractContextManager[None]:
-    return raise_unavailable(what, Exception)  # libraries behind fsspec raise their own types

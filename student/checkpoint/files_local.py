@@ -74,9 +74,8 @@ class LocalFiles:
         with raise_unavailable(f"cannot write {folder / file}"):
             part = folder / f".{file}-{token()}"
             try:
-                with open(part, "xb", buffering=0) as opened:
-                    _write_all(opened.fileno(), data)
-                    os.fsync(opened.fileno())
+                with _synced(part) as opened:
+                    opened.write(data)
                 part.rename(folder / file)
             except OSError:
                 part.unlink(missing_ok=True)
@@ -129,10 +128,8 @@ class _LocalDraft:
         self._folder, self._fd = _made_aside(root)
 
     def write(self, file: str, pieces: Iterable[Piece]) -> FileDigest:
-        with self._translated(), open(self._folder / file, "xb", buffering=0) as opened:
-            digest = written(pieces, lambda piece: _write_all(opened.fileno(), piece))
-            os.fsync(opened.fileno())
-            return digest
+        with self._translated(), _synced(self._folder / file) as opened:
+            return written(pieces, opened.write)
 
     def commit(self, manifest: bytes) -> str:
         self.write(MANIFEST, [manifest])
@@ -202,10 +199,13 @@ def _is_left(fd: int) -> bool:
         return time.time() - os.fstat(fd).st_mtime > LEFTOVER_S
 
 
-def _write_all(fd: int, piece: Piece) -> None:
-    rest = memoryview(piece)
-    while rest.nbytes:
-        rest = rest[os.write(fd, rest) :]
+@contextlib.contextmanager
+def _synced(path: Path) -> Iterator[BinaryIO]:
+    """Create a file for the context, and sync it to the disk at the end."""
+    with open(path, "xb") as opened:
+        yield opened
+        opened.flush()
+        os.fsync(opened.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

@@ -95,7 +95,7 @@ class Repository:
 
     Args:
         url: a folder, or a URL of fsspec (s3://, gs://, hdfs://, ...).
-        keep: number of whole checkpoints that a save keeps.
+        keep: number of whole checkpoints that a save, or `prune`, keeps.
 
     Attributes:
         provenance: written into the manifest of each checkpoint that is saved from now on.
@@ -336,31 +336,26 @@ class Repository:
         with self._blamed(checkpoint):
             return file_format.read(self._files, read_manifest(self._files, checkpoint.name))
 
-    def prune(self, keep: int | None = None, dry_run: bool = False) -> Sequence[Checkpoint]:
-        """Remove old checkpoints, except the `keep` newest whole ones.
+    def prune(self, dry_run: bool = False) -> Sequence[Checkpoint]:
+        """Remove old checkpoints, except the newest whole ones that the repository keeps.
 
         These are read and verified first, so that they can be loaded.
 
         Args:
-            keep: number of checkpoints to keep; None: that of the repository.
             dry_run: remove nothing.
 
         Returns:
             The removed checkpoints, the oldest first; those to remove for a dry run.
 
         Raises:
-            UsageError: `keep` is below 1.
             CheckpointUnavailable: the place refuses.
         """
-        if keep is not None and keep < 1:
-            raise UsageError(f"at least one checkpoint is kept, not {keep}")
-        keep = keep or self._keep
         whole = 0
         for one in self.list():
-            if whole < keep and one.valid:
+            if whole < self._keep and one.valid:
                 whole += self._is_whole(one)
         by_name = {one.name: one for one in self.list()}
-        names = to_prune([self._as_found(one) for one in by_name.values()], keep)
+        names = to_prune([self._as_found(one) for one in by_name.values()], self._keep)
         for name in () if dry_run else names:
             self._files.remove(name)
         return [by_name[name] for name in names]

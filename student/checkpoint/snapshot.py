@@ -27,7 +27,7 @@ import mmap
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -184,8 +184,8 @@ class SnapshotOwner:
 
     def close(self) -> None:
         """Free the memory; writers that have mapped it keep it until they end."""
-        for slot in self._slots:
-            slot.close()
+        while self._slots:
+            self._slots.pop().close()
 
 
 class SnapshotWriter:
@@ -256,37 +256,32 @@ def _open(key: str) -> int:
 
 
 def _fill(slot: Slot, contents: Contents, sequence: int) -> None:
-    """Copy `contents` into a locked slot: remove the header first, write the new one last."""
-    layout, total, table = _layout(contents)
-    slot.grow(total)
-    memory = slot.mapped(total)
-    slot.invalidate()
-    memory[_TABLE_AT : _TABLE_AT + len(table)] = table
-    for name, offset in layout.items():
-        array = contents.tensors[name]
-        np.copyto(_view(memory, array.dtype, array.shape, offset), array)
-    packed = Header(contents.step, sequence, len(table), total, zlib.crc32(table)).pack()
-    memory[: len(packed)] = packed
-
-
-def _layout(contents: Contents) -> tuple[Mapping[str, int], int, bytes]:
-    """Return the offset of each array, the bytes of the slot, and the table.
+    """Copy `contents` into a locked slot: remove the header first, write the new one last.
 
     The arrays follow the table, so the offsets in the table count from the first array on.
     """
-    offset, offsets, described = 0, {}, []
+    arrays: list[tuple[str, str, tuple[int, ...], int]] = []
+    nbytes = 0
     for name, array in contents.tensors.items():
-        offsets[name] = offset
-        described.append([name, array.dtype.name, list(array.shape), offset])
-        offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
-    description = {"world": contents.world, "state": contents.state, "arrays": described}
-    table = json.dumps(description).encode()
-    begins = _first_array(len(table))
-    return {name: begins + at for name, at in offsets.items()}, begins + offset, table
+        arrays.append((name, array.dtype.name, array.shape, nbytes))
+        nbytes += _aligned(array.nbytes)
+    described = {"world": contents.world, "state": contents.state, "arrays": arrays}
+    table = json.dumps(described).encode()
+    begins = _aligned(_TABLE_AT + len(table))
+    slot.grow(begins + nbytes)
+    memory = slot.mapped(begins + nbytes)
+    slot.invalidate()
+    memory[_TABLE_AT : _TABLE_AT + len(table)] = table
+    for name, _, _, offset in arrays:
+        array = contents.tensors[name]
+        np.copyto(_view(memory, array.dtype, array.shape, begins + offset), array)
+    header = Header(contents.step, sequence, len(table), begins + nbytes, zlib.crc32(table))
+    packed = header.pack()
+    memory[: len(packed)] = packed
 
 
-def _first_array(table_bytes: int) -> int:
-    return -(-(_TABLE_AT + table_bytes) // ALIGNMENT) * ALIGNMENT
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def _read(slot: Slot, header: Header) -> Contents | None:
@@ -295,7 +290,7 @@ def _read(slot: Slot, header: Header) -> Contents | None:
     if zlib.crc32(table) != header.table_crc:
         return None
     description = json.loads(table)
-    begins = _first_array(header.table_bytes)
+    begins = _aligned(_TABLE_AT + header.table_bytes)
     tensors = {
         name: _view(memory, dtype_named(dtype), tuple(shape), begins + offset)
         for name, dtype, shape, offset in description["arrays"]

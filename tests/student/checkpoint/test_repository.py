@@ -73,7 +73,7 @@ def test_the_newest_are_kept(url: str) -> None:
     assert [one.step for one in repository.list()] == [40, 40]
     check(open_checkpoint(url))
     with pytest.raises(UsageError, match="at least one"):
-        repository.prune(0)
+        Repository(url, keep=0)
     check(Repository(url).load(repository.save(contents_of(2))))  # never pruned by its own save
 
 
@@ -108,7 +108,9 @@ def test_a_damaged_newest_checkpoint_evicts_no_valid_one(url: str) -> None:
     older = Repository(url).save(contents_of(1))
     newer = Repository(url).save(contents_of(9))
     damage(newer, "model.safetensors", flip)
-    assert [one.step for one in Repository(url).prune(1)] == [], "step 1 is all that there is"
+    assert [one.step for one in Repository(url, keep=1).prune()] == [], (
+        "step 1 is all that there is"
+    )
     assert Repository(url, keep=2).save(contents_of(2)).step == 2
     assert [one.step for one in Repository(url).list()] == [9, 2, 1]
     assert Repository(url, keep=1).save(contents_of(2)).step == 2
