@@ -51,12 +51,10 @@ class _Waiting:
 
 
 class Persister:
-    """Writes snapshots to disk; see the module.
-
-    Call `start` once; any thread may call the other methods.
+    """Writes snapshots to disk; see the module. Any thread may call its methods.
 
     Args:
-        owner: owner of the snapshots; must stay open until the thread has ended.
+        owner: owner of the snapshots; closed when the thread ends.
         repository: from now on used only by the thread.
         retry_base_s: seconds before the first retry; they double up to a minute.
 
@@ -85,9 +83,6 @@ class Persister:
         self._asked = self._answered = 0  # numbers of requests, and of those attempted
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     @property
@@ -123,22 +118,14 @@ class Persister:
             self._asked += 1
             self._changed.notify_all()
 
-    def stop(self, timeout_s: float | None) -> bool:
-        """Stop the thread; wait up to `timeout_s` for a write, or without a limit if it is None.
-
-        Returns:
-            Whether the thread has ended. If not, it still writes, and the owner must stay open.
-        """
-        if not self._thread.is_alive():
-            return True
+    def stop(self, timeout_s: float) -> None:
+        """Stop the thread; wait up to `timeout_s` for a write. A longer one ends by itself."""
         with self._changed:
             self._ending = True
             self._changed.notify_all()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             log.warning("a checkpoint is still being written to %s", self._repository.url)
-            return False
-        return True
 
     def _run(self) -> None:
         due_s: float | None = None  # when to retry a failed save
@@ -150,6 +137,7 @@ class Persister:
                         break
                     self._changed.wait(left_s)
                 if self._ending:
+                    self._owner.close()
                     return
                 asked = self._asked
             due_s = self._attempt()

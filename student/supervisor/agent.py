@@ -20,14 +20,20 @@ from ...scheduler.students.fingerprint import (
     since_checkpoint,
 )
 from ...scheduler.students.saving import CheckpointHistory
-from ...scheduler.students.world import GATHER_S, WorldLimits, expected_fingerprint, has_members
+from ...scheduler.students.world import (
+    GATHER_S,
+    RecallWorld,
+    WorldLimits,
+    expected_fingerprint,
+    has_members,
+)
 from ..checkpoint import Checkpoint
 from ..launch import free_endpoints
 from ..link import ShardServer
 from ..messages import FromRank, Order, Progress, Ready, Saved, Scaled
 from ..settings import TrainSettings
 from .checkpoints import CheckpointManager, LastWrite, NewestCheckpoint, raise_if_unreachable
-from .rendezvous import TTL_S, LeaderOrders, RendezvousLeader, RendezvousSession, RendezvousView
+from .rendezvous import TTL_S, RendezvousLeader, RendezvousSession, RendezvousView
 from .ui import NodeReporter, report_of
 from .workers import RANK_MODULE, RankProcess, RunResult, WorkerGroup, WorkerRun, inspect
 
@@ -345,9 +351,12 @@ class Supervisor:
         try:
             workers = self._start_workers(orders, shard_server)
         except EdlError as error:
-            self._concluded(RunResult.not_started(orders[0], restored, str(error)))
+            failure = RankFailure(
+                generation.number, self._node, orders[0].rank, error=str(error), restored=restored
+            )
+            self._concluded(RunResult("failed", (failure,)))
             return
-        self._worker_run = WorkerRun(orders, workers, shard_server, restored, self._heard)
+        self._worker_run = WorkerRun(workers, restored, self._heard)
         if self._leaving_since_s:
             self._worker_run.leave("this node leaves")
 
@@ -401,30 +410,31 @@ class Supervisor:
         match message:
             case Saved():
                 self._session.update_facts(snapshot=message.step)
+                # The first node writes those of its generation.
                 if self._generation and self._generation.world.nodes[0] == self._node:
-                    self._checkpoints.write()  # the first node writes those of its generation
+                    self._checkpoints.persister.wake()
             case Scaled() if rank.number == 0:
                 self._session.add_event({"kind": "scaled", "generation": number, **asdict(message)})
             case Ready() | Progress():
                 self._session.report(number, rank.number, report_of(rank))
         self._reporter.heard(rank, message)
 
-    def _give_orders(self, orders: LeaderOrders) -> None:
-        self._session.update_facts(recall=orders.recall, says=orders.waiting_for)
+    def _give_orders(self, recall: RecallWorld | None, waiting_for: str) -> None:
+        self._session.update_facts(recall=recall, says=waiting_for)
 
     def _show(self, view: RendezvousView) -> None:
         """Show what the node waits for."""
+        problem = self._checkpoints.persister.problem
         self._reporter.leader_says(
             next((facts.says for facts in view.facts.values() if facts.says), "")
         )
         if self._worker_run is not None:
             self._reporter.waiting(self._worker_run.shard_server.waiting)
         elif self._starting_since_s and self._generation is not None:
-            problem = f": {self._checkpoints.problem}" if self._checkpoints.problem else ""
+            why = f": {problem}" if problem else ""
             step = self._generation.world.restored
-            self._reporter.waiting(f"the checkpoint of step {step}{problem}")
-        elif self._last_write.asked and self._checkpoints.problem:
-            problem = self._checkpoints.problem
+            self._reporter.waiting(f"the checkpoint of step {step}{why}")
+        elif self._last_write.asked and problem:
             self._reporter.waiting(f"the last checkpoint to be written: {problem}")
         else:
             self._reporter.waiting(

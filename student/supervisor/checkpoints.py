@@ -132,6 +132,7 @@ class CheckpointManager:
     Attributes:
         url: folder or URL of the checkpoints.
         verifier: finds the newest valid checkpoint.
+        persister: writes the snapshots; replaced when snapshots become void.
 
     Raises:
         UsageError: no installed package can open the URL, or another training without a coordinator
@@ -157,8 +158,7 @@ class CheckpointManager:
         self._owner = SnapshotOwner()
         self._saving = Repository(self.url, self._keep)
         self._saving.provenance = self._provenance
-        self._persister = Persister(self._owner, self._saving)
-        self._persister.start()
+        self.persister = Persister(self._owner, self._saving)
 
     @property
     def snapshot(self) -> int:
@@ -169,18 +169,8 @@ class CheckpointManager:
     @property
     def saved(self) -> int:
         """Step of the newest checkpoint that this node has written; 0: none."""
-        newest = self._persister.newest
+        newest = self.persister.newest
         return 0 if newest is None else newest.step
-
-    @property
-    def problem(self) -> str:
-        """Why the last save of this generation failed; empty: it did not. See `Persister`."""
-        return self._persister.problem
-
-    @property
-    def superseded(self) -> bool:
-        """Whether a save was refused because of a newer generation that is not followed yet."""
-        return self._persister.superseded
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -197,15 +187,15 @@ class CheckpointManager:
         self._generation, world = generation.number, generation.world
         self._search_again_s = 0.0
         if self.snapshot > world.restored:
-            self._end_writing(_VOID_S)
+            self.persister.stop(_VOID_S)
             self._open()
         before = generation.history.newest if writes else world.origin
         fence = HistoryFence(
             self._board, self._job, generation.number, before.name if before else ""
         )
-        self._persister.follow(fence, world.origin.name if writes and world.origin else "")
+        self.persister.follow(fence, world.origin.name if writes and world.origin else "")
         if writes:
-            self._persister.wake()
+            self.persister.wake()
 
     def set_provenance(self, checkpoint: Checkpoint | None, fingerprint: Fingerprint) -> None:
         """Set the provenance of further saves: trained with `fingerprint` from `checkpoint` on."""
@@ -277,34 +267,13 @@ class CheckpointManager:
         now_s = time.monotonic()
         self._search_again_s = now_s + min(_MOST_PAUSE_S, _SEARCH_PAUSE * (now_s - began_s))
 
-    def write(self) -> None:
-        """Request a write of the newest snapshot, unless it is on disk; does not block."""
-        self._persister.wake()
-
-    def written(self) -> bool:
-        """Whether the newest snapshot is on disk; see `Persister.on_disk`."""
-        return self._persister.on_disk
-
     def close(self) -> None:
         """Stop writing, free the memory, and delete the temporary folder."""
-        self._end_writing(LAST_WRITE_S)
+        self.persister.stop(LAST_WRITE_S)
         if self._lock is not None:
             self._lock.close()
         if self._own:
             shutil.rmtree(self._own, ignore_errors=True)
-
-    def _end_writing(self, timeout_s: float) -> None:
-        """Stop writing and free the memory; a write that hangs keeps it until it ends."""
-        persister, owner = self._persister, self._owner
-        if persister.stop(timeout_s):
-            owner.close()
-            return
-
-        def free() -> None:
-            persister.stop(None)
-            owner.close()
-
-        threading.Thread(target=free, name="edl-void-snapshot", daemon=True).start()
 
 
 #: Seconds to wait for the node that writes checkpoints.
@@ -345,22 +314,23 @@ class LastWrite:
             CheckpointUnavailable: the snapshot could not be written in time.
         """
         checkpoints, now_s = self._checkpoints, time.monotonic()
+        persister = checkpoints.persister
         if self._since_s is None:
             self._since_s = now_s
-        if checkpoints.written():
-            return not (follows and checkpoints.superseded and now_s - self._since_s < _NEXT_S)
+        if persister.on_disk:
+            return not (follows and persister.superseded and now_s - self._since_s < _NEXT_S)
         if self._asked_s is None:
             if writer_is_there and now_s - self._since_s < _OTHER_S:
                 try:
                     return checkpoints.search_due and checkpoints.has(checkpoints.snapshot)
                 except CheckpointUnavailable:
                     return False  # look again; after `_OTHER_S` this node tries to write it
-            checkpoints.write()
+            persister.wake()
             self._asked_s = now_s
         if now_s - self._asked_s > self._room_s:
             raise CheckpointUnavailable(
                 f"the checkpoint of step {checkpoints.snapshot} was not written:"
-                f" {checkpoints.problem or 'it takes too long'}. The newest one on the disk:"
+                f" {persister.problem or 'it takes too long'}. The newest one on the disk:"
                 f" {checkpoints.newest_in_words()}"
             )
         return False
@@ -382,10 +352,10 @@ def raise_if_unreachable(
         CheckpointUnavailable: this node could not write its snapshot.
         UsageError: the nodes do not share their checkpoints.
     """
-    if checkpoints.problem:
+    if problem := checkpoints.persister.problem:
         raise CheckpointUnavailable(
             f"training stops at step {checkpoints.snapshot}, as its snapshot could not be written"
-            f" for {waited_s:.0f} s: {checkpoints.problem}. Start the same command again: it goes"
+            f" for {waited_s:.0f} s: {problem}. Start the same command again: it goes"
             f" on from the newest checkpoint on the disk: {checkpoints.newest_in_words()}"
         )
     if found:

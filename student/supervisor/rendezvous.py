@@ -269,19 +269,6 @@ class RendezvousSession:
             return NodeInfo(leaving=True)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderOrders:
-    """What the leader tells all nodes.
-
-    Attributes:
-        recall: generation that has to end, and why; None: none.
-        waiting_for: what the leader waits for, as text; empty: nothing.
-    """
-
-    recall: RecallWorld | None = None
-    waiting_for: str = ""
-
-
 class RendezvousLeader:
     """Decides about generations while this node leads; `step` is the `on_view` of a session.
 
@@ -292,7 +279,8 @@ class RendezvousLeader:
         newest_saved: called with the number of the last generation (0: there was none) and its
             history; returns the newest valid checkpoint on disk, or None if it is not known yet.
             May raise EdlError.
-        publish: publishes orders to all nodes, in this node's facts.
+        publish: publishes in this node's facts which generation has to end, and what the leader
+            waits for, as text.
     """
 
     def __init__(
@@ -301,7 +289,7 @@ class RendezvousLeader:
         job: str,
         limits: WorldLimits,
         newest_saved: Callable[[int, CheckpointHistory], NewestCheckpoint | None],
-        publish: Callable[[LeaderOrders], None],
+        publish: Callable[[RecallWorld | None, str], None],
     ) -> None:
         self._board, self._job, self._limits = board, job, limits
         self._newest_saved, self._publish = newest_saved, publish
@@ -309,12 +297,12 @@ class RendezvousLeader:
         self._known: Generation | None = None
         self._published_s = 0.0
         self._forming_s = 0.0
-        self._orders = LeaderOrders()
+        self._recall: RecallWorld | None = None
 
     def step(self, view: RendezvousView) -> None:
         """Decide, and carry out the decision. A node that does not lead withdraws its orders."""
         if view.fence is None:
-            self._publish_orders(LeaderOrders())
+            self._give_orders(None)
             return
         now_s = time.monotonic()
         self._since_s = {
@@ -338,7 +326,7 @@ class RendezvousLeader:
             except CheckpointUnavailable as error:
                 why = f"no generation can begin: {error}"
             if newest is None:
-                self._publish_orders(replace(self._orders, waiting_for=why))
+                self._give_orders(self._recall, why)
                 return
         forgotten = view.generation is None and generation is not None
         self._learn_rows(view)
@@ -398,21 +386,21 @@ class RendezvousLeader:
     ) -> None:
         match decision:
             case KeepWorld():
-                self._publish_orders(replace(self._orders, waiting_for=decision.reason))
+                self._give_orders(self._recall, decision.reason)
             case RecallWorld():
-                if decision != self._orders.recall:
+                if decision != self._recall:
                     log.info("generation %d ends: %s", decision.number, decision.reason)
                     self._note(
                         "recall", decision.number, at_once=decision.at_once, why=decision.reason
                     )
-                self._publish_orders(LeaderOrders(decision, decision.reason))
+                self._give_orders(decision, decision.reason)
             case FormWorld():
                 assert newest is not None  # set above, as the last world is over
                 self._form(decision.world, view, fence, generation, newest)
             case FinishJob():
-                self._end(fence, {"kind": "finished", **_result(view)})
+                self._end(fence, "finished", _result(view))
             case StopJob():
-                self._end(fence, {"kind": "failed", **asdict(decision)})
+                self._end(fence, "failed", asdict(decision))
 
     def _form(
         self,
@@ -443,19 +431,16 @@ class RendezvousLeader:
             restored=world.restored,
             why=world.reason,
         )
-        self._publish_orders(LeaderOrders())
+        self._give_orders(None)
 
-    def _end(self, fence: Leads, outcome: Mapping[str, Any]) -> None:
+    def _end(self, fence: Leads, kind: str, outcome: Mapping[str, Any]) -> None:
         number = self._known.number if self._known else 0
-        if self._board.finish(self._job, fence, number, outcome):
-            self._note(
-                str(outcome["kind"]), number, **{k: outcome[k] for k in outcome if k != "kind"}
-            )
+        if self._board.finish(self._job, fence, number, {"kind": kind, **outcome}):
+            self._note(kind, number, **outcome)
 
-    def _publish_orders(self, orders: LeaderOrders) -> None:
-        if orders != self._orders:
-            self._orders = orders
-            self._publish(orders)
+    def _give_orders(self, recall: RecallWorld | None, waiting_for: str = "") -> None:
+        self._recall = recall
+        self._publish(recall, waiting_for)
 
     def _note(self, kind: str, generation: int, **more: Any) -> None:
         self._board.add_event(self._job, {"kind": kind, "generation": generation, **more})

@@ -10,8 +10,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from ...runtime.errors import EdlError, UsageError, WireError
 from ...runtime.lifecycle import Stop
@@ -134,7 +134,7 @@ class WorkerGroup:
         module: str = RANK_MODULE,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._shard_server = shard_server
+        self.shard_server = shard_server
         self._messages: queue.SimpleQueue[tuple[RankProcess, FromRank | int]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.ranks: list[RankProcess] = []
@@ -212,7 +212,7 @@ class WorkerGroup:
         """Answer questions; in a thread of its own, as an answer may wait for Redis."""
         while (ask := rank.asks.get()) is not None:
             try:
-                value = self._shard_server.answer(rank.number, ask, lambda: rank.process.alive)
+                value = self.shard_server.answer(rank.number, ask, lambda: rank.process.alive)
                 rank.port.send(Answer(ask.number, value))
             except EdlError as error:
                 rank.port.send(Answer(ask.number, str(error), type(error).__name__))
@@ -258,7 +258,7 @@ def inspect(
         return found.fingerprint
     if found is not None:
         raise (UsageError if found.usage else EdlError)(found.error)
-    said = next((line for line in reversed(rank.process.tail()) if line.strip()), "nothing")
+    said = rank.process.last_line or "nothing"
     raise EdlError(f"the job file could not be inspected: {rank.ending()}; its last line: {said}")
 
 
@@ -330,40 +330,24 @@ class RunResult:
     failures: tuple[RankFailure, ...] = ()
     result: dict[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def not_started(cls, order: Order, restored: int, why: str) -> Self:
-        """Return the result if processes of a node did not start; `order`: that of its first rank.
-
-        `restored` is the step of the checkpoint that they would start from.
-        """
-        failure = RankFailure(
-            order.generation, order.node, order.rank, error=why, restored=restored
-        )
-        return cls("failed", (failure,))
-
 
 class WorkerRun:
     """The run of this node's ranks in one generation; used only by the supervisor's thread.
 
     Args:
-        orders: orders of the ranks, at least one.
-        workers: their processes.
-        shard_server: answers their questions.
+        workers: the processes of the ranks, at least one.
         restored: step of the checkpoint that they start from.
         heard: called with each message of a rank.
     """
 
     def __init__(
         self,
-        orders: Sequence[Order],
         workers: WorkerGroup,
-        shard_server: ShardServer,
         restored: int,
         heard: Callable[[RankProcess, FromRank], None],
     ) -> None:
-        self.workers, self.shard_server = workers, shard_server
-        self.generation, self.node = orders[0].generation, orders[0].node
-        self._hang_s = orders[0].settings.hang_s
+        self.workers, self.shard_server = workers, workers.shard_server
+        self._hang_s = workers.ranks[0].order.settings.hang_s
         self._restored = restored
         self._heard = heard
         self._asked_to_leave = ""
@@ -456,22 +440,17 @@ class WorkerRun:
             return None
         if isinstance(rank.last, Failed):
             last = rank.last
-            return RankFailure(
-                self.generation,
-                self.node,
-                rank.number,
-                "crash",
-                last.step,
-                last.epoch,
-                tuple(last.positions[:_POSITIONS]),
-                last.error,
-                last.usage,
-                self._restored,
-                last.gave_up,
+            return replace(
+                self._new_failure(rank, "crash", last.error),
+                step=last.step,
+                epoch=last.epoch,
+                positions=tuple(last.positions[:_POSITIONS]),
+                usage=last.usage,
+                gave_up=last.gave_up,
             )
         if rank.code == EXIT_AGAIN:
             return None
-        said = next((line for line in reversed(rank.process.tail()) if line.strip()), "")
+        said = rank.process.last_line
         return self._new_failure(
             rank, "killed", rank.ending() + (f"; its last line: {said}" if said else "")
         )
@@ -480,8 +459,8 @@ class WorkerRun:
         step = max(rank.step, rank.ready.step) + 1 if rank.ready else 0
         epoch = rank.progress.epoch if rank.progress else rank.ready.epoch if rank.ready else 0
         return RankFailure(
-            self.generation,
-            self.node,
+            rank.order.generation,
+            rank.order.node,
             rank.number,
             how,
             step,

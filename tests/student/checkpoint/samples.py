@@ -127,7 +127,6 @@ def persisting(repository: Repository) -> Iterator[tuple[Persister, SnapshotWrit
     """A persister that runs, and the writer of its snapshots."""
     with SnapshotOwner() as owner, SnapshotWriter(owner.keys) as writer:
         persister = Persister(owner, repository, retry_base_s=0.01)
-        persister.start()
         try:
             yield persister, writer
         finally:

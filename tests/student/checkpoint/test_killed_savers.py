@@ -92,7 +92,6 @@ def test_killed_during_copy(
     last = 0
     with SnapshotOwner() as owner:
         persister = Persister(owner, Repository(str(tmp_path)))
-        persister.start()
         try:
             for number in range(1, kills + 1):
                 saver = Saver("memory", ",".join(owner.keys), number)

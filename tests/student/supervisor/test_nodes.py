@@ -459,7 +459,7 @@ def test_a_rank_that_hung_because_it_was_suspended_is_reported_as_such(tmp_path:
     settings = TrainSettings(str(spec), "job", epochs=1, total_batch=4)
     order, server = Order(settings, local_rank=1, endpoints=("127.0.0.1:1",)), Mock(waiting="")
     workers = WorkerGroup([order], server, lambda rank, line: None, STAND_IN)
-    run = WorkerRun([order], workers, server, 0, lambda rank, message: None)
+    run = WorkerRun(workers, 0, lambda rank, message: None)
     (rank,) = workers.ranks
     found: list[RunResult] = []
 

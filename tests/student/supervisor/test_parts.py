@@ -339,7 +339,7 @@ def test_a_hung_disk_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.Monkey
     fds = [int(key.rpartition("-")[2]) for key in keeping.keys]
     keeping.begin(published(board, World(1, ("a",))), writes=False)
     write_snapshot(keeping, 9)
-    keeping.write()
+    keeping.persister.wake()
     wait_until(lambda: blocked.began)
     keeping.begin(published(board, World(2, ("a",), CheckpointEntry("step-5", 5))), writes=False)
     try:
@@ -348,8 +348,8 @@ def test_a_hung_disk_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.Monkey
             assert "edl-snapshot" in os.readlink(f"/proc/self/fd/{fd}")
         made[-1].gate.set()
         write_snapshot(keeping, 6)
-        keeping.write()
-        wait_until(keeping.written)
+        keeping.persister.wake()
+        wait_until(lambda: keeping.persister.on_disk)
     finally:
         blocked.gate.set()
         wait_until(lambda: steps(tmp_path) == [6, 9])
