@@ -19,7 +19,6 @@ from ...scheduler.students.fingerprint import (
     differences_in_words,
     since_checkpoint,
 )
-from ...scheduler.students.saving import CheckpointHistory
 from ...scheduler.students.world import (
     GATHER_S,
     RecallWorld,
@@ -199,10 +198,8 @@ class Supervisor:
 
     def _newest(self, view: RendezvousView) -> NewestCheckpoint | None:
         """Return the checkpoint that a next generation would start from; None: being verified."""
-        generation = view.generation
-        if generation is None:
-            return self._checkpoints.verifier.newest(0, CheckpointHistory())
-        return self._checkpoints.verifier.newest(generation.number, generation.history)
+        number = view.generation.number if view.generation else 0
+        return self._checkpoints.verifier.newest(number, view.history)
 
     def _check_fits_checkpoint(self, newest: Checkpoint) -> None:
         saved, accepted = newest.provenance.fingerprint, self._settings.accept_changes

@@ -41,11 +41,9 @@ class NewestCheckpoint:
 
     Attributes:
         checkpoint: the newest valid checkpoint; None: there is none.
-        history: history of the job's checkpoints on the board, when the search began.
     """
 
     checkpoint: Checkpoint | None
-    history: CheckpointHistory
 
     @property
     def entry(self) -> CheckpointEntry | None:
@@ -84,7 +82,7 @@ class CheckpointVerifier:
         if not wait([search], self._patience_s).done or self._asked != asked:
             return None
         self._taken = True
-        return NewestCheckpoint(search.result(), history)
+        return NewestCheckpoint(search.result())
 
     def _begin(self, asked: tuple[int, CheckpointHistory]) -> Future[Checkpoint | None]:
         """Search in a thread; a checkpoint that was read for this generation is not read again."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from ...coordinator.jobs import Generation, JobBoard, Node, NodeEndpoints, NodeInfo, RankReport
+from ...coordinator.jobs import Generation, JobBoard, Node, NodeInfo, RankReport
 from ...coordinator.jobs.schema import next_generation
 from ...coordinator.store.records import Leads
 from ...runtime.errors import CheckpointUnavailable, EdlError, WireError
@@ -70,6 +70,11 @@ class RendezvousView:
     reports: tuple[RankReport, ...] = ()
     fence: Leads | None = None
     settled: bool = True
+
+    @property
+    def history(self) -> CheckpointHistory:
+        """The history of the job's checkpoints."""
+        return self.generation.history if self.generation else CheckpointHistory()
 
     @property
     def members(self) -> list[LiveNode]:
@@ -321,8 +326,7 @@ class RendezvousLeader:
         why = "the newest checkpoint is being verified"
         if is_over(world, members):
             try:
-                history = view.generation.history if view.generation else CheckpointHistory()
-                newest = self._newest_saved(0 if world is None else world.number, history)
+                newest = self._newest_saved(0 if world is None else world.number, view.history)
             except CheckpointUnavailable as error:
                 why = f"no generation can begin: {error}"
             if newest is None:
@@ -345,12 +349,8 @@ class RendezvousLeader:
             number = max((one for one, _ in running), default=0)
             if number:
                 nodes = tuple(node for one, node in running if one == number)
-                places = tuple(
-                    NodeEndpoints(node, view.facts[node].endpoints, view.facts[node].host)
-                    for node in nodes
-                )
-                fingerprint = view.facts[nodes[0]].fingerprint
-                self._known = Generation(World(number, nodes, fingerprint=fingerprint), places)
+                world = World(number, nodes, fingerprint=view.facts[nodes[0]].fingerprint)
+                self._known = next_generation(world, view.facts, None)
         return self._known
 
     def _learn_rows(self, view: RendezvousView) -> None:
@@ -418,7 +418,7 @@ class RendezvousLeader:
         saved = {} if on_disk is None else on_disk.provenance.fingerprint
         world = replace(world, data_order=data_order(world.fingerprint, saved))
         following = next_generation(world, view.facts, before)
-        history = newest.history.to_json(), CheckpointHistory(newest.entry).to_json()
+        history = view.history.to_json(), CheckpointHistory(newest.entry).to_json()
         if not self._board.publish(self._job, fence, world.number, following.to_json(), history):
             return  # another node leads, or a save has joined: the next view shows it
         self._known = following
