@@ -100,9 +100,14 @@ def open_backend(
     if preprocess:
         preprocessed_inputs = partial(outputs_of_steps, preprocess, settings.inputs)
         settings = replace(settings, inputs=(), preprocessed_inputs=preprocessed_inputs)
-    opened = _open(model, _kinds(backend), settings)
+    kind, open_model = _opener(model, _kinds(backend))
+    if precision not in kind.precisions:
+        raise ModelError(
+            f"backend {kind.name} runs at {' or '.join(kind.precisions)}, not at {precision}"
+        )
+    opened = open_model(settings)
     if precision != "fp32":
-        exact = _open(model, _kinds(backend), replace(settings, precision="fp32"))
+        exact = open_model(replace(settings, precision="fp32"))
         on_progress(describe_difference(opened, exact, precision))
     opened = OutputCheckedBackend(preprocessed(opened, preprocess, inputs), by_option=bool(outputs))
     for tensor in (*opened.spec.inputs, *opened.spec.outputs):
@@ -126,23 +131,23 @@ def _kinds(backend: str) -> Sequence[BackendKind]:
     return named
 
 
-def _open(model: str, kinds: Sequence[BackendKind], settings: ModelSettings) -> Backend:
+def _opener(
+    model: str, kinds: Sequence[BackendKind]
+) -> tuple[BackendKind, Callable[[ModelSettings], Backend]]:
+    """Return the backend for a model, and the function that opens the model with settings."""
     if is_named(model):
         _check_kind_of_named(model, kinds)
-        _check_precision(torch.KIND, settings.precision)
-        return torch.TorchModel(partial(named_models.load, model), settings)
+        return torch.KIND, partial(torch.TorchModel, partial(named_models.load, model))
     if not is_factory(model):
         found = find_model(model, kinds)
         found.kind.require_installed(model)
         assert found.kind.open_file is not None
-        _check_precision(found.kind, settings.precision)
-        return found.kind.open_file(found.file, settings)
+        return found.kind, partial(found.kind.open_file, found.file)
     made = call_factory(model)
     for kind in kinds:
         # Networks are callable too, so the frameworks come first.
         if kind.open_object is not None and kind.recognises(made.model):
-            _check_precision(kind, settings.precision)
-            return kind.open_object(made, settings)
+            return kind, partial(kind.open_object, made)
     wanted = " or ".join(kind.factory_types for kind in kinds if kind.factory_types)
     raise ModelError(
         f"{made.name} returned {type(made.model).__name__}: expected {wanted}, alone or with a "
@@ -155,13 +160,6 @@ def _open(model: str, kinds: Sequence[BackendKind], settings: ModelSettings) -> 
 def _check_kind_of_named(model: str, kinds: Sequence[BackendKind]) -> None:
     if torch.KIND not in kinds:
         raise ModelError(f"{model} is a model of PyTorch, which this backend does not run")
-
-
-def _check_precision(kind: BackendKind, precision: str) -> None:
-    if precision not in kind.precisions:
-        raise ModelError(
-            f"backend {kind.name} runs at {' or '.join(kind.precisions)}, not at {precision}"
-        )
 
 
 def content_of(model: str, preprocess: Sequence[str] = ()) -> str:

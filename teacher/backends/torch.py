@@ -319,14 +319,13 @@ def _model_errors() -> AbstractContextManager[None]:
 
 def open_file(file: Path, settings: ModelSettings) -> TorchModel:
     """Open a TorchScript or `torch.export` file, as its content shows."""
-    if is_exported(file):
-        return TorchModel(lambda *where: _exported(file, *where), settings)
-    return TorchModel(lambda *where: _script(file, *where), settings)
+    load = _exported if is_exported(file) else _script
+    return TorchModel(partial(load, file), settings)
 
 
 def open_object(made: FactoryResult, settings: ModelSettings) -> TorchModel:
     """Open a `torch.nn.Module`, with inputs declared or given as example tensors."""
-    return TorchModel(lambda *where: _module(made, *where), settings, parse_declared(made.outputs))
+    return TorchModel(partial(_module, made), settings, parse_declared(made.outputs))
 
 
 def _loading(torch: Any, file: Path) -> AbstractContextManager[None]:
