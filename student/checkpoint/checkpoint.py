@@ -224,7 +224,8 @@ def read_manifest(files: Files, name: str) -> Checkpoint:
         CheckpointUnavailable: the place cannot be read now.
     """
     with files.reading(name, MANIFEST) as file:
-        found = Checkpoint.unpack_manifest(file.read(), name, files.location(name))
+        packed = file.read()
+    found = Checkpoint.unpack_manifest(packed, name, files.location(name))
     if found.step != step_of(name):
         raise CheckpointDamaged(f"{MANIFEST} is of step {found.step}")
     if generation_of(name) is None:
