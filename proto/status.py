@@ -36,58 +36,33 @@ from .security.certificates import handshake_hint
 
 Code = grpc.StatusCode
 
-#: The code of each error; the nearest base class counts. The last line is for all other errors:
-#: they may be this server's own fault, so the peer may try again.
-_CODE_OF_ERROR: dict[type, grpc.StatusCode] = {
-    RequestRefused: Code.INVALID_ARGUMENT,
+#: The error that a client raises for each code, and the status of an HTTP answer. A server sends
+#: the first code that has the nearest base class of its error.
+_MEANINGS: Final[dict[grpc.StatusCode, tuple[type[EdlError], int]]] = {
+    Code.INVALID_ARGUMENT: (RequestRefused, 400),
+    Code.NOT_FOUND: (RequestRefused, 500),
+    Code.UNIMPLEMENTED: (RequestRefused, 500),
+    Code.ALREADY_EXISTS: (LeaseSuperseded, 500),
+    Code.OUT_OF_RANGE: (VersionMismatch, 400),
+    Code.FAILED_PRECONDITION: (WrongInstance, 412),
+    Code.ABORTED: (RetryableError, 503),
+    Code.RESOURCE_EXHAUSTED: (RateLimited, 429),
+    Code.INTERNAL: (RetryableError, 500),
+    Code.UNKNOWN: (RetryableError, 500),
+    Code.DATA_LOSS: (PredictorCrashed, 503),
+    Code.UNAUTHENTICATED: (Unauthenticated, 401),
+    Code.PERMISSION_DENIED: (Forbidden, 403),
+    Code.UNAVAILABLE: (TeacherLost, 503),
+    Code.DEADLINE_EXCEEDED: (DeadlineExceeded, 504),
+    Code.CANCELLED: (TeacherLost, 500),
+}
+_CODE_OF_ERROR: Final[dict[type, grpc.StatusCode]] = {
+    **{kind: code for code, (kind, _) in reversed(_MEANINGS.items())},
     WireError: Code.INVALID_ARGUMENT,
     UsageError: Code.INVALID_ARGUMENT,
-    VersionMismatch: Code.OUT_OF_RANGE,
-    WrongInstance: Code.FAILED_PRECONDITION,
-    LeaseSuperseded: Code.ALREADY_EXISTS,
-    Unauthenticated: Code.UNAUTHENTICATED,
-    Forbidden: Code.PERMISSION_DENIED,
-    RateLimited: Code.RESOURCE_EXHAUSTED,
-    PredictorCrashed: Code.DATA_LOSS,
-    RetryableError: Code.ABORTED,
-    DeadlineExceeded: Code.DEADLINE_EXCEEDED,
-    TeacherLost: Code.UNAVAILABLE,
     UnavailableError: Code.UNAVAILABLE,
+    # All others may be this server's own fault, so the peer may try again.
     Exception: Code.INTERNAL,
-}
-
-#: HTTP status of each code; 500 for all others.
-HTTP: Final = {
-    Code.INVALID_ARGUMENT: 400,
-    Code.OUT_OF_RANGE: 400,
-    Code.UNAUTHENTICATED: 401,
-    Code.PERMISSION_DENIED: 403,
-    Code.FAILED_PRECONDITION: 412,
-    Code.RESOURCE_EXHAUSTED: 429,
-    Code.ABORTED: 503,
-    Code.DATA_LOSS: 503,
-    Code.UNAVAILABLE: 503,
-    Code.DEADLINE_EXCEEDED: 504,
-}
-
-#: The error of each code that a client receives.
-_ERROR_OF_CODE: dict[grpc.StatusCode, type[EdlError]] = {
-    Code.INVALID_ARGUMENT: RequestRefused,
-    Code.NOT_FOUND: RequestRefused,
-    Code.UNIMPLEMENTED: RequestRefused,
-    Code.ALREADY_EXISTS: LeaseSuperseded,
-    Code.OUT_OF_RANGE: VersionMismatch,
-    Code.FAILED_PRECONDITION: WrongInstance,
-    Code.ABORTED: RetryableError,
-    Code.RESOURCE_EXHAUSTED: RateLimited,
-    Code.INTERNAL: RetryableError,
-    Code.UNKNOWN: RetryableError,
-    Code.DATA_LOSS: PredictorCrashed,
-    Code.UNAUTHENTICATED: Unauthenticated,
-    Code.PERMISSION_DENIED: Forbidden,
-    Code.UNAVAILABLE: TeacherLost,
-    Code.DEADLINE_EXCEEDED: DeadlineExceeded,
-    Code.CANCELLED: TeacherLost,
 }
 
 #: Trailing metadata: milliseconds after which to try again. This is gRPC's own key, so clients with
@@ -112,6 +87,11 @@ def to_status(error: Exception) -> tuple[grpc.StatusCode, str]:
     return code, details.decode("utf-8", "ignore")
 
 
+def to_http_status(code: grpc.StatusCode) -> int:
+    """Return the HTTP status of an answer that ends with `code`, which is that of an error."""
+    return _MEANINGS[code][1]
+
+
 def to_metadata(error: Exception) -> tuple[tuple[str, str], ...]:
     """Return the trailing metadata for `error`: when to try again."""
     after_s = error.retry_after_s if isinstance(error, RateLimited) else None
@@ -131,9 +111,9 @@ def from_status(
     Raises:
         ValueError: `code` is OK.
     """
-    kind = _ERROR_OF_CODE.get(code)
-    if kind is None:
+    if code not in _MEANINGS:
         raise ValueError(f"{code} is not an error")
+    kind, _ = _MEANINGS[code]
     if code is Code.RESOURCE_EXHAUSTED and _TOO_LARGE in (details or ""):
         kind = RequestRefused
     if hint := handshake_hint(details or "") if code is Code.UNAVAILABLE else "":

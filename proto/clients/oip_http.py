@@ -310,17 +310,14 @@ _ERROR_OF_STATUS: Final[dict[int, type[EdlError]]] = {
     408: DeadlineExceeded,
     412: WrongInstance,
     429: RateLimited,
-    500: RetryableError,
     501: RequestRefused,
     502: TeacherLost,  # from a proxy that cannot reach its server
-    503: RetryableError,
     504: DeadlineExceeded,
 }
 #: The error of other codes, by the first code of the range.
 _FAMILIES: Final[tuple[tuple[int, type[EdlError]], ...]] = (
     (500, RetryableError),
-    (400, RequestRefused),
-    (300, RequestRefused),  # a redirect
+    (300, RequestRefused),  # a redirect is refused, too
     (0, BadAnswer),  # neither an answer nor an error (1xx, and 2xx other than 200)
 )
 _MOST_SECONDS_DIGITS: Final = 9

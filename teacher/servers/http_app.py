@@ -34,7 +34,7 @@ from ...proto.json_tensors import (
     split,
 )
 from ...proto.security import names_loopback
-from ...proto.status import HTTP, STATUS_HEADER, to_metadata, to_status
+from ...proto.status import STATUS_HEADER, to_http_status, to_metadata, to_status
 from ...proto.tensors import InferRequest, InferResponse, ReadBuffer, SlowToDecode
 from ...runtime.addresses import join_address
 from ...runtime.errors import EdlError, RateLimited, RequestRefused, WireError
@@ -146,7 +146,7 @@ _HTTP_ONLY_STATUSES: Final = {PathNotFound: 404, UnsupportedEncoding: 415, Reque
 def to_http(error: EdlError) -> tuple[int, dict[str, str], str]:
     """Return the answer to a failed request: status, headers, message."""
     code, text = to_status(error)
-    status = _HTTP_ONLY_STATUSES.get(type(error), HTTP.get(code, 500))
+    status = _HTTP_ONLY_STATUSES.get(type(error), to_http_status(code))
     headers = {STATUS_HEADER: code.name, **dict(to_metadata(error))}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
