@@ -39,7 +39,9 @@ _NO_HTTP2: Final = "Failed parsing HTTP/2"
 
 
 def error_from_rpc(error: Any) -> EdlError:
-    """Convert a `grpc.RpcError` to one of our errors."""
+    """Convert a `grpc.RpcError`, or the ValueError of a closed channel, to one of our errors."""
+    if isinstance(error, ValueError):
+        return TeacherLost("the connection is closed")
     if (details := error.details() or "") and _NO_HTTP2 in details:
         return TeacherLost(f"it speaks no gRPC; is it HTTP? Then write http:// ({details})")
     return from_status(error.code(), details, error.trailing_metadata() or ())
@@ -206,7 +208,5 @@ def _left_s(until_s: float) -> float:
 def _call(method: Any, request: Any, timeout_s: float) -> Any:
     try:
         return method(request, timeout=timeout_s)
-    except ValueError:  # gRPC raises it for a closed channel
-        raise TeacherLost("the connection is closed") from None
-    except grpc.RpcError as error:
+    except (grpc.RpcError, ValueError) as error:
         raise error_from_rpc(error) from None

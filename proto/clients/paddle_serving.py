@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import grpc
 import numpy as np
@@ -30,7 +29,6 @@ from google.protobuf.message import DecodeError
 
 from ...runtime.errors import (
     BadAnswer,
-    EdlError,
     RequestRefused,
     RetryableError,
     TeacherError,
@@ -313,33 +311,43 @@ _CHANNEL_OPTIONS = [
 _LOG_ID_DIGITS = 18
 
 
-class _PaddleClient(ABC):
-    """A `TeacherClient` of one kind of server: a gRPC channel with one method on bytes.
+class _PaddleClient:
+    """A `TeacherClient` of one kind of server, without `probe`.
 
     Args:
         address: host:port.
+        method: the only method of the server.
+        encode: serialises a request, given its inputs in one piece.
+        decode: returns the outputs in an answer.
         security: for a proxy in front; the server itself knows neither TLS nor tokens.
 
     Raises:
         UsageError: a file of `security` cannot be used.
     """
 
-    METHOD: ClassVar[str]
-
-    def __init__(self, address: str, security: ClientSecurity | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        method: str,
+        encode: Callable[[LabelRequest, Mapping[str, Array]], bytes],
+        decode: Callable[[bytes], dict[str, Array]],
+        security: ClientSecurity | None,
+    ) -> None:
         self._channel = open_channel(address, security, _CHANNEL_OPTIONS)
-        self._method: Any = self._channel.unary_unary(self.METHOD, None, None)
+        self._method: Any = self._channel.unary_unary(method, None, None)
+        self._encode = encode
+        self._decode = decode
 
     def infer(self, request: LabelRequest, timeout_s: float) -> LabelResponse:
         try:
             inputs = {name: whole(value) for name, value in request.inputs.items()}
-            message = self._message(request, inputs, _log_id(request))
+            message = self._encode(request, inputs)
         except (WireError, ValueError) as error:  # no server of this kind could be sent this
             raise RequestRefused(f"it cannot be sent: {error}") from None
         request.check()
         reply = self._call(message, timeout_s)
         with _reading():
-            outputs = self._outputs(reply)
+            outputs = self._decode(reply)
         wanted = request.outputs or tuple(outputs)  # a pipeline returns all outputs
         return LabelResponse({name: outputs[name] for name in wanted if name in outputs})
 
@@ -354,25 +362,17 @@ class _PaddleClient(ABC):
                 raise RequestRefused(
                     "it does not speak this protocol of Paddle Serving: try --protocol oip"
                 ) from None
-            raise _error_from_rpc(error) from None
-
-    @abstractmethod
-    def _message(
-        self, request: LabelRequest, inputs: Mapping[str, Array], log_id: int
-    ) -> bytes: ...
-
-    @abstractmethod
-    def _outputs(self, reply: bytes) -> dict[str, Array]: ...
+            raise error_from_rpc(error) from None
 
 
 class PipelineClient(_PaddleClient):
     """A `TeacherClient` of a pipeline server that serves `model`; an empty name matches any."""
 
-    METHOD = PIPELINE
-
     def __init__(self, address: str, model: str, security: ClientSecurity | None = None) -> None:
-        super().__init__(address, security)
-        self._model = model
+        def encode(request: LabelRequest, inputs: Mapping[str, Array]) -> bytes:
+            return pipeline_request(model, inputs, _log_id(request))
+
+        super().__init__(address, PIPELINE, encode, pipeline_outputs, security)
 
     def probe(self, timeout_s: float) -> ModelDescription:
         # A cheap request: a server that is up knows no such service.
@@ -383,32 +383,24 @@ class PipelineClient(_PaddleClient):
             check_error(response.err_no, response.err_msg)
         return ModelDescription()
 
-    def _message(self, request: LabelRequest, inputs: Mapping[str, Array], log_id: int) -> bytes:
-        return pipeline_request(self._model, inputs, log_id)
-
-    def _outputs(self, reply: bytes) -> dict[str, Array]:
-        return pipeline_outputs(reply)
-
 
 class GeneralModelClient(_PaddleClient):
     """A `TeacherClient` of a C++ server, which serves one model without a name."""
 
-    METHOD = GENERAL_MODEL
+    def __init__(self, address: str, security: ClientSecurity | None = None) -> None:
+        def encode(request: LabelRequest, inputs: Mapping[str, Array]) -> bytes:
+            return general_model_request(inputs, request.outputs, _log_id(request))
+
+        super().__init__(address, GENERAL_MODEL, encode, general_model_outputs, security)
 
     def probe(self, timeout_s: float) -> ModelDescription:
-        nothing: Any = self._channel.unary_unary(f"{self.METHOD}-nothing", None, None)
+        nothing: Any = self._channel.unary_unary(f"{GENERAL_MODEL}-nothing", None, None)
         try:
             nothing(b"", timeout=timeout_s)
         except (grpc.RpcError, ValueError) as error:
             if not _is_unimplemented(error):
-                raise _error_from_rpc(error) from None
+                raise error_from_rpc(error) from None
         return ModelDescription()
-
-    def _message(self, request: LabelRequest, inputs: Mapping[str, Array], log_id: int) -> bytes:
-        return general_model_request(inputs, request.outputs, log_id)
-
-    def _outputs(self, reply: bytes) -> dict[str, Array]:
-        return general_model_outputs(reply)
 
 
 def _log_id(request: LabelRequest) -> int:
@@ -426,9 +418,3 @@ def _reading() -> Iterator[None]:
 
 def _is_unimplemented(error: Any) -> bool:
     return isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
-def _error_from_rpc(error: Any) -> EdlError:
-    if isinstance(error, ValueError):  # gRPC raises it for a closed channel
-        return TeacherLost("the connection is closed")
-    return error_from_rpc(error)

@@ -12,20 +12,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-#: Dtype names of older versions of Paddle, with numpy's, which newer versions use.
-NAMES = {
-    "FP16": "float16",
-    "FP32": "float32",
-    "FP64": "float64",
-    "BF16": "bfloat16",
-    "UINT8": "uint8",
-    "INT8": "int8",
-    "INT16": "int16",
-    "INT32": "int32",
-    "INT64": "int64",
-    "BOOL": "bool",
-}
-
 
 def describe(program: Path) -> dict[str, Any]:
     """Return the version of Paddle, and [name, dtype, shape] of each input and output.
@@ -49,10 +35,13 @@ def describe(program: Path) -> dict[str, Any]:
 
 
 def tensor(block: Any, name: str) -> list[Any]:
-    """Return [name, dtype, shape] of a variable of a program."""
+    """Return [name, dtype, shape] of a variable of a program.
+
+    Newer versions of Paddle name dtypes as numpy does, older ones as the Open Inference Protocol.
+    """
     variable = block.find_var(name.encode())
     dtype = str(variable.dtype()).rpartition(".")[2]
-    return [name, NAMES.get(dtype, dtype), [int(size) for size in variable.shape()]]
+    return [name, dtype, [int(size) for size in variable.shape()]]
 
 
 if __name__ == "__main__":

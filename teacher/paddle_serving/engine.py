@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -248,7 +247,8 @@ def _described(python: Path, program: Path) -> dict[str, Any]:
 
 def _specs(tensors: Sequence[tuple[str, str, list[int]]]) -> tuple[TensorSpec, ...]:
     return tuple(
-        TensorSpec(name, datatype_named(dtype), tuple(shape)) for name, dtype, shape in tensors
+        TensorSpec(name, dtype if dtype in NUMBERS else datatype_named(dtype), tuple(shape))
+        for name, dtype, shape in tensors
     )
 
 
@@ -268,24 +268,25 @@ class ServingProcess:
     Args:
         command: what to run.
         probe: raises an EdlError while the server does not answer; gets a timeout in seconds.
-        on_failure: called once, in a thread of this object, with the reason for giving up: the
-            server ended before its first answer, or keeps ending.
+        stop: ends a start; requested here when the server is given up.
+
+    Attributes:
+        failure: why the server was given up: it ended before its first answer, or keeps ending.
     """
 
     def __init__(
         self,
         command: supervise.Command,
         probe: Callable[[float], object],
-        on_failure: Callable[[ProcessFailed], None],
+        stop: Stop,
     ) -> None:
+        self.failure: ProcessFailed | None = None
         self._keeper = supervise.Restarter(command, on_exit=self._ended)
         self._probe = probe
-        self._on_failure = on_failure
-        self._lock = threading.Lock()
+        self._stop = stop
         self._answered = False
-        self._failure: ProcessFailed | None = None
 
-    def start(self, stop: Stop) -> bool:
+    def start(self) -> bool:
         """Start the server and wait until it answers; return False if a stop came first.
 
         Raises:
@@ -293,9 +294,7 @@ class ServingProcess:
         """
         self._keeper.start()
         deadline = time.monotonic() + START_S
-        while not stop.wait(_PAUSE_S):
-            if self._failure is not None:
-                raise self._failure
+        while not self._stop.wait(_PAUSE_S):
             try:
                 self._probe(_PROBE_S)
             except EdlError as error:
@@ -306,6 +305,8 @@ class ServingProcess:
             else:
                 self._answered = True
                 return True
+        if self.failure is not None:
+            raise self.failure
         return False
 
     def stop(self, grace_s: float) -> None:
@@ -313,16 +314,13 @@ class ServingProcess:
         self._keeper.stop(grace_s + _MARGIN_S)
 
     def _ended(self, process: supervise.Process, code: int) -> None:
-        with self._lock:
-            if self._failure is not None or (
-                self._answered and self._keeper.restarts < CRASHES_AT_MOST
-            ):
-                return
-            last = next((line for line in reversed(process.tail()) if line.strip()), "")
-            self._failure = ProcessFailed(
-                f"Paddle Serving {supervise.describe_exit(code)}; its last line: {last.strip()}"
-            )
-        self._on_failure(self._failure)
+        if self.failure is not None or (self._answered and self._keeper.restarts < CRASHES_AT_MOST):
+            return
+        last = next((line for line in reversed(process.tail()) if line.strip()), "")
+        self.failure = ProcessFailed(
+            f"Paddle Serving {supervise.describe_exit(code)}; its last line: {last.strip()}"
+        )
+        self._stop.request()
 
 
 _LOOPBACK: Final = "127.0.0.1"
@@ -361,12 +359,6 @@ def serve(
     port = config.server.port or free_port(host)
     registration = _registration(config, model, port)
     _check_names(registration)
-    failures: list[EdlError] = []
-
-    def give_up(error: ProcessFailed) -> None:
-        failures.append(error)
-        stop.request()
-
     with ExitStack() as leaving:
         folder = Path(leaving.enter_context(tempfile.TemporaryDirectory(prefix="edl-serving-")))
         bound = join_address(host, port)
@@ -376,11 +368,11 @@ def serve(
         server = ServingProcess(
             _configured(config, model, python, folder, port),
             partial(_check_pipeline, client),
-            give_up,
+            stop,
         )
         leaving.callback(server.stop, config.grace_s)
         on_progress(f"starting Paddle Serving on {bound}")
-        if server.start(stop):
+        if server.start():
             on_progress("testing what it answers")
             _test(registration, client)
             ready = f"teacher ready: {registration.member} {config.service} on {bound}"
@@ -390,8 +382,8 @@ def serve(
                 on_ready=_ready_once(on_ready, ready, on_progress),
                 on_progress=on_progress,
             )
-    if failures:
-        raise failures[0]
+    if server.failure is not None:
+        raise server.failure
 
 
 def _configured(

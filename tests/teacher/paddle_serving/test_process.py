@@ -39,11 +39,9 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.failures: list[ProcessFailed] = []
+        self.stop = Stop()
         argv = (sys.executable, "-c", PROGRAM, str(folder))
-        self.process = ServingProcess(
-            Command("server", argv, guard=True), self.probe, self.failures.append
-        )
+        self.process = ServingProcess(Command("server", argv, guard=True), self.probe, self.stop)
 
     def probe(self, timeout_s: float) -> None:
         if not (self.folder / "pids").exists():
@@ -69,38 +67,37 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def test_a_server_ends_with_its_children(server: Server) -> None:
-    assert server.process.start(Stop())
+    assert server.process.start()
     pids = server.pids()
     assert all(map(runs, pids))
     server.process.stop(0)
     wait_gone(pids)
-    assert not server.failures
+    assert not server.stop.requested
 
 
 def test_a_server_that_never_answers_is_given_up(server: Server, tmp_path: Path) -> None:
     (tmp_path / "broken").touch()
     with pytest.raises(ProcessFailed, match="exit code 1; its last line: the model is not to be"):
-        server.process.start(Stop())
-    assert len(server.failures) == 1
+        server.process.start()
+    assert server.process.failure is not None
 
 
 def test_a_server_is_started_again_and_given_up_where_it_keeps_dying(
     server: Server, tmp_path: Path
 ) -> None:
-    assert server.process.start(Stop())
+    assert server.process.start()
     server.kill()
     wait_until(lambda: len(server.pids()) == 2)
-    assert not server.failures
+    assert not server.stop.requested
     (tmp_path / "broken").touch()
     server.kill()
-    wait_until(lambda: bool(server.failures))
-    assert "not to be had" in str(server.failures[0])
+    wait_until(lambda: server.stop.requested)
+    assert "not to be had" in str(server.process.failure)
 
 
 def test_a_stop_ends_the_start(server: Server) -> None:
-    stop = Stop()
-    stop.request()
-    assert not server.process.start(stop)
+    server.stop.request()
+    assert not server.process.start()
 
 
 def test_the_last_words_of_a_step_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
