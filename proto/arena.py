@@ -16,7 +16,6 @@ import math
 import mmap
 import os
 import platform
-import tempfile
 import threading
 from bisect import insort
 from collections.abc import Sequence
@@ -259,12 +258,9 @@ class Arena:
 
 
 def _memory_file(name: str) -> int:
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-        return fd
-    with tempfile.TemporaryFile() as file:  # macOS: a file that is already unlinked
-        return os.dup(file.fileno())
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return fd
 
 
 def _aligned(nbytes: int) -> int:

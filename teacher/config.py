@@ -77,8 +77,6 @@ def check_cores(devices: Sequence[Device]) -> None:
     cores = {core for device in devices for core in device.cores}
     if not cores:
         return
-    if not hasattr(os, "sched_setaffinity"):
-        raise UsageError("this system binds no process to cores: write cpu instead of cpu:CORES")
     usable = sorted(os.sched_getaffinity(0))
     if missing := sorted(cores - set(usable)):
         raise UsageError(

@@ -98,9 +98,7 @@ class CallerIdentity:
 
 
 def user_behind(connection: socket.socket) -> int:
-    """Return the user at the other end of a Unix socket; -1 if the system does not tell."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return -1
+    """Return the user at the other end of a Unix socket."""
     packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(packed)[1])
 

@@ -7,7 +7,6 @@ import contextlib
 import secrets
 import socket
 import ssl
-import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -88,11 +87,10 @@ class TransportListener:
         listening = bind_socket(config.host, config.transport_port, "--transport-port")
         self.port = listening.getsockname()[1]
         self._accept(listening, context)
-        if sys.platform == "linux":
-            self._unix_name = f"edl-teacher-{secrets.token_hex(16)}"
-            local = socket.socket(socket.AF_UNIX)
-            local.bind(f"\0{self._unix_name}")
-            self._accept(local, None)
+        self._unix_name = f"edl-teacher-{secrets.token_hex(16)}"
+        local = socket.socket(socket.AF_UNIX)
+        local.bind(f"\0{self._unix_name}")
+        self._accept(local, None)
 
     def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
         listening.listen(_BACKLOG)
