@@ -37,8 +37,7 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._lines: deque[bytes] = deque()  # received, not parsed yet
-        self._messages: deque[Message] = deque()  # parsed, not returned yet
+        self._messages: deque[Message] = deque()  # received, not returned yet
         self._partial_line = b""  # the beginning of the next line
         self._ended = False
         self._receiving = threading.Lock()
@@ -94,12 +93,9 @@ class Channel:
             WireError: a line is not a message.
         """
         while not self._messages:
-            if self._lines:
-                self._messages += _messages(self._lines.popleft())
-            elif self._ended:
+            if self._ended:
                 return None
-            else:
-                self._read()
+            self._read()
         return self._messages.popleft()
 
     def received(self) -> list[Message] | None:
@@ -111,13 +107,10 @@ class Channel:
         if not self._ended:
             with contextlib.suppress(BlockingIOError):
                 self._read(socket.MSG_DONTWAIT)
-        if self._ended and not (self._lines or self._messages):
+        if self._ended and not self._messages:
             return None
-        messages, lines = [*self._messages], [*self._lines]
+        messages = [*self._messages]
         self._messages.clear()
-        self._lines.clear()
-        for line in lines:
-            messages += _messages(line)
         return messages
 
     def __iter__(self) -> Iterator[Message]:
@@ -149,13 +142,9 @@ class Channel:
         except OSError:  # reset by the peer; closed by another thread of ours
             data = b""
         self._ended = not data
-        first, *others = data.split(b"\n")
-        if others:
-            self._lines.append(self._partial_line + first)
-            self._partial_line = others.pop()
-            self._lines += others
-        else:
-            self._partial_line += first
+        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
+        for line in lines:
+            self._messages += _messages(line)
 
 
 class _BatchedSends(AbstractContextManager[None]):
