@@ -141,9 +141,8 @@ def _variable(kind: str, tensor: TensorSpec) -> str:
 _SUPPORTED: Final = frozenset(
     {"service", "coordinator", "teacher_id", "advertise", "ttl_s", "grace_s", "insecure", "devices"}
     | {"model", "threads", "micro_batch", "inputs", "canary"}
-    | {"host", "port", "slots"}
+    | {"host", "port", "slots", "predictor", "server"}
 )
-_PARTS: Final = ("predictor", "server")
 #: Flags with other names than their settings.
 _FLAGS: Final = {
     "security": "--tls and --tokens",
@@ -169,26 +168,18 @@ def check_settings(config: TeacherConfig) -> None:
         raise UsageError("Paddle Serving is not bound to cores: say --devices cpu, and --threads")
     if config.predictor.micro_batch is None:
         raise UsageError("Paddle Serving does not measure its micro-batch: name a number")
-    plain = TeacherConfig("", PredictorConfig(""))
-    unheeded = [
-        *_unsupported(config, plain, _PARTS),
-        *_unsupported(config.predictor, plain.predictor),
-        *_unsupported(config.server, plain.server),
-    ]
+    usual = _values(TeacherConfig("", PredictorConfig("")))
+    values = _values(config)
+    unheeded = [one for one in values if one not in _SUPPORTED and values[one] != usual[one]]
     if unheeded:
         flags = ", ".join(_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in unheeded)
         raise UsageError(f"with --engine paddle-serving there is no {flags}: leave it out")
 
 
-def _unsupported(settings: Any, plain: Any, parts: Sequence[str] = ()) -> list[str]:
-    """Return the names of unsupported settings that differ from their defaults."""
-    return [
-        field.name
-        for field in fields(settings)
-        if field.name not in _SUPPORTED
-        and field.name not in parts
-        and getattr(settings, field.name) != getattr(plain, field.name)
-    ]
+def _values(config: TeacherConfig) -> dict[str, Any]:
+    """Return all settings by name; no name is used twice."""
+    parts = (config, config.predictor, config.server)
+    return {field.name: getattr(part, field.name) for part in parts for field in fields(part)}
 
 
 #: Seconds to import Paddle and to read a program, which may be large.
