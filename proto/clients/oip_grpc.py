@@ -172,13 +172,12 @@ class OipGrpcClient:
         return partial(client_context(security).wrap_socket, server_hostname=name)
 
     def _extensions(self, timeout_s: float) -> frozenset[str]:
-        """Return the extensions of the protocol that the server lists."""
+        """Return the extensions of the protocol that the server lists; empty if unknown."""
         try:
             wanted = pb.ServerMetadataRequest()
-            server = _call(self._stub.ServerMetadata, wanted, timeout_s)
-        except (RequestRefused, RetryableError):  # it does not describe itself
+            return frozenset(_call(self._stub.ServerMetadata, wanted, timeout_s).extensions)
+        except (RequestRefused, RetryableError):
             return frozenset()
-        return frozenset(server.extensions)
 
     def _most_rows(self, timeout_s: float) -> int | None:
         """Return the largest batch that the model accepts; None if unknown."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Self
@@ -207,8 +206,8 @@ class CallTable:
         self._total = self._bytes = 0
         self._calls_by_peer: dict[str, int] = {}
         self._bytes_by_peer: dict[str, int] = {}
-        #: Calls that wait for memory.
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        #: Set for a moment, which wakes the calls that wait for memory.
+        self._more_room = asyncio.Event()
         #: Calls without a request by peer, the oldest first.
         self._idle_calls: dict[str, dict[AdmittedCall, None]] = {}
 
@@ -256,13 +255,9 @@ class CallTable:
 
     async def wait_for_room(self) -> None:
         """Wait until memory may be free, or until other calls have become idle."""
-        more_room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(more_room)
-        try:
-            await asyncio.wait((more_room,), timeout=_EVICTION_CHECK_S)
-        finally:
-            if more_room in self._waiting:
-                self._waiting.remove(more_room)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_EVICTION_CHECK_S):
+                await self._more_room.wait()
 
     def set_reserved(self, call: AdmittedCall, nbytes: int) -> None:
         """Set the reserved memory of a call, without a check of limits."""
@@ -274,7 +269,7 @@ class CallTable:
         self._bytes_by_peer[call.peer] = self._bytes_by_peer.get(call.peer, 0) + more
         if not self._bytes_by_peer[call.peer]:
             del self._bytes_by_peer[call.peer]
-        if more < 0 and self._waiting:
+        if more < 0:
             self._wake()
 
     def set_idle(self, call: AdmittedCall, idle: bool) -> None:
@@ -282,8 +277,7 @@ class CallTable:
         call.is_idle = idle
         if idle:
             self._idle_calls.setdefault(call.peer, {})[call] = None
-            if self._waiting:
-                self._wake()
+            self._wake()
         elif (idle_calls := self._idle_calls.get(call.peer)) is not None:
             idle_calls.pop(call, None)
             if not idle_calls:
@@ -302,9 +296,8 @@ class CallTable:
 
     def _wake(self) -> None:
         """Wake the calls that wait for memory."""
-        while self._waiting:
-            if not (waiting := self._waiting.popleft()).done():
-                waiting.set_result(None)
+        self._more_room.set()
+        self._more_room.clear()
 
     def _evictable(self, peer: str, but: AdmittedCall) -> list[AdmittedCall]:
         """Return calls of a peer that hold memory and send nothing, the oldest first."""

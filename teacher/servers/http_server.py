@@ -149,6 +149,9 @@ class HttpServer:
     Args:
         context: shared objects of the server.
 
+    Attributes:
+        url: its URL: "http://HOST:PORT", or https.
+
     Raises:
         UsageError: `config.http` is not an address of this machine, or the certificates cannot be
             used.
@@ -166,11 +169,12 @@ class HttpServer:
         tls = None
         if config.security is not None and config.security.tls is not None:
             tls = reloading_context(config.security.tls, ask_clients=True)
-        self._scheme = "https" if tls else "http"
-        self._socket = bind_socket(host, port, "--http")
-        self._socket.listen(_BACKLOG)
+        listening = bind_socket(host, port, "--http")
+        listening.listen(_BACKLOG)
+        address = join_address(*listening.getsockname()[:2])
+        self.url = f"https://{address}" if tls else f"http://{address}"
         self._acceptor = Acceptor(
-            self._socket,
+            listening,
             partial(
                 HttpConnection,
                 config.receive_s,
@@ -185,17 +189,6 @@ class HttpServer:
             make_room=lambda: end_longest_idle(state.connections),
         )
         self._ticking: asyncio.Task[None] | None = None
-
-    @property
-    def port(self) -> int:
-        """The bound port."""
-        return int(self._socket.getsockname()[1])
-
-    @property
-    def url(self) -> str:
-        """Its URL: "http://HOST:PORT", or https."""
-        host, port = self._socket.getsockname()[:2]
-        return f"{self._scheme}://{join_address(host, port)}"
 
     async def start(self) -> None:
         """Start accepting connections."""

@@ -94,7 +94,7 @@ class TeacherServer:
         self._http: HttpServer | None = None
         try:
             if config.http is not None:
-                self._http = _http_server()(context)
+                self._http = _http_server(context)
             self._server = self._do(self._bind())
         except BaseException:
             self._end()
@@ -159,14 +159,14 @@ class TeacherServer:
         self._thread.join()
 
 
-def _http_server() -> type[HttpServer]:
+def _http_server(context: ServerContext) -> HttpServer:
     try:
         from .http_server import HttpServer
     except ModuleNotFoundError as error:
         raise UsageError(
             f"HTTP needs {error.name}, which is not installed: {install_command('http')}"
         ) from None
-    return HttpServer
+    return HttpServer(context)
 
 
 def _options(max_message_bytes: int) -> list[tuple[str, int]]:

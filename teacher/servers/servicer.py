@@ -159,8 +159,7 @@ class InferenceServicer:
     Attributes:
         identity: identity of this teacher.
         memory: regions of shared memory that callers have registered.
-        input_memory: memory from which the predictors read inputs.
-        labeller: labels batches.
+        labeller: labels batches; its memory is that from which the predictors read inputs.
         methods: all methods by name, except ModelInfer and ModelStreamInfer.
     """
 
@@ -172,7 +171,6 @@ class InferenceServicer:
         memory: SharedMemoryRegions | None = None,
     ) -> None:
         self.memory = memory or SharedMemoryRegions()
-        self.input_memory = labeller.memory
         self.identity = identity
         self.labeller = labeller
         self._recorder = recorder
@@ -376,7 +374,7 @@ class InferenceServicer:
             inputs: arrays by name, with the names of the checked request.
             deadline_s: on the monotonic clock.
             timing: of the request.
-            buffers: the inputs, if they are in `input_memory`.
+            buffers: the inputs, if they are in the memory of `labeller`.
 
         Returns:
             The labels, which the caller must release.

@@ -171,7 +171,17 @@ class SharedSegment:
 
     def check(self, ref: BufferRef) -> None:
         """Raise RetryableError if the location belongs to another request now."""
-        self._check_generation(self._fd, ref)
+        if ref.generation is None:
+            return
+        at = self.offset + ref.generation_at
+        here = self._mapped
+        raw = os.pread(self._fd, GENERATION_BYTES, at) if here is None else here[at:]
+        found = _GENERATION.unpack_from(raw)[0] if len(raw) >= GENERATION_BYTES else None
+        if found != ref.generation:
+            raise RetryableError(
+                f"the place at {ref.offset} of region {quoted(ref.region)} is not this "
+                f"request's any more: its generation is {found}, {ref.generation} was named"
+            )
 
     def write(self, ref: BufferRef, data: memoryview) -> None:
         """Write `data` at `ref`.
@@ -195,7 +205,7 @@ class SharedSegment:
         with self._writable() as fd:
             if ref.generation is not None:
                 _lock(fd, self.offset + ref.generation_at)  # until `fd` is closed
-                self._check_generation(fd, ref)
+                self.check(ref)
             self._check_size(at + len(data))
             while data:
                 try:
@@ -247,18 +257,6 @@ class SharedSegment:
                 raise self._shrunk(at + nbytes, at + done)
             done += count
         return copy.toreadonly()
-
-    def _check_generation(self, fd: int, ref: BufferRef) -> None:
-        if ref.generation is None:
-            return
-        at = self.offset + ref.generation_at
-        raw = os.pread(fd, GENERATION_BYTES, at) if self._mapped is None else self._mapped[at:]
-        found = _GENERATION.unpack_from(raw)[0] if len(raw) >= GENERATION_BYTES else None
-        if found != ref.generation:
-            raise RetryableError(
-                f"the place at {ref.offset} of region {quoted(ref.region)} is not this "
-                f"request's any more: its generation is {found}, {ref.generation} was named"
-            )
 
     @contextmanager
     def _writable(self) -> Iterator[int]:
