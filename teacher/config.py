@@ -179,11 +179,6 @@ class PredictorConfig:
     output_kinds: tuple[tuple[str, OutputKind], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.threads < 1 or (self.micro_batch is not None and self.micro_batch < 1):
-            raise UsageError(
-                f"threads and micro-batch must be at least 1, got {self.threads} and "
-                f"{self.micro_batch}"
-            )
         if self.canary is not None and not self.self_test:
             raise UsageError("a canary is compared by the self-test: leave --no-self-test out")
         if self.precision not in PRECISIONS:
@@ -268,13 +263,6 @@ class ServerConfig:
     transport_port: int = 0
 
     def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise UsageError(f"slots must be at least 1, got {self.slots}")
-        if min(self.max_calls, self.max_calls_per_peer) < 1:
-            raise UsageError(
-                f"max_calls and max_calls_per_peer must be at least 1, got {self.max_calls} and "
-                f"{self.max_calls_per_peer}"
-            )
         if self.request_bytes < self.max_message_bytes:
             raise UsageError(
                 f"{self.request_bytes >> 20} MiB for all requests are less than the largest request"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -74,13 +73,8 @@ class RegisterConfig:
                 "which content does it serve? Name its id by --content, as 'edl teacher"
                 " fingerprint' prints it, or a canary of it by --canary"
             )
-        numbers: Mapping[str, float] = {
-            "--probe rows": self.rows, "--probe timeout": self.timeout_s,
-            "--slots": self.slots, "--ttl": self.ttl_s,
-        }  # fmt: skip
-        for name, value in numbers.items():
-            if not value > 0:
-                raise UsageError(f"{name} must be above 0, not {value:g}")
+        if not self.ttl_s > 0:  # NaN is not
+            raise UsageError(f"--ttl must be above 0, not {self.ttl_s:g}")
 
     @property
     def address(self) -> str:

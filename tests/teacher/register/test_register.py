@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -205,8 +206,7 @@ def config(**options: Any) -> RegisterConfig:
     ("options", "words"),
     [
         ({"content_id": ""}, "--content"),
-        ({"rows": 0}, "--probe rows must be above 0"),
-        ({"timeout_s": -1.0}, "--probe timeout must be above 0"),
+        ({"ttl_s": math.nan}, "--ttl must be above 0"),
         ({"protocol": "thrift"}, "no client speaks 'thrift'"),
         ({"endpoint": "ftp://h:1", "teacher_id": "t"}, "is no address"),
         ({"endpoint": "grpc://127.0.0.1"}, "names no port"),
