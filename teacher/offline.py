@@ -44,23 +44,6 @@ from .self_test import Canary, load_samples, self_test
 CANARY_ROWS: Final = 4
 
 
-def fingerprint(loaded: LoadedModel) -> dict[str, Any]:
-    """Describe a model for people, as JSON values."""
-    spec = loaded.ready.spec
-    return {
-        "content_id": spec.content_id,
-        "numerics_id": spec.numerics_id,
-        "numerics": list(spec.numerics),
-        "platform": spec.platform,
-        "inputs": [str(tensor) for tensor in spec.inputs],
-        "outputs": [str(tensor) for tensor in spec.outputs],
-        "preprocessing": list(spec.preprocessing),
-        "output_kinds": {tensor.name: tensor.kind or "unknown" for tensor in spec.outputs},
-        "micro_batch": loaded.ready.micro_batch,
-        "t_t_s": loaded.ready.t_t_s,
-    }
-
-
 def make_canary(
     loaded: LoadedModel,
     samples: Mapping[str, Array] | None,
@@ -260,7 +243,20 @@ def _fingerprint(
         given = None if samples is None else load_samples(Path(samples), names)
         make_canary(loaded, given, tolerance, on_progress).save(Path(canary))
         on_progress(f"canary written: {canary}")
-    return {**fingerprint(loaded), "device": config.device_label}
+    spec = loaded.ready.spec
+    return {
+        "content_id": spec.content_id,
+        "numerics_id": spec.numerics_id,
+        "numerics": list(spec.numerics),
+        "platform": spec.platform,
+        "inputs": [str(tensor) for tensor in spec.inputs],
+        "outputs": [str(tensor) for tensor in spec.outputs],
+        "preprocessing": list(spec.preprocessing),
+        "output_kinds": {tensor.name: tensor.kind or "unknown" for tensor in spec.outputs},
+        "micro_batch": loaded.ready.micro_batch,
+        "t_t_s": loaded.ready.t_t_s,
+        "device": config.device_label,
+    }
 
 
 def _bench(

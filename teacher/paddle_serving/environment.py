@@ -13,15 +13,13 @@ C++ server loads. And `sitecustomize` restores names that have moved out of `col
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...runtime import supervise
 from ...runtime.errors import EdlError, ProcessFailed, UsageError
@@ -31,6 +29,7 @@ _STEP_S: Final = 1800.0
 #: File that marks a complete environment, with its recipe.
 _STAMP: Final = "edl-paddle-serving.json"
 _CLIENT: Final = "paddle_serving_client"
+_CLIENT_WHEEL: Final = "paddle-serving-client==0.9.0"
 _CHECK: Final = (
     "import paddle_serving_client.httpclient, paddle_serving_app.local_predict;"
     "from paddle_serving_server import pipeline"
@@ -49,24 +48,21 @@ for name in ("Callable", "Hashable", "Iterable", "Iterator", "Mapping", "Sequenc
 '''
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(NamedTuple):
     """What is installed.
 
     Attributes:
         dependencies: packages with their dependencies.
         alone: packages without their dependencies.
-        client: likewise, from its last wheel.
     """
 
     dependencies: tuple[str, ...]
     alone: tuple[str, ...]
-    client: str = "paddle-serving-client==0.9.0"
 
     @property
-    def digest(self) -> str:
-        content = json.dumps([asdict(self), _SITECUSTOMIZE], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()
+    def stamp(self) -> str:
+        """Content of the file that marks a complete environment."""
+        return json.dumps([*self, _CLIENT_WHEEL, _SITECUSTOMIZE])
 
 
 def recipe(gpu: bool = False) -> Recipe:
@@ -96,7 +92,7 @@ def make(folder: Path, recipe: Recipe, on_progress: Callable[[str], None]) -> Pa
     folder = folder.absolute()
     python = folder / "bin" / "python"
     stamp = folder / _STAMP
-    if stamp.is_file() and stamp.read_text() == recipe.digest and python.exists():
+    if stamp.is_file() and stamp.read_text() == recipe.stamp and python.exists():
         on_progress(f"{folder} is up to date")
         return python
     if folder.exists():
@@ -110,12 +106,12 @@ def make(folder: Path, recipe: Recipe, on_progress: Callable[[str], None]) -> Pa
     _pip(python, *recipe.dependencies)
     on_progress(f"installing {', '.join(recipe.alone)} without the dependencies that they declare")
     _pip(python, "--no-deps", *recipe.alone)
-    on_progress(f"installing the Python files of {recipe.client}")
-    _install_client(python, recipe.client)
+    on_progress(f"installing the Python files of {_CLIENT_WHEEL}")
+    _install_client(python)
     (_site_packages(python) / "sitecustomize.py").write_text(_SITECUSTOMIZE)
     with tempfile.TemporaryDirectory() as scratch:  # upstream writes files when it is imported
         _run("check", str(python), "-c", _CHECK, cwd=Path(scratch))
-    stamp.write_text(recipe.digest)
+    stamp.write_text(recipe.stamp)
     on_progress(f"Paddle Serving runs by {python}")
     return python
 
@@ -132,10 +128,10 @@ def _pip(python: Path, *arguments: str) -> None:
     )  # fmt: skip
 
 
-def _install_client(python: Path, client: str) -> None:
+def _install_client(python: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         wheel = ("--target", scratch, "--python-version", "39", "--only-binary=:all:")
-        _pip(python, "--no-deps", *wheel, client)
+        _pip(python, "--no-deps", *wheel, _CLIENT_WHEEL)
         shutil.copytree(
             Path(scratch) / _CLIENT,
             _site_packages(python) / _CLIENT,
