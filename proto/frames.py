@@ -110,15 +110,11 @@ class TransportOffer:
 
     def teachers_proof(self, reader_challenge: bytes, teacher_challenge: bytes) -> bytes:
         """Return the teacher's answer to the reader's challenge, bound to both challenges."""
-        return _proof(self.secret, b"teacher", reader_challenge, teacher_challenge)
+        return hmac.digest(self.secret, b"teacher" + reader_challenge + teacher_challenge, "sha256")
 
     def readers_proof(self, reader_challenge: bytes, teacher_challenge: bytes) -> bytes:
         """Return the reader's answer to the teacher's challenge, bound to both challenges."""
-        return _proof(self.secret, b"reader", reader_challenge, teacher_challenge)
-
-
-def _proof(secret: bytes, who: bytes, reader_challenge: bytes, teacher_challenge: bytes) -> bytes:
-    return hmac.new(secret, who + reader_challenge + teacher_challenge, hashlib.sha256).digest()
+        return hmac.digest(self.secret, b"reader" + reader_challenge + teacher_challenge, "sha256")
 
 
 HEADER: Final = struct.Struct("<4sBBHIQQd")

@@ -158,7 +158,6 @@ class SharedBuffer(Arena):
     def __init__(self, fd: int, size_bytes: int) -> None:
         super().__init__(fd, size_bytes)
         self._next = int.from_bytes(os.urandom(7)) + 1
-        self._records: dict[int, Record] = {}
 
     @property
     def key(self) -> str:
@@ -168,7 +167,6 @@ class SharedBuffer(Arena):
     def allocate(self, layouts: Sequence[tuple[np.dtype[Any], tuple[int, ...]]]) -> Record:
         """Allocate as `Arena.allocate`, and give each array a new generation."""
         record = super().allocate([each for layout in layouts for each in (_MARGIN, layout)])
-        self._records[record.offset] = record
         for ref in record.arrays:
             _GENERATION.pack_into(self._map, ref.offset - GENERATION_BYTES, self._next)
             self._next += 1
@@ -176,9 +174,9 @@ class SharedBuffer(Arena):
 
     def free(self, offset: int) -> None:
         """Free as `Arena.free`, and clear the generations so that readers notice."""
-        if (record := self._records.pop(offset, None)) is not None:
-            for ref in record.arrays:
-                _GENERATION.pack_into(self._map, ref.offset - GENERATION_BYTES, _VOID)
+        _, record = self._taken[offset]
+        for ref in record.arrays:
+            _GENERATION.pack_into(self._map, ref.offset - GENERATION_BYTES, _VOID)
         super().free(offset)
 
     def generation(self, offset: int) -> int:

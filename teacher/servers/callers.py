@@ -166,6 +166,10 @@ class CallCredentials:
         identities: Any = context.auth_context()
         return cls(context.invocation_metadata(), identities, str(context.peer()))
 
+    def address(self) -> str:
+        """Return the address of the caller, for logs."""
+        return self.caller_identity().address
+
     def caller_identity(self, principal: str = "") -> CallerIdentity:
         """Return the caller, given the principal of its credentials."""
         return CallerIdentity(principal, *(self.client or _host_and_port(self.peer)), self.uid)

@@ -57,7 +57,7 @@ class _InferStream:
         self._call = call
         self._infer = infer
         self._refused = refused
-        self._to_read, self._to_write = asyncio.Lock(), asyncio.Lock()
+        self._to_read = asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
         #: Done when the latest request is answered.
         self._last: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -94,9 +94,8 @@ class _InferStream:
                 mine = self._last
             answer = await self._answer(data)
             del data  # free the memory early
-            await before
-            async with self._to_write:
-                await self._context.write(answer)
+            await before  # so only one worker writes
+            await self._context.write(answer)
             del answer  # free it before the next one
             mine.set_result(None)
             self._in_work -= 1
@@ -210,9 +209,7 @@ class GrpcMethods:
         credentials, deadline_s = CallCredentials.from_context(context), _deadline_s(context)
 
         async def infer(data: bytes) -> bytes:
-            with self._recorder.call(
-                "grpc", STREAM, lambda: credentials.caller_identity().address
-            ) as entry:
+            with self._recorder.call("grpc", STREAM, credentials.address) as entry:
                 # Again for each request: the credentials may have been withdrawn.
                 caller = self._admission.admit(credentials, "student")
                 return await self._servicer.model_infer(data, caller, deadline_s, entry)
@@ -287,11 +284,10 @@ class GrpcMethods:
         """Return a method for gRPC: EdlErrors become statuses, and each call is recorded."""
 
         async def called(_: object, context: _Context) -> bytes:
-            def address() -> str:
-                return CallCredentials.from_context(context).caller_identity().address
-
             try:
-                with self._recorder.call("grpc", name, address) as entry:
+                with self._recorder.call(
+                    "grpc", name, lambda: CallCredentials.from_context(context).address()
+                ) as entry:
                     answer = await serve(context, entry)
                     entry.sent_bytes = len(answer or b"")
                     return answer

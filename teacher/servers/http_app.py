@@ -67,19 +67,13 @@ def refuse_browsers(app: ASGIApp, *, local: bool) -> ASGIApp:
         local: the server listens on loopback, so the name in `Host` must be one of this machine.
     """
 
-    def refusal(headers: Headers) -> tuple[int, str] | None:
-        if "origin" in headers:
-            return 403, "requests of web pages are refused"
-        if local and not _is_here(headers.get("host", "")):
-            return 421, "use the host 127.0.0.1 or localhost"
-        return None
-
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
-        if refused := refusal(Headers(scope=scope)):
-            status, text = refused
-            await JSONResponse({"error": text}, status)(scope, receive, send)
-        else:
-            await app(scope, receive, send)
+        headers, answer = Headers(scope=scope), app
+        if "origin" in headers:
+            answer = JSONResponse({"error": "requests of web pages are refused"}, 403)
+        elif local and not _is_here(headers.get("host", "")):
+            answer = JSONResponse({"error": "use the host 127.0.0.1 or localhost"}, 421)
+        await answer(scope, receive, send)
 
     return ask
 

@@ -127,7 +127,7 @@ class TransportSession:
         listener, header, opened_session = self._listener, asked.header, asked.opened_session
         servicer, buffers = listener.servicer, asked.buffers
         try:
-            with listener.recorder.call(self._protocol, "Label", self._address) as entry:
+            with listener.recorder.call(self._protocol, "Label", self._credentials.address) as entry:
                 entry.received_bytes = header.nbytes or header.head_bytes
                 entry.model, caller_id = opened_session.opened.model, opened_session.opened.caller
                 entry.request_id = f"{caller_id}#{header.number}" if caller_id else ""
@@ -207,9 +207,6 @@ class TransportSession:
 
     def _caller(self) -> CallerIdentity:
         return self._listener.admission.admit(self._credentials, "student")
-
-    def _address(self) -> str:
-        return self._credentials.caller_identity().address
 
 
 class _NotMapped(RequestRefused):
