@@ -8,14 +8,10 @@ its command line.
 from ..proto.datatypes import TensorSpec
 from .backends import Backend, ModelSpec, run_in_micro_batches
 from .backends.selection import open_backend
-from .config import PredictorConfig, ServerConfig, TeacherConfig
 
 __all__ = [
     "Backend",
     "ModelSpec",
-    "PredictorConfig",
-    "ServerConfig",
-    "TeacherConfig",
     "TensorSpec",
     "open_backend",
     "run_in_micro_batches",
