@@ -38,7 +38,7 @@ from .datatypes import (
     whole,
 )
 from .shared_buffer import BufferRef
-from .tensors import InferRequest, InferResponse, ReadBuffer, SlowToDecode, array_in_buffer
+from .tensors import InferRequest, ReadBuffer, SlowToDecode, array_in_buffer
 
 JsonObject = Mapping[str, Any]
 
@@ -238,7 +238,7 @@ def decode_request(
 
 
 def encode_response(
-    request: InferRequest, response: InferResponse, in_shared_memory: Collection[str]
+    request: InferRequest, response: LabelResponse, in_shared_memory: Collection[str]
 ) -> tuple[bytes, list[memoryview]]:
     """Encode an answer as its JSON object and the buffers that follow it.
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from ..runtime.errors import WireError
 from . import inference_pb2 as pb
 from .arena import Array
+from .clients import LabelRequest, LabelResponse
 from .datatypes import (
     MAX_MESSAGE_BYTES,
     Buffer,
@@ -35,9 +36,6 @@ from .datatypes import (
 )
 from .protobuf_fields import bytes_field, split_bytes_field
 from .shared_buffer import REGION, BufferRef
-
-if TYPE_CHECKING:
-    from .clients import LabelRequest
 
 _RAW_INPUTS = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _RAW_OUTPUTS = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
@@ -89,16 +87,6 @@ class InferRequest:
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     inputs: Mapping[str, Array] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
-    output_parameters: Mapping[str, Mapping[str, Parameter]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class InferResponse:
-    model_name: str
-    model_version: str = ""
-    request_id: str = ""
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    outputs: Mapping[str, Array] = field(default_factory=dict)
     output_parameters: Mapping[str, Mapping[str, Parameter]] = field(default_factory=dict)
 
 
@@ -180,7 +168,7 @@ def decode_request(
     )
 
 
-def encode_response(response: InferResponse, in_shared_memory: Collection[str] = ()) -> bytes:
+def encode_response(response: LabelResponse, in_shared_memory: Collection[str] = ()) -> bytes:
     """Serialise a `ModelInferResponse`; raises the errors of `encode_request`.
 
     Outputs named in `in_shared_memory` are described without their elements.
@@ -208,11 +196,11 @@ def encode_response(response: InferResponse, in_shared_memory: Collection[str] =
     return _join(header.SerializeToString(), _RAW_OUTPUTS, here)
 
 
-def decode_response(data: Buffer) -> InferResponse:
+def decode_response(data: Buffer) -> LabelResponse:
     """Decode a serialised `ModelInferResponse`; arrays and errors are as for `decode_request`."""
     rest, raws = split_bytes_field(data, _RAW_OUTPUTS)
     message = _parse(pb.ModelInferResponse, rest)
-    return InferResponse(
+    return LabelResponse(
         model_name=message.model_name,
         model_version=message.model_version,
         request_id=message.id,

@@ -20,6 +20,7 @@ import numpy as np
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.arena import Array
+from edl.proto.clients import LabelResponse
 from edl.proto.security import AccessControl, ServerSecurity, listen
 from edl.proto.status import to_metadata, to_status
 from edl.runtime.errors import EdlError
@@ -126,7 +127,7 @@ class ScriptedTeacher:
         except EdlError as error:
             context.set_trailing_metadata(to_metadata(error))
             context.abort(*to_status(error))
-        response = tensors.InferResponse(
+        response = LabelResponse(
             model_name=request.model_name,
             outputs=outputs,
             request_id=request.request_id,

@@ -107,11 +107,17 @@ class LabelResponse:
         outputs: read-only arrays by output name, in the server's order.
         parameters: named values of the answer; empty if it has none.
         output_parameters: the same for single outputs that have any.
+        model_name: of the model that answered; empty if the protocol does not tell.
+        model_version: likewise.
+        request_id: that of the request, if the server repeats it.
     """
 
     outputs: Mapping[str, Array]
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     output_parameters: Mapping[str, Mapping[str, Parameter]] = field(default_factory=dict)
+    model_name: str = ""
+    model_version: str = ""
+    request_id: str = ""
 
 
 class TeacherClient(Protocol):

@@ -107,10 +107,9 @@ class OipGrpcClient:
             raise RequestRefused(f"it cannot be sent: {error}") from None
         request.check()
         try:
-            response = tensors.decode_response(_call(self._infer, message, _left_s(until_s)))
+            return tensors.decode_response(_call(self._infer, message, _left_s(until_s)))
         except WireError as error:
             raise BadAnswer(str(error)) from None
-        return LabelResponse(response.outputs, response.parameters, response.output_parameters)
 
     def connect(self, arena: SharedBuffer | None) -> TransportConnection | None:
         """Open a connection of the transport if the server offers one; blocks.

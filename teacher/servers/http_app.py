@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as AsgiMessage
 
 from ...proto.arena import Array
+from ...proto.clients import LabelResponse
 from ...proto.json_tensors import (
     HEAD_LENGTH,
     decode_request,
@@ -35,7 +36,7 @@ from ...proto.json_tensors import (
 )
 from ...proto.security import names_loopback
 from ...proto.status import STATUS_HEADER, to_http_status, to_metadata, to_status
-from ...proto.tensors import InferRequest, InferResponse, ReadBuffer, SlowToDecode
+from ...proto.tensors import InferRequest, ReadBuffer, SlowToDecode
 from ...runtime.addresses import join_address
 from ...runtime.errors import EdlError, RateLimited, RequestRefused, WireError
 from ..recorder import CallRecord, Recorder
@@ -253,7 +254,7 @@ class _JsonCodec:
         return array.nbytes <= (LIGHT_BYTES if is_bytes else _INLINE_JSON_BYTES)
 
     def encode(
-        self, request: InferRequest, response: InferResponse, in_shared_memory: Collection[str]
+        self, request: InferRequest, response: LabelResponse, in_shared_memory: Collection[str]
     ) -> tuple[Response, int]:
         head, raws = encode_response(request, response, in_shared_memory)
         if not raws:

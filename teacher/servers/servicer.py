@@ -17,8 +17,9 @@ from ... import __version__
 from ...proto import inference_pb2 as pb
 from ...proto import tensors
 from ...proto.arena import Array
+from ...proto.clients import LabelResponse
 from ...proto.datatypes import Parameter
-from ...proto.tensors import InferRequest, InferResponse, ReadBuffer, SlowToDecode
+from ...proto.tensors import InferRequest, ReadBuffer, SlowToDecode
 from ...runtime.errors import EdlError
 from ..backends import ModelSpec
 from ..batcher import Labeller
@@ -94,7 +95,7 @@ class InferCodec(Protocol[_Answer_co]):
         """Whether this output of the answer is encoded quickly."""
 
     def encode(
-        self, request: InferRequest, response: InferResponse, in_shared_memory: Collection[str]
+        self, request: InferRequest, response: LabelResponse, in_shared_memory: Collection[str]
     ) -> tuple[_Answer_co, int]:
         """Encode the answer; return it and its size in bytes.
 
@@ -314,7 +315,7 @@ class InferenceServicer:
                         partial(write_outputs, self.memory, caller, labels.outputs, output_refs)
                     )
                 own = spec.output_parameters
-                response = InferResponse(
+                response = LabelResponse(
                     model_name=self.identity.service,
                     model_version=MODEL_VERSION,
                     request_id=request.request_id,
@@ -424,7 +425,7 @@ class _ProtobufCodec(NamedTuple):
         return array.nbytes <= LIGHT_BYTES and not array.dtype.hasobject
 
     def encode(
-        self, _: InferRequest, response: InferResponse, in_shared_memory: Collection[str]
+        self, _: InferRequest, response: LabelResponse, in_shared_memory: Collection[str]
     ) -> tuple[bytes, int]:
         data = tensors.encode_response(response, in_shared_memory)
         return data, len(data)

@@ -127,7 +127,9 @@ class TransportSession:
         listener, header, opened_session = self._listener, asked.header, asked.opened_session
         servicer, buffers = listener.servicer, asked.buffers
         try:
-            with listener.recorder.call(self._protocol, "Label", self._credentials.address) as entry:
+            with listener.recorder.call(
+                self._protocol, "Label", self._credentials.address
+            ) as entry:
                 entry.received_bytes = header.nbytes or header.head_bytes
                 entry.model, caller_id = opened_session.opened.model, opened_session.opened.caller
                 entry.request_id = f"{caller_id}#{header.number}" if caller_id else ""

@@ -18,7 +18,7 @@ from edl.proto.clients import LabelRequest, LabelResponse
 from edl.proto.datatypes import not_finite
 from edl.proto.json_tensors import decode_request, encode_response
 from edl.proto.shared_buffer import BufferRef
-from edl.proto.tensors import InferRequest, InferResponse, SlowToDecode
+from edl.proto.tensors import InferRequest, SlowToDecode
 from edl.runtime.errors import EdlError, RequestRefused, WireError
 from edl.tests.proto.strategies import JSON, arrays, same
 
@@ -43,7 +43,7 @@ def placed(**fields: Any) -> dict[str, Any]:
 
 
 def test_bytes_that_are_no_text_have_to_be_asked_for_as_bytes() -> None:
-    noise = InferResponse("m", outputs={"x": np.array([b"\xff"], dtype=object)})
+    noise = LabelResponse({"x": np.array([b"\xff"], dtype=object)}, model_name="m")
     with pytest.raises(RequestRefused, match="ask for it with 'binary_data': true"):
         encode_response(InferRequest("m"), noise, ())
     text = np.array([b"one", "z\u00e9ro".encode()], dtype=object)
@@ -53,7 +53,7 @@ def test_bytes_that_are_no_text_have_to_be_asked_for_as_bytes() -> None:
 def test_the_parts_of_an_output_go_as_it_was_asked_for() -> None:
     asked = InferRequest("m", output_parameters={"logits": {"binary_data": True}})
     outputs = {"logits.tail": np.zeros(2, np.float32), "other": np.zeros(1, np.float32)}
-    head, raws = encode_response(asked, InferResponse("m", outputs=outputs), ())
+    head, raws = encode_response(asked, LabelResponse(outputs, model_name="m"), ())
     assert list(map(bytes, raws)) == [bytes(8)]
     tail, other = json.loads(head)["outputs"]
     assert tail["parameters"] == {"binary_data_size": 8}
@@ -142,7 +142,7 @@ def test_lists_may_be_nested() -> None:
 
 
 def answered(request: InferRequest, outputs: dict[str, Array], **said: Any) -> LabelResponse:
-    response = InferResponse("m", outputs=outputs, **said)
+    response = LabelResponse(outputs, model_name="m", **said)
     head, raws = json_tensors.encode_response(request, response, ())
     return json_tensors.decode_response(memoryview(head), memoryview(b"".join(raws)))
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.arena import Array
+from edl.proto.clients import LabelResponse
 from edl.proto.datatypes import (
     Parameter,
     StackedArray,
@@ -25,7 +26,7 @@ from edl.proto.datatypes import (
     to_bytes,
     whole,
 )
-from edl.proto.tensors import InferResponse, decode_request
+from edl.proto.tensors import decode_request
 from edl.runtime.errors import WireError
 
 from .strategies import (
@@ -65,7 +66,7 @@ def test_messages_come_back(
     )
     of_each = dict.fromkeys(arrays, parameters)
     response = tensors.decode_response(
-        tensors.encode_response(InferResponse(outputs=arrays, output_parameters=of_each, **said))
+        tensors.encode_response(LabelResponse(outputs=arrays, output_parameters=of_each, **said))
     )
     assert request.outputs == tuple(wanted)
     assert request.output_parameters == {name: some for name, some in wanted.items() if some}
@@ -89,7 +90,7 @@ def test_protobuf_reads_our_bytes(
     expected = raw_request("m", arrays, parameters=theirs, outputs=[{"name": "logits"}])
     assert pb.ModelInferRequest.FromString(request) == expected
     message = pb.ModelInferResponse.FromString(
-        tensors.encode_response(InferResponse(outputs=arrays, **said))
+        tensors.encode_response(LabelResponse(outputs=arrays, **said))
     )
     assert [(one.name, tuple(one.shape)) for one in message.outputs] == [
         (name, array.shape) for name, array in arrays.items()
@@ -238,7 +239,7 @@ def test_what_the_protocol_cannot_carry_is_refused(more: dict[str, Any]) -> None
     response = dict(more)
     response["outputs"] = response.pop("inputs", {})
     with pytest.raises(WireError):
-        tensors.encode_response(InferResponse(**{"model_name": "m", **response}))
+        tensors.encode_response(LabelResponse(**{"model_name": "m", **response}))
 
 
 def test_many_arrays_must_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +254,7 @@ def test_empty_contents_beside_raw_ones_say_nothing() -> None:
     """MLServer's answers bear them; any element in both places is an error."""
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     message = pb.ModelInferResponse()
-    message.ParseFromString(tensors.encode_response(InferResponse("m", outputs={"x": x})))
+    message.ParseFromString(tensors.encode_response(LabelResponse({"x": x}, model_name="m")))
     message.outputs[0].contents.SetInParent()
     assert message.outputs[0].HasField("contents")
     assert_same(tensors.decode_response(message.SerializeToString()).outputs, {"x": x})

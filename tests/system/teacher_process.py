@@ -19,6 +19,7 @@ from edl.coordinator.store.records import Member
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
 from edl.proto.arena import Array
+from edl.proto.clients import LabelResponse
 from edl.proto.security import ClientSecurity, open_channel
 from edl.runtime.supervise import Command, Process, python_command, start
 from edl.tests.proto.strategies import encoded_request
@@ -55,10 +56,10 @@ class Teacher:
         self.service = service
         self._channel = open_channel(address, client)
 
-    def ask(self, order: float = 0.0, **request: Any) -> tensors.InferResponse:
+    def ask(self, order: float = 0.0, **request: Any) -> LabelResponse:
         return self.infer({"x": rows(order)}, **request)
 
-    def infer(self, inputs: dict[str, Array], **request: Any) -> tensors.InferResponse:
+    def infer(self, inputs: dict[str, Array], **request: Any) -> LabelResponse:
         data = encoded_request(model_name=self.service, inputs=inputs, **request)
         call = self._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
         return tensors.decode_response(call(data, timeout=ANSWER_S))

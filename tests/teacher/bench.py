@@ -14,6 +14,7 @@ import pytest
 
 from edl.proto import inference_pb2 as pb
 from edl.proto import tensors
+from edl.proto.clients import LabelResponse
 from edl.proto.security import AccessControl, ClientSecurity, open_channel
 from edl.teacher.config import ServerConfig
 from edl.teacher.recorder import Recorder, RequestTiming
@@ -76,7 +77,7 @@ class Bench:
             **{"model_name": "resnet", "inputs": {"x": array(rows, 4)}, **request}
         )
 
-    def infer(self, rows: int = 3, **request: Any) -> tensors.InferResponse:
+    def infer(self, rows: int = 3, **request: Any) -> LabelResponse:
         return tensors.decode_response(self.infer_bytes(self.request(rows, **request)))
 
     def count(self, name: str, **labels: str) -> float:
