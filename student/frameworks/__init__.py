@@ -5,15 +5,16 @@ here differs:
 
 | module | content |
 |---|---|
-| `paddle.py`, `torch.py` | devices, kinds of objects, state of models, optimizers and generators |
-| `groups.py`, `paddle_groups.py`, `torch_groups.py` | the group of ranks; collectives |
+| `paddle.py`, `torch.py` | devices, kinds of objects, state, operations of the group of ranks |
+| `groups.py` | the group of ranks; collectives |
 """
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -23,9 +24,10 @@ from typing import Any, Final, Literal, Protocol, get_args
 import numpy as np
 
 from ...proto.arena import Array
-from ...runtime.errors import UsageError
+from ...runtime.errors import ModelError, UsageError
+from ...runtime.extras import install_command
 from ..settings import Amp
-from .groups import Group
+from .groups import DistributedGroup, Group, SingleRankGroup
 
 FrameworkName = Literal["paddle", "torch"]
 #: Name of the variable of a job file that states its framework.
@@ -54,9 +56,8 @@ class LearningRate:
 
     def scale(self, by: float) -> None:
         """Multiply the present rate, and all later ones."""
-        if by != 1.0:
-            self.factor *= by
-            self._multiply(by)
+        self.factor *= by
+        self._multiply(by)
 
     def step(self) -> None:
         """Advance the schedule after a step of the optimizer, unless it follows a metric."""
@@ -70,16 +71,9 @@ class LearningRate:
 
     def _advance(self, *metric: float) -> None:
         """Advance the schedule without the factor, as some compute a rate from the last one."""
-        if self.factor == 1.0:
-            self._schedule.step(*metric)
-            return
         self._multiply(1 / self.factor)
         self._schedule.step(*metric)
         self._multiply(self.factor)
-
-
-def _itself(optimizer: Any) -> Any:
-    return optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +87,10 @@ class Precision:
     Attributes:
         forward: returns the context of the forward pass and the loss.
         scaler: the framework's `GradScaler`, which checkpoints capture; None: there is none.
-        unwrap: returns the optimizer as the scaler takes it.
     """
 
     forward: Callable[[], AbstractContextManager[Any]] = nullcontext
     scaler: Any = None
-    unwrap: Callable[[Any], Any] = _itself
 
     def backward(self, loss: Any) -> None:
         """Add the gradients of `loss` to the present ones."""
@@ -109,7 +101,7 @@ class Precision:
         if self.scaler is None:
             optimizer.step()
             return
-        self.scaler.step(self.unwrap(optimizer))
+        self.scaler.step(getattr(optimizer, "optimizer", optimizer))  # of a `TorchOptimizer`
         self.scaler.update()
 
 
@@ -120,11 +112,15 @@ class Framework(Protocol):
 
     Attributes:
         name: name of the framework.
+        module: the module of this name.
         kinds: what the functions `model` and `optimizer` of a job file must return, as text.
+        group: class of a world of several ranks.
     """
 
     name: FrameworkName
+    module: ModuleType
     kinds: Mapping[str, str]
+    group: type[DistributedGroup]
 
     # --- kinds of objects
 
@@ -135,6 +131,10 @@ class Framework(Protocol):
 
     def scalar(self, loss: Any) -> Any:
         """Return a loss as a float tensor without dimensions; None: it is no such tensor."""
+        is_tensor = isinstance(loss, self.module.Tensor)
+        if not (is_tensor and math.prod(loss.shape) == 1 and loss.is_floating_point()):
+            return None
+        return loss if loss.ndim == 0 else loss.reshape([])
 
     # --- devices
 
@@ -156,6 +156,20 @@ class Framework(Protocol):
 
     def no_grad(self) -> AbstractContextManager[Any]:
         """Return a context in which no gradients are recorded."""
+        context: AbstractContextManager[Any] = self.module.no_grad()
+        return context
+
+    @contextmanager
+    def evaluating(self, model: Any) -> Iterator[None]:
+        """Put the model into inference mode, without gradients; restore its mode afterwards."""
+        was_training = model.training
+        model.eval()
+        try:
+            with self.no_grad():
+                yield
+        finally:
+            if was_training:
+                model.train()
 
     def flatten(self, outputs: Any) -> list[Any]:
         """Return the tensors of a structure, in order."""
@@ -170,6 +184,14 @@ class Framework(Protocol):
         Raises:
             UsageError: float16 on a CPU.
         """
+        if amp == "off":
+            return Precision()
+        if amp == "float16" and device == "cpu":
+            raise UsageError("--amp float16 needs a GPU; on a CPU take bfloat16, or off")
+        return self.mixed_precision(amp, device)
+
+    def mixed_precision(self, amp: Amp, device: str) -> Precision:
+        """Return a precision that the device supports, other than "off"."""
 
     def join(self, rank: int, endpoints: Sequence[str], device: str) -> Group:
         """Join a world as `rank`, and wait for all others.
@@ -182,6 +204,9 @@ class Framework(Protocol):
         Raises:
             PeerLost: the group cannot be formed.
         """
+        if len(endpoints) <= 1:
+            return SingleRankGroup()
+        return self.group(rank, endpoints, device)
 
     # --- state
 
@@ -234,8 +259,16 @@ class Framework(Protocol):
 
 @cache
 def framework_named(name: FrameworkName) -> Framework:
-    """Return the framework of this name; imports it when its methods are called."""
-    found: Framework = import_module(f".{name}", __name__).FRAMEWORK
+    """Return the framework of this name, which this imports.
+
+    Raises:
+        ModelError: it is not installed.
+    """
+    try:
+        found: Framework = import_module(f".{name}", __name__).FRAMEWORK
+    except ImportError as error:
+        hint = install_command(name)
+        raise ModelError(f"{name} cannot be imported ({error}): {hint}") from None
     return found
 
 
@@ -274,12 +307,6 @@ def _package_of(value: Any) -> str:
     """Return the package of a module, class, function or object."""
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
     return str(name).partition(".")[0]
-
-
-def check_amp(amp: Amp, device: str) -> None:
-    """Raise UsageError for a precision that the device does not support."""
-    if amp == "float16" and device == "cpu":
-        raise UsageError("--amp float16 needs a GPU; on a CPU take bfloat16, or off")
 
 
 def check_has_gpu(local_rank: int, gpus: int) -> None:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -48,82 +50,48 @@ class SingleRankGroup:
         """Do nothing: its values are the means."""
 
 
-class TensorOps(Protocol):
-    """What ranks do with tensors of a framework, and with its process group."""
+class DistributedGroup(ABC):
+    """A world of several ranks; each framework has a subclass with its operations on tensors.
 
-    def open_store(self, rank: int, endpoints: Sequence[str]) -> Any:
-        """Return the store of the process group, which has a method `add`."""
-
-    def form_group(self, store: Any, rank: int, world: int) -> None:
-        """Form the process group; all ranks must call it within 30 s."""
-
-    def no_grad(self) -> AbstractContextManager[Any]:
-        """Return a context in which no gradients are recorded."""
-
-    def gather(self, ours: Array, world: int) -> Array:
-        """Return the arrays of all ranks, of equal shape [N], as [world, N]."""
-
-    def broadcast(self, tensor: Any) -> None:
-        """Replace a tensor by that of rank 0."""
-
-    def begin_sum(self, tensor: Any) -> Callable[[], object]:
-        """Start to sum a tensor over all ranks, in place; returns a function that waits for it."""
-
-    def average(self, tensor: Any, world: int) -> None:
-        """Replace a tensor by the mean over all ranks."""
-
-    def floats(self, rows: Sequence[tuple[float, float]]) -> Any:
-        """Return a float32 tensor [N, 2]."""
-
-    def is_trained(self, parameter: Any) -> bool:
-        """Whether the parameter may have a gradient."""
-
-    def nbytes(self, parameter: Any) -> int: ...
-
-    def gradient_kind(self, parameter: Any) -> tuple[float, float]:
-        """Return whether it has a gradient, and whether that is sparse, as 0 or 1."""
-
-    def join(self, parameters: Sequence[Any]) -> Any:
-        """Return the gradients as one flat dense tensor; zeros for a parameter without one."""
-
-    def set_gradients(
-        self, joined: Any, parameters: Sequence[Any], kinds: Sequence[tuple[bool, bool]]
-    ) -> None:
-        """Set the gradients to their parts of `joined`.
-
-        Args:
-            joined: as in `join`.
-            parameters: as in `join`.
-            kinds: for each parameter, whether any rank has a gradient of it, and a sparse one.
-        """
-
-
-class DistributedGroup:
-    """A world of several ranks.
-
-    All must call the same methods in the same order, or none returns.
+    All must call the same methods in the same order, or none returns. The constructor waits for all
+    ranks.
 
     Args:
         rank: number of this rank.
-        world: number of ranks.
-        store: the process group's store, with a method `add`.
-        ops: the framework's operations; its process group may be made later.
+        endpoints: host:port of each rank.
+        device: device of this rank, and of the tensors of collectives.
 
     Attributes:
         rank: number of this rank, from 0.
         world: number of ranks.
         patient: ranks may be far apart in time, so the next collective first waits for all of them
             without a limit, which takes a tenth of a second.
+
+    Raises:
+        PeerLost: the group cannot be formed.
     """
 
-    def __init__(self, rank: int, world: int, store: Any, ops: TensorOps) -> None:
-        self.rank, self.world = rank, world
+    #: The module of the framework; that of its process groups is `module.distributed`.
+    module: ModuleType
+
+    def __init__(self, rank: int, endpoints: Sequence[str], device: str) -> None:
+        self.rank, self.world = rank, len(endpoints)
         self.patient = True
+        self._device = device
         self._waits_since_s: float | None = None
-        self._store = store
-        self._ops = ops
         self._meetings = 0
-        self._buckets: Buckets | None = None
+        self._parameters: Sequence[Any] | None = None
+        self._trained: list[Any] = []
+        self._buckets: list[list[Any]] = []
+        try:
+            self._store = self._open_store(endpoints)
+            self._meet()
+            self._form_group()
+        except (RuntimeError, ValueError) as error:
+            raise PeerLost(
+                f"rank {rank} found no group with the ranks at {', '.join(endpoints)}:"
+                f" {_last_line(error)}"
+            ) from error
 
     @property
     def waits_s(self) -> float:
@@ -146,25 +114,47 @@ class DistributedGroup:
         return [json.loads(row[:length].tobytes()) for row, length in rows]
 
     def sum_gradients(self, parameters: Sequence[Any]) -> None:
-        """Replace each gradient by the sum over all ranks; one that no rank has stays None."""
-        if self._buckets is None or self._buckets.parameters is not parameters:
-            self._buckets = Buckets(parameters, self._ops)
+        """Replace each gradient by the sum over all ranks; one that no rank has stays None.
+
+        A rank without rows has no gradients, and takes part with zeros. Sparse gradients are sent
+        dense and become sparse again, so that optimizers skip the same rows on all ranks.
+
+        Args:
+            parameters: parameters, in the same order on all ranks.
+        """
+        if self._parameters is not parameters:
+            self._parameters = parameters
+            self._trained = [one for one in parameters if self._is_trained(one)]
+            self._buckets = _packed(self._trained)
         with self._together("the gradients of the other ranks"):
-            self._buckets.reduce()
+            with self.module.no_grad():
+                flags = self._floats([self._gradient_kind(one) for one in self._trained])
+                waits = [self._begin_sum(flags)]
+                flat = [self._joined(bucket) for bucket in self._buckets]
+                waits += [self._begin_sum(one) for one in flat]
+                for wait in waits:
+                    wait()
+                kinds = dict(zip(map(id, self._trained), flags.tolist(), strict=True))
+            for bucket, joined in zip(self._buckets, flat, strict=True):
+                parts = self.module.split(joined, [math.prod(one.shape) for one in bucket])
+                for one, part in zip(bucket, parts, strict=True):
+                    present, sparse = kinds[id(one)]
+                    if present > 0:
+                        self._set_gradient(one, part.reshape(one.shape), sparse > 0)
 
     def share(self, tensors: Sequence[Any]) -> None:
         """Replace all values by those of rank 0."""
-        with self._together("the parameters of rank 0"), self._ops.no_grad():
+        with self._together("the parameters of rank 0"), self.module.no_grad():
             for tensor in tensors:
-                self._ops.broadcast(tensor)
+                self.module.distributed.broadcast(tensor, src=0)
 
     def average(self, tensors: Sequence[Any]) -> None:
         """Replace all values by the means over all ranks."""
-        with self._together("the buffers of the other ranks"), self._ops.no_grad():
+        with self._together("the buffers of the other ranks"), self.module.no_grad():
             for tensor in tensors:
-                self._ops.average(tensor, self.world)
+                self._average(tensor)
 
-    def meet(self) -> None:
+    def _meet(self) -> None:
         """Wait for all ranks without a limit; if one dies, the supervisor ends this rank."""
         self._meetings += 1
         name = f"edl/met/{self._meetings}"
@@ -176,7 +166,7 @@ class DistributedGroup:
 
     def _gathered(self, ours: Array) -> Array:
         with self._together("the other ranks"):
-            return self._ops.gather(ours, self.world)
+            return self._gather(ours)
 
     @contextlib.contextmanager
     def _together(self, what: str) -> Iterator[None]:
@@ -185,7 +175,7 @@ class DistributedGroup:
         try:
             if self.patient:
                 self.patient = False
-                self.meet()
+                self._meet()
             yield
         except RuntimeError as error:  # the base class of all that process groups raise
             raise PeerLost(
@@ -195,78 +185,73 @@ class DistributedGroup:
         finally:
             self._waits_since_s = None
 
+    def _gradient_kind(self, parameter: Any) -> tuple[float, float]:
+        """Return whether it has a gradient, and whether that is sparse, as 0 or 1."""
+        gradient = parameter.grad
+        return (0.0, 0.0) if gradient is None else (1.0, float(self._is_sparse(gradient)))
+
+    def _joined(self, parameters: Sequence[Any]) -> Any:
+        """Return the gradients as one flat dense tensor; zeros for a parameter without one."""
+        dense = [
+            self.module.zeros_like(one) if one.grad is None else self._dense(one)
+            for one in parameters
+        ]
+        return self.module.concat([one.reshape([-1]) for one in dense])
+
+    @abstractmethod
+    def _open_store(self, endpoints: Sequence[str]) -> Any:
+        """Return the store of the process group, which has a method `add`."""
+
+    @abstractmethod
+    def _form_group(self) -> None:
+        """Form the process group; all ranks must call it within 30 s."""
+
+    @abstractmethod
+    def _gather(self, ours: Array) -> Array:
+        """Return the arrays of all ranks, of equal shape [N], as [world, N]."""
+
+    @abstractmethod
+    def _begin_sum(self, tensor: Any) -> Callable[[], object]:
+        """Start to sum a tensor over all ranks, in place; returns a function that waits for it."""
+
+    @abstractmethod
+    def _average(self, tensor: Any) -> None:
+        """Replace a tensor by the mean over all ranks."""
+
+    @abstractmethod
+    def _floats(self, rows: Sequence[tuple[float, float]]) -> Any:
+        """Return a float32 tensor [N, 2]."""
+
+    @abstractmethod
+    def _is_trained(self, parameter: Any) -> bool:
+        """Whether the parameter may have a gradient."""
+
+    @abstractmethod
+    def _is_sparse(self, gradient: Any) -> bool: ...
+
+    @abstractmethod
+    def _dense(self, parameter: Any) -> Any:
+        """Return the gradient as a dense tensor of the parameter's dtype."""
+
+    @abstractmethod
+    def _set_gradient(self, parameter: Any, summed: Any, sparse: bool) -> None:
+        """Set the gradient, given as a dense tensor; `sparse`: a rank has a sparse one."""
+
+
+Group: TypeAlias = SingleRankGroup | DistributedGroup
+
 
 def _last_line(error: BaseException) -> str:
     """Return the end of a message of a framework, which may begin with a stack of C++ frames."""
     return str(error).strip().rpartition("\n")[2][:300]
 
 
-Group: TypeAlias = SingleRankGroup | DistributedGroup
-
-
-def join(rank: int, endpoints: Sequence[str], ops: TensorOps) -> Group:
-    """See `Framework.join`."""
-    world = len(endpoints)
-    if world <= 1:
-        return SingleRankGroup()
-    try:
-        store = ops.open_store(rank, endpoints)
-        group = DistributedGroup(rank, world, store, ops)
-        group.meet()
-        ops.form_group(store, rank, world)
-    except (RuntimeError, ValueError) as error:
-        raise PeerLost(
-            f"rank {rank} found no group with the ranks at {', '.join(endpoints)}:"
-            f" {_last_line(error)}"
-        ) from error
-    return group
-
-
-class Buckets:
-    """Sums gradients of parameters over ranks, in few collectives.
-
-    Args:
-        parameters: parameters, in the same order on all ranks.
-        ops: the framework's operations.
-
-    Attributes:
-        parameters: these parameters.
-    """
-
-    def __init__(self, parameters: Sequence[Any], ops: TensorOps) -> None:
-        self.parameters = parameters
-        self._ops = ops
-        self._trained = [one for one in parameters if ops.is_trained(one)]
-        self._buckets = _packed(self._trained, ops)
-
-    def reduce(self) -> None:
-        """Replace each gradient by its sum; one that no rank has stays None.
-
-        A rank without rows has no gradients, and takes part with zeros. Sparse gradients are sent
-        dense and become sparse again, so that optimizers skip the same rows on all ranks.
-        """
-        ops = self._ops
-        with ops.no_grad():
-            flags = ops.floats([ops.gradient_kind(one) for one in self._trained])
-            waits = [ops.begin_sum(flags)]
-            flat = [ops.join(bucket) for bucket in self._buckets]
-            waits += [ops.begin_sum(one) for one in flat]
-            for wait in waits:
-                wait()
-            kinds: Mapping[int, tuple[bool, bool]] = {
-                id(one): (present > 0, sparse > 0)
-                for one, (present, sparse) in zip(self._trained, flags.tolist(), strict=True)
-            }
-        for bucket, joined in zip(self._buckets, flat, strict=True):
-            ops.set_gradients(joined, bucket, [kinds[id(one)] for one in bucket])
-
-
-def _packed(parameters: Sequence[Any], ops: TensorOps) -> list[list[Any]]:
+def _packed(parameters: Sequence[Any]) -> list[list[Any]]:
     """Group parameters by dtype, up to `BUCKET_BYTES`, from the last one, which is ready first."""
     buckets: list[list[Any]] = []
     open_ones: dict[str, tuple[list[Any], int]] = {}
     for one in reversed(parameters):
-        kind, nbytes = str(one.dtype), ops.nbytes(one)
+        kind, nbytes = str(one.dtype), math.prod(one.shape) * int(one.element_size())
         bucket, held = open_ones.get(kind, ([], BUCKET_BYTES))
         if held + nbytes > BUCKET_BYTES:
             bucket, held = [], 0

@@ -1,4 +1,4 @@
-"""Paddle: kinds of objects, devices, and the state of trainings.
+"""Paddle: kinds of objects, devices, the state of trainings, and the group of ranks.
 
 Parameters have their names in the network (`fc.weight`), also in the optimizer's state: Paddle's
 own names (`linear_7.w_0`) depend on what else a process has created before.
@@ -6,62 +6,101 @@ own names (`linear_7.w_0`) depend on what else a process has created before.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import os
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
+import paddle
+import paddle.distributed as dist
+import paddle.nn.functional as F
+from paddle.optimizer.lr import LRScheduler, ReduceOnPlateau
 
 from ...proto.arena import Array, dtype_named
 from ...runtime.errors import CheckpointMismatch
 from ..settings import Amp
-from . import (
-    Framework,
-    FrameworkName,
-    LearningRate,
-    Precision,
-    check_amp,
-    check_has_gpu,
-    from_json,
-    to_json,
-)
-from .groups import Group, join
-from .paddle_groups import PaddleTensors
+from . import Framework, FrameworkName, LearningRate, Precision, check_has_gpu, from_json, to_json
+from .groups import DistributedGroup
 
 log = logging.getLogger(__name__)
 
 _MASTER: Final = "master"
 
 
-class PaddleFramework:
+class PaddleGroup(DistributedGroup):
+    """See `DistributedGroup`."""
+
+    module = paddle
+
+    def _open_store(self, endpoints: Sequence[str]) -> Any:
+        from paddle.base import core
+
+        _tell_paddle(self.rank, endpoints, self._device)
+        return core.create_or_get_global_tcp_store()
+
+    def _form_group(self) -> None:
+        with contextlib.redirect_stderr(io.StringIO()):  # it prints the flags that it sets
+            dist.init_parallel_env()
+
+    def _gather(self, ours: Array) -> Array:
+        tensor = paddle.to_tensor(ours)
+        theirs = paddle.empty([self.world * tensor.shape[0]], tensor.dtype)
+        dist.stream.all_gather(theirs, tensor)
+        return np.asarray(theirs.numpy()).reshape(self.world, len(ours))
+
+    def _begin_sum(self, tensor: Any) -> Callable[[], object]:
+        wait: Callable[[], object] = dist.all_reduce(tensor, sync_op=False).wait
+        return wait
+
+    def _average(self, tensor: Any) -> None:
+        total = tensor.astype("float32")
+        self._begin_sum(total)()
+        tensor.set_value((total / self.world).astype(tensor.dtype))
+
+    def _floats(self, rows: Sequence[tuple[float, float]]) -> Any:
+        return paddle.to_tensor(list(rows), dtype="float32")
+
+    def _is_trained(self, parameter: Any) -> bool:
+        return not parameter.stop_gradient
+
+    def _is_sparse(self, gradient: Any) -> bool:
+        return bool(gradient.is_selected_rows())
+
+    def _dense(self, parameter: Any) -> Any:
+        gradient = parameter.grad
+        if gradient.is_selected_rows():
+            gradient = _with_all_rows(parameter, gradient)
+        return gradient.astype(parameter.dtype)
+
+    def _set_gradient(self, parameter: Any, summed: Any, sparse: bool) -> None:
+        if sparse:
+            _set_sparse(parameter, summed)
+        else:
+            parameter.grad = summed
+
+
+class PaddleFramework(Framework):
     """See `Framework`."""
 
     name: FrameworkName = "paddle"
+    module = paddle
+    group = PaddleGroup
     kinds: Mapping[str, str] = {"model": "a paddle.nn.Layer", "optimizer": "a paddle.optimizer"}
 
     def is_model(self, value: Any) -> bool:
-        import paddle
-
         return isinstance(value, paddle.nn.Layer)
 
     def optimizer(self, value: Any) -> Any:
-        import paddle
-
         return value if isinstance(value, paddle.optimizer.Optimizer) else None
-
-    def scalar(self, loss: Any) -> Any:
-        import paddle
-
-        if not (isinstance(loss, paddle.Tensor) and loss.size == 1 and loss.is_floating_point()):
-            return None
-        return loss if loss.ndim == 0 else loss.reshape([])
 
     def set_device(self, local_rank: int) -> str:
         from ...teacher.backends.paddle import import_paddle
 
-        paddle = import_paddle()
+        import_paddle()
         device = "cpu"
         if paddle.is_compiled_with_cuda() and (gpus := paddle.device.cuda.device_count()):
             check_has_gpu(local_rank, gpus)
@@ -75,31 +114,17 @@ class PaddleFramework:
     def tensor(self, value: Any) -> Any:
         if not isinstance(value, np.ndarray):
             return value
-        import paddle
-
         if value.dtype.name == "bfloat16":  # Paddle does not know numpy's dtype of that name
             return paddle.to_tensor(value.astype(np.float32)).astype("bfloat16")
         return paddle.to_tensor(value)
 
     def synchronize(self) -> None:
-        import paddle
-
         paddle.device.synchronize()
 
-    def no_grad(self) -> AbstractContextManager[Any]:
-        import paddle
-
-        context: AbstractContextManager[Any] = paddle.no_grad()
-        return context
-
     def flatten(self, outputs: Any) -> list[Any]:
-        import paddle
-
         return [one for one in paddle.utils.flatten(outputs) if hasattr(one, "numpy")]
 
     def learning_rate(self, optimizer: Any) -> LearningRate:
-        from paddle.optimizer.lr import LRScheduler, ReduceOnPlateau
-
         given = optimizer._learning_rate  # `get_lr` would return a number for both kinds
         schedule = given if isinstance(given, LRScheduler) else None
 
@@ -111,17 +136,9 @@ class PaddleFramework:
 
         return LearningRate(schedule, isinstance(schedule, ReduceOnPlateau), multiply)
 
-    def precision(self, amp: Amp, device: str) -> Precision:
-        check_amp(amp, device)
-        if amp == "off":
-            return Precision()
-        import paddle
-
+    def mixed_precision(self, amp: Amp, device: str) -> Precision:
         scaler = paddle.amp.GradScaler() if amp == "float16" else None
         return Precision(partial(paddle.amp.auto_cast, dtype=amp, level="O1"), scaler)
-
-    def join(self, rank: int, endpoints: Sequence[str], device: str) -> Group:
-        return join(rank, endpoints, PaddleTensors(device))
 
     def tensors(self, model: Any) -> dict[str, Any]:
         return dict(model.state_dict())
@@ -131,14 +148,12 @@ class PaddleFramework:
             return tensor.view(dtype_named("bfloat16")) if tensor.dtype == np.uint16 else tensor
         detached = tensor.detach()
         brain = str(detached.dtype).endswith("bfloat16")
-        if not detached.place.is_cpu_place() or not detached.is_contiguous():
-            copied: Array = detached.numpy()
-            return copied.view(dtype_named("bfloat16")) if brain else copied
-        if brain:  # numpy has no such dtype: take the bits as int16
-            bits: Array = np.from_dlpack(detached.view("int16"))
-            return bits.view(dtype_named("bfloat16"))
-        array: Array = np.from_dlpack(detached)
-        return array
+        if detached.place.is_cpu_place() and detached.is_contiguous():
+            # DLPack has no bfloat16 for numpy: take the bits as int16.
+            array: Array = np.from_dlpack(detached.view("int16") if brain else detached)
+        else:
+            array = detached.numpy()
+        return array.view(dtype_named("bfloat16")) if brain else array
 
     def set_value(self, tensor: Any, array: Array) -> None:
         tensor.set_value(_as_paddle_takes_it(array))
@@ -182,13 +197,9 @@ class PaddleFramework:
             optimizer.set_lr(details["rate"])
 
     def seed(self, seed: int) -> None:
-        import paddle
-
         paddle.seed(seed)
 
     def random_state(self) -> dict[str, Any]:
-        import paddle
-
         kinds = ["cpu", *(["gpu"] if paddle.get_device().startswith("gpu") else [])]
         return {
             kind: [_json_state(one.__getstate__()) for one in paddle.get_rng_state(kind)]
@@ -196,8 +207,6 @@ class PaddleFramework:
         }
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        import paddle
-
         for kind, saved in state.items():
             if kind == "gpu" and not paddle.get_device().startswith("gpu"):
                 log.warning("the checkpoint is of a GPU: its random generator has no meaning here")
@@ -218,8 +227,6 @@ class PaddleFramework:
         return given, [dict(group) for group in groups if isinstance(group, Mapping)]
 
     def is_schedule(self, value: Any) -> bool:
-        from paddle.optimizer.lr import LRScheduler
-
         return isinstance(value, LRScheduler)
 
 
@@ -246,8 +253,6 @@ def _meant_for(
     model: Any, optimizer: Any, arrays: Mapping[str, Array], details: Mapping[str, Any], step: int
 ) -> dict[str, Any]:
     """Return the argument for `set_state_dict` of this optimizer."""
-    import paddle
-
     names = _names(model)
     paddle_names = {ours: theirs for theirs, ours in names.items()}
     live = {_split(key, names): key for key in optimizer.state_dict()}
@@ -263,7 +268,7 @@ def _meant_for(
             state[here] = _as_paddle_takes_it(array)
     if masters:
         state["master_weights"] = masters
-    has_schedule = isinstance(optimizer._learning_rate, paddle.optimizer.lr.LRScheduler)
+    has_schedule = isinstance(optimizer._learning_rate, LRScheduler)
     if has_schedule != ("schedule" in details):
         kinds = ("a fixed learning rate", "a schedule of the learning rate")
         raise CheckpointMismatch(
@@ -280,9 +285,14 @@ def _as_paddle_takes_it(array: Array) -> Array:
 
 
 def _generator(kind: Any, values: list[Any]) -> Any:
-    """Create a generator state: setting the state of an existing one has no effect in Paddle."""
+    """Create a generator state from what `_json_state` returned.
+
+    Setting the state of an existing one has no effect in Paddle.
+    """
     made = kind.__new__(kind)
-    made.__setstate__(_state_of_json(values))
+    made.__setstate__(
+        tuple(list(value.encode("ascii")) if isinstance(value, str) else value for value in values)
+    )
     return made
 
 
@@ -291,10 +301,44 @@ def _json_state(values: tuple[Any, ...]) -> list[Any]:
     return [bytes(each).decode("ascii") if isinstance(each, list) else each for each in values]
 
 
-def _state_of_json(values: list[Any]) -> tuple[Any, ...]:
-    return tuple(
-        list(value.encode("ascii")) if isinstance(value, str) else value for value in values
+def _tell_paddle(rank: int, endpoints: Sequence[str], device: str) -> None:
+    """Set the variables from which alone Paddle reads what its world is."""
+    kind, _, number = device.partition(":")
+    os.environ.update(
+        PADDLE_DISTRI_BACKEND="gloo" if kind == "cpu" else "nccl",
+        PADDLE_TRAINER_ID=str(rank),
+        PADDLE_TRAINERS_NUM=str(len(endpoints)),
+        PADDLE_TRAINER_ENDPOINTS=",".join(endpoints),
+        PADDLE_CURRENT_ENDPOINT=endpoints[rank],
+        PADDLE_MASTER=endpoints[0],
+        FLAGS_selected_gpus=number or "0",
     )
+    for name in ("MASTER_ADDR", "MASTER_PORT"):  # from a launcher, for another world
+        os.environ.pop(name, None)
+
+
+def _with_all_rows(parameter: Any, gradient: Any) -> Any:
+    """Return a sparse gradient with all rows; those that it has several times are summed."""
+    held = gradient.get_selected_rows()
+    rows, values = list(held.rows()), paddle.to_tensor(held.get_tensor())
+    zeros = paddle.zeros([parameter.shape[0], parameter.size // parameter.shape[0]], values.dtype)
+    if not rows:
+        return zeros.reshape(parameter.shape)
+    places = paddle.to_tensor(rows, dtype="int64")
+    values = values.reshape([len(rows), -1])
+    return paddle.index_add(zeros, places, 0, values).reshape(parameter.shape)
+
+
+def _set_sparse(parameter: Any, summed: Any) -> None:
+    """Set the sparse gradient to a dense sum: Paddle does not let a dense one replace it."""
+    if parameter.grad is None:  # a rank without rows; only a backward pass creates a sparse one
+        F.embedding(paddle.zeros([1], "int64"), parameter, sparse=True).sum().backward()
+    rows = paddle.nonzero((summed != 0).any(axis=1)).flatten()
+    if rows.size == 0:
+        rows = paddle.zeros([1], "int64")
+    held = parameter.grad.get_selected_rows()
+    held.get_tensor().set(summed[rows].numpy(), paddle.framework._current_expected_place())
+    held.set_rows(rows.tolist())
 
 
 FRAMEWORK: Final[Framework] = PaddleFramework()

@@ -1,4 +1,4 @@
-"""PyTorch: kinds of objects, devices, and the state of trainings.
+"""PyTorch: kinds of objects, devices, the state of trainings, and the group of ranks.
 
 Parameters have their names in the network, also in the optimizer's state, where PyTorch numbers
 them in the order in which the optimizer got them.
@@ -7,36 +7,91 @@ them in the order in which the optimizer got them.
 from __future__ import annotations
 
 import logging
+import os
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
+import torch
+import torch.distributed as dist
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from ...distill_reader.structure import map_leaves
 from ...proto.arena import Array, dtype_named
+from ...runtime.addresses import is_loopback
 from ...runtime.errors import CheckpointMismatch
 from ..settings import Amp
-from . import (
-    Framework,
-    FrameworkName,
-    LearningRate,
-    Precision,
-    check_amp,
-    check_has_gpu,
-    from_json,
-    to_json,
-)
-from .groups import Group, join
-from .torch_groups import TorchTensors
+from . import Framework, FrameworkName, LearningRate, Precision, check_has_gpu, from_json, to_json
+from .groups import DistributedGroup
 
 log = logging.getLogger(__name__)
 
 #: Key of the parameters in a group of `state_dict`.
 _PARAMETERS: Final = "params"
+#: Longest wait in a collective; a rank that hangs is ended by its supervisor long before.
+_TIMEOUT: Final = timedelta(hours=1)
+
+
+class TorchGroup(DistributedGroup):
+    """See `DistributedGroup`."""
+
+    module = torch
+
+    def _open_store(self, endpoints: Sequence[str]) -> Any:
+        host, _, port = endpoints[0].rpartition(":")
+        host = host.strip("[]")
+        if is_loopback(host):  # gloo would look the host's own name up
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        return dist.TCPStore(
+            host, int(port), self.world, self.rank == 0, _TIMEOUT, wait_for_workers=False
+        )
+
+    def _form_group(self) -> None:
+        dist.init_process_group(
+            "gloo" if self._device == "cpu" else "nccl",
+            store=self._store,
+            rank=self.rank,
+            world_size=self.world,
+            timeout=_TIMEOUT,
+        )
+
+    def _gather(self, ours: Array) -> Array:
+        tensor = torch.from_numpy(ours).to(self._device)
+        theirs = torch.empty((self.world, *tensor.shape), dtype=tensor.dtype, device=self._device)
+        dist.all_gather(list(theirs), tensor)
+        found: Array = theirs.cpu().numpy()
+        return found
+
+    def _begin_sum(self, tensor: Any) -> Callable[[], object]:
+        wait: Callable[[], object] = dist.all_reduce(tensor, async_op=True).wait
+        return wait
+
+    def _average(self, tensor: Any) -> None:
+        total = tensor.float()
+        if total is tensor:
+            total = tensor.clone()
+        self._begin_sum(total)()
+        tensor.copy_(total / self.world)
+
+    def _floats(self, rows: Sequence[tuple[float, float]]) -> Any:
+        return torch.tensor(list(rows), dtype=torch.float32, device=self._device)
+
+    def _is_trained(self, parameter: Any) -> bool:
+        return bool(parameter.requires_grad)
+
+    def _is_sparse(self, gradient: Any) -> bool:
+        return bool(gradient.is_sparse)
+
+    def _dense(self, parameter: Any) -> Any:
+        gradient = parameter.grad
+        return (gradient.to_dense() if gradient.is_sparse else gradient).to(parameter.dtype)
+
+    def _set_gradient(self, parameter: Any, summed: Any, sparse: bool) -> None:
+        parameter.grad = _sparse(summed) if sparse else summed
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +119,21 @@ class TorchOptimizer:
         return float(self.optimizer.param_groups[0]["lr"])
 
 
-class TorchFramework:
+class TorchFramework(Framework):
     """See `Framework`."""
 
     name: FrameworkName = "torch"
+    module = torch
+    group = TorchGroup
     kinds: Mapping[str, str] = {
         "model": "a torch.nn.Module",
         "optimizer": "a torch.optim.Optimizer, or a pair of one and its schedule",
     }
 
     def is_model(self, value: Any) -> bool:
-        import torch
-
         return isinstance(value, torch.nn.Module)
 
     def optimizer(self, value: Any) -> Any:
-        import torch
-
         if isinstance(value, torch.optim.Optimizer):
             return TorchOptimizer(value)
         if isinstance(value, (tuple, list)) and len(value) == 2:
@@ -94,16 +147,7 @@ class TorchFramework:
                 return TorchOptimizer(optimizer, schedule)
         return None
 
-    def scalar(self, loss: Any) -> Any:
-        import torch
-
-        if not (isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.is_floating_point()):
-            return None
-        return loss if loss.ndim == 0 else loss.reshape(())
-
     def set_device(self, local_rank: int) -> str:
-        import torch
-
         if not torch.cuda.is_available():
             return "cpu"
         check_has_gpu(local_rank, torch.cuda.device_count())
@@ -114,8 +158,6 @@ class TorchFramework:
         return model.to(_device())
 
     def tensor(self, value: Any) -> Any:
-        import torch
-
         if isinstance(value, np.ndarray):
             value = _tensor_of(value)
         if isinstance(value, torch.Tensor) and value.device != (device := _device()):
@@ -123,15 +165,7 @@ class TorchFramework:
         return value
 
     def synchronize(self) -> None:
-        import torch
-
         torch.cuda.synchronize()
-
-    def no_grad(self) -> AbstractContextManager[Any]:
-        import torch
-
-        context: AbstractContextManager[Any] = torch.no_grad()
-        return context
 
     def flatten(self, outputs: Any) -> list[Any]:
         found: list[Any] = []
@@ -139,8 +173,6 @@ class TorchFramework:
         return found
 
     def learning_rate(self, optimizer: TorchOptimizer) -> LearningRate:
-        from torch.optim.lr_scheduler import ReduceLROnPlateau
-
         def multiply(by: float) -> None:
             for group in optimizer.optimizer.param_groups:
                 group["lr"] *= by
@@ -148,35 +180,21 @@ class TorchFramework:
         by_metric = isinstance(optimizer.schedule, ReduceLROnPlateau)
         return LearningRate(optimizer.schedule, by_metric, multiply)
 
-    def precision(self, amp: Amp, device: str) -> Precision:
-        check_amp(amp, device)
-        if amp == "off":
-            return Precision()
-        import torch
-
+    def mixed_precision(self, amp: Amp, device: str) -> Precision:
         kind = device.partition(":")[0]
         scaler = torch.amp.GradScaler(kind) if amp == "float16" else None
         forward = partial(torch.autocast, kind, dtype=getattr(torch, amp))
-        return Precision(forward, scaler, lambda optimizer: optimizer.optimizer)
-
-    def join(self, rank: int, endpoints: Sequence[str], device: str) -> Group:
-        return join(rank, endpoints, TorchTensors(device))
+        return Precision(forward, scaler)
 
     def tensors(self, model: Any) -> dict[str, Any]:
-        import torch
-
         state = model.state_dict(keep_vars=True)
         return {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
 
     def array(self, tensor: Any) -> Array:
-        import torch
-
         detached = tensor.detach().cpu().contiguous()
-        if detached.dtype is torch.bfloat16:  # numpy has no such dtype: take the bits as int16
-            bits: Array = detached.view(torch.int16).numpy()
-            return bits.view(dtype_named("bfloat16"))
-        array: Array = detached.numpy()
-        return array
+        brain = detached.dtype is torch.bfloat16  # numpy has no such dtype: take the bits as int16
+        array: Array = (detached.view(torch.int16) if brain else detached).numpy()
+        return array.view(dtype_named("bfloat16")) if brain else array
 
     def set_value(self, tensor: Any, array: Array) -> None:
         with self.no_grad():
@@ -259,21 +277,15 @@ class TorchFramework:
             schedule.load_state_dict({**now, **_like(now, from_json(details["schedule"]))})
 
     def seed(self, seed: int) -> None:
-        import torch
-
         torch.manual_seed(seed)
 
     def random_state(self) -> dict[str, Any]:
-        import torch
-
         state = {"cpu": _text(torch.get_rng_state())}
         if torch.cuda.is_available():
             state["cuda"] = _text(torch.cuda.get_rng_state())
         return state
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        import torch
-
         torch.set_rng_state(_bytes(state["cpu"]))
         if "cuda" in state and not torch.cuda.is_available():
             log.warning("the checkpoint is of a GPU: its random generator has no meaning here")
@@ -288,15 +300,11 @@ class TorchFramework:
         return given, groups if len(groups) > 1 else []
 
     def is_schedule(self, value: Any) -> bool:
-        from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
-
         return isinstance(value, (LRScheduler, ReduceLROnPlateau))
 
 
 def _device() -> Any:
     """Return the device of this process, as `set_device` chose it."""
-    import torch
-
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
@@ -304,8 +312,6 @@ def _device() -> Any:
 
 def _tensor_of(array: Array) -> Any:
     """Return an array as a tensor on the CPU, without a copy if it is writable."""
-    import torch
-
     if array.dtype.name == "bfloat16":
         return _tensor_of(array.view(np.int16)).view(torch.bfloat16)
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
@@ -343,6 +349,14 @@ def _text(tensor: Any) -> str:
 
 def _bytes(text: str) -> Any:
     return _tensor_of(np.frombuffer(b64decode(text), np.uint8))
+
+
+def _sparse(summed: Any) -> Any:
+    """Return a sparse tensor of the rows that are not all zeros."""
+    rows = (summed != 0).flatten(1).any(dim=1).nonzero().flatten()
+    return torch.sparse_coo_tensor(
+        rows[None], summed[rows], summed.shape, check_invariants=True, is_coalesced=True
+    )
 
 
 FRAMEWORK: Final[Framework] = TorchFramework()

@@ -18,12 +18,10 @@ from edl.student import load_job
 from edl.student.checkpoint import Contents, Repository, open_checkpoint
 from edl.student.checkpoint.capture import TrainingObjects, capture, restore
 from edl.student.frameworks import Framework, framework_named, framework_of, framework_of_job
-from edl.student.frameworks.groups import Buckets
-from edl.student.frameworks.torch_groups import TorchTensors
 
 pytestmark = pytest.mark.system
 
-TORCH: Framework = framework_named("torch")
+TORCH: Framework
 torch: Any
 schedulers: Any
 
@@ -31,8 +29,9 @@ schedulers: Any
 @pytest.fixture(autouse=True, scope="module")
 def _torch() -> None:
     """Import PyTorch only where these tests run."""
-    global torch, schedulers
+    global TORCH, torch, schedulers
     torch = pytest.importorskip("torch")
+    TORCH = framework_named("torch")
     schedulers = torch.optim.lr_scheduler
 
 
@@ -230,20 +229,31 @@ def test_arrays_become_tensors_and_all_else_stays() -> None:
     assert TORCH.tensor("name") == "name"
 
 
-class TwoRanks(TorchTensors):
-    """Sums with a rank of the same gradients, or of none."""
+class TwoRanks:
+    """Stands in for a process group with a rank of the same gradients, or of none."""
 
     def __init__(self, same_as_ours: bool) -> None:
-        super().__init__("cpu")
         self._factor = 1.0 + same_as_ours
 
-    def begin_sum(self, tensor: Any) -> Callable[[], None]:
+    def add(self, name: str, more: int) -> int:
+        return 2
+
+    def all_reduce(self, tensor: Any, async_op: bool) -> TwoRanks:
         tensor.mul_(self._factor)
-        return lambda: None
+        return self
+
+    def wait(self) -> None: ...
 
 
 @pytest.mark.parametrize("same_as_ours", [True, False])
-def test_gradients_are_summed_and_sparse_ones_stay_sparse(same_as_ours: bool) -> None:
+def test_gradients_are_summed_and_sparse_ones_stay_sparse(
+    same_as_ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = TwoRanks(same_as_ours)
+    monkeypatch.setattr("torch.distributed.TCPStore", lambda *_, **__: ranks)
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr("torch.distributed.all_reduce", ranks.all_reduce)
+    group = TORCH.join(0, ["127.0.0.1:1", "127.0.0.1:2"], "cpu")
     dense, unused = torch.nn.Linear(3, 2), torch.nn.Linear(2, 2)
     signs = torch.nn.Embedding(5, 3, sparse=True)
     frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
@@ -251,7 +261,7 @@ def test_gradients_are_summed_and_sparse_ones_stay_sparse(same_as_ours: bool) ->
     parameters = [*dense.parameters(), *unused.parameters(), *signs.parameters(), frozen]
     before = [one.grad.clone() for one in dense.parameters()]
     rows = signs.weight.grad.to_dense()
-    Buckets(parameters, TwoRanks(same_as_ours)).reduce()
+    group.sum_gradients(parameters)
     factor = 1 + same_as_ours
     for one, old in zip(parameters[:2], before, strict=True):
         assert torch.equal(one.grad, factor * old)

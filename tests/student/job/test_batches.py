@@ -32,7 +32,7 @@ X, Y = np.arange(ROWS * 2, dtype="float32").reshape(ROWS, 2), np.arange(ROWS)
 AT = np.arange(ROWS) * 10
 SOFT, MORE = np.full((ROWS, 3), 0.5, "float32"), np.ones((ROWS, 4), "float32")
 
-split = partial(split_batch, tensor=framework_named("paddle").tensor)
+split = partial(split_batch, tensor=lambda value: framework_named("paddle").tensor(value))
 
 
 def same(tensor: Any, array: Any) -> bool:
