@@ -9,6 +9,7 @@ import socket
 import warnings
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from .launch import LaunchInfo
     from .supervisor.agent import NodeOutcome
 
-_WORLD = "Nodes and ranks"
-_LENGTH = "How long"
-_BATCH = "Batches"
-_SAVING = "Checkpoints"
-_MONITORING = "Monitoring"
+_world = partial(typer.Option, rich_help_panel="Nodes and ranks")
+_length = partial(typer.Option, rich_help_panel="How long")
+_batch = partial(typer.Option, rich_help_panel="Batches")
+_saving = partial(typer.Option, rich_help_panel="Checkpoints")
+_monitoring = partial(typer.Option, rich_help_panel="Monitoring")
 
 JobFile = Annotated[
     Path,
@@ -38,90 +39,6 @@ JobFile = Annotated[
         metavar="JOB.py",
         help="The job file: Python with model(), loss(), optimizer() and feed(); see "
         "docs/reference/job-file.md.",
-    ),
-]
-Job = Annotated[
-    str | None,
-    typer.Option("--job", help="Name of the training in the mesh. Default: that of the job file."),
-]
-Nodes = Annotated[
-    str,
-    typer.Option(
-        envvar="EDL_NODES",
-        metavar="[MIN:]MAX",
-        help="How many nodes may train together, as in 1:4; this command is one of them. "
-        "Default: as many as the launcher started, else 1.",
-        rich_help_panel=_WORLD,
-    ),
-]
-RanksPerNode = Annotated[
-    int,
-    typer.Option(min=1, help="Student processes of this node.", rich_help_panel=_WORLD),
-]
-Coordinator = Annotated[
-    str | None,
-    typer.Option(
-        "--redis",
-        envvar="EDL_COORDINATOR",
-        help="Redis URL of the mesh: nodes meet there, and teachers are found there. Without it "
-        "this node trains alone.",
-        rich_help_panel=_WORLD,
-    ),
-]
-Teachers = Annotated[
-    str,
-    typer.Option(
-        metavar="HOST:PORT,...",
-        help="Teachers to use without --redis.",
-        rich_help_panel=_WORLD,
-    ),
-]
-Host = Annotated[
-    str | None,
-    typer.Option(
-        "--advertise",
-        envvar="EDL_ADVERTISE",
-        help="Host name or address at which other nodes reach the ranks of this one. Default: "
-        "POD_IP, else the local address of connections to --redis.",
-        rich_help_panel=_WORLD,
-    ),
-]
-Hang = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS",
-        help="Seconds without a step after which a rank is killed and a new generation begins.",
-        rich_help_panel=_WORLD,
-    ),
-]
-Epochs = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="End after this many epochs. --steps can replace it.", rich_help_panel=_LENGTH
-    ),
-]
-Steps = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="End after this many steps. Of --epochs and --steps, the lower limit applies.",
-        rich_help_panel=_LENGTH,
-    ),
-]
-TotalBatch = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Rows of a step, of all ranks together. Default: the feed's own.",
-        rich_help_panel=_BATCH,
-    ),
-]
-MicroBatch = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Most rows of one forward pass; the gradients of several are added up.",
-        rich_help_panel=_BATCH,
     ),
 ]
 
@@ -147,42 +64,6 @@ class DealKeys:
 
 
 DEAL: Final = StructuredOption("--deal", DealKeys, first="how")
-DealOption = Annotated[list[Given] | None, DEAL.option("How ranks share samples.", panel=_BATCH)]
-Seed = Annotated[
-    int,
-    typer.Option(
-        min=0, help="Seed of parameters and of the order of samples.", rich_help_panel=_BATCH
-    ),
-]
-AmpOption = Annotated[Amp, typer.Option("--amp", help="Mixed precision.", rich_help_panel=_BATCH)]
-LrPolicyOption = Annotated[
-    RateScaling,
-    typer.Option(
-        "--lr-policy",
-        help="How the learning rate changes with the number of ranks.",
-        rich_help_panel=_BATCH,
-    ),
-]
-Checkpoint = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PLACE",
-        help="Folder or URL (s3://, gs://, hdfs://) that all nodes reach; training continues from "
-        "the newest valid checkpoint there. Default: a temporary folder, which is deleted at the "
-        "end; for one node.",
-        rich_help_panel=_SAVING,
-    ),
-]
-AcceptChange = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--accept-change",
-        metavar="FIELD",
-        help="Continue from a checkpoint although this setting, such as `seed` or `total_batch`, "
-        "has changed since; may be given several times.",
-        rich_help_panel=_SAVING,
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,28 +85,6 @@ class SaveKeys:
 
 
 SAVE: Final = StructuredOption("--save", SaveKeys)
-Save = Annotated[
-    list[Given] | None,
-    SAVE.option("When to save, as in seconds=600,keep=5.", panel=_SAVING),
-]
-Events = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER", help="Write event files of TensorBoard.", rich_help_panel=_MONITORING
-    ),
-]
-IdLog = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Each rank writes which samples each of its steps trained.",
-        rich_help_panel=_MONITORING,
-    ),
-]
-DryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Print what would be done; no rank is started."),
-]
 From = Annotated[
     str,
     typer.Option(
@@ -255,27 +114,111 @@ def student() -> None:
 @app.command()
 def train(
     job_file: JobFile,
-    job: Job = None,
-    nodes: Nodes = "",
-    ranks_per_node: RanksPerNode = 1,
-    coordinator: Coordinator = None,
-    teachers: Teachers = "",
-    host: Host = None,
-    hang: Hang = DEFAULT_HANG_S,
-    epochs: Epochs = None,
-    steps: Steps = None,
-    total_batch: TotalBatch = None,
-    micro_batch: MicroBatch = None,
-    deal: DealOption = None,
-    seed: Seed = 0,
-    amp: AmpOption = "off",
-    lr_policy: LrPolicyOption = "keep",
-    checkpoint: Checkpoint = None,
-    accept_change: AcceptChange = None,
-    save: Save = None,
-    events: Events = None,
-    id_log: IdLog = None,
-    dry_run: DryRun = False,
+    job: Annotated[
+        str | None,
+        typer.Option(help="Name of the training in the mesh. Default: that of the job file."),
+    ] = None,
+    nodes: Annotated[
+        str,
+        _world(
+            envvar="EDL_NODES",
+            metavar="[MIN:]MAX",
+            help="How many nodes may train together, as in 1:4; this command is one of them. "
+            "Default: as many as the launcher started, else 1.",
+        ),
+    ] = "",
+    ranks_per_node: Annotated[int, _world(min=1, help="Student processes of this node.")] = 1,
+    coordinator: Annotated[
+        str | None,
+        _world(
+            "--redis",
+            envvar="EDL_COORDINATOR",
+            help="Redis URL of the mesh: nodes meet there, and teachers are found there. Without "
+            "it this node trains alone.",
+        ),
+    ] = None,
+    teachers: Annotated[
+        str, _world(metavar="HOST:PORT,...", help="Teachers to use without --redis.")
+    ] = "",
+    host: Annotated[
+        str | None,
+        _world(
+            "--advertise",
+            envvar="EDL_ADVERTISE",
+            help="Host name or address at which other nodes reach the ranks of this one. Default: "
+            "POD_IP, else the local address of connections to --redis.",
+        ),
+    ] = None,
+    hang: Annotated[
+        float,
+        _world(
+            metavar="SECONDS",
+            help="Seconds without a step after which a rank is killed and a new generation begins.",
+        ),
+    ] = DEFAULT_HANG_S,
+    epochs: Annotated[
+        int | None,
+        _length(min=1, help="End after this many epochs. --steps can replace it."),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        _length(
+            min=1,
+            help="End after this many steps. Of --epochs and --steps, the lower limit applies.",
+        ),
+    ] = None,
+    total_batch: Annotated[
+        int | None,
+        _batch(min=1, help="Rows of a step, of all ranks together. Default: the feed's own."),
+    ] = None,
+    micro_batch: Annotated[
+        int | None,
+        _batch(
+            min=1,
+            help="Most rows of one forward pass; the gradients of several are added up.",
+        ),
+    ] = None,
+    deal: Annotated[
+        list[Given] | None, DEAL.option("How ranks share samples.", panel="Batches")
+    ] = None,
+    seed: Annotated[int, _batch(min=0, help="Seed of parameters and of the order of samples.")] = 0,
+    amp: Annotated[Amp, _batch(help="Mixed precision.")] = "off",
+    lr_policy: Annotated[
+        RateScaling, _batch(help="How the learning rate changes with the number of ranks.")
+    ] = "keep",
+    checkpoint: Annotated[
+        str | None,
+        _saving(
+            metavar="PLACE",
+            help="Folder or URL (s3://, gs://, hdfs://) that all nodes reach; training continues "
+            "from the newest valid checkpoint there. Default: a temporary folder, which is deleted "
+            "at the end; for one node.",
+        ),
+    ] = None,
+    accept_change: Annotated[
+        list[str] | None,
+        _saving(
+            metavar="FIELD",
+            help="Continue from a checkpoint although this setting, such as `seed` or "
+            "`total_batch`, has changed since; may be given several times.",
+        ),
+    ] = None,
+    save: Annotated[
+        list[Given] | None,
+        SAVE.option("When to save, as in seconds=600,keep=5.", panel="Checkpoints"),
+    ] = None,
+    events: Annotated[
+        Path | None, _monitoring(metavar="FOLDER", help="Write event files of TensorBoard.")
+    ] = None,
+    id_log: Annotated[
+        Path | None,
+        _monitoring(
+            metavar="FOLDER", help="Each rank writes which samples each of its steps trained."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be done; no rank is started.")
+    ] = False,
 ) -> None:
     """Train JOB.py: this command is one node; start it on others for them to join.
 
@@ -415,13 +358,10 @@ def export(
 
     Its outputs are compared with the student's on the first batch of feed("eval").
     """
-    from .export import Format
     from .export import export as run
     from .job.spec import load_job
 
-    spec = load_job(job_file)
-    formats: tuple[Format, ...] = (spec.framework.name, "onnx") if onnx else ()
-    written = run(spec, checkpoint, out, formats=formats, batch_size=batch_size)
+    written = run(load_job(job_file), checkpoint, out, onnx=onnx, batch_size=batch_size)
     for file in written.files:
         typer.echo(file)
     for name, worst in written.worst.items():

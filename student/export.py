@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from ..runtime.errors import ModelError, UsageError
 from .job.assembly import restore_model
 from .job.batches import Parts, first_batch
 from .job.spec import JobSpec
 
-Format = Literal["paddle", "torch", "onnx"]
 #: Name of the files, without suffix.
 NAME: Final = "model"
 _OPSET: Final = 17
@@ -45,7 +44,7 @@ def export(
     checkpoint: str,
     folder: str | Path,
     *,
-    formats: Sequence[Format] = (),
+    onnx: bool = False,
     batch_size: int | None = None,
 ) -> Exported:
     """Write the model of a checkpoint to a folder, and compare its outputs with the student's.
@@ -57,21 +56,18 @@ def export(
         spec: the job file.
         checkpoint: path or URL of a checkpoint, or of a folder of them: then the newest valid one.
         folder: target folder, created if needed; files of the same names are replaced.
-        formats: "paddle" (`model.json`, `model.pdiparams`) or "torch" (`model.pt2`), as the job's
-            framework is, and "onnx" (`model.onnx`); empty: that of the framework.
+        onnx: write `model.onnx` beside the model of the job's framework: `model.json` and
+            `model.pdiparams` of Paddle, or `model.pt2` of PyTorch.
         batch_size: rows of a batch, if the feed is a data set.
 
     Raises:
         JobError: a function of the job file fails.
-        UsageError: a format is unknown or of another framework, the folder cannot be written, the
-            checkpoint does not fit, or a package for a format is not installed.
+        UsageError: the folder cannot be written, the checkpoint does not fit, or a package for
+            ONNX is not installed.
         ModelError: the outputs of the exported model differ from the student's.
     """
     own = spec.framework.name
-    formats = formats or (own,)
-    if [name for name in formats if name not in (own, "onnx")]:
-        raise UsageError(f"formats of this job are {own} and onnx, not {list(formats)}")
-    if "onnx" in formats:
+    if onnx:
         _require_converter(own)
     model, step = restore_model(spec, checkpoint)
     batch = first_batch(spec, "eval", batch_size)
@@ -84,10 +80,8 @@ def export(
     try:
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target, prefix=".new-") as new:
-            saved = save(spec, model, inputs, Path(new), formats)
-            worst: dict[str, float | None] = {
-                name: _checked(name, saved[name], few, expected) for name in formats
-            }
+            saved = save(spec, model, inputs, Path(new), onnx)
+            worst = {name: _checked(name, file, few, expected) for name, file in saved.items()}
             files = tuple(sorted(path.name for path in Path(new).iterdir()))
             for name in files:
                 os.replace(Path(new) / name, target / name)
@@ -116,9 +110,9 @@ def named_inputs(model: Any, batch: Parts) -> dict[str, Any]:
 
 
 def _save_paddle(
-    spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: Path, formats: Sequence[Format]
-) -> dict[Format, Path]:
-    """Write the files of these formats; return the file of each by which it is opened."""
+    spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: Path, onnx: bool
+) -> dict[str, Path]:
+    """Write the files; return by format the one by which it is opened."""
     import paddle
 
     given = [
@@ -132,13 +126,9 @@ def _save_paddle(
         paddle.jit.save(static, str(folder / NAME))
     except RuntimeError as error:  # Paddle's error if the disk is full
         raise OSError(" ".join(str(error).split())[-200:]) from error
-    saved: dict[Format, Path] = {"paddle": folder / f"{NAME}.json"}
-    if "onnx" in formats:
+    saved = {"paddle": folder / f"{NAME}.json"}
+    if onnx:
         saved["onnx"] = _paddle_to_onnx(saved["paddle"])
-    if "paddle" not in formats:
-        for path in folder.glob(f"{NAME}.*"):
-            if path.suffix != ".onnx":
-                path.unlink()
     return saved
 
 
@@ -157,20 +147,18 @@ def _paddle_to_onnx(program: Path) -> Path:
 
 
 def _save_torch(
-    spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: Path, formats: Sequence[Format]
-) -> dict[Format, Path]:
-    """Write the files of these formats; return the file of each by which it is opened."""
+    spec: JobSpec, model: Any, inputs: Mapping[str, Any], folder: Path, onnx: bool
+) -> dict[str, Path]:
+    """Write the files; return by format the one by which it is opened."""
     import torch.export
 
-    saved: dict[Format, Path] = {}
-    if "torch" in formats:
-        saved["torch"] = folder / f"{NAME}.pt2"
-        rows = torch.export.Dim("rows")
-        shapes = {name: {0: rows} for name in inputs}
-        with spec.job_errors("model"):
-            program = torch.export.export(model, (), dict(inputs), dynamic_shapes=shapes)
-        torch.export.save(program, saved["torch"])
-    if "onnx" in formats:
+    saved = {"torch": folder / f"{NAME}.pt2"}
+    rows = torch.export.Dim("rows")
+    shapes = {name: {0: rows} for name in inputs}
+    with spec.job_errors("model"):
+        program = torch.export.export(model, (), dict(inputs), dynamic_shapes=shapes)
+    torch.export.save(program, saved["torch"])
+    if onnx:
         saved["onnx"] = _torch_to_onnx(spec, model, inputs, folder)
     return saved
 
