@@ -60,7 +60,9 @@ def _read(hint: Any, value: Any) -> Any:
             return tuple(_read(args[0], one) for one in value)
         if len(args) == len(value):
             return tuple(map(_read, args, value))
-    elif origin is Mapping and isinstance(value, dict):
+    elif origin is list and isinstance(value, list):
+        return [_read(args[0], one) for one in value]
+    elif origin in (Mapping, dict) and isinstance(value, dict):
         return {name: _read(args[1], one) for name, one in value.items()}
     elif origin is Literal and value in args:
         return value

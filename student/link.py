@@ -80,8 +80,7 @@ class RankLink:
         self._channel = Channel.attach(fd)
         self._numbers = itertools.count(1)
         self._changed = threading.Condition()
-        self._answers: dict[int, Answer] = {}
-        self._waiting: set[int] = set()
+        self._answers: dict[int, Answer | None] = {}  # None: not yet
         self._leaving = self._lost = False
         self._listener: threading.Thread | None = None
 
@@ -145,12 +144,11 @@ class RankLink:
         """Ask, and wait for the answer while the supervisor lives."""
         number = next(self._numbers)
         with self._changed:
-            self._waiting.add(number)
+            self._answers[number] = None
         self.send(Ask(number, what, **fields))
         with self._changed:
-            self._changed.wait_for(lambda: number in self._answers or self._lost)
-            self._waiting.discard(number)
-            answer = self._answers.pop(number, None)
+            self._changed.wait_for(lambda: self._answers[number] is not None or self._lost)
+            answer = self._answers.pop(number)
         if answer is None:
             raise EdlError(f"the supervisor was gone before it answered {what!r}")
         if answer.error:
@@ -173,7 +171,7 @@ class RankLink:
                 self._leaving = True
             case Answer():
                 with self._changed:
-                    if message.number in self._waiting:
+                    if message.number in self._answers:
                         self._answers[message.number] = message
                         self._changed.notify_all()
             case Order():

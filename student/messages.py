@@ -12,10 +12,11 @@ They are JSON lines on a socket pair (`link.py`), with the class name in lower c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
 from ..proto.channel import Message
+from ..proto.dataclass_json import from_plain, to_plain
 from ..runtime.errors import WireError
 from .settings import TrainSettings
 
@@ -29,7 +30,7 @@ class RankMessage:
     """Base class of all messages."""
 
     def to_json(self) -> Message:
-        return {"kind": type(self).__name__.lower(), **asdict(self)}
+        return {"kind": type(self).__name__.lower(), **to_plain(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +253,6 @@ FromRank = Inspected | Ready | Progress | Saved | Ask | Scaled | Finished | Left
 
 def from_supervisor(message: Message) -> FromSupervisor:
     """Parse a message of a supervisor; raises WireError if it is none."""
-    if message["kind"] == "order":
-        lists = {name: tuple(message[name]) for name in ("endpoints", "snapshot")}
-        settings = TrainSettings.from_json(message["settings"])
-        message = {**message, **lists, "settings": settings}
     found: FromSupervisor = _parse(message, get_args(FromSupervisor), "a supervisor")
     return found
 
@@ -267,12 +264,11 @@ def from_rank(message: Message) -> FromRank:
 
 
 def _parse(message: Message, kinds: Sequence[type], sender: str) -> Any:
-    values = dict(message)
-    name = values.pop("kind")
+    name = message["kind"]
     for kind in kinds:
         if kind.__name__.lower() == name:
             try:
-                return kind(**values)
-            except TypeError as error:
+                return from_plain(kind, message)
+            except WireError as error:
                 raise WireError(f"{sender} sent an invalid message {name!r}: {error}") from error
     raise WireError(f"unknown message {name!r} from {sender}")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal
 
 from ..coordinator.job_queue import is_name
 from ..runtime.errors import UsageError
@@ -136,12 +135,6 @@ class TrainSettings:
             )
         if self.coordinator is not None and self.teachers:
             raise UsageError("give --redis or --teachers, not both: --redis finds teachers")
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Return settings from their fields as JSON. Raises UsageError as the constructor does."""
-        lists = {name: tuple(value[name]) for name in ("nodes", "teachers", "accept_changes")}
-        return cls(**{**value, **lists})
 
 
 def _check_at_least(name: str, value: int | None, least: int) -> None:

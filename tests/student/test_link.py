@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from edl.proto.channel import Channel
+from edl.proto.dataclass_json import from_plain, to_plain
 from edl.runtime.errors import EdlError, GenerationSuperseded, UsageError, WireError
 from edl.student import cli, messages
 from edl.student.link import RankLink, RankPort
@@ -118,7 +118,7 @@ URL = "redis://head:6379"
 )
 def test_settings_are_json(given: dict[str, Any]) -> None:
     settings = TrainSettings("/jobs/a.py", "a", **{"epochs": 1} | given)
-    assert TrainSettings.from_json(json.loads(json.dumps(asdict(settings)))) == settings
+    assert from_plain(TrainSettings, json.loads(json.dumps(to_plain(settings)))) == settings
 
 
 @pytest.mark.parametrize(
