@@ -137,39 +137,27 @@ class BoardLeases:
 
     Args:
         board: board with the shards.
-        trained: by epoch, the positions that are trained in the checkpoint; equal on all ranks of a
-            generation, so that any of them can create the shards.
         world: number of ranks of the generation.
         total_batch: rows of one step, of all ranks together.
         rows: positions of a shard; None: chosen from the epoch and the world.
     """
 
-    def __init__(
-        self,
-        board: ShardBoard,
-        trained: Mapping[int, Ranges],
-        world: int,
-        total_batch: int,
-        rows: int | None = None,
-    ) -> None:
+    def __init__(self, board: ShardBoard, world: int, total_batch: int, rows: int | None) -> None:
         self._board = board
-        self._trained = trained
         self._world = world
         self._batch = total_batch
         self._rows = rows
         self._done: deque[tuple[int, Shard]] = deque()
 
-    def begin(self, epoch: int, total: int) -> int:
+    def begin(self, epoch: int, total: int, remaining: Ranges) -> None:
         """Begin an epoch of `total` positions.
 
-        Returns:
-            How many of them all ranks together still have to train.
+        All ranks together still have to train the `remaining` ones. These are equal on all ranks of
+        a generation, so that any of them can create the shards.
         """
         self._tell()
-        remaining = _remaining(self._trained, epoch, total)
         rows = self._rows or shard_rows(total, self._world, self._batch)
         self._board.fill(epoch, cut(remaining, rows))
-        return remaining.count
 
     def next(self, epoch: int, most: int) -> Shard | None:
         """Return the next positions of this rank, which can use `most`; None if none are left."""
@@ -193,24 +181,18 @@ class StaticLeases:
     They also are the `Sizes` of a source with these leases.
 
     Args:
-        trained: by epoch, the positions that are trained in the checkpoint.
         total_batch: rows of one step, of all ranks together.
         rank: number of this rank.
         world: number of ranks of the generation.
     """
 
-    def __init__(
-        self, trained: Mapping[int, Ranges], total_batch: int, rank: int, world: int
-    ) -> None:
-        self._trained = trained
+    def __init__(self, total_batch: int, rank: int, world: int) -> None:
         self._deal = StaticDeal(Ranges(), total_batch, rank, world)  # of the current epoch
         self._coming: Iterator[Shard] = iter(())
 
-    def begin(self, epoch: int, total: int) -> int:
-        remaining = _remaining(self._trained, epoch, total)
+    def begin(self, epoch: int, total: int, remaining: Ranges) -> None:
         deal = self._deal = replace(self._deal, remaining=remaining)
         self._coming = (shard for step in range(deal.steps) for shard in deal.shards(step))
-        return remaining.count
 
     def rows(self, ordinal: int, left: int) -> int:
         """Return the rows of this rank at step `ordinal` of the current epoch; 0 after its end.
@@ -230,7 +212,12 @@ class StaticLeases:
 PositionLeases: TypeAlias = BoardLeases | StaticLeases
 
 
-def _remaining(trained: Mapping[int, Ranges], epoch: int, total: int) -> Ranges:
+def remaining_positions(trained: Mapping[int, Ranges], epoch: int, total: int) -> Ranges:
+    """Return those of `total` positions of an epoch that are not trained in the checkpoint.
+
+    Raises:
+        UsageError: the checkpoint has trained positions that the epoch does not have.
+    """
     before = trained.get(epoch, Ranges())
     if before.minus(Ranges.of([(0, total)])):
         raise UsageError(

@@ -1,7 +1,7 @@
 """`ShardedSource`: the batches of one rank, for a reader, while other ranks come and go.
 
-`DealtPlan` leases the positions of each batch when the loader asks for it. `ShardCounter` knows
-which positions are trained, which shards are done, and how far the rank reads ahead.
+`DealtPlan` leases the positions of each batch when the loader asks for it. The source knows which
+positions are trained, which shards are done, and how far the rank reads ahead.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -23,28 +23,36 @@ from ...runtime.errors import UsageError
 from ...scheduler.students.agreement import rows_left_for_rank
 from ...scheduler.students.shards import Ranges, Shard
 from ..job.batches import with_positions
-from .positions import PositionLeases, SampleOrder
+from .positions import PositionLeases, SampleOrder, remaining_positions
 
 log = logging.getLogger(__name__)
 
 #: Most batches that are read and not trained.
-DEFAULT_AHEAD: Final = 64
+MOST_AHEAD: Final = 64
 _EXPLAIN_EVERY_S: Final = 10.0
+
+
+@dataclass(slots=True)
+class _Open:
+    epoch: int
+    shard: Shard
+    left: int
 
 
 class ShardedSource:
     """The source of one rank in one generation; a `ResumableSource` of the reader.
 
-    Each batch has as many leased positions as `sizes` says; the last one of an epoch may have
-    fewer. It carries the positions of its rows (`with_positions`).
+    One thread reads, another one trains. Each batch has as many leased positions as `sizes` says;
+    the last one of an epoch may have fewer. It carries the positions of its rows
+    (`with_positions`).
 
     Args:
         ordered: the feed.
         leases: leases of its positions.
         sizes: sizes of its batches.
+        trained: by epoch, the positions that are trained in the checkpoint.
         total_batch: rows of one step, of all ranks together.
         equal_rows: rows of this rank in one step if all ranks had equal parts.
-        ahead: most batches that are read and not trained.
 
     Attributes:
         total_batch: rows of one step, of all ranks together.
@@ -61,19 +69,22 @@ class ShardedSource:
         *,
         leases: PositionLeases,
         sizes: Sizes,
+        trained: Mapping[int, Ranges],
         total_batch: int,
         equal_rows: int,
-        ahead: int = DEFAULT_AHEAD,
     ) -> None:
         self._ordered = ordered
         self._leases = leases
         self._sizes = sizes
-        self._ahead = ahead
-        self._counter = ShardCounter(leases.done)
+        self._trained_before = trained
         self._ids: dict[int, Sequence[Any]] = {}  # by epoch
-        self._stopped = False
         self.total_batch = total_batch
         self._equal_rows = max(1, equal_rows)
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._open: list[_Open] = []  # shards that are leased and not yet trained
+        self._trained: dict[int, Ranges] = {}  # by epoch
+        self._read = self._stepped = 0  # batches of this epoch
 
     # --- the training loop's side
 
@@ -82,8 +93,27 @@ class ShardedSource:
         return self._ordered.total(epoch)
 
     def trained(self, epoch: int, positions: Array) -> None:
-        """Record that a step trained a batch with these positions, int64 [rows]."""
-        self._counter.trained(epoch, positions)
+        """Record that a step trained a batch with these positions, int64 [rows].
+
+        They are empty if the rank had no batch.
+        """
+        if not len(positions):
+            return
+        complete: list[Shard] = []
+        with self._changed:
+            self._stepped += 1
+            now = Ranges.of_numbers(positions.tolist())
+            self._trained[epoch] = self._trained.get(epoch, Ranges()).union(now)
+            for one in self._open:
+                if one.epoch == epoch:
+                    start, stop = one.shard
+                    one.left -= int(np.count_nonzero((positions >= start) & (positions < stop)))
+                    if one.left <= 0:
+                        complete.append(one.shard)
+            self._open = [one for one in self._open if one.left > 0]
+            self._changed.notify_all()
+        for shard in complete:
+            self._leases.done(epoch, shard)
 
     def sample_ids(self, epoch: int, positions: Sequence[int]) -> list[Any]:
         """Return the ids of the samples at these positions of the current or the former epoch."""
@@ -92,13 +122,14 @@ class ShardedSource:
 
     def state(self) -> dict[str, Any]:
         """Return what this rank has trained in this generation, as JSON for `merge_states`."""
-        trained = {str(epoch): ranges.to_json() for epoch, ranges in self._counter.ranges().items()}
+        trained = {str(epoch): ranges.to_json() for epoch, ranges in self._trained.items()}
         return {"kind": self.kind, "trained": trained, "order": self._ordered.identity()}
 
     def stop(self) -> None:
         """Give no more batches; call it before a reader is closed in the middle of an epoch."""
-        self._stopped = True
-        self._counter.wake()
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
 
     # --- the reader's side
 
@@ -115,29 +146,43 @@ class ShardedSource:
                 " trained positions"
             )
         leave_garbage_to_the_parent()
-        self._counter.begin()
-        remaining = self._leases.begin(epoch, self._ordered.total(epoch))
-        return _ShardedReading(self, epoch, remaining)
+        with self._changed:  # forget what was read of the former epoch and not trained
+            self._open.clear()
+            self._read = self._stepped = 0
+        total = self._ordered.total(epoch)
+        remaining = remaining_positions(self._trained_before, epoch, total)
+        self._leases.begin(epoch, total, remaining)
+        return _ShardedReading(self, epoch, remaining.count)
 
     def close(self) -> None:
         self._ordered.close()
 
     def _may_go_on(self) -> bool:
-        """Wait until fewer than `ahead` batches are read and not trained; False if stopped."""
+        """Wait until fewer than `MOST_AHEAD` batches are untrained; False if stopped."""
 
         def may() -> bool:
-            return self._stopped or self._counter.ahead < self._ahead
+            return self._stopped or self._read - self._stepped < MOST_AHEAD
 
         waited_s = 0.0
-        while not self._counter.wait(may, _EXPLAIN_EVERY_S):
+        while True:
+            with self._changed:
+                if self._changed.wait_for(may, _EXPLAIN_EVERY_S):
+                    return not self._stopped
             waited_s += _EXPLAIN_EVERY_S
             log.info(
                 "the source waits for the training loop, %.0f s now: %d batches are read and not"
                 " trained",
                 waited_s,
-                self._counter.ahead,
+                self._read - self._stepped,
             )
-        return not self._stopped
+
+    def _lease(self, epoch: int, most: int) -> Shard | None:
+        """Lease the next positions of this rank; None if none are left."""
+        shard = self._leases.next(epoch, most)
+        if shard is not None:
+            with self._changed:
+                self._open.append(_Open(epoch, shard, shard.rows))
+        return shard
 
 
 class _ShardedReading:
@@ -168,7 +213,8 @@ class _ShardedReading:
             if self._plan.error is not None:
                 raise self._plan.error from None
             raise
-        self._source._counter.count_read()
+        with self._source._changed:
+            self._source._read += 1
         return with_positions(batch, self._plan.pending_positions.popleft())
 
     def mark(self, arrays: Sequence[Array]) -> Mark:
@@ -273,89 +319,7 @@ class DealtPlan:
         return taken
 
     def _lease(self, most: int) -> bool:
-        given = self._source._leases.next(self._epoch, most)
-        if given is None:
-            return False
-        shard = Shard(*given)
-        self._source._counter.leased(self._epoch, shard)
-        self._have.append(range(*shard))
-        return True
-
-
-@dataclass(slots=True)
-class _Open:
-    epoch: int
-    shard: Shard
-    left: int
-
-
-class ShardCounter:
-    """Counts what the reading thread reads and the training thread trains.
-
-    Args:
-        done: called in the training thread with epoch and shard, once all of the shard is trained.
-    """
-
-    def __init__(self, done: Callable[[int, Shard], None]) -> None:
-        self._done = done
-        self._changed = threading.Condition()
-        self._open: list[_Open] = []
-        self._trained: dict[int, Ranges] = {}
-        self._read = 0
-        self._stepped = 0
-
-    def leased(self, epoch: int, shard: Shard) -> None:
-        """Add a shard that the rank has leased."""
-        with self._changed:
-            self._open.append(_Open(epoch, shard, shard.rows))
-
-    def begin(self) -> None:
-        """Begin an epoch: forget what was read of the former one and not trained."""
-        with self._changed:
-            self._open.clear()
-            self._read = self._stepped = 0
-
-    def count_read(self) -> None:
-        """Count a batch that was read."""
-        with self._changed:
-            self._read += 1
-
-    def trained(self, epoch: int, positions: Array) -> None:
-        """Record a step of these positions, int64 [rows]; empty: the rank had no batch."""
-        if not len(positions):
-            return
-        complete: list[Shard] = []
-        with self._changed:
-            self._stepped += 1
-            now = Ranges.of_numbers(positions.tolist())
-            self._trained[epoch] = self._trained.get(epoch, Ranges()).union(now)
-            for one in self._open:
-                if one.epoch == epoch:
-                    start, stop = one.shard
-                    one.left -= int(np.count_nonzero((positions >= start) & (positions < stop)))
-                    if one.left <= 0:
-                        complete.append(one.shard)
-            self._open = [one for one in self._open if one.left > 0]
-            self._changed.notify_all()
-        for shard in complete:
-            self._done(epoch, shard)
-
-    def ranges(self) -> dict[int, Ranges]:
-        """Return the trained positions by epoch."""
-        with self._changed:
-            return dict(self._trained)
-
-    @property
-    def ahead(self) -> int:
-        """Number of batches that are read and not trained."""
-        return self._read - self._stepped
-
-    def wait(self, ends: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until `ends()`, checked after each step and each `wake`; False after `timeout_s`."""
-        with self._changed:
-            return self._changed.wait_for(ends, timeout_s)
-
-    def wake(self) -> None:
-        """Make waiting threads check their condition again."""
-        with self._changed:
-            self._changed.notify_all()
+        shard = self._source._lease(self._epoch, most)
+        if shard is not None:
+            self._have.append(range(*shard))
+        return shard is not None

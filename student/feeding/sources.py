@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final
 
 from ...distill_reader.sources import source_of
 from ...distill_reader.sources.batched import Batched
@@ -35,6 +36,8 @@ from .sharded import ShardedSource, Sizes
 
 if TYPE_CHECKING:
     from ...distill_reader.reader import DistilReader
+
+_END: Final = object()
 
 
 def source_for(
@@ -72,14 +75,14 @@ def source_for(
     total_batch = settings.total_batch or ordered.batch_size
     if total_batch is None:
         raise UsageError("nothing says how large a batch is: give --total-batch ROWS")
-    trained = trained_positions(saved)
-    leases: PositionLeases = BoardLeases(link, trained, world, total_batch, settings.shard_rows)
+    leases: PositionLeases = BoardLeases(link, world, total_batch, settings.shard_rows)
     if settings.deal == "static":
-        leases = sizes = StaticLeases(trained, total_batch, rank, world)
+        leases = sizes = StaticLeases(total_batch, rank, world)
     return ShardedSource(
         ordered,
         leases=leases,
         sizes=sizes,
+        trained=trained_positions(saved),
         total_batch=total_batch,
         equal_rows=rows_of_rank(total_batch, rank, world),
     )
@@ -174,17 +177,11 @@ class DirectReader:
         return self._batches(reading)
 
     def _batches(self, reading: Any) -> Iterator[Any]:
-        try:
-            while True:
-                try:
-                    batch = next(reading)
-                except StopIteration:
-                    self._mark = reading.end()
-                    return
+        with closing(reading):
+            while (batch := next(reading, _END)) is not _END:
                 reading.mark(take_apart(batch).arrays)
                 yield batch
-        finally:
-            reading.close()
+            self._mark = reading.end()
 
     def close(self) -> None:
         """Close the source."""

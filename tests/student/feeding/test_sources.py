@@ -30,7 +30,7 @@ from edl.student.feeding import (
     sample_order,
 )
 from edl.student.feeding.positions import trained_positions
-from edl.student.feeding.sharded import DEFAULT_AHEAD
+from edl.student.feeding.sharded import MOST_AHEAD
 from edl.student.job.batches import with_positions
 from edl.student.rank.prefetcher import Shares
 from edl.tests.student.feeding.ranks import (
@@ -183,12 +183,12 @@ def test_it_reads_no_further_ahead_than_allowed() -> None:
     reading = threading.Thread(target=lambda: read.extend(DirectReader(source)))
     reading.start()
     try:
-        wait_until(lambda: len(read) >= DEFAULT_AHEAD)
+        wait_until(lambda: len(read) >= MOST_AHEAD)
     finally:
         source.stop()
         reading.join(10)
     assert not reading.is_alive()
-    assert len(read) == DEFAULT_AHEAD
+    assert len(read) == MOST_AHEAD
     source.close()
 
 
