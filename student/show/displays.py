@@ -31,13 +31,10 @@ class Terminal:
     Args:
         console: a terminal.
         job: name of the training.
-        clock: monotonic clock, in seconds.
     """
 
-    def __init__(
-        self, console: Console, job: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._console, self._job, self._clock = console, job, clock
+    def __init__(self, console: Console, job: str) -> None:
+        self._console, self._job = console, job
         self._status = TrainingStatus()
         self._lock = threading.Lock()
         # Output of ranks arrives through `line`; nothing else writes to this terminal.
@@ -65,7 +62,7 @@ class Terminal:
     def progress(self, rank: int, progress: Progress) -> None:
         """Show a report of a rank of this node."""
         with self._lock:
-            self._status.progress(rank, progress, self._clock())
+            self._status.progress(rank, progress, time.monotonic())
 
     def waiting(self, what: str) -> None:
         """Show what the node waits for; empty: nothing."""
@@ -87,9 +84,7 @@ class Terminal:
 def render(status: TrainingStatus, job: str) -> Any:
     """Return a status as lines for rich: progress, losses, labels, and what it waits for."""
     lines: list[Any] = [_progress(status, job)]
-    texts = [*figures(status.losses)]
-    texts += [f"{name} {value:.4g}" for name, value in status.metrics.items()]
-    if texts:
+    if texts := [*figures(status)]:
         lines.append(Text("  " + "   ".join(texts)))
     if (labels := _labels(status)) is not None:
         lines.append(labels)

@@ -8,7 +8,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -47,47 +47,9 @@ class EventFiles:
     """Writes the figures of each step that rank 0 reports; only the node of rank 0 writes.
 
     Each generation begins a new file. It says from which step on older files are void, unless
-    training starts at step 0.
-
-    Args:
-        folder: folder of the files, created if needed.
-        clock: monotonic clock, in seconds.
-
-    Raises:
-        UsageError: the folder cannot be written, or the library is not installed.
-    """
-
-    def __init__(self, folder: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log = EventLog(folder)
-        self._clock = clock
-        self._status = TrainingStatus()
-        self._purge: int | None = None
-        self._written = -1
-
-    def begin(self, generation: int, world: int, step: int, steps: int) -> None:
-        """Begin a generation; arguments as in `Terminal.begin`."""
-        self._status.begin(generation, world, step, steps)
-        self._purge = step + 1 if step or generation > 1 else None
-        self._written = step
-
-    def progress(self, rank: int, progress: Progress) -> None:
-        """Write a report of a rank of this node."""
-        self._status.progress(rank, progress, self._clock())
-        if rank != 0 or progress.step <= self._written:
-            return
-        self._written = progress.step
-        values = tuple(scalars(self._status))
-        self._log.add(StepScalars(self._status.generation, self._purge, progress.step, values))
-
-    def close(self) -> None:
-        self._log.close()
-
-
-class EventLog:
-    """Event files in a folder, one for each generation, written by a thread.
-
-    `add` never waits for the disk. (The library's `SummaryWriter` has a thread too, but an error of
-    the disk ends it, and then its callers block forever.)
+    training starts at step 0. A thread writes, so that nothing else waits for the disk. (The
+    library's `SummaryWriter` has a thread too, but an error of the disk ends it, and then its
+    callers block forever.)
 
     Args:
         folder: folder of the files, created if needed.
@@ -110,19 +72,35 @@ class EventLog:
         except OSError as error:
             raise UsageError(f"event files cannot be written to {folder}: {error}") from error
         self._folder, self._rest_s = folder, rest_s
+        self._status = TrainingStatus()
+        self._purge: int | None = None
+        self._last_step = -1
         self._added: queue.Queue[StepScalars | None] = queue.Queue(_MOST_WAITING)
         self._thread: threading.Thread | None = None
 
-    def add(self, figures: StepScalars) -> None:
-        """Write figures later, or drop them if too many wait."""
+    def begin(self, generation: int, world: int, step: int, steps: int) -> None:
+        """Begin a generation; arguments as in `Terminal.begin`."""
+        self._status.begin(generation, world, step, steps)
+        self._purge = step + 1 if step or generation > 1 else None
+        self._last_step = step
+
+    def progress(self, rank: int, progress: Progress) -> None:
+        """Write a report of a rank of this node later, or drop it if too many wait."""
+        self._status.progress(rank, progress, time.monotonic())
+        if rank != 0 or progress.step <= self._last_step:
+            return
+        self._last_step = progress.step
+        values = tuple(scalars(self._status))
         if self._thread is None:
             self._thread = threading.Thread(target=self._write, name="edl-events", daemon=True)
             self._thread.start()
         with contextlib.suppress(queue.Full):
-            self._added.put_nowait(figures)
+            self._added.put_nowait(
+                StepScalars(self._status.generation, self._purge, progress.step, values)
+            )
 
     def close(self) -> None:
-        """Write everything that was added, for at most `2 * _FLUSH_S` seconds."""
+        """Write everything that was reported, for at most `2 * _FLUSH_S` seconds."""
         if self._thread is None:
             return
         with contextlib.suppress(queue.Full):

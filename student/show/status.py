@@ -152,16 +152,16 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def figures(values: Mapping[str, float]) -> Iterator[str]:
-    """Yield names with values, such as "total 1.234", the total first."""
-    for name in sorted(values, key=lambda name: name != "total"):
-        yield f"{name} {values[name]:.4g}"
+def figures(status: TrainingStatus) -> Iterator[str]:
+    """Yield terms of the loss, such as "total 1.234", the total first, and metrics."""
+    losses = sorted(status.losses.items(), key=lambda item: item[0] != "total")
+    for name, value in (*losses, *status.metrics.items()):
+        yield f"{name} {value:.4g}"
 
 
 def parts(status: TrainingStatus) -> Iterator[str]:
     """Yield the parts of a line of progress, without step and epoch."""
-    yield from figures(status.losses)
-    yield from (f"{name} {value:.4g}" for name, value in status.metrics.items())
+    yield from figures(status)
     if status.samples_per_s:
         yield f"{count(status.samples_per_s)} samples/s"
     if status.world > 1:

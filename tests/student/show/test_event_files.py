@@ -12,7 +12,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event  # which loads torch
 
 from edl.runtime.errors import UsageError
-from edl.student.show.events import EventFiles, EventLog, StepScalars
+from edl.student.show.events import EventFiles
 from edl.tests.student.show.test_show import STEP
 
 pytestmark = pytest.mark.system
@@ -81,10 +81,11 @@ def test_a_full_disk_blocks_no_training_and_is_retried(
         return open(path if len(opened) > 1 else "/dev/full", "wb")
 
     monkeypatch.setattr("tensorboardX.record_writer.open_file", full_at_first)
-    log = EventLog(str(tmp_path), rest_s=0)
-    for step in range(400):  # more than a file keeps in memory
-        log.add(StepScalars(1, None, step, (("loss/total", 1.0),)))
-    log.close()
+    files = EventFiles(str(tmp_path), rest_s=0)
+    files.begin(1, 1, 0, 0)
+    for step in range(1, 400):  # more than a file keeps in memory
+        files.progress(0, replace(STEP, step=step))
+    files.close()
     assert f"event files cannot be written to {tmp_path}: " in caplog.text
     assert len(opened) == 2
     assert [one.step for one in events(tmp_path)][-1] == 399
