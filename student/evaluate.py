@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ..distill_reader.sources.map_style import loader_of
 from ..runtime.errors import JobError, UsageError
@@ -18,9 +19,11 @@ from ..scheduler.students.shards import RankShard
 from .frameworks import Precision
 from .frameworks.groups import Group
 from .job.assembly import restore_model
-from .job.batches import batches_of, split
-from .job.spec import JobSpec, Split, is_dataset
+from .job.batches import batches_of, feed_of, split
+from .job.spec import JobSpec, Split
 from .settings import TrainSettings
+
+_END: Final = object()
 
 
 class Scores:
@@ -222,29 +225,16 @@ class RankEvaluation:
         """Evaluate this rank's part; return its rows and the metrics over them."""
         framework = self._spec.framework
         self._scores.clear()
-        rows, was_training = 0, model.training
-        model.eval()
-        try:
-            with framework.no_grad():
-                for own in _part(self._feed(), group, self._alone):
-                    batch = split(own, tensor=framework.tensor)
-                    with self._precision.forward(), self._spec.job_errors("model"):
-                        outputs = batch.forward(model)
-                    self._scores.add(outputs, batch.labels, batch.rows)
-                    rows += batch.rows
-                    report(rows)
-        finally:
-            if was_training:
-                model.train()
+        rows = 0
+        with framework.evaluating(model):
+            for own in _part(feed_of(self._spec, "eval", self._batch), group, self._alone):
+                batch = split(own, tensor=framework.tensor)
+                with self._precision.forward(), self._spec.job_errors("model"):
+                    outputs = batch.forward(model)
+                self._scores.add(outputs, batch.labels, batch.rows)
+                rows += batch.rows
+                report(rows)
         return [rows, self._scores.values()]
-
-    def _feed(self) -> Any:
-        feed = self._spec.feed("eval")
-        if not is_dataset(feed):
-            return feed
-        from ..distill_reader.sources.batched import Batched
-
-        return Batched(feed, self._batch)
 
 
 def _part(feed: Any, group: Group, alone: bool) -> Iterator[Any]:
@@ -255,16 +245,11 @@ def _part(feed: Any, group: Group, alone: bool) -> Iterator[Any]:
         from ..distill_reader.sources.map_style import MapSource
 
         reading = MapSource(loader, RankShard(group.rank, world), seed=0).begin(0, 0, None)
-        try:
-            while True:
-                try:
-                    batch = next(reading)
-                except StopIteration:
-                    return
+        with closing(reading):
+            while (batch := next(reading, _END)) is not _END:
                 yield batch
-        finally:
-            reading.close()
-    for number, batch in enumerate(feed if loader is None else ()):
+        return
+    for number, batch in enumerate(feed):
         if world == 1 or number % world == group.rank:
             yield batch
 

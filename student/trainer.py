@@ -176,18 +176,12 @@ def accuracy(model: Any, image: Any, label: Any, *, batch_size: int = 256) -> fl
     """
     if len(image) == 0 or len(image) != len(label):
         raise UsageError(f"accuracy of {len(image)} images with {len(label)} labels")
-    framework, was_training = framework_of(model), model.training
-    model.eval()
-    right = 0
-    try:
-        with framework.no_grad():
-            for at in range(0, len(image), batch_size):
-                logits = model(framework.tensor(image[at : at + batch_size]))
-                hits = logits.argmax(-1) == framework.tensor(label[at : at + batch_size])
-                right += int(hits.sum())
-    finally:
-        if was_training:
-            model.train()
+    framework, right = framework_of(model), 0
+    with framework.evaluating(model):
+        for at in range(0, len(image), batch_size):
+            logits = model(framework.tensor(image[at : at + batch_size]))
+            hits = logits.argmax(-1) == framework.tensor(label[at : at + batch_size])
+            right += int(hits.sum())
     return right / len(image)
 
 
@@ -201,16 +195,12 @@ def _batches(
         made_here = iterator is not loader
         closes = made_here and hasattr(iterator, "close")
         with contextlib.closing(iterator) if closes else contextlib.nullcontext():
-            empty = True
-            while left is None or left > 0:
-                try:
-                    batch = next(iterator)
-                except StopIteration:
-                    break
-                empty = False
-                left = None if left is None else left - 1
+            taken = 0
+            for batch in itertools.islice(iterator, left):
+                taken += 1
                 yield epoch, batch
+        left = None if left is None else left - taken
         if left == 0 or not made_here:
             return
-        if empty:
+        if not taken:
             raise UsageError("the loader yields no batches")

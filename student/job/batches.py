@@ -23,6 +23,8 @@ from .spec import JobSpec, Split, is_dataset
 POSITIONS: Final = "edl_positions"
 LABELS: Final = ("label", "labels")
 
+_END: Final = object()
+
 Positions = npt.NDArray[np.int64]
 
 
@@ -191,10 +193,8 @@ def with_positions(batch: Any, positions: Array) -> Any:
     return (*batch, positions) if isinstance(batch, tuple) else (batch, positions)
 
 
-def batches_of(
-    spec: JobSpec, part: Split, batch_size: int | None = None
-) -> Generator[Parts, None, None]:
-    """Yield the batches of `feed(part)`, split into parts.
+def feed_of(spec: JobSpec, part: Split, batch_size: int | None = None) -> Any:
+    """Return `feed(part)` as an iterable of batches.
 
     Args:
         spec: the job file.
@@ -206,24 +206,31 @@ def batches_of(
         UsageError: the feed is a data set, and there is no batch size.
     """
     source = spec.feed(part)
-    if is_dataset(source):
-        if batch_size is None:
-            raise UsageError(
-                f"feed({part!r}) of {spec.path} gives a data set, which has no batches: say"
-                " how many rows one has (--total-batch to train, else --batch-size), or return a"
-                " DataLoader"
-            )
-        from ...distill_reader import Batched
+    if not is_dataset(source):
+        return source
+    if batch_size is None:
+        raise UsageError(
+            f"feed({part!r}) of {spec.path} gives a data set, which has no batches: say"
+            " how many rows one has (--total-batch to train, else --batch-size), or return a"
+            " DataLoader"
+        )
+    from ...distill_reader import Batched
 
-        source = Batched(source, batch_size)
+    return Batched(source, batch_size)
+
+
+def batches_of(
+    spec: JobSpec, part: Split, batch_size: int | None = None
+) -> Generator[Parts, None, None]:
+    """Yield the batches of `feed(part)`, split into parts; arguments and errors as `feed_of`."""
+    source = feed_of(spec, part, batch_size)
     with spec.job_errors("feed"):
         batches = iter(source)
     while True:
         with spec.job_errors("feed"):
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
+            batch = next(batches, _END)
+        if batch is _END:
+            return
         yield split(batch, tensor=spec.framework.tensor)
 
 

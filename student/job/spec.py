@@ -20,7 +20,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, Literal, get_args
@@ -55,14 +55,11 @@ class JobSpec:
         path: absolute path of the file.
         functions: the user's functions by name.
         framework: framework of its model, as the file states it, or imports it.
-        definitions: by name, the file and line of a function's definition, which may be in a
-            module that the job file imports; the line is None if unknown.
     """
 
     path: str
     functions: Mapping[str, Callable[..., Any]]
     framework: Framework
-    definitions: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -168,7 +165,7 @@ class JobSpec:
 
         For results of the function, such as the forward pass of a model or the batches of a feed.
         """
-        return converting_errors(*self._place(function))
+        return converting_errors(*_place(self.functions[function], self.path), function)
 
     def _call(self, function: str, *arguments: Any) -> Any:
         with self.job_errors(function):
@@ -179,11 +176,8 @@ class JobSpec:
             raise self._wrong(function, f"must return {what}; it returned {_shown(value)}")
 
     def _wrong(self, function: str, what: str) -> JobError:
-        return JobError(f"{source_location(*self._place(function))}: {what}")
-
-    def _place(self, function: str) -> tuple[str, str, int | None]:
-        file, line = self.definitions.get(function, (self.path, None))
-        return file, function, line
+        file, line = _place(self.functions[function], self.path)
+        return JobError(f"{source_location(file, function, line)}: {what}")
 
 
 def load_job(path: str | Path) -> JobSpec:
@@ -203,10 +197,9 @@ def load_job(path: str | Path) -> JobSpec:
         )
     module = _run(file)
     functions = _functions(str(file), module)
-    definitions = {name: _defined(function, str(file)) for name, function in functions.items()}
     for name, function in functions.items():
-        _check_parameters(name, function, definitions[name])
-    return JobSpec(str(file), functions, framework_of_job(module), definitions)
+        _check_parameters(name, function, str(file))
+    return JobSpec(str(file), functions, framework_of_job(module))
 
 
 def is_dataset(source: Any) -> bool:
@@ -229,7 +222,7 @@ def _run(file: Path) -> ModuleType:
     before = sys.modules.get(name)
     sys.modules[name] = module  # dataclasses and pickle look a class's module up here
     try:
-        with converting_errors(str(file), "", None):
+        with converting_errors(str(file), None, ""):
             # Not with the spec's loader: it would use a stale compiled file if the source was
             # replaced within a second by one of the same size.
             exec(compile(file.read_bytes(), file, "exec", dont_inherit=True), module.__dict__)
@@ -261,9 +254,7 @@ def _functions(file: str, module: ModuleType) -> dict[str, Callable[..., Any]]:
     return found
 
 
-def _check_parameters(
-    name: str, function: Callable[..., Any], defined: tuple[str, int | None]
-) -> None:
+def _check_parameters(name: str, function: Callable[..., Any], job_file: str) -> None:
     parameters = {**NEEDED, **OPTIONAL}[name]
     try:
         signature = inspect.signature(function)
@@ -272,13 +263,18 @@ def _check_parameters(
     try:
         signature.bind(*parameters)
     except TypeError as error:
+        file, line = _place(function, job_file)
         raise JobError(
-            f"{source_location(defined[0], name, defined[1])}: it is called as"
+            f"{source_location(file, name, line)}: it is called as"
             f" {name}({', '.join(parameters)}), and takes {signature}: {error}"
         ) from None
 
 
-def _defined(function: Callable[..., Any], file: str) -> tuple[str, int | None]:
+def _place(function: Callable[..., Any], file: str) -> tuple[str, int | None]:
+    """Return file and line of a definition, which may be in a module that the job file imports.
+
+    The line is None if unknown.
+    """
     code = getattr(inspect.unwrap(function), "__code__", None)
     return (file, None) if code is None else (str(code.co_filename), int(code.co_firstlineno))
 
@@ -341,13 +337,13 @@ def summary_line(error: BaseException) -> str:
 
 
 @contextmanager
-def converting_errors(file: str, function: str, line: int | None) -> Iterator[None]:
+def converting_errors(file: str, line: int | None, function: str) -> Iterator[None]:
     """Convert exceptions of the user's code to a `JobError`, with the original as its cause.
 
     Args:
         file: the file of the code.
+        line: line for exceptions without a line of the file in the traceback; None: unknown.
         function: name of the running function; empty: the body of the file.
-        line: its line, for exceptions without a line of the file in the traceback; None: unknown.
     """
     try:
         yield

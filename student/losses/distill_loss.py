@@ -7,7 +7,7 @@ from typing import get_args
 
 from ...proto.forms import SoftLabelIs
 from ...runtime.errors import UsageError
-from .terms import Tensor, cross_entropy, kl_divergence, weighted
+from .terms import Tensor, cross_entropy, kl_divergence, weighted_sum
 
 
 class DistillLoss:
@@ -97,9 +97,9 @@ class DistillLoss:
         Raises:
             UsageError: a needed label is missing, or its shape or dtype does not fit.
         """
-        hard = soft = None
+        terms: list[tuple[float, Tensor]] = []
         if self.alpha:
-            hard = weighted(self.alpha, cross_entropy(student_logits, hard_label))
+            terms.append((self.alpha, cross_entropy(student_logits, hard_label)))
         if self.beta:
             divergence = kl_divergence(
                 student_logits,
@@ -108,7 +108,5 @@ class DistillLoss:
                 self.soft_label_is,
                 self.soft_label_temperature,
             )
-            soft = weighted(self.beta * self.temperature**2, divergence)
-        if hard is None or soft is None:
-            return hard if soft is None else soft
-        return hard + soft
+            terms.append((self.beta * self.temperature**2, divergence))
+        return weighted_sum(terms)

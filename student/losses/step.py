@@ -20,7 +20,7 @@ from .terms import (
     logits_mse,
     smoothed,
     top_k_divergence,
-    weighted,
+    weighted_sum,
 )
 
 
@@ -87,23 +87,15 @@ class StepLoss:
         Raises:
             UsageError: needed labels are missing or do not fit, or no term has a weight.
         """
-        distill = self.distill
-        if distill is None:
-            hard = self._hard(outputs, labels)
-            return Terms(hard, {"hard": hard.detach(), "total": hard.detach()})
-        named: dict[str, Any] = {}
-        total: Any = None
-        for name, weight, term in self._terms(distill, outputs, labels, soft or {}, step):
-            named[name] = term.detach()
-            part = weighted(weight, term)
-            total = part if total is None else total + part
-        if total is None:
+        terms = [*self._terms(outputs, labels, soft or {}, step)]
+        if not terms:
             raise UsageError(
                 f"no term of the loss has a weight in step {step}: alpha, beta and hints are 0, or"
                 " the batch has no soft labels"
             )
-        named["total"] = total.detach()
-        return Terms(total, named)
+        total = weighted_sum((weight, term) for _, weight, term in terms)
+        named = {name: term.detach() for name, _, term in terms}
+        return Terms(total, {**named, "total": total.detach()})
 
     def on_label_kinds(self, kinds: Mapping[str, str]) -> None:
         """Use what teachers publish about their outputs, unless the job says what they are.
@@ -130,9 +122,13 @@ class StepLoss:
             self._published = "probabilities" if kind == "probabilities" else "logits"
 
     def _terms(
-        self, distill: Distill, outputs: Any, labels: Any, soft: Mapping[str, Any], step: int
+        self, outputs: Any, labels: Any, soft: Mapping[str, Any], step: int
     ) -> Iterator[tuple[str, float, Any]]:
         """Yield name, weight and value of each term that has a weight in this step."""
+        distill = self.distill
+        if distill is None:
+            yield "hard", 1.0, self._hard(outputs, labels)
+            return
         alpha = self._weight(distill.alpha, step)
         if alpha:
             yield "hard", alpha, self._hard_term(distill, outputs, labels)

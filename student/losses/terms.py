@@ -15,6 +15,9 @@ between Paddle and PyTorch. Everything else that the losses use is spelled the s
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from functools import reduce
+from operator import add
 from typing import Any, TypeAlias
 
 from ...proto.forms import SUM_TOLERANCE, SoftLabelIs
@@ -324,9 +327,13 @@ def take_along_last(tensor: Tensor, indices: Tensor) -> Tensor:
     return framework.take_along_axis(tensor, indices, axis=-1)
 
 
-def weighted(weight: float, term: Any) -> Any:
-    """Return `weight * term`; a weight of 1 leaves the term unchanged, bit for bit."""
-    return term if weight == 1 else weight * term
+def weighted_sum(terms: Iterable[tuple[float, Any]]) -> Any:
+    """Return the sum of `weight * term`; a weight of 1 leaves a term unchanged, bit for bit.
+
+    Args:
+        terms: weights and terms, at least one.
+    """
+    return reduce(add, (term if weight == 1 else weight * term for weight, term in terms))
 
 
 def dtype_name(tensor: Tensor) -> str:
