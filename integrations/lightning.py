@@ -80,13 +80,10 @@ class ReaderStatsLogger(_pl.Callback):  # type: ignore[misc,name-defined]
             return
         stats = trainer.datamodule.reader.stats
         figures = {
-            "teachers": len(stats.teachers),
-            "wanted": stats.want,
-            "ready": stats.ready,
-            "starved_s": stats.starved_s,
+            "reader/teachers": float(len(stats.teachers)),
+            "reader/wanted": float(stats.want),
+            "reader/ready": float(stats.ready),
+            "reader/starved_s": stats.starved_s,
         }
         for one in trainer.loggers:
-            one.log_metrics(
-                {f"reader/{name}": float(value) for name, value in figures.items()},
-                step=trainer.global_step,
-            )
+            one.log_metrics(dict(figures), step=trainer.global_step)

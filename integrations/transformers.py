@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,13 +73,8 @@ class DistilTrainerMixin:
             )
         self._make_reader = make_reader
         self._alpha = distill_loss.alpha
-        self._soft_loss = DistillLoss(
-            0.0,
-            distill_loss.beta,
-            distill_loss.temperature,
-            soft_label_is=distill_loss.soft_label_is,
-            soft_label_temperature=distill_loss.soft_label_temperature,
-        )
+        self._soft_loss = copy.copy(distill_loss)
+        self._soft_loss.alpha = 0.0
         self._soft_label, self._logits = soft_label, logits
         self._checkpoint: Path | None = None
         self._callback = ReaderStateCallback()
