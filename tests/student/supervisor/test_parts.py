@@ -226,7 +226,7 @@ def test_an_evaluation_that_takes_longer_than_a_step_may_is_no_hang(
     job.metrics.return_value = {"score": metric}
     job.feed.return_value = [(np.ones((2, 2)), np.ones(2))] * 3
     job.framework.tensor = lambda leaf: leaf
-    job.framework.no_grad = job.job_errors = saver.forward = MagicMock()
+    job.framework.evaluating = job.job_errors = saver.forward = MagicMock()
     link.send.side_effect = lambda message: workers._note(rank, message)  # noqa: SLF001 - no process
     saver.learner.group = SingleRankGroup()
     prefetcher.stats.return_value = None
