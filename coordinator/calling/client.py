@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from ...proto import coordinator_pb2 as pb
 from ...proto.security import ClientSecurity, open_channel
@@ -23,9 +24,12 @@ from ..registry import connect
 from ..store.records import log_position
 from .discovery import CHANNEL_OPTIONS, begun, call_error, live_managers, stub
 
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
 log = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
+#: Seconds to wait for each manager.
 _TIMEOUT_S: Final = 5.0
 _FOLLOW_CAP_S: Final = 2.0  # longest pause between attempts to follow the log
 #: Text of gRPC's error if a server closes a connection that it has accepted.
@@ -38,7 +42,6 @@ def fetch_status(
     *,
     max_members: int = 0,
     security: ClientSecurity | None = None,
-    timeout_s: float = _TIMEOUT_S,
 ) -> pb.MeshStatus:
     """Return the live teachers and students, and the assignments, as a live manager knows them.
 
@@ -47,7 +50,6 @@ def fetch_status(
         service: name of one service; empty: all.
         max_members: most teachers, and most students, to return of each service; 0: all.
         security: how to call managers; None: neither TLS nor token.
-        timeout_s: seconds to wait for each manager.
 
     Raises:
         RedisUnavailable: Redis does not answer.
@@ -55,9 +57,7 @@ def fetch_status(
         AccessError: Redis or the managers refuse our credentials.
     """
     request = pb.StatusRequest(service=service, max_members=max_members)
-    status: pb.MeshStatus = _ask(
-        url, security, lambda stub: stub.Status(request, timeout=timeout_s)
-    )
+    status: pb.MeshStatus = _ask(url, security, "Status", request)
     return status
 
 
@@ -68,7 +68,6 @@ def drain(
     teacher_id: str = "",
     host: str = "",
     security: ClientSecurity | None = None,
-    timeout_s: float = _TIMEOUT_S,
 ) -> list[str]:
     """Ask one teacher, or all on a host, to finish their requests and leave.
 
@@ -78,7 +77,6 @@ def drain(
         teacher_id: id of the teacher. Give this or `host`, not both.
         host: host name of the teachers.
         security: how to call managers; None: neither TLS nor token.
-        timeout_s: seconds to wait for each manager.
 
     Returns:
         "service/teacher_id" of the teachers that drain now.
@@ -88,8 +86,7 @@ def drain(
         EdlError: as `fetch_status`.
     """
     request = pb.DrainRequest(service=service, teacher_id=teacher_id, host=host)
-    reply: pb.DrainReply = _ask(url, security, lambda stub: stub.Drain(request, timeout=timeout_s))
-    return list(reply.teachers)
+    return list(_ask(url, security, "Drain", request).teachers)
 
 
 def upgrade(
@@ -99,7 +96,6 @@ def upgrade(
     at: str,
     *,
     security: ClientSecurity | None = None,
-    timeout_s: float = _TIMEOUT_S,
 ) -> str:
     """Move a service to another model content.
 
@@ -109,7 +105,6 @@ def upgrade(
         content_id: content id of the new model.
         at: "epoch": each student moves at its next epoch; "now": at once.
         security: how to call managers; None: neither TLS nor token.
-        timeout_s: seconds to wait for each manager.
 
     Returns:
         Text: what happens now, and what the service waits for.
@@ -119,26 +114,16 @@ def upgrade(
         EdlError: as `fetch_status`.
     """
     request = pb.UpgradeRequest(service=service, content_id=content_id, at=at)
-    reply: pb.UpgradeReply = _ask(
-        url, security, lambda stub: stub.Upgrade(request, timeout=timeout_s)
-    )
-    return str(reply.summary)
+    return str(_ask(url, security, "Upgrade", request).summary)
 
 
-def deploy(
-    url: str,
-    request: pb.DeployRequest,
-    *,
-    security: ClientSecurity | None = None,
-    timeout_s: float = _TIMEOUT_S,
-) -> str:
+def deploy(url: str, request: pb.DeployRequest, *, security: ClientSecurity | None = None) -> str:
     """Deploy the model of a service on machines that run agents, or withdraw it.
 
     Args:
         url: Redis URL of the mesh.
         request: service, model and number of teachers; or `withdraw`.
         security: how to call managers; None: neither TLS nor token.
-        timeout_s: seconds to wait for each manager.
 
     Returns:
         Text: what happens now.
@@ -147,10 +132,7 @@ def deploy(
         UsageError: the deployment is invalid, or there is none to withdraw.
         EdlError: as `fetch_status`.
     """
-    reply: pb.DeployReply = _ask(
-        url, security, lambda stub: stub.Deploy(request, timeout=timeout_s)
-    )
-    return str(reply.summary)
+    return str(_ask(url, security, "Deploy", request).summary)
 
 
 def watch(
@@ -180,7 +162,7 @@ def watch(
         yield from _LogReader(url, service, last, security).follow()
         return
     request = pb.WatchRequest(service=service, last=last)
-    yield from _ask(url, security, lambda stub: list(stub.Watch(request, timeout=_TIMEOUT_S)))
+    yield from _ask(url, security, "Watch", request)
 
 
 def ask_status(
@@ -190,7 +172,6 @@ def ask_status(
     max_members: int = 0,
     own_only: bool = False,
     security: ClientSecurity | None = None,
-    timeout_s: float = _TIMEOUT_S,
 ) -> pb.MeshStatus:
     """Return the status as the manager at `address` (`host:port`) knows it; see `fetch_status`.
 
@@ -198,18 +179,16 @@ def ask_status(
     Students may call this.
     """
     request = pb.StatusRequest(service=service, max_members=max_members, own_only=own_only)
-    status: pb.MeshStatus = _ask_one(
-        address, security, lambda stub: stub.Status(request, timeout=timeout_s)
-    )
+    status: pb.MeshStatus = _ask_one(address, security, "Status", request)
     return status
 
 
-def _ask(url: str, security: ClientSecurity | None, question: Callable[[Any], _T]) -> _T:
-    """Return the answer of the first manager that answers."""
+def _ask(url: str, security: ClientSecurity | None, method: str, request: Message) -> Any:
+    """Return the answer of the first manager that answers; see `_ask_one`."""
     failures = []
     for address in _managers(url):
         try:
-            return _ask_one(address, security, question)
+            return _ask_one(address, security, method, request)
         except CoordinatorUnavailable as error:
             failures.append(str(error))
     raise CoordinatorUnavailable("; ".join(failures))
@@ -223,13 +202,18 @@ def _managers(url: str) -> list[str]:
     return addresses
 
 
-def _ask_one(address: str, security: ClientSecurity | None, question: Callable[[Any], _T]) -> _T:
-    """Return the answer of one manager; raise UsageError if it refuses the request."""
+def _ask_one(address: str, security: ClientSecurity | None, method: str, request: Message) -> Any:
+    """Return the answer of one manager, a list for a stream.
+
+    Raises:
+        UsageError: it refuses the request.
+    """
     import grpc
 
     with open_channel(address, security, CHANNEL_OPTIONS) as channel:
         try:
-            return question(stub(channel))
+            answer = getattr(stub(channel), method)(request, timeout=_TIMEOUT_S)
+            return list(answer) if isinstance(answer, Iterator) else answer
         except grpc.RpcError as error:
             meaning = call_error(address, error)
     if isinstance(meaning, CoordinatorUnavailable) and _CLOSED in str(meaning):
@@ -255,17 +239,17 @@ def _closed_hint(security: ClientSecurity | None) -> str:
     )
 
 
+@dataclass(slots=True)
 class _LogReader:
     """Follows the log, and keeps the position in it, so that another manager repeats no event."""
 
-    def __init__(self, url: str, service: str, last: int, security: ClientSecurity | None) -> None:
-        self._begun = False
-        self._url = url
-        self._service = service
-        self._last = last
-        self._security = security
-        self._seen: dict[str, tuple[int, int]] = {}
-        self._first_ms = 0
+    url: str
+    service: str
+    last: int
+    security: ClientSecurity | None
+    begun: bool = False
+    seen: dict[str, tuple[int, int]] = field(default_factory=dict)
+    first_ms: int = 0
 
     def follow(self) -> Iterator[pb.Event]:
         """Yield events, each once; continue at another manager when one dies.
@@ -280,7 +264,7 @@ class _LogReader:
                     attempt = 0
                     yield event
             except (UnavailableError, AccessError) as error:
-                if not self._begun:
+                if not self.begun:
                     raise
                 # Warn only if no other manager is found: the death of one is harmless.
                 level = logging.WARNING if attempt == 1 else logging.DEBUG
@@ -291,17 +275,17 @@ class _LogReader:
     def _events(self) -> Iterator[pb.Event]:
         """Yield the events of one manager that were not yielded before."""
         # Later calls read all existing events, which include the missed ones.
-        last = 0 if self._begun else self._last
-        request = pb.WatchRequest(service=self._service, last=last, follow=True)
-        for address in _managers(self._url):
-            with open_channel(address, self._security, CHANNEL_OPTIONS) as channel:
+        last = 0 if self.begun else self.last
+        request = pb.WatchRequest(service=self.service, last=last, follow=True)
+        for address in _managers(self.url):
+            with open_channel(address, self.security, CHANNEL_OPTIONS) as channel:
                 call = stub(channel).Watch(request)
                 try:
                     begun(call, address)
                 except CoordinatorUnavailable as error:
                     failure = error
                     continue
-                self._begun = True
+                self.begun = True
                 yield from self._new(call, address)
                 return
         raise failure
@@ -312,9 +296,9 @@ class _LogReader:
         try:
             for event in call:
                 place = log_position(event.id)
-                if place > self._seen.get(event.service, (self._first_ms, -1)):
-                    self._first_ms = self._first_ms or event.time_ms
-                    self._seen[event.service] = place
+                if place > self.seen.get(event.service, (self.first_ms, -1)):
+                    self.first_ms = self.first_ms or event.time_ms
+                    self.seen[event.service] = place
                     yield event
         except grpc.RpcError as error:
             raise call_error(address, error) from None
