@@ -22,6 +22,8 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from google.protobuf.message import Message as ProtobufMessage
+
 from ...proto import coordinator_pb2 as pb
 from ...runtime.errors import EdlError, RateLimited
 from .. import operations
@@ -190,14 +192,8 @@ class Feed:
         self._new.clear()
 
     def _whole(self, head: Message) -> str:
-        return _json(
-            head
-            | {
-                "whole": self._picture.document,
-                "events": list(self._events),
-                "interval_s": interval_s(self._members()),
-            }
-        )
+        told = {"whole": self._picture.document, "events": list(self._events)}
+        return _json(head | told | {"interval_s": interval_s(self._members())})
 
     def _members(self) -> int:
         document = self._picture.document
@@ -210,16 +206,15 @@ def interval_s(members: int) -> float:
 
 
 def _event(event: pb.Event) -> Message:
-    return {
-        "service": event.service,
-        "id": event.id,
-        "time_ms": event.time_ms,
-        "kind": event.kind,
-        "subject": event.subject,
-        "text": event.text,
+    return _same(event, ("service", "id", "time_ms", "kind", "subject", "text")) | {
         "gained": sorted(set(event.after) - set(event.before)),
         "lost": sorted(set(event.before) - set(event.after)),
     }
+
+
+def _same(message: ProtobufMessage, names: Iterable[str]) -> Row:
+    """Return fields of a message that the page knows by the same names."""
+    return {name: getattr(message, name) for name in names}
 
 
 def _json(message: Message) -> str:
@@ -323,23 +318,19 @@ def _state(teacher: pb.Teacher, has_student: bool) -> str:
     return "idle" if state == "serving" and not has_student else state
 
 
+_TEACHER: Final = (
+    "address", "device", "protocol", "voucher", "model", "verified", "admission", "slots", "lanes",
+    "in_flight",
+)  # fmt: skip
+
+
 def _teacher(service: str, teacher: pb.Teacher, now_ms: int) -> Row:
-    return {
+    return _same(teacher, _TEACHER) | {
         "service": service,
         "id": teacher.teacher_id,
         "host": teacher.host or teacher.address.rpartition("://")[2].rpartition(":")[0],
-        "address": teacher.address,
-        "device": teacher.device,
-        "protocol": teacher.protocol,
-        "voucher": teacher.voucher,
-        "model": teacher.model,
         "content": teacher.content_id,
         "numerics": teacher.numerics_id,
-        "verified": teacher.verified,
-        "admission": teacher.admission,
-        "slots": teacher.slots,
-        "lanes": teacher.lanes,
-        "in_flight": teacher.in_flight,
         "t_t": _short(teacher.t_t_seconds),
         "rate": _short(teacher.samples_per_second),
         "since_ms": teacher.incarnation,
@@ -347,31 +338,24 @@ def _teacher(service: str, teacher: pb.Teacher, now_ms: int) -> Row:
     }
 
 
+_REPORT: Final = (
+    "host", "state", "want", "min", "needed", "priority", "unreachable", "resends", "hedges",
+)  # fmt: skip
+
+
 def _student(service: str, student: pb.StudentStatus, now_ms: int) -> Row:
     report = student.report
     return {
+        **_same(report, _REPORT),
+        **_waits(report),
         "service": service,
         "id": report.student_id,
-        "host": report.host,
-        "state": report.state,
         "teachers": sorted(student.assigned),
         "reason": student.reason,
-        "want": report.want,
-        "min": report.min,
-        "needed": report.needed,
-        "priority": report.priority,
-        "unreachable": report.unreachable,
         "volume": report.volume_bytes,
         "lower": report.lower_bytes,
         "upper": report.upper_bytes,
-        "starved": round(report.starved_seconds, 1),
-        "blocked": round(report.blocked_seconds, 1),
-        "source_wait": round(report.source_wait_seconds, 1),
-        "rate": _short(report.samples_per_second),
         "samples": report.samples_delivered,
-        "batches": report.batches_delivered,
-        "resends": report.resends,
-        "hedges": report.hedges,
         "slow": sorted(report.stragglers),
         "disputed": sorted(report.disputed),
         "ejected": sorted(map(list, zip(report.ejected, report.ejected_for, strict=False))),
@@ -385,24 +369,24 @@ def _student(service: str, student: pb.StudentStatus, now_ms: int) -> Row:
 
 def _service(service: pb.ServiceStatus) -> Row:
     return {
-        "leader": service.leader,
-        "term": service.term,
-        "counter": service.counter,
+        **_same(service, ("leader", "term", "counter", "wanted", "assigned", "upgrade_at")),
+        **_waits(service),
         "teachers": service.teacher_count or len(service.teachers),
         "students": service.student_count or len(service.students),
         "shown": len(service.teachers),
-        "shown_students": len(service.students),
-        "wanted": service.wanted,
-        "assigned": service.assigned,
-        "rate": _short(service.samples_per_second),
-        "starved": round(service.starved_seconds, 1),
-        "blocked": round(service.blocked_seconds, 1),
-        "source_wait": round(service.source_wait_seconds, 1),
         "content": service.content_id,
         "next_content": service.next_content_id,
-        "upgrade_at": service.upgrade_at,
-        "content_teachers": dict(sorted(service.content_teachers.items())),
         "content_students": dict(sorted(service.content_students.items())),
+    }
+
+
+def _waits(of: pb.StudentReport | pb.ServiceStatus) -> Row:
+    """Return the rate, and the seconds of waiting."""
+    return {
+        "rate": _short(of.samples_per_second),
+        "starved": round(of.starved_seconds, 1),
+        "blocked": round(of.blocked_seconds, 1),
+        "source_wait": round(of.source_wait_seconds, 1),
     }
 
 

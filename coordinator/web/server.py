@@ -236,16 +236,17 @@ def make_app(source: MeshSource, access: Access, feed: Feed, *, local: bool) -> 
     """
     files = {path.name: path.read_bytes() for path in _STATIC.iterdir() if path.suffix in _KINDS}
 
-    def file(request: Request) -> Response:
+    # Coroutine functions, as Starlette runs plain ones in worker threads.
+    async def file(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
         if name not in files:
             return JSONResponse({"error": "there is no such page"}, 404)
         return Response(files[name], media_type=_KINDS[Path(name).suffix])
 
-    def who(request: Request) -> Response:
+    async def who(request: Request) -> Response:
         return JSONResponse(access.describe(_authorization(request)))
 
-    def look(request: Request) -> Response:
+    async def look(request: Request) -> Response:
         check = partial(access.check_view, _authorization(request))
         check()
         return _FeedResponse(feed, check)
@@ -263,19 +264,19 @@ def make_app(source: MeshSource, access: Access, feed: Feed, *, local: bool) -> 
 
     app = Starlette(
         routes=[
-            Route("/", _in_loop(file), methods=["GET"]),
-            Route("/static/{name}", _in_loop(file), methods=["GET"]),
-            Route("/api/access", _in_loop(who), methods=["GET"]),
-            Route("/api/feed", _in_loop(look), methods=["GET"]),
+            Route("/", file, methods=["GET"]),
+            Route("/static/{name}", file, methods=["GET"]),
+            Route("/api/access", who, methods=["GET"]),
+            Route("/api/feed", look, methods=["GET"]),
             Route("/api/drain", drain, methods=["POST"]),
         ],
         exception_handlers={EdlError: sorry},
     )
-    return _Guard(app, local)
+    return _guarded(app, local)
 
 
-class _Guard:
-    """Adds security headers to responses, and on loopback refuses any `Host` but loopback's.
+def _guarded(app: ASGIApp, local: bool) -> ASGIApp:
+    """Add security headers to responses, and on loopback refuse any `Host` but loopback's.
 
     This stops DNS rebinding: a foreign site whose name resolves to 127.0.0.1 could otherwise read
     what only this machine may read.
@@ -285,11 +286,7 @@ class _Guard:
         local: it listens on loopback.
     """
 
-    def __init__(self, app: ASGIApp, local: bool) -> None:
-        self._app = app
-        self._local = local
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(_HEADERS)
@@ -297,21 +294,12 @@ class _Guard:
 
         if scope["type"] != "http":
             return
-        if self._local and not names_loopback(Headers(scope=scope).get("host", "")):
+        answer = app
+        if local and not names_loopback(Headers(scope=scope).get("host", "")):
             answer = JSONResponse({"error": "open this page as 127.0.0.1 or localhost"}, 421)
-            await answer(scope, receive, send_guarded)
-            return
-        await self._app(scope, receive, send_guarded)
+        await answer(scope, receive, send_guarded)
 
-
-def _in_loop(answer: Any) -> Any:
-    """Return a coroutine function, as Starlette runs plain functions in worker threads."""
-
-    async def endpoint(request: Request) -> Response:
-        response: Response = answer(request)
-        return response
-
-    return endpoint
+    return guarded
 
 
 class _FeedResponse(Response):
@@ -370,10 +358,6 @@ def _named(body: object) -> tuple[str, str]:
     raise UsageError('name the teacher: {"service": NAME, "teacher": ID}')
 
 
-_VIEWER = "viewer"
-_ADMIN = "admin"
-
-
 @dataclass(frozen=True, slots=True)
 class Access:
     """The access rules of one page.
@@ -390,11 +374,11 @@ class Access:
     def check_view(self, authorization: str) -> None:
         """Raise Unauthenticated or Forbidden if the caller may not view the page."""
         if self.guarded:
-            self._check(authorization, _VIEWER)
+            self._check(authorization, "viewer")
 
     def check_drain(self, authorization: str) -> None:
         """Raise Unauthenticated or Forbidden if the caller may not drain teachers."""
-        self._check(authorization, _ADMIN)
+        self._check(authorization, "admin")
 
     def describe(self, authorization: str) -> dict[str, bool]:
         """Return what the caller may do, and whether this page knows and requires tokens."""
@@ -403,8 +387,8 @@ class Access:
             "guarded": self.guarded,
             "tokens": self.gate is not None,
             "known": caller is not None,
-            "view": not self.guarded or (caller is not None and caller.may(_VIEWER)),
-            "drain": caller is not None and caller.may(_ADMIN),
+            "view": not self.guarded or (caller is not None and caller.may("viewer")),
+            "drain": caller is not None and caller.may("admin"),
         }
 
     def _known(self, token: str) -> Caller | None:
