@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from .manager.manager import ManagerView, ServiceView
+from .manager.manager import ManagerView
 from .manager.service_state import LeaderView
 from .manager.subscription_hub import HubView
 from .store.redis_connection import REFUSALS
@@ -27,56 +27,45 @@ REASONS: Final = (
 )
 _PREFIX: Final = "edl_coordinator"
 
-_V = TypeVar("_V", LeaderView, HubView)
-
-_OF_LEADER: Final[Mapping[str, tuple[str, Callable[[LeaderView], float]]]] = {
-    "term": ("Term in the version (term, counter) of the assignments.", lambda v: v.term),
-    "assignment_counter": (
-        "Counter in the version (term, counter) of the assignments.",
-        lambda v: v.counter,
-    ),
-    "recovering": ("1 during recovery, while assignments may only grow.", lambda v: v.recovering),
-    "idle_teachers": ("Live teachers that are assigned to no student.", lambda v: v.idle),
-    "students": ("Students with a lease.", lambda v: v.students),
+#: Metrics of the leader of a service: name -> field of its view, and help.
+_OF_LEADER: Final = {
+    "term": ("term", "Term in the version (term, counter) of the assignments."),
+    "assignment_counter": ("counter", "Counter in the version (term, counter) of the assignments."),
+    "recovering": ("recovering", "1 during recovery, while assignments may only grow."),
+    "idle_teachers": ("idle", "Live teachers that are assigned to no student."),
+    "students": ("students", "Students with a lease."),
     "leader_update_seconds": (
+        "look_s",
         "Seconds of the latest read of the registry and computation of assignments.",
-        lambda v: v.look_s,
     ),
-    "solve_seconds": ("Seconds of the latest computation of assignments.", lambda v: v.solve_s),
+    "solve_seconds": ("solve_s", "Seconds of the latest computation of assignments."),
 }
-_OF_LEADER_TOTAL: Final[Mapping[str, tuple[str, Callable[[LeaderView], float]]]] = {
-    "assignments_written": ("Assignments written by this manager.", lambda v: v.rows),
-    "recoveries": ("Terms that this manager started.", lambda v: v.recoveries),
-    "admission_refusals": ("Probes after which a teacher was refused.", lambda v: v.refusals),
+_OF_LEADER_TOTAL: Final = {
+    "assignments_written": ("rows", "Assignments written by this manager."),
+    "recoveries": ("recoveries", "Terms that this manager started."),
+    "admission_refusals": ("refusals", "Probes after which a teacher was refused."),
 }
-_OF_HUB: Final[Mapping[str, tuple[str, Callable[[HubView], float]]]] = {
-    "streams": ("Subscriptions that this manager holds.", lambda v: v.streams),
-    "wanted_teachers": ("Teachers that students want.", lambda v: v.wanted),
-    "assigned_teachers": ("Teachers that are assigned to students.", lambda v: v.assigned),
-    "samples_per_second": (
-        "Samples per second, summed over students.",
-        lambda v: v.samples_per_second,
-    ),
-    "starved_seconds": (
-        "Seconds that students waited for labels, summed.",
-        lambda v: v.starved_s,
-    ),
+#: The same of the manager's subscriptions to a service.
+_OF_HUB: Final = {
+    "streams": ("streams", "Subscriptions that this manager holds."),
+    "wanted_teachers": ("wanted", "Teachers that students want."),
+    "assigned_teachers": ("assigned", "Teachers that are assigned to students."),
+    "samples_per_second": ("samples_per_second", "Samples per second, summed over students."),
+    "starved_seconds": ("starved_s", "Seconds that students waited for labels, summed."),
     "blocked_seconds": (
+        "blocked_s",
         "Seconds for which full buffers paused pulling, summed over students.",
-        lambda v: v.blocked_s,
     ),
     "source_wait_seconds": (
+        "source_wait_s",
         "Seconds that students waited for their source, summed.",
-        lambda v: v.source_wait_s,
     ),
     "table_read_seconds": (
+        "look_s",
         "Seconds of this manager's latest read of the assignment table and of changed teachers.",
-        lambda v: v.look_s,
     ),
 }
-_OF_HUB_TOTAL: Final[Mapping[str, tuple[str, Callable[[HubView], float]]]] = {
-    "assignments_pushed": ("Assignments sent to students.", lambda v: v.pushed),
-}
+_OF_HUB_TOTAL: Final = {"assignments_pushed": ("pushed", "Assignments sent to students.")}
 
 
 class CoordinatorMetrics:
@@ -112,88 +101,80 @@ class _Views(Collector):
 
     def collect(self) -> Iterable[Metric]:
         view = self._view()
-        answering = f"{_PREFIX}_registry_answering"
-        answers = view.redis_available or view.refusal != ""
-        yield GaugeMetricFamily(
-            answering,
+        services = view.services
+        leading = {one.name: one.leading for one in services if one.leading is not None}
+        hubs = {one.name: one.hub for one in services if one.hub is not None}
+        yield _gauge(
+            "registry_answering",
             "1 while Redis answers, even if it refuses writes; 0 if it does not answer, or rejects "
             "the user or password.",
-            value=answers,
+            [],
+            {(): view.redis_available or view.refusal != ""},
         )
-        yield _refusals(view.refusal)
-        yield from _roles(view.services)
-        leading = [(s.name, s.leading) for s in view.services if s.leading is not None]
-        hubs = [(s.name, s.hub) for s in view.services if s.hub is not None]
+        yield _gauge(
+            "registry_refusing",
+            "1 for the reason why Redis answers but refuses to work, else 0.",
+            ["reason"],
+            {(reason,): reason == view.refusal for reason in REFUSALS},
+        )
+        yield _gauge(
+            "leading",
+            "1 at the manager that leads the service.",
+            ["service"],
+            {(one.name,): one.name in leading for one in services},
+        )
+        yield _gauge(
+            "leader_known",
+            "1 while some manager leads the service.",
+            ["service"],
+            {(one.name,): one.leader != "" or one.name in leading for one in services},
+        )
         yield from _families(GaugeMetricFamily, _OF_LEADER, leading)
-        yield _desired(leading)
+        yield _gauge(  # no series while undecided, as a 0 would end all teachers
+            "desired_teachers",
+            "Teachers that the service should have, for autoscalers; no series until the number is "
+            "decided.",
+            ["service"],
+            {(name,): v.desired.count for name, v in leading.items() if v.desired is not None},
+        )
         yield from _families(CounterMetricFamily, _OF_LEADER_TOTAL, leading)
         yield _states(
             "teachers",
             "Live teachers, as the leader sees them.",
-            {n: v.teachers for n, v in leading},
+            {name: leader.teachers for name, leader in leading.items()},
         )
         yield from _families(GaugeMetricFamily, _OF_HUB, hubs)
         yield from _families(CounterMetricFamily, _OF_HUB_TOTAL, hubs)
         yield _states(
             "subscribed_students",
             "Students whose streams this manager holds.",
-            {name: hub.students for name, hub in hubs},
+            {name: hub.students for name, hub in hubs.items()},
         )
-
-
-def _refusals(refusal: str) -> Metric:
-    gauge = GaugeMetricFamily(
-        f"{_PREFIX}_registry_refusing",
-        "1 for the reason why Redis answers but refuses to work, else 0.",
-        labels=["reason"],
-    )
-    for reason in REFUSALS:
-        gauge.add_metric([reason], reason == refusal)
-    return gauge
-
-
-def _roles(services: Iterable[ServiceView]) -> Iterator[Metric]:
-    leading = GaugeMetricFamily(
-        f"{_PREFIX}_leading", "1 at the manager that leads the service.", labels=["service"]
-    )
-    known = GaugeMetricFamily(
-        f"{_PREFIX}_leader_known", "1 while some manager leads the service.", labels=["service"]
-    )
-    for service in services:
-        leading.add_metric([service.name], service.leading is not None)
-        known.add_metric([service.name], service.leader != "" or service.leading is not None)
-    yield leading
-    yield known
 
 
 def _families(
     family: type[GaugeMetricFamily | CounterMetricFamily],
-    table: Mapping[str, tuple[str, Callable[[_V], float]]],
-    views: Iterable[tuple[str, _V]],
+    table: Mapping[str, tuple[str, str]],
+    views: Mapping[str, LeaderView | HubView],
 ) -> Iterator[Metric]:
-    for name, (text, value) in table.items():
+    for name, (field, text) in table.items():
         metric = family(f"{_PREFIX}_{name}", text, labels=["service"])
-        for service, view in views:
-            metric.add_metric([service], value(view))
+        for service, view in views.items():
+            metric.add_metric([service], getattr(view, field))
         yield metric
 
 
-def _desired(views: Iterable[tuple[str, LeaderView]]) -> Metric:
-    """Return the desired numbers; no series while undecided, as a 0 would end all teachers."""
-    text = (
-        "Teachers that the service should have, for autoscalers; no series until the number is "
-        "decided."
-    )
-    gauge = GaugeMetricFamily(f"{_PREFIX}_desired_teachers", text, labels=["service"])
-    for service, view in views:
-        if view.desired is not None:
-            gauge.add_metric([service], view.desired.count)
-    return gauge
-
-
 def _states(name: str, text: str, of: Mapping[str, Mapping[str, int]]) -> Metric:
-    gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=["service", "state"])
-    for service, states in of.items():
-        for state, amount in states.items():
-            gauge.add_metric([service, state], amount)
+    """Return the number of members in each state, by service."""
+    counts = {(service, state): n for service, told in of.items() for state, n in told.items()}
+    return _gauge(name, text, ["service", "state"], counts)
+
+
+def _gauge(
+    name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]
+) -> Metric:
+    """Return a gauge with a value for each combination of labels."""
+    gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=labels)
+    for of, value in values.items():
+        gauge.add_metric(of, value)
     return gauge
