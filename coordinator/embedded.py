@@ -74,16 +74,16 @@ def start_embedded() -> tuple[Process, str]:
         ProcessFailed: the server did not start.
     """
 
-    def begin(chosen: int) -> Process:
-        process = start(server_command(chosen))
+    def begin(port: int) -> tuple[Process, str]:
+        process = start(server_command(port))
         try:
             _await_ready(process)
         except BaseException:
             process.stop(grace_s=1.0)
             raise
-        return process
+        return process, _url(port)
 
-    return _on_a_port(begin, 0, "127.0.0.1")
+    return on_free_port(begin)
 
 
 def keep_embedded(port: int | None = 0, host: str = "127.0.0.1") -> tuple[Restarter, str]:
@@ -101,23 +101,30 @@ def keep_embedded(port: int | None = 0, host: str = "127.0.0.1") -> tuple[Restar
         UsageError, ProcessFailed: as `start_embedded`.
     """
 
-    def begin(chosen: int) -> Restarter:
-        keeper = Restarter(server_command(chosen, host), on_start=_await_ready)
-        try:
-            keeper.start()
-        except BaseException:
-            keeper.stop(grace_s=1.0)
-            raise
-        return keeper
+    def begin(port: int) -> tuple[Restarter, str]:
+        keeper = Restarter(server_command(port, host), on_start=_await_ready)
+        keeper.start()
+        return keeper, _url(port)
 
-    return _on_a_port(begin, port, host)
+    return on_free_port(begin, port, host)
 
 
-def _on_a_port(begin: Callable[[int], _T], port: int | None, host: str) -> tuple[_T, str]:
+def _url(port: int) -> str:
+    return f"redis://127.0.0.1:{port}"
+
+
+def on_free_port(begin: Callable[[int], _T], port: int | None = 0, host: str = "127.0.0.1") -> _T:
+    """Return what `begin` returns for a port; if another process takes a free one, try again.
+
+    Args:
+        begin: called with the port; raises AddressInUse if it is taken.
+        port: TCP port; 0 for any free one; None for 6379 if it is free, else any.
+        host: address to listen on.
+    """
     for attempt in range(1, _ATTEMPTS + 1):
         chosen = port or free_port(host, DEFAULT_PORT if port is None and attempt == 1 else 0)
         try:
-            return begin(chosen), f"redis://127.0.0.1:{chosen}"
+            return begin(chosen)
         except AddressInUse:
             if port or attempt == _ATTEMPTS:  # else another process took the free port
                 raise

@@ -30,7 +30,6 @@ from ..runtime.addresses import (
 )
 from ..runtime.errors import (
     AccessError,
-    AddressInUse,
     ProcessFailed,
     StartCancelled,
     UnavailableError,
@@ -41,7 +40,7 @@ from ..runtime.lifecycle import Stop
 from ..runtime.metrics import MetricsServer
 from ..scheduler.autoscale import AutoscaleConfig
 from .config import ManagerConfig
-from .embedded import free_port, keep_embedded
+from .embedded import keep_embedded, on_free_port
 from .heartbeat import Heartbeat
 from .machines import Deployment, MachineBoard, open_machines
 from .machines.placing import Placer
@@ -51,7 +50,7 @@ from .metrics import CoordinatorMetrics
 from .registry import Registry, connect, with_patience
 from .service import CoordinatorServer
 
-_ATTEMPTS: Final = 5
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,10 @@ def serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None])
         ProcessFailed: the gRPC server ended by itself.
     """
     check_free(config.host, config.port)
-    _warn(config)
+    if not is_loopback(config.host) and not (
+        config.security is not None and config.security.authenticates
+    ):
+        log.warning("listening on %s without credentials: every caller is served", config.host)
     with suppress(StartCancelled):
         _serve(config, stop, announce)
 
@@ -159,7 +161,36 @@ def _serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None]
 
         machines = open_machines(url)
         undo.callback(machines.close)
-        manager, address = _listen(config, registry, machines, gate, metrics, server_ended, undo)
+        prober = GrpcProber(config.probing)
+        undo.callback(prober.stop)
+
+        def listen(port: int) -> tuple[Manager, str]:
+            """Return a started manager and its address, which it needs at creation."""
+            address = join_address(config.reached_by, port)
+            manager = Manager(
+                registry,
+                config.manager,
+                address=address,
+                prober=prober,
+                scaling_of=DeploymentSettings(machines, config.manager.autoscale).of,
+            )
+            server = CoordinatorServer(
+                manager,
+                registry,
+                security=config.security,
+                gate=gate,
+                on_refused=metrics.refused,
+                on_ended=server_ended,
+                machines=machines,
+            )
+            server.start(config.host, port)
+            metrics.watch(manager.view)
+            manager.start()
+            undo.callback(manager.stop)
+            undo.callback(server.stop)
+            return manager, address
+
+        manager, address = on_free_port(listen, config.port, config.host)
         idle_s = config.manager.autoscale.idle_to_zero_s
         placer = Placer(machines, registry, idle_s=idle_s, address=address)
         placer.start()
@@ -168,62 +199,19 @@ def _serve(config: ServeConfig, stop: Stop, announce: Callable[[str, str], None]
             _serve_metrics(config.metrics_listen, config, metrics, registry, manager, gate, undo)
         if config.http is not None:
             _serve_page(config.http, config, manager, registry, gate, undo)
-        lease = _lease(registry, address, started_ms, config.manager.ttl_s)
+        facts = {
+            "incarnation": str(started_ms),
+            "host": socket.gethostname(),
+            "version": __version__,
+        }
+        ttl_s = config.manager.ttl_s
+        lease = Heartbeat(registry, "managers", "", address, lambda: facts, ttl_s)
         with_patience(lease.start, stop)
         undo.callback(lease.stop)
         announce(registry.url, address)
         stop.wait()
     if ended:
         raise ProcessFailed(ended[0])
-
-
-def _warn(config: ServeConfig) -> None:
-    if not is_loopback(config.host) and not (
-        config.security is not None and config.security.authenticates
-    ):
-        log.warning("listening on %s without credentials: every caller is served", config.host)
-
-
-def _listen(
-    config: ServeConfig,
-    registry: Registry,
-    machines: MachineBoard,
-    gate: AccessControl,
-    metrics: CoordinatorMetrics,
-    on_ended: Callable[[], None],
-    undo: ExitStack,
-) -> tuple[Manager, str]:
-    """Start a manager and its server; return it and its address, which it needs at creation."""
-    prober = GrpcProber(config.probing)
-    undo.callback(prober.stop)
-    for attempt in range(1, _ATTEMPTS + 1):
-        port = config.port or free_port(config.host)
-        address = join_address(config.reached_by, port)
-        scaling = DeploymentSettings(machines, config.manager.autoscale)
-        manager = Manager(
-            registry, config.manager, address=address, prober=prober, scaling_of=scaling.of
-        )
-        server = CoordinatorServer(
-            manager,
-            registry,
-            security=config.security,
-            gate=gate,
-            on_refused=metrics.refused,
-            on_ended=on_ended,
-            machines=machines,
-        )
-        try:
-            server.start(config.host, port)
-        except AddressInUse:
-            if config.port or attempt == _ATTEMPTS:  # else another process took the free port
-                raise
-            continue
-        metrics.watch(manager.view)
-        manager.start()
-        undo.callback(manager.stop)
-        undo.callback(server.stop)
-        return manager, address
-    raise AssertionError("the last attempt returns or raises")
 
 
 def _serve_metrics(
@@ -285,17 +273,6 @@ def _start_redis(config: ServeConfig, undo: ExitStack) -> str:
         return url
     return f"redis://{join_address(config.reached_by, int(url.rpartition(':')[2]))}"
 
-
-def _lease(registry: Registry, address: str, started_ms: int, ttl_s: float) -> Heartbeat:
-    facts = {
-        "incarnation": str(started_ms),
-        "host": socket.gethostname(),
-        "version": __version__,
-    }
-    return Heartbeat(registry, "managers", "", address, lambda: facts, ttl_s)
-
-
-log = logging.getLogger(__name__)
 
 #: Seconds for which deployments are cached.
 _DEPLOYMENTS_CACHED_S: Final = 2.0
