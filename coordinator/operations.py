@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -17,8 +17,9 @@ from .registry.schema import check_member, check_service
 from .store.records import Member
 
 _NEAR = 3
-_ATTEMPTS = 5
 _AT = ("epoch", "now")
+#: Attempts to write while other operators do.
+_ATTEMPTS: Final = 20
 
 
 def drain(
@@ -44,17 +45,23 @@ def drain(
     services = _services(registry, service)
     if teacher_id:
         check_member("teachers", teacher_id)
-        asked = [(name, teacher_id) for name in services]
-    else:
-        asked = [
-            (name, member.member)
-            for name in services
-            for member in registry.members("teachers", name)
-            if host in _hosts(member)
-        ]
-    done = [f"{name}/{teacher}" for name, teacher in asked if registry.request_drain(name, teacher)]
+    wanted = teacher_id or host
+    teachers = [
+        (name, one.member, {one.member} if teacher_id else _hosts(one))
+        for name in services
+        for one in registry.members("teachers", name)
+    ]
+    done = [
+        f"{name}/{teacher}"
+        for name, teacher, called in teachers
+        if wanted in called and registry.request_drain(name, teacher)
+    ]
     if not done:
-        raise UsageError(_nobody(registry, services, service, teacher_id, host))
+        where = f" of service {service}" if service else ""
+        near = _near(wanted, {one for *_, called in teachers for one in called})
+        if teacher_id:
+            raise UsageError(f"there is no teacher {teacher_id}{where}{near}")
+        raise UsageError(f"no teacher{where} runs on host {host!r:.140}{near}")
     return done
 
 
@@ -117,13 +124,9 @@ def _summary(registry: Registry, service: str, plan: Plan, teachers: Iterable[Me
     students = len(registry.names("students", service))
     when = "when it begins its next epoch" if plan.at == "epoch" else "at once"
     origin = f" from {plan.content_id}" if plan.content_id else ""
-    said = f"service {service} moves{origin} to content {plan.next_content_id}: "
-    if not students:
-        said += "it has no student now"
-    elif students == 1:
-        said += f"its one student {when}"
-    else:
-        said += f"each of its {students} students {when}"
+    moving = {0: "it has no student now", 1: f"its one student {when}"}
+    who = moving.get(students, f"each of its {students} students {when}")
+    said = f"service {service} moves{origin} to content {plan.next_content_id}: {who}"
     if serving:
         return f"{said}; teachers that serve it: {serving}"
     return (
@@ -172,29 +175,9 @@ def _hosts(member: Member) -> set[str]:
     return {member.facts.get("host", ""), reached, reached.strip("[]")} - {""}
 
 
-def _nobody(
-    registry: Registry, services: list[str], service: str, teacher_id: str, host: str
-) -> str:
-    where = f" of service {service}" if service else ""
-    if teacher_id:
-        known = {name for each in services for name in registry.names("teachers", each)}
-        return f"there is no teacher {teacher_id}{where}{_near(teacher_id, known)}"
-    known = {
-        name
-        for each in services
-        for member in registry.members("teachers", each)
-        for name in _hosts(member)
-    }
-    return f"no teacher{where} runs on host {host!r:.140}{_near(host, known)}"
-
-
 def _near(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, sorted(known), n=_NEAR, cutoff=0.5)
     return f": did you mean {' or '.join(near)}?" if near else ""
-
-
-#: Attempts to write while other operators do.
-_DEPLOY_ATTEMPTS: Final = 20
 
 
 def parse_deploy_request(request: pb.DeployRequest) -> Deployment:
@@ -229,22 +212,17 @@ def deploy(board: MachineBoard, deployment: Deployment) -> str:
         RedisUnavailable: the registry does not answer.
     """
     name = deployment.service
-    for _ in range(_DEPLOY_ATTEMPTS):  # again if another operator was faster
-        standing = {one.service: one for one in board.deployments()}.get(name)
-        if (
-            standing is not None
-            and not standing.withdrawn
-            and standing.content_id != deployment.content_id
-        ):
+
+    def wanted(standing: Deployment | None) -> Deployment:
+        if standing and not standing.withdrawn and standing.content_id != deployment.content_id:
             raise UsageError(
                 f"service {name} is deployed with content {standing.content_id}: students of one "
                 f"service are labelled by one content, so delete it first ('edl delete service "
                 f"{name}'), or deploy the other one under another name"
             )
-        if board.deploy(deployment, standing):
-            break
-    else:
-        raise _busy(name)
+        return deployment
+
+    _deploy(board, name, wanted)
     machines = board.machines()
     number = str(deployment.min)
     if deployment.max != deployment.min:
@@ -269,18 +247,24 @@ def undeploy(board: MachineBoard, service: str) -> str:
         RedisUnavailable: the registry does not answer.
     """
     check_service(service)
-    for _ in range(_DEPLOY_ATTEMPTS):  # as above
-        standing = {one.service: one for one in board.deployments() if not one.withdrawn}
-        if service not in standing:
-            known = ", ".join(standing) or "none is"
-            raise UsageError(f"service {service} is not deployed (deployed: {known})")
-        if board.deploy(standing[service].withdrawal, standing[service]):
-            break
-    else:
-        raise _busy(service)
+
+    def wanted(standing: Deployment | None) -> Deployment:
+        if standing is None or standing.withdrawn:
+            known = ", ".join(one.service for one in board.deployments() if not one.withdrawn)
+            raise UsageError(f"service {service} is not deployed (deployed: {known or 'none is'})")
+        return standing.withdrawal
+
+    _deploy(board, service, wanted)
     count = sum(one.order.service == service for one in board.machines())
     return f"service {service} gives its machines back: {count}; their teachers drain"
 
 
-def _busy(service: str) -> RetryableError:
-    return RetryableError(f"others are changing the deployment of service {service}: try again")
+def _deploy(
+    board: MachineBoard, service: str, wanted: Callable[[Deployment | None], Deployment]
+) -> None:
+    """Write what `wanted` makes of the present deployment; again if another operator was faster."""
+    for _ in range(_ATTEMPTS):
+        standing = next((one for one in board.deployments() if one.service == service), None)
+        if board.deploy(wanted(standing), standing):
+            return
+    raise RetryableError(f"others are changing the deployment of service {service}: try again")
