@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any, Final, Self
+from dataclasses import dataclass
+from typing import Final
 
 import grpc
 
@@ -30,88 +31,30 @@ from .discovery import (
     stub,
 )
 
+log = logging.getLogger(__name__)
+
+_BASE_S: Final = 0.1
+_CAP_S: Final = 2.0
+_SHUN_S: Final = 10.0  # for which managers that failed are tried last
 #: Seconds between reports until the manager sends its interval, and the longest that is accepted.
 _BEAT_S: Final = 1.0
 _MOST_BEAT_S: Final = 3600.0
 
 
-class SubscriptionCall:
-    """A stream to one manager; a context manager.
+@dataclass(slots=True)
+class _Stream:
+    """The state of a stream to one manager.
 
-    No report is sent before the manager has sent the student's secret, so the student has every
-    secret that a manager stores.
-
-    Args:
-        address: `host:port` of the manager.
-        security: how to call it; None: neither TLS nor token.
-        secret: secret from an earlier call of this student; empty: this is the first.
-        next_report: called in a thread of gRPC with this call and the number of the last report
-            sent (0: none); waits for the next report and returns its number and the report; None
-            closes our side of the stream.
+    Attributes:
+        opened: the manager has sent the student's secret. No report is sent before, so the student
+            has every secret that a manager stores.
+        ended: the stream is over.
+        beat_s: seconds between reports.
     """
 
-    def __init__(
-        self,
-        address: str,
-        security: ClientSecurity | None,
-        secret: str,
-        next_report: Callable[[SubscriptionCall, int], tuple[int, pb.StudentReport] | None],
-    ) -> None:
-        self.ended = False
-        self.opened = False
-        self.beat_s = _BEAT_S
-        self._address = address
-        self._security = security
-        self._secret = secret
-        self._next_report = next_report
-        self._channel: grpc.Channel | None = None
-        self._call: Any = None
-
-    def __enter__(self) -> Self:
-        self._channel = open_channel(self._address, self._security, CHANNEL_OPTIONS)
-        metadata = ((SECRET_METADATA, self._secret),) if self._secret else ()
-        self._call = stub(self._channel).Subscribe(self._reports(), metadata=metadata)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.ended = True
-        if self._channel is not None:
-            self._channel.close()
-
-    def open(self) -> str:
-        """Wait until the manager answers; return the student's secret.
-
-        Raises:
-            CoordinatorUnavailable: it does not answer in time.
-            EdlError: it refuses the subscription.
-        """
-        metadata = begun(self._call, self._address)
-        self.beat_s = _beat_s(metadata.get(BEAT_METADATA, ""))
-        self.opened = True
-        return metadata.get(SECRET_METADATA, "")
-
-    def assignments(self) -> Iterator[pb.Assignment]:
-        """Yield assignments until the manager closes the stream.
-
-        Raises:
-            CoordinatorUnavailable: the manager is gone, or refuses the stream for now.
-            EdlError: it refuses the subscription.
-        """
-        try:
-            yield from self._call
-        except grpc.RpcError as error:
-            raise call_error(self._address, error) from None
-
-    def cancel(self) -> None:
-        """End the stream; may be called from any thread."""
-        self._call.cancel()
-
-    def _reports(self) -> Iterator[pb.StudentReport]:
-        """Yield reports in a thread of gRPC; the end of the iterator closes our side."""
-        sent = 0
-        while (numbered := self._next_report(self, sent)) is not None:
-            sent, report = numbered
-            yield report
+    opened: bool = False
+    ended: bool = False
+    beat_s: float = _BEAT_S
 
 
 def try_subscribing(address: str, security: ClientSecurity | None = None) -> None:
@@ -123,12 +66,13 @@ def try_subscribing(address: str, security: ClientSecurity | None = None) -> Non
     """
     over = threading.Event()
 
-    def say_nothing(_: SubscriptionCall, __: int) -> None:
+    def no_reports() -> Iterator[pb.StudentReport]:
         over.wait()
+        yield from ()
 
     try:
-        with SubscriptionCall(address, security, "", say_nothing) as call:
-            call.open()
+        with open_channel(address, security, CHANNEL_OPTIONS) as channel:
+            begun(stub(channel).Subscribe(no_reports()), address)
     finally:
         over.set()
 
@@ -140,13 +84,6 @@ def _beat_s(text: str) -> float:
     except ValueError:
         return _BEAT_S
     return beat_s if math.isfinite(beat_s) and 0.01 <= beat_s <= _MOST_BEAT_S else _BEAT_S
-
-
-log = logging.getLogger(__name__)
-
-_BASE_S: Final = 0.1
-_CAP_S: Final = 2.0
-_SHUN_S: Final = 10.0  # for which managers that failed are tried last
 
 
 class Subscription:
@@ -188,7 +125,7 @@ class Subscription:
         self._latest: pb.StudentReport | None = None
         self._number = 0  # of the latest report
         self._stopping = threading.Event()
-        self._call: SubscriptionCall | None = None
+        self._call: grpc.Call | None = None
         self._secret = ""
         self._incarnation = 0
         self._epoch = (0, 0)
@@ -295,16 +232,23 @@ class Subscription:
     def _follow(self, address: str) -> None:
         """Subscribe at one manager until the stream ends."""
         self._why = f"service manager {address} has not answered yet"
-        call = SubscriptionCall(address, self._security, self._secret, self._next_report)
+        stream = _Stream()
+        secret = ((SECRET_METADATA, self._secret),) if self._secret else ()
         try:
-            with call:
-                self._call = call
+            with open_channel(address, self._security, CHANNEL_OPTIONS) as channel:
+                call = self._call = stub(channel).Subscribe(self._reports(stream), metadata=secret)
                 if self._stopping.is_set():
                     return
-                self._secret = call.open() or self._secret
+                metadata = begun(call, address)
+                self._secret = metadata.get(SECRET_METADATA, "") or self._secret
+                stream.beat_s = _beat_s(metadata.get(BEAT_METADATA, ""))
+                stream.opened = True
                 self._wake()  # sends the first report
-                for assignment in call.assignments():
-                    self._take(assignment)
+                try:
+                    for assignment in call:
+                        self._take(assignment)
+                except grpc.RpcError as error:
+                    raise call_error(address, error) from None
         except EdlError:
             if self._stopping.is_set():
                 return
@@ -312,7 +256,8 @@ class Subscription:
             raise
         finally:
             self._call = None
-            self._wake()  # `_next_report` of this call returns
+            stream.ended = True
+            self._wake()  # `_next_report` of this stream returns
         if not self._stopping.is_set():
             self._why = f"service manager {address} ended the subscription; looking for another"
 
@@ -341,21 +286,26 @@ class Subscription:
 
     # -- in a thread of gRPC
 
-    def _next_report(
-        self, call: SubscriptionCall, sent: int
-    ) -> tuple[int, pb.StudentReport] | None:
+    def _reports(self, stream: _Stream) -> Iterator[pb.StudentReport]:
+        """Yield reports; the end of the iterator closes our side of the stream."""
+        sent = 0
+        while (numbered := self._next_report(stream, sent)) is not None:
+            sent, report = numbered
+            yield report
+
+    def _next_report(self, stream: _Stream, sent: int) -> tuple[int, pb.StudentReport] | None:
         """Wait for a newer report than number `sent`, at most one interval; return what to send.
 
         None ends the stream.
         """
 
         def over() -> bool:
-            return call.ended or self._stopping.is_set()
+            return stream.ended or self._stopping.is_set()
 
         with self._changed:
             self._changed.wait_for(
-                lambda: over() or (call.opened and self._number > sent),
-                timeout=call.beat_s if sent else None,
+                lambda: over() or (stream.opened and self._number > sent),
+                timeout=stream.beat_s if sent else None,
             )
             if over() or self._latest is None:
                 return None

@@ -13,7 +13,6 @@ import pytest
 
 from edl.coordinator import Registry, Subscription
 from edl.coordinator.calling.discovery import call_error
-from edl.coordinator.calling.subscription import SubscriptionCall
 from edl.coordinator.registry import connect
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity
@@ -199,8 +198,7 @@ def test_a_wrong_token_ends_it_and_one_that_is_replaced_later_does_not(tmp_path:
 def test_no_thread_waits_for_reports_to_a_call_that_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    next_report, leave = vars(Subscription)["_next_report"], vars(SubscriptionCall)["__exit__"]
-    wake, waiting, order = vars(Subscription)["_wake"], list[str](), list[str]()
+    next_report, waiting = vars(Subscription)["_next_report"], list[str]()
 
     def counted(*args: Any) -> Any:
         waiting.append("one")
@@ -209,17 +207,7 @@ def test_no_thread_waits_for_reports_to_a_call_that_has_ended(
         finally:
             waiting.pop()
 
-    def leaves(*args: Any) -> None:
-        leave(*args)
-        order.append("ended")
-
-    def wakes(*args: Any) -> None:
-        order.append("woken")
-        wake(*args)
-
     monkeypatch.setattr(Subscription, "_next_report", counted)
-    monkeypatch.setattr(Subscription, "_wake", wakes)
-    monkeypatch.setattr(SubscriptionCall, "__exit__", leaves)
     tokens = write_secret(tmp_path / "tokens", "student token\n")
     security = ClientSecurity(None, write_secret(tmp_path / "token", "wrong"))
     with (
@@ -227,7 +215,6 @@ def test_no_thread_waits_for_reports_to_a_call_that_has_ended(
         Student(mesh.url, security=security).start() as student,
     ):
         wait_until(lambda: student.failures)
-        assert order[-2:] == ["ended", "woken"]
         wait_until(lambda: not waiting)
 
 
