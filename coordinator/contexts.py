@@ -96,7 +96,9 @@ class ContextFile:
         """
         import yaml
 
-        text = yaml.safe_dump(_document(contexts), sort_keys=False)
+        named = {name: dict(given_fields(context)) for name, context in contexts.named.items()}
+        document = {"current": contexts.current, "contexts": named}
+        text = yaml.safe_dump(document, sort_keys=False)
         with replacing(self.path) as part:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             part.touch(mode=0o600)
@@ -162,11 +164,6 @@ def given_fields(context: MeshContext) -> Iterator[tuple[str, str]]:
 def _key(name: str) -> str:
     """Return the name of a field in the file, which is that of its option."""
     return "redis" if name == "coordinator" else name.replace("_", "-")
-
-
-def _document(contexts: Contexts) -> dict[str, Any]:
-    named = {name: dict(given_fields(context)) for name, context in contexts.named.items()}
-    return {"current": contexts.current, "contexts": named}
 
 
 def _contexts(document: object) -> Contexts:

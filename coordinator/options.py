@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -115,6 +116,9 @@ Http = Annotated[
 ]
 
 
+_seconds = partial(Key, metavar="SECONDS")
+
+
 @dataclass(frozen=True, slots=True)
 class TtlKeys:
     """Keys of `--ttl`."""
@@ -125,10 +129,8 @@ class TtlKeys:
     ] = DEFAULT_TTL_S
     leader: Annotated[
         float,
-        Key(
-            "seconds after which another manager takes over from a dead leader.",
-            "EDL_LEADER_TTL",
-            metavar="SECONDS",
+        _seconds(
+            "seconds after which another manager takes over from a dead leader.", "EDL_LEADER_TTL"
         ),
     ] = DEFAULT_LEADER_TTL_S
 
@@ -179,7 +181,7 @@ Insecure = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class AutoscaleKeys:
-    """Keys of `--autoscale`."""
+    """Keys of `--autoscale`, in the order of `AutoscaleConfig`."""
 
     min: Annotated[
         int,
@@ -190,36 +192,25 @@ class AutoscaleKeys:
     )
     freeze: Annotated[
         float,
-        Key(
-            "seconds for which the desired number stays after a change.",
-            "EDL_FREEZE",
-            metavar="SECONDS",
-        ),
+        _seconds("seconds for which the desired number stays after a change.", "EDL_FREEZE"),
     ] = _USUAL.freeze_s
     up_after: Annotated[
         float,
-        Key(
+        _seconds(
             "scale up after more teachers were needed for this many seconds; at once if students "
             "starve.",
             "EDL_UP_AFTER",
-            metavar="SECONDS",
         ),
     ] = _USUAL.up_after_s
     down_after: Annotated[
         float,
-        Key(
-            "scale down after fewer teachers were enough for this many seconds.",
-            "EDL_DOWN_AFTER",
-            metavar="SECONDS",
+        _seconds(
+            "scale down after fewer teachers were enough for this many seconds.", "EDL_DOWN_AFTER"
         ),
     ] = _USUAL.down_after_s
     idle_to_zero: Annotated[
         float,
-        Key(
-            "scale to zero after this many seconds without a student.",
-            "EDL_IDLE_TO_ZERO",
-            metavar="SECONDS",
-        ),
+        _seconds("scale to zero after this many seconds without a student.", "EDL_IDLE_TO_ZERO"),
     ] = _USUAL.idle_to_zero_s
     price: Annotated[
         float, Key("price of a teacher per hour, for cost-ceiling.", "EDL_TEACHER_PRICE")
@@ -243,18 +234,8 @@ Autoscale = Annotated[
 
 def autoscale_config(given: Sequence[Given] | None) -> AutoscaleConfig:
     """Return settings of autoscaling from --autoscale; raise UsageError if they are invalid."""
-    keys = AUTOSCALE.read(given)
     try:
-        return AutoscaleConfig(
-            keys.min,
-            keys.max,
-            keys.freeze,
-            keys.up_after,
-            keys.down_after,
-            keys.idle_to_zero,
-            keys.price,
-            keys.cost_ceiling,
-        )
+        return AutoscaleConfig(*astuple(AUTOSCALE.read(given)))
     except ValueError as error:
         raise UsageError(f"--autoscale: {error}") from None
 
