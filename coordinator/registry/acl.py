@@ -53,7 +53,7 @@ def teacher(service: str) -> str:
 
 def users(service: str) -> list[str]:
     """Return the users that a service needs; all but the first are shared by all services."""
-    return [teacher(service), READER, STUDENT, AGENT, FLEET, MANAGER]
+    return list(_permissions(service))
 
 
 def rules(service: str, secrets: Mapping[str, str] | None = None) -> list[str]:
@@ -79,48 +79,34 @@ def rules(service: str, secrets: Mapping[str, str] | None = None) -> list[str]:
     Raises:
         UsageError: the name of the service is invalid.
     """
-    known = secrets or {}
-    return [
-        _line(teacher(service), known, _teacher_rules(service)),
-        _line(READER, known, _reader_rules()),
-        _line(STUDENT, known, _student_rules()),
-        _line(AGENT, known, _agent_rules()),
-        _line(FLEET, known, f"{_student_rules()} +pttl ~{ANY_QUEUE}"),
-        _line(MANAGER, known, f"~edl:* {_CONNECT} {_SCRIPTS} {_MANAGER}"),
-    ]
+    lines = []
+    for user, permissions in _permissions(service).items():
+        secret = (secrets or {}).get(user)
+        digest = PLACEHOLDER
+        if secret is not None:
+            digest = f"#{hashlib.sha256(secret.encode()).hexdigest()}"
+        lines.append(f"user {user} on {digest} resetchannels {permissions} {_WRITE_CHECK}")
+    return lines
 
 
-def _teacher_rules(service: str) -> str:
-    return f"{_teachers(service)} {_CONNECT} {_SCRIPTS} {_TEACHER} (+zadd %W~{SERVICES})"
+def _permissions(service: str) -> dict[str, str]:
+    """Return key patterns and commands of each user."""
+    managers = f"%R~{MANAGERS} %R~{lease_set('managers', '').facts}*"
+    student = f"{managers} ~{ANY_JOB} ~{JOBS} {_CONNECT} {_SCRIPTS} {_STUDENT}"
+    machine = f"~{MACHINES.deadlines} ~{MACHINES.facts}* %R~{ORDERS}"
+    any_teacher = _teachers(_ANY).replace(_ANY, "*")
+    serving, register = f"{_CONNECT} {_SCRIPTS} {_TEACHER}", f"(+zadd %W~{SERVICES})"
+    return {
+        teacher(service): f"{_teachers(service)} {serving} {register}",
+        READER: f"{managers} {_CONNECT} +time +zrange +hgetall",
+        STUDENT: student,
+        AGENT: f"{machine} {any_teacher} {serving} {_MACHINE} {register}",
+        FLEET: f"{student} +pttl ~{ANY_QUEUE}",
+        MANAGER: f"~edl:* {_CONNECT} {_SCRIPTS} {_MANAGER}",
+    }
 
 
 def _teachers(service: str) -> str:
     """Return the patterns of all keys of a service's teachers."""
     teachers = lease_set("teachers", service)
     return f"~{teachers.deadlines} ~{teachers.facts}* ~{teachers.changes}"
-
-
-def _agent_rules() -> str:
-    board = f"~{MACHINES.deadlines} ~{MACHINES.facts}* %R~{ORDERS}"
-    any_teacher = _teachers(_ANY).replace(_ANY, "*")
-    allowed = f"{_CONNECT} {_SCRIPTS} {_TEACHER} {_MACHINE} (+zadd %W~{SERVICES})"
-    return f"{board} {any_teacher} {allowed}"
-
-
-def _reader_rules() -> str:
-    return f"{_managers_addresses()} {_CONNECT} +time +zrange +hgetall"
-
-
-def _student_rules() -> str:
-    board = f"~{ANY_JOB} ~{JOBS}"
-    return f"{_managers_addresses()} {board} {_CONNECT} {_SCRIPTS} {_STUDENT}"
-
-
-def _managers_addresses() -> str:
-    return f"%R~{MANAGERS} %R~{lease_set('managers', '').facts}*"
-
-
-def _line(user: str, secrets: Mapping[str, str], rest: str) -> str:
-    secret = secrets.get(user)
-    digest = PLACEHOLDER if secret is None else f"#{hashlib.sha256(secret.encode()).hexdigest()}"
-    return f"user {user} on {digest} resetchannels {rest} {_WRITE_CHECK}"
