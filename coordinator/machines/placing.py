@@ -152,20 +152,9 @@ class Placer:
             return TeacherDemand(service, deployment.content_id, 0, 0, deployment.priority)
         own = {name for one in machines for name in (one.machine_id, one.report.teacher_id)}
         elsewhere = len(self._registry.names("teachers", service) - own)
-        return demand_of(
-            service,
-            deployment.content_id,
-            least=deployment.min,
-            most=deployment.max,
-            desired=self._desired(deployment, machines, elsewhere),
-            elsewhere=elsewhere,
-            priority=deployment.priority,
-        )
-
-    def _desired(self, deployment: Deployment, machines: Sequence[Machine], elsewhere: int) -> int:
-        service, now = deployment.service, self._clock()
         said = self._registry.desired(service)
-        return desired_of(
+        now = self._clock()
+        desired = desired_of(
             None if said is None else said.count,
             least=deployment.min,
             has=elsewhere + sum(_service_of(one) == service for one in machines),
@@ -173,6 +162,15 @@ class Placer:
             age_s=(self._registry.time_ms() - deployment.since_ms) / 1000,
             led_s=now - (now if self._since_s is None else self._since_s),
             idle_s=self._idle_s,
+        )
+        return demand_of(
+            service,
+            deployment.content_id,
+            least=deployment.min,
+            most=deployment.max,
+            desired=desired,
+            elsewhere=elsewhere,
+            priority=deployment.priority,
         )
 
     def _moves(

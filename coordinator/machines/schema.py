@@ -22,7 +22,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_args
 
 from ...runtime.errors import UsageError
 from ..registry.schema import check_service
@@ -185,7 +185,7 @@ def arguments(options: Sequence[tuple[str, str]]) -> list[str]:
 #: State of a machine. yielded: its owner uses it; failing: it cannot carry out its order, and tries
 #: again.
 State = Literal["idle", "fetching", "starting", "serving", "draining", "yielded", "failing"]
-STATES: Final = ("idle", "fetching", "starting", "serving", "draining", "yielded", "failing")
+STATES: Final = get_args(State)
 
 _MOST_TEACHERS: Final = 100_000
 _TEXT: Final = 600
@@ -268,13 +268,11 @@ class Deployment:
     def from_json(cls, value: object) -> Self:
         """Parse the fields. Raises UsageError if they are invalid."""
         told = _of_types(cls, value)
-        options = told.get("options", ())
-        if not isinstance(options, list | tuple):
-            raise UsageError("the options of a deployment are a list of pairs")
-        pairs = [tuple(one) if isinstance(one, list | tuple) else () for one in options]
-        if not all(len(one) == 2 and all(isinstance(part, str) for part in one) for one in pairs):
-            raise UsageError("an option of a deployment is a name and a value")
-        return cls(**{**told, "options": tuple(pairs)})
+        try:
+            options = tuple((name, value) for name, value in told.get("options", ()))
+            return cls(**{**told, "options": options})
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"a deployment is invalid: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,26 +420,26 @@ def order_from(text: str | None) -> MachineOrder:
         return MachineOrder()
 
 
+#: Annotation of a field -> types of its values in JSON; others are checked by their records.
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "float | None": (int, float, type(None)),
+}
+
+
 def _of_types(cls: type[Any], value: object) -> dict[str, Any]:
     """Return the known fields of a record. Raises UsageError if one has the wrong type."""
     if not isinstance(value, Mapping):
         raise UsageError(f"{cls.__name__}: expects a mapping, got {type(value).__name__}")
-    kinds: dict[str, tuple[type, ...]] = {
-        "str": (str,),
-        "int": (int,),
-        "float": (int, float),
-        "bool": (bool,),
-        "float | None": (int, float, type(None)),
-    }
     told = {}
     for one in fields(cls):
         if one.name not in value:
             continue
         given = value[one.name]
-        if (expected := kinds.get(str(one.type))) and type(given) not in expected:
+        if (expected := _KINDS.get(str(one.type))) and type(given) not in expected:
             raise UsageError(f"{one.name} of {cls.__name__} must be {one.type}")
         told[one.name] = given
-    missing = {one.name for one in fields(cls)} & {"service", "model_url", "content_id"}
-    if cls is Deployment and not missing <= told.keys():
-        raise UsageError("a deployment needs a service, the URL of a model and its content")
     return told
