@@ -21,15 +21,15 @@ Fields have the names of `coordinator.proto`. New ones may be added; none is ren
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from ...proto import coordinator_pb2 as pb
 from ...scheduler.circuit_breakers import IN_WORDS
 from ..manager.overview import state_of
+from .text_output import message_fields
 
 if TYPE_CHECKING:
-    from google.protobuf.message import Message
     from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
@@ -71,7 +71,7 @@ def to_json(status: pb.MeshStatus) -> dict[str, Any]:
 
 def summary_json(service: pb.ServiceStatus) -> dict[str, Any]:
     """Return a service without its members; names as in message `ServiceStatus`."""
-    shown = {**_fields(service), "desired_teachers": desired(service)}
+    shown = {**message_fields(service), "desired_teachers": desired(service)}
     return {name: value for name, value in shown.items() if name not in ("teachers", "students")}
 
 
@@ -80,12 +80,12 @@ def _service_json(service: pb.ServiceStatus) -> dict[str, Any]:
     return {
         **summary_json(service),
         "teachers": [
-            {**_fields(teacher), "serves": serves[teacher.teacher_id]}
+            {**message_fields(teacher), "serves": serves[teacher.teacher_id]}
             for teacher in service.teachers
         ],
         "students": [
             {
-                **_fields(student.report),
+                **message_fields(student.report),
                 "assigned": list(student.assigned),
                 "lease_remaining_s": student.lease_remaining_s,
                 "reason": student.reason,
@@ -93,19 +93,6 @@ def _service_json(service: pb.ServiceStatus) -> dict[str, Any]:
             for student in service.students
         ],
     }
-
-
-def _fields(message: Message) -> dict[str, Any]:
-    return {
-        field.name: _plain(getattr(message, field.name), repeated=field.is_repeated)
-        for field in message.DESCRIPTOR.fields
-    }
-
-
-def _plain(value: Any, *, repeated: bool) -> Any:
-    if not repeated:
-        return value
-    return dict(value) if isinstance(value, Mapping) else list(value)
 
 
 def _serves(service: pb.ServiceStatus) -> defaultdict[str, list[str]]:

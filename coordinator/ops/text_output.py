@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ...proto import coordinator_pb2 as pb
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
     from rich.table import Table
     from rich.text import Text
-
 
 _STYLES: Final = {
     "registered": "green",
@@ -37,15 +38,20 @@ _STYLES: Final = {
 _KIND_WIDTH: Final = max(map(len, _STYLES))
 
 
+def message_fields(message: Message) -> dict[str, Any]:
+    """Return all fields of a message, with lists and dicts for repeated ones and maps."""
+    found = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.is_repeated:
+            value = dict(value) if isinstance(value, Mapping) else list(value)
+        found[field.name] = value
+    return found
+
+
 def event_json(event: pb.Event) -> str:
     """Return all fields of message `Event` as JSON in one line."""
-    return json.dumps(
-        {
-            field.name: list(value) if field.is_repeated else value
-            for field in event.DESCRIPTOR.fields
-            for value in (getattr(event, field.name),)
-        }
-    )
+    return json.dumps(message_fields(event))
 
 
 def event_text(event: pb.Event) -> Text:
@@ -96,19 +102,9 @@ class Finding:
     advice: str = ""
 
 
-def well(about: str, text: str) -> Finding:
-    """Return a finding without a problem."""
-    return Finding("well", about, text)
-
-
-def doubt(about: str, text: str, advice: str = "") -> Finding:
-    """Return a finding about something that works, and that an operator should know."""
-    return Finding("doubt", about, text, advice)
-
-
-def wrong(about: str, text: str, advice: str = "") -> Finding:
-    """Return a finding about something that does not work."""
-    return Finding("wrong", about, text, advice)
+well = partial(Finding, "well")
+doubt = partial(Finding, "doubt")
+wrong = partial(Finding, "wrong")
 
 
 def finding_text(finding: Finding) -> Text:
