@@ -141,14 +141,8 @@ class NodeInfo:
     fingerprint: Fingerprint = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            **{one.name: getattr(self, one.name) for one in fields(self)},
-            "endpoints": list(self.endpoints),
-            "failures": [one.to_json() for one in self.failures],
-            "result": dict(self.result),
-            "fingerprint": dict(self.fingerprint),
-            "recall": None if self.recall is None else _recall_to_json(self.recall),
-        }
+        recall = None if self.recall is None else _recall_to_json(self.recall)
+        return {**asdict(self), "recall": recall}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -227,23 +221,12 @@ class Generation:
         return sum(len(one.endpoints) for one in before)
 
     def to_json(self) -> dict[str, Any]:
-        world = self.world
-        return {
-            "nodes": [
-                {"node": one.node, "endpoints": list(one.endpoints), "host": one.host}
-                for one in self.node_endpoints
-            ],
-            "previous_ranks": self.previous_ranks,
-            "restored": world.restored,
-            "origin": None if world.origin is None else asdict(world.origin),
-            "keeper": world.keeper,
-            "failures": [one.to_json() for one in world.failures],
-            "barred": list(world.barred),
-            "reason": world.reason,
-            "fingerprint": dict(world.fingerprint),
-            "untried": list(world.untried),
-            "data_order": dict(world.data_order),
-        }
+        body = asdict(self.world)
+        del body["number"]  # the board has it in a field of its own
+        body["nodes"] = [asdict(one) for one in self.node_endpoints]
+        body["previous_ranks"] = self.previous_ranks
+        body["restored"] = self.world.restored
+        return body
 
     @classmethod
     def from_record(cls, record: GenerationRecord) -> Self:
