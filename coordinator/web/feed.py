@@ -94,8 +94,8 @@ class Feed:
         self._picture = Picture()
         self._events: deque[Message] = deque(maxlen=_LOG)
         self._seen: dict[str, str] = {}
-        self._viewers: set[asyncio.Queue[str | None]] = set()
-        self._new: set[asyncio.Queue[str | None]] = set()
+        #: Messages for each viewer, and whether it has the whole mesh.
+        self._viewers: dict[asyncio.Queue[str | None], bool] = {}
         self._wanted = asyncio.Event()
         self._error = ""
         self._mistake = ""
@@ -113,7 +113,7 @@ class Feed:
                     await asyncio.wait_for(self._newcomer(), max(0.05, pause_s))
         finally:
             self._ended = True
-            for viewer in self._viewers | self._new:
+            for viewer in self._viewers:
                 viewer.put_nowait(None)
 
     @contextmanager
@@ -125,17 +125,16 @@ class Feed:
         Raises:
             RateLimited: too many pages are open.
         """
-        if len(self._viewers) + len(self._new) >= MAX_VIEWERS:
+        if len(self._viewers) >= MAX_VIEWERS:
             raise RateLimited(f"{MAX_VIEWERS} pages are open on this manager: close one")
         viewer: asyncio.Queue[str | None] = asyncio.Queue()
-        self._new.add(viewer)
+        self._viewers[viewer] = False
         self._wanted.set()
         try:
             yield self._messages(viewer)
         finally:
-            self._viewers.discard(viewer)
-            self._new.discard(viewer)
-            if not self._viewers and not self._new:
+            del self._viewers[viewer]
+            if not self._viewers:
                 self._wanted.clear()
 
     async def _messages(self, viewer: asyncio.Queue[str | None]) -> AsyncIterator[str]:
@@ -143,7 +142,7 @@ class Feed:
             yield message
 
     async def _newcomer(self) -> None:
-        while not self._new:
+        while all(self._viewers.values()):
             await asyncio.sleep(0.05)
 
     async def _round(self) -> None:
@@ -179,17 +178,16 @@ class Feed:
     def _tell(self, head: Message, changes: Document, events: list[Message]) -> None:
         change = _json(head | {"changes": changes, "events": events})
         whole = ""
-        for viewer in self._viewers | self._new:
+        for viewer, has_whole in self._viewers.items():
             behind = viewer.qsize() >= _BACKLOG
-            if viewer in self._viewers and not behind:
+            if has_whole and not behind:
                 viewer.put_nowait(change)
                 continue
             whole = whole or self._whole(head)
             while behind and not viewer.empty():  # the whole mesh replaces unread changes
                 viewer.get_nowait()
             viewer.put_nowait(whole)
-        self._viewers |= self._new
-        self._new.clear()
+        self._viewers = dict.fromkeys(self._viewers, True)
 
     def _whole(self, head: Message) -> str:
         told = {"whole": self._picture.document, "events": list(self._events)}
