@@ -131,13 +131,6 @@ class BeatRelay:
 
     def start(self) -> None:
         """Start; call it once. Without a socket, teachers send heartbeats themselves."""
-        try:
-            if len(str(self._path).encode()) > _LONGEST_PATH:
-                raise OSError("its path is too long for a socket")
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            self._cannot_start(error)
-            return
         for thread in self._threads:
             thread.start()
 
@@ -149,18 +142,18 @@ class BeatRelay:
             if thread.is_alive():
                 thread.join(2 * _RETRY_S)
 
-    def _cannot_start(self, error: OSError) -> None:
-        log.warning("cannot start the relay of heartbeats at %s: %s", self._path, error)
-
     # -- the listening thread
 
     def _listen(self) -> None:
         try:
             self._serve()
         except OSError as error:
-            self._cannot_start(error)
+            log.warning("cannot start the relay of heartbeats at %s: %s", self._path, error)
 
     def _serve(self) -> None:
+        if len(str(self._path).encode()) > _LONGEST_PATH:
+            raise OSError("its path is too long for a socket")
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with ExitStack() as stack:
             lock = stack.enter_context(self._path.with_suffix(".lock").open("w"))
             while True:

@@ -208,14 +208,11 @@ class Heartbeat:
             self._noted = facts
         if answer is Beat.DRAIN and self._on_drain is not None:
             asked, self._on_drain = self._on_drain, None
-            self._drain(asked)
-
-    def _drain(self, asked: Callable[[], None]) -> None:
-        log.info("%s was asked to drain", self._member)
-        try:
-            asked()
-        except Exception:
-            log.exception("%s could not begin to drain; its beats go on", self._member)
+            log.info("%s was asked to drain", self._member)
+            try:
+                asked()
+            except Exception:
+                log.exception("%s could not begin to drain; its beats go on", self._member)
 
     def _register(self, facts: dict[str, str]) -> None:
         self._registry.register(self._kind, self._service, self._member, facts, self._ttl_s)
