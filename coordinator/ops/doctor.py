@@ -207,7 +207,10 @@ def _managers(
             yield wrong(f"manager {member.member}", str(error), _advice(error))
             continue
         yield well(f"manager {member.member}", f"answers in {took_s * 1000:.0f} ms{takes}")
-        yield from _version(f"manager {member.member}", member.facts.get("version", ""))
+        version = member.facts.get("version", "")
+        if version and version != __version__:
+            text = f"runs edl-dist {version}, this machine {__version__}"
+            yield doubt(f"manager {member.member}", text)
     if len(members) == 1:
         yield doubt(
             "managers", "there is only one", "start a second one, which takes over when it dies"
@@ -236,11 +239,6 @@ def _reachable_by_others(member: Member, url: str) -> Iterator[Finding]:
             "is registered with an address that only its own machine can reach",
             "start it with --listen, and with --advertise if others use another name for it",
         )
-
-
-def _version(about: str, version: str) -> Iterator[Finding]:
-    if version and version != __version__:
-        yield doubt(about, f"runs edl-dist {version}, this machine {__version__}")
 
 
 def _services(

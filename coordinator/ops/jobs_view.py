@@ -23,7 +23,7 @@ from ...scheduler.students.failures import straggler
 from ..jobs import JobBoard, Node, RankReport
 from ..jobs.schema import EVENTS_KEPT
 from ..store.records import TimelineEntry
-from .text_output import add_row, plain_table
+from .text_output import Columns, table_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -146,7 +146,8 @@ def render(state: JobState, most_ranks: int = 0) -> RenderableType:
     worlds = " -> ".join(str(one["ranks"]) for one in generations)
     if worlds:
         parts.append(Text(f"ranks by generation: {worlds}", style="dim"))
-        parts.append(_timeline(generations[-_GENERATIONS:]))
+        numbers = ["gen.", "ranks", "from step"]
+        parts.append(table_of(generations[-_GENERATIONS:], _TIMELINE, numbers))
     waiting = [node for node in state.nodes if node.facts.get("phase") != "running"]
     if waiting:
         parts.append(Text(f"nodes without ranks: {', '.join(n.node_id for n in waiting)}"))
@@ -158,47 +159,40 @@ def render(state: JobState, most_ranks: int = 0) -> RenderableType:
     return Group(*parts)
 
 
-def _timeline(generations: Sequence[Mapping[str, Any]]) -> Table:
-    table = plain_table(
-        ["gen.", "began", "ranks", "nodes", "from step", "first step", "why"],
-        right=["gen.", "ranks", "from step"],
-    )
-    for one in generations:
-        after = one["first_step_after_s"]
-        add_row(
-            table,
-            str(one["generation"]),
-            time.strftime("%H:%M:%S", time.localtime(one["began_ms"] / 1000)),
-            str(one["ranks"]),
-            ", ".join(one["nodes"]),
-            str(one["restored"]),
-            "" if after is None else f"+{after:.1f} s",
-            one["why"],
-        )
-    return table
+_TIMELINE: Final[Columns[Mapping[str, Any]]] = {
+    "gen.": lambda one: str(one["generation"]),
+    "began": lambda one: time.strftime("%H:%M:%S", time.localtime(one["began_ms"] / 1000)),
+    "ranks": lambda one: str(one["ranks"]),
+    "nodes": lambda one: ", ".join(one["nodes"]),
+    "from step": lambda one: str(one["restored"]),
+    "first step": lambda one: _after(one["first_step_after_s"]),
+    "why": lambda one: one["why"],
+}
+
+
+def _after(seconds: float | None) -> str:
+    return "" if seconds is None else f"+{seconds:.1f} s"
 
 
 def _ranks(state: JobState, most: int) -> Table:
-    table = plain_table(
-        ["rank", "node", "step", "rows", "step ms", "wait ms", "teachers", ""],
-        right=["step", "rows", "step ms", "wait ms"],
-    )
     slow = state.straggler
-    shown = sorted(state.reports, key=lambda one: (one.rank != slow, one.rank))
-    for one in shown[: most or None]:
-        facts = one.facts
-        note = "straggler" if one.rank == slow else str(facts.get("waiting_for", ""))
-        teachers = facts.get("teachers")
-        add_row(
-            table,
-            str(one.rank),
-            str(facts.get("node", "")),
-            str(facts.get("step", 0)),
-            str(facts.get("rows", "")),
-            f"{1000 * float(facts.get('step_s', 0.0)):.1f}",
-            f"{1000 * float(facts.get('wait_s', 0.0)):.1f}",
-            "" if teachers is None else str(teachers),
-            note,
-            style="bold red" if one.rank == slow else "",
-        )
-    return table
+    columns: Columns[RankReport] = {
+        "rank": lambda one: str(one.rank),
+        "node": lambda one: str(one.facts.get("node", "")),
+        "step": lambda one: str(one.facts.get("step", 0)),
+        "rows": lambda one: str(one.facts.get("rows", "")),
+        "step ms": lambda one: f"{1000 * float(one.facts.get('step_s', 0.0)):.1f}",
+        "wait ms": lambda one: f"{1000 * float(one.facts.get('wait_s', 0.0)):.1f}",
+        "teachers": lambda one: _known(one.facts.get("teachers")),
+        "": lambda one: "straggler" if one.rank == slow else str(one.facts.get("waiting_for", "")),
+    }
+    return table_of(
+        sorted(state.reports, key=lambda one: (one.rank != slow, one.rank))[: most or None],
+        columns,
+        numbers=["step", "rows", "step ms", "wait ms"],
+        style=lambda one: "bold red" if one.rank == slow else "",
+    )
+
+
+def _known(count: int | None) -> str:
+    return "" if count is None else str(count)

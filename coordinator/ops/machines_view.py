@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...runtime.errors import AccessError
 from ..machines import Deployment, Machine, open_machines
-from .text_output import add_row, plain_table
+from .text_output import Columns, table_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -128,42 +128,36 @@ def _troubles(state: MachinesState, deployment: Deployment) -> dict[str, str]:
 
 
 def _deployments(state: MachinesState) -> Table:
-    table = plain_table(
-        ["service", "content", "machines", "min", "max", "prio.", "model"],
-        right=["min", "max", "prio."],
-    )
     placed = _placed(state)
-    for one in state.deployments:
-        add_row(
-            table,
-            one.service,
-            one.content_id[:_HASH],
-            f"{placed[one.service]}{' (withdrawn)' if one.withdrawn else ''}",
-            str(one.min),
-            str(one.max),
-            str(one.priority),
-            one.model_url,
-        )
-    return table
+    columns: Columns[Deployment] = {
+        "service": lambda one: one.service,
+        "content": lambda one: one.content_id[:_HASH],
+        "machines": lambda one: f"{placed[one.service]}{' (withdrawn)' if one.withdrawn else ''}",
+        "min": lambda one: str(one.min),
+        "max": lambda one: str(one.max),
+        "prio.": lambda one: str(one.priority),
+        "model": lambda one: one.model_url,
+    }
+    return table_of(state.deployments, columns, numbers=["min", "max", "prio."])
+
+
+_MACHINE: Final[Columns[Machine]] = {
+    "machine": lambda one: one.machine_id,
+    "devices": lambda one: ",".join(one.report.devices),
+    "state": lambda one: one.report.state,
+    "service": lambda one: one.report.service or one.order.service,
+    "others' load": lambda one: f"{one.report.load:.1f}",
+    "lease s": lambda one: f"{one.expires_in_s:.1f}",
+    "": lambda one: one.report.why + _until(one.report.until_s),
+}
+
+
+def _until(seconds: float) -> str:
+    return f" (for {seconds:.0f} s)" if seconds else ""
 
 
 def _machines(machines: Sequence[Machine]) -> Table:
-    table = plain_table(
-        ["machine", "devices", "state", "service", "others' load", "lease s", ""],
-        right=["others' load", "lease s"],
+    numbers = ["others' load", "lease s"]
+    return table_of(
+        machines, _MACHINE, numbers, style=lambda one: _STYLES.get(one.report.state, "")
     )
-    for one in machines:
-        told = one.report
-        until = f" (for {told.until_s:.0f} s)" if told.until_s else ""
-        add_row(
-            table,
-            one.machine_id,
-            ",".join(told.devices),
-            told.state,
-            told.service or one.order.service,
-            f"{told.load:.1f}",
-            f"{one.expires_in_s:.1f}",
-            f"{told.why}{until}",
-            style=_STYLES.get(told.state, ""),
-        )
-    return table

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...proto import coordinator_pb2 as pb
 from ...scheduler.circuit_breakers import IN_WORDS
 from ..manager.overview import state_of
-from .text_output import message_fields
+from .text_output import Columns, message_fields, table_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -46,18 +46,6 @@ _STYLES = {
 }
 _HASH: Final = 12
 _BAR_CELLS = 10
-#: Columns of numbers; heads of two short lines fit into 80 columns.
-_TEACHER_NUMBERS = ("t_t\nms", "samples\nper s", "in\nflight", "lease\ns")
-_STUDENT_NUMBERS = (
-    "has/\nwant",
-    "\nn",
-    "samples\nper s",
-    "star-\nved s",
-    "block-\ned s",
-    "source\nwait s",
-    "re-\nsends",
-    "volume\n| is lt",
-)
 
 
 def to_json(status: pb.MeshStatus) -> dict[str, Any]:
@@ -214,21 +202,20 @@ def _states(service: pb.ServiceStatus) -> str:
 
 def teacher_table(service: pb.ServiceStatus) -> Table:
     """Return a row for each teacher of a service."""
-    table = _table(("teacher", "address", "state", "device"), _TEACHER_NUMBERS, "serves")
     serves = _serves(service)
-    for teacher in service.teachers:
-        table.add_row(
-            teacher.teacher_id,
-            teacher.address,
-            _state(state_of(teacher.admission, teacher.state)),
-            _device(teacher),
-            f"{teacher.t_t_seconds * 1000:.3g}" if teacher.t_t_seconds else "-",
-            "-" if teacher.voucher else f"{teacher.samples_per_second:,.0f}",
-            _in_flight(teacher),
-            f"{teacher.lease_remaining_s:.1f}",
-            ", ".join(serves[teacher.teacher_id]) or "-",
-        )
-    return table
+    columns: Columns[pb.Teacher] = {  # heads of two short lines fit into 80 columns
+        "teacher": lambda one: one.teacher_id,
+        "address": lambda one: one.address,
+        "state": lambda one: _state(state_of(one.admission, one.state)),
+        "device": _device,
+        "t_t\nms": lambda one: f"{one.t_t_seconds * 1000:.3g}" if one.t_t_seconds else "-",
+        "samples\nper s": lambda one: "-" if one.voucher else f"{one.samples_per_second:,.0f}",
+        "in\nflight": _in_flight,
+        "lease\ns": lambda one: f"{one.lease_remaining_s:.1f}",
+        "serves": lambda one: ", ".join(serves[one.teacher_id]) or "-",
+    }
+    texts = {"teacher", "address", "state", "device", "serves"}
+    return table_of(service.teachers, columns, columns.keys() - texts, gap=1)
 
 
 def _device(teacher: pb.Teacher) -> str:
@@ -242,37 +229,26 @@ def _in_flight(teacher: pb.Teacher) -> str:
     return f"{teacher.in_flight}/{teacher.slots}" if teacher.slots else str(teacher.in_flight)
 
 
+_STUDENT: Final[Columns[pb.StudentStatus]] = {
+    "student": lambda one: one.report.student_id,
+    "state": lambda one: _state(one.report.state),
+    "has/\nwant": lambda one: f"{len(one.assigned)}/{one.report.want}",
+    "\nn": lambda one: str(one.report.needed or "-"),
+    "samples\nper s": lambda one: f"{one.report.samples_per_second:,.0f}",
+    "star-\nved s": lambda one: f"{one.report.starved_seconds:.1f}",
+    "block-\ned s": lambda one: f"{one.report.blocked_seconds:.1f}",
+    "source\nwait s": lambda one: f"{one.report.source_wait_seconds:.1f}",
+    "re-\nsends": lambda one: str(one.report.resends),
+    "volume\n| is lt": lambda one: volume_bar(
+        one.report.volume_bytes, one.report.lower_bytes, one.report.upper_bytes
+    ),
+    "\nof ut": lambda one: f"{_size(one.report.volume_bytes)} of {_size(one.report.upper_bytes)}",
+}
+
+
 def student_table(students: Iterable[pb.StudentStatus]) -> Table:
     """Return a row for each student."""
-    table = _table(("student", "state"), _STUDENT_NUMBERS, "\nof ut")
-    for student in students:
-        report = student.report
-        table.add_row(
-            report.student_id,
-            _state(report.state),
-            f"{len(student.assigned)}/{report.want}",
-            str(report.needed or "-"),
-            f"{report.samples_per_second:,.0f}",
-            f"{report.starved_seconds:.1f}",
-            f"{report.blocked_seconds:.1f}",
-            f"{report.source_wait_seconds:.1f}",
-            str(report.resends),
-            volume_bar(report.volume_bytes, report.lower_bytes, report.upper_bytes),
-            f"{_size(report.volume_bytes)} of {_size(report.upper_bytes)}",
-        )
-    return table
-
-
-def _table(texts: Iterable[str], numbers: Iterable[str], last: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold dim")
-    for head in texts:
-        table.add_column(head, overflow="fold")
-    for head in numbers:
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column(last, overflow="fold")
-    return table
+    return table_of(students, _STUDENT, _STUDENT.keys() - {"student", "state", "\nof ut"}, gap=1)
 
 
 def _state(state: str) -> Text:
@@ -317,27 +293,22 @@ def number_of(count: int, what: str) -> str:
 
 def service_table(services: Iterable[pb.ServiceStatus]) -> RenderableType:
     """Return a table with a row for each service."""
-    from rich.table import Table
-
-    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold dim")
-    for head in ("service", "teachers", "students", "has/want", "samples/s", "content", "leader"):
-        shown.add_column(head, overflow="fold")
-    for service in services:
-        shown.add_row(
-            service.name,
-            _counted(service.teacher_count, service.teacher_states),
-            _counted(service.student_count, service.student_states),
-            f"{service.assigned}/{service.wanted}",
-            f"{service.samples_per_second:,.0f}",
-            _contents(service),
-            service.leader or "none",
-        )
-    return shown
+    columns: Columns[pb.ServiceStatus] = {
+        "service": lambda one: one.name,
+        "teachers": lambda one: _counted(one.teacher_count, one.teacher_states),
+        "students": lambda one: _counted(one.student_count, one.student_states),
+        "has/want": lambda one: f"{one.assigned}/{one.wanted}",
+        "samples/s": lambda one: f"{one.samples_per_second:,.0f}",
+        "content": _contents,
+        "leader": lambda one: one.leader or "none",
+    }
+    return table_of(services, columns)
 
 
 def service_details(service: pb.ServiceStatus) -> RenderableType:
     """Return a table with a row for each fact of a service."""
     from rich.table import Table
+    from rich.text import Text
 
     facts = {
         "service": service.name,
@@ -363,7 +334,7 @@ def service_details(service: pb.ServiceStatus) -> RenderableType:
     shown.add_column(style="dim", no_wrap=True)
     shown.add_column(overflow="fold")
     for name, text in facts.items():
-        shown.add_row(name, text)
+        shown.add_row(name, Text(text))
     return shown
 
 

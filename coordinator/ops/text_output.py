@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from ...proto import coordinator_pb2 as pb
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from rich.table import Table
     from rich.text import Text
+
+_T = TypeVar("_T")
+Columns = Mapping[str, Callable[[_T], "str | Text"]]
 
 _STYLES: Final = {
     "registered": "green",
@@ -118,18 +121,34 @@ def finding_text(finding: Finding) -> Text:
     return line
 
 
-def plain_table(heads: Sequence[str], right: Collection[str]) -> Table:
-    """Return an empty table with these heads; the columns of `right` have numbers."""
+def table_of(
+    rows: Iterable[_T],
+    columns: Columns[_T],
+    numbers: Collection[str] = (),
+    *,
+    gap: int = 2,
+    style: Callable[[_T], str] = lambda row: "",
+) -> Table:
+    """Return a table.
+
+    Args:
+        rows: what each row shows.
+        columns: head -> returns the cell of a row. Brackets in plain texts are no markup.
+        numbers: heads of the columns with numbers.
+        gap: blanks between columns.
+        style: returns the style of a row.
+    """
     from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for head in heads:
-        table.add_column(head, justify="right" if head in right else "left", overflow="fold")
-    return table
-
-
-def add_row(table: Table, *cells: str, style: str = "") -> None:
-    """Add a row of plain texts: brackets in them are no markup."""
     from rich.text import Text
 
-    table.add_row(*map(Text, cells), style=style)
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold dim")
+    for head in columns:
+        if head in numbers:
+            table.add_column(head, justify="right", no_wrap=True)
+        else:
+            table.add_column(head, overflow="fold")
+    for row in rows:
+        cells = [cell(row) for cell in columns.values()]
+        texts = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
+        table.add_row(*texts, style=style(row))
+    return table

@@ -52,6 +52,17 @@ def mesh() -> pb.MeshStatus:
     return pb.MeshStatus(services=[service], managers=["127.0.0.1:4000"], redis_time_ms=123)
 
 
+def test_brackets_in_names_are_shown(mesh: pb.MeshStatus) -> None:
+    service = mesh.services[0]
+    service.name = service.leader = "s[bold]"
+    service.teachers[0].teacher_id = service.students[0].assigned[0] = "t[red]"
+    service.students[0].report.student_id = "job[b]/0"
+    shown = printed(render(mesh))
+    assert all(name in shown for name in ("s[bold]", "t[red]", "job[b]/0"))
+    for table in (status_view.service_table([service]), status_view.service_details(service)):
+        assert "s[bold]" in printed(table)
+
+
 def test_what_others_wrote_steers_no_terminal_and_a_pipe_has_a_hundred_columns(
     mesh: pb.MeshStatus,
 ) -> None:
