@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from ..store import open_store
-from ..store.records import Facts
-from .board import JobBoard
-from .schema import (
-    Generation,
-    GenerationRecord,
-    Node,
-    NodeEndpoints,
-    NodeInfo,
-    RankReport,
-)
-
-__all__ = [
-    "Facts",
-    "Generation",
-    "GenerationRecord",
-    "JobBoard",
-    "Node",
-    "NodeEndpoints",
-    "NodeInfo",
-    "RankReport",
-    "open_board",
-]
+from ..store.records import Facts as Facts
+from .board import JobBoard as JobBoard
+from .schema import Generation as Generation
+from .schema import GenerationRecord as GenerationRecord
+from .schema import Node as Node
+from .schema import NodeEndpoints as NodeEndpoints
+from .schema import NodeInfo as NodeInfo
+from .schema import RankReport as RankReport
 
 
 def open_board(url: str | None, timeout_s: float = 1.0) -> JobBoard:

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from ..store import open_store
-from .board import MachineBoard
-from .schema import Deployment, Machine, MachineOrder, Report
-
-__all__ = [
-    "Deployment",
-    "Machine",
-    "MachineBoard",
-    "MachineOrder",
-    "Report",
-    "open_machines",
-]
+from .board import MachineBoard as MachineBoard
+from .schema import Deployment as Deployment
+from .schema import Machine as Machine
+from .schema import MachineOrder as MachineOrder
+from .schema import Report as Report
 
 
 def open_machines(url: str) -> MachineBoard:

@@ -7,36 +7,20 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ...runtime.errors import RedisUnavailable, StartCancelled
 from ..store import open_store
-from .registry import Registry
-from .schema import (
-    DesiredCount,
-    Epoch,
-    Kind,
-    LogEntry,
-    Plan,
-    Row,
-    ServiceLeadership,
-    Table,
-)
+from .registry import Registry as Registry
+from .schema import DesiredCount as DesiredCount
+from .schema import Epoch as Epoch
+from .schema import Kind as Kind
+from .schema import LogEntry as LogEntry
+from .schema import Plan as Plan
+from .schema import Row as Row
+from .schema import ServiceLeadership as ServiceLeadership
+from .schema import Table as Table
 
 if TYPE_CHECKING:
     from ...runtime.lifecycle import Stop
 
 _T = TypeVar("_T")
-
-__all__ = [
-    "DesiredCount",
-    "Epoch",
-    "Kind",
-    "LogEntry",
-    "Plan",
-    "Registry",
-    "Row",
-    "ServiceLeadership",
-    "Table",
-    "connect",
-    "with_patience",
-]
 
 #: Attempts of a starting process to call a Redis that does not answer in time.
 START_ATTEMPTS: Final = 8
