@@ -64,12 +64,6 @@ class TeacherDemand:
     wanted: int
     priority: int = 0
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.least <= self.wanted:
-            raise ValueError(
-                f"a demand needs 0 <= least <= wanted, not {self.least} and {self.wanted}"
-            )
-
 
 @dataclass(frozen=True, slots=True)
 class Change:

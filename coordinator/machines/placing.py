@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -136,8 +136,13 @@ class Placer:
             orders[change.machine_id] = _order(living[change.machine_id], change, by_service)
         if orders and not self._board.order(fence, orders):
             return  # another one leads now and sees the same
-        self._note(self._moves(changes, living, lost))
-        self._note(self._troubles(deployments, machines))
+        events = self._moves(changes, living, lost)
+        for service, trouble in self._troubles(deployments, machines):
+            events[service].append(trouble)
+        for service, entries in events.items():
+            self._registry.add_events(service, entries)
+            for entry in entries:
+                log.info("%s %s %s: %s", service, entry.kind, entry.subject, entry.text)
         self._known = {
             name: replace(machine, order=orders.get(name) or machine.order)
             for name, machine in living.items()
@@ -175,9 +180,9 @@ class Placer:
 
     def _moves(
         self, changes: Sequence[Change], living: Mapping[str, Machine], lost: Sequence[str]
-    ) -> Mapping[str, list[LogEntry]]:
+    ) -> defaultdict[str, list[LogEntry]]:
         """Return the events of machines given and taken, by service."""
-        found: dict[str, list[LogEntry]] = defaultdict(list)
+        found: defaultdict[str, list[LogEntry]] = defaultdict(list)
         for change in changes:
             before = _service_of(living[change.machine_id])
             if before and before != change.service:
@@ -192,22 +197,14 @@ class Placer:
 
     def _troubles(
         self, deployments: Sequence[Deployment], machines: Sequence[Machine]
-    ) -> Mapping[str, list[LogEntry]]:
-        """Return the events of new failures on machines, by service."""
-        found: dict[str, list[LogEntry]] = defaultdict(list)
+    ) -> Iterator[tuple[str, LogEntry]]:
+        """Yield services and the events of new failures on machines."""
         for machine in machines:
             former = self._known.get(machine.machine_id)
             for one in deployments:
                 trouble = machine.report.trouble_with(one)
                 if trouble and (former is None or former.report.trouble_with(one) != trouble):
-                    found[one.service].append(LogEntry("failed", machine.machine_id, trouble))
-        return found
-
-    def _note(self, events: Mapping[str, Sequence[LogEntry]]) -> None:
-        for service, entries in events.items():
-            self._registry.add_events(service, entries)
-            for entry in entries:
-                log.info("%s %s %s: %s", service, entry.kind, entry.subject, entry.text)
+                    yield one.service, LogEntry("failed", machine.machine_id, trouble)
 
 
 def _service_of(machine: Machine) -> str:
