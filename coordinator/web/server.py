@@ -31,6 +31,7 @@ from ...proto.security import (
     is_loopback,
     names_loopback,
     reloading_context,
+    uvicorn_config,
 )
 from ...runtime.addresses import bind_socket, join_address, split_listen
 from ...runtime.errors import (
@@ -49,7 +50,6 @@ log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 64
 _MAX_CONNECTIONS: Final = 4 * MAX_VIEWERS
-_MAX_HEAD: Final = 16 * 1024
 _REQUEST_S: Final = 10.0
 _GRACE_S: Final = 1
 
@@ -95,7 +95,7 @@ class WebServer:
         self._feed = Feed(source)
         access = Access(known, guarded=known is not None and not local)
         app = make_app(source, access, self._feed, local=local)
-        config = _config(app)
+        config = uvicorn_config(app, _GRACE_S)
         self._server = uvicorn.Server(config)
         state = self._server.server_state
         self._scheme = "http" if tls is None else "https"
@@ -172,24 +172,6 @@ def _end_silent(connections: set[Any]) -> bool:
     return silent is not None
 
 
-def _config(app: Any) -> uvicorn.Config:
-    config = uvicorn.Config(
-        app,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level=logging.CRITICAL,  # it would log addresses that callers can forge
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        h11_max_incomplete_event_size=_MAX_HEAD,
-        timeout_keep_alive=5,
-        timeout_graceful_shutdown=_GRACE_S,
-    )
-    config.load()
-    return config
-
-
 _STATIC: Final = Path(__file__).parent / "static"
 _KINDS: Final = {
     ".html": "text/html; charset=utf-8",
@@ -244,15 +226,15 @@ def make_app(source: MeshSource, access: Access, feed: Feed, *, local: bool) -> 
         return Response(files[name], media_type=_KINDS[Path(name).suffix])
 
     async def who(request: Request) -> Response:
-        return JSONResponse(access.describe(_authorization(request)))
+        return JSONResponse(access.describe(_token(request)))
 
     async def look(request: Request) -> Response:
-        check = partial(access.check_view, _authorization(request))
+        check = partial(access.check_view, _token(request))
         check()
         return _FeedResponse(feed, check)
 
     async def drain(request: Request) -> Response:
-        access.check_drain(_authorization(request))
+        access.check_drain(_token(request))
         service, teacher = _named(await _body(request))
         await asyncio.to_thread(source.drain, service, teacher)
         return JSONResponse({"draining": teacher})
@@ -331,8 +313,10 @@ class _FeedResponse(Response):
             yield ServerSentEvent(message, event="mesh", sep="\n")
 
 
-def _authorization(request: Request) -> str:
-    return request.headers.get("authorization", "")
+def _token(request: Request) -> str:
+    """Return the bearer token; empty: none."""
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""
 
 
 async def _body(request: Request) -> object:
@@ -371,18 +355,18 @@ class Access:
     gate: AccessControl | None
     guarded: bool
 
-    def check_view(self, authorization: str) -> None:
+    def check_view(self, token: str) -> None:
         """Raise Unauthenticated or Forbidden if the caller may not view the page."""
         if self.guarded:
-            self._check(authorization, "viewer")
+            self._check(token, "viewer")
 
-    def check_drain(self, authorization: str) -> None:
+    def check_drain(self, token: str) -> None:
         """Raise Unauthenticated or Forbidden if the caller may not drain teachers."""
-        self._check(authorization, "admin")
+        self._check(token, "admin")
 
-    def describe(self, authorization: str) -> dict[str, bool]:
+    def describe(self, token: str) -> dict[str, bool]:
         """Return what the caller may do, and whether this page knows and requires tokens."""
-        caller = self._known(_token(authorization))
+        caller = self._known(token)
         return {
             "guarded": self.guarded,
             "tokens": self.gate is not None,
@@ -399,14 +383,9 @@ class Access:
         except AccessError:
             return None
 
-    def _check(self, authorization: str, role: str) -> None:
+    def _check(self, token: str, role: str) -> None:
         if self.gate is None:
             raise Forbidden(
                 "this manager has no tokens: start it with --tokens FILE to drain from the page"
             )
-        self.gate.require(self.gate.bearer(_token(authorization)), role)
-
-
-def _token(authorization: str) -> str:
-    kind, _, token = authorization.partition(" ")
-    return token.strip() if kind.lower() == "bearer" else ""
+        self.gate.require(self.gate.bearer(token), role)

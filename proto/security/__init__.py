@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .credentials import names_loopback as names_loopback
     from .servers import Acceptor as Acceptor
     from .servers import listen as listen
+    from .servers import uvicorn_config as uvicorn_config
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -39,6 +40,6 @@ __getattr__, __dir__ = lazy_names(
             "is_loopback",
             "names_loopback",
         ],
-        ".servers": ["Acceptor", "listen"],
+        ".servers": ["Acceptor", "listen", "uvicorn_config"],
     },
 )

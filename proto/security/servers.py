@@ -30,6 +30,8 @@ from .client_connections import Options
 from .credentials import ServerSecurity, TlsFiles
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from .access_control import AccessControl
 
 
@@ -45,6 +47,35 @@ HANDSHAKES: Final = 128
 _MIN_HANDSHAKE_S: Final = 0.01
 #: Seconds between two attempts to accept while the system refuses, for example without descriptors.
 _RETRY_S: Final = 0.1
+#: Of HTTP servers: the longest head of a request, and seconds for which an idle connection stays.
+_MAX_HEAD_BYTES: Final = 16 << 10
+_KEEP_ALIVE_S: Final = 5
+
+
+def uvicorn_config(app: Any, grace_s: int | None = None) -> uvicorn.Config:
+    """Return the settings of an HTTP server whose connections an `Acceptor` accepts.
+
+    Args:
+        app: the application.
+        grace_s: seconds for which uvicorn waits for open requests when it ends; None: no limit.
+    """
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level=logging.CRITICAL,  # it would log addresses that callers can forge
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=grace_s,
+    )
+    config.load()
+    return config
 
 
 class Acceptor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import ssl
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +14,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ...proto.security import Acceptor, is_loopback, reloading_context
+from ...proto.security import Acceptor, is_loopback, reloading_context, uvicorn_config
 from ...runtime.addresses import bind_socket, join_address, split_listen
 from .admission import SendingDeadline
 from .http_app import COMMON_NAME, HttpApi, record_calls, refuse_browsers
@@ -133,12 +132,10 @@ def _common_name(transport: Any) -> str | None:
 
 
 _BACKLOG: Final = 128
-_MAX_HEAD_BYTES: Final = 16 << 10
 #: The most connections; for one more, the longest idle one is ended. asyncio allocates 256 KiB for
 #: each TLS connection.
 _MAX_CONNECTIONS: Final = 1024
 _MAX_TLS_CONNECTIONS: Final = 256
-_KEEP_ALIVE_S: Final = 5
 #: Seconds between checks, after a stop, whether everything is answered.
 _LOOK_S: Final = 0.01
 
@@ -163,7 +160,7 @@ class HttpServer:
         host, port = split_listen(config.http or "")
         self._api = api = HttpApi(context)
         app = record_calls(refuse_browsers(api.app(), local=is_loopback(host)), context.recorder)
-        served = _config(app)
+        served = uvicorn_config(app)
         self._server = uvicorn.Server(served)
         state = self._server.server_state
         tls = None
@@ -213,20 +210,3 @@ class HttpServer:
         for connection in list(state.connections):
             connection.transport.abort()
         await asyncio.sleep(0)  # lets them close
-
-
-def _config(app: Any) -> uvicorn.Config:
-    served = uvicorn.Config(
-        app,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level=logging.CRITICAL,  # it would log untrusted addresses
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-    )
-    served.load()
-    return served
