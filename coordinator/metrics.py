@@ -166,7 +166,9 @@ def _families(
 
 def _states(name: str, text: str, of: Mapping[str, Mapping[str, int]]) -> Metric:
     """Return the number of members in each state, by service."""
-    counts = {(service, state): n for service, told in of.items() for state, n in told.items()}
+    counts: dict[tuple[str, ...], float] = {
+        (service, state): count for service, told in of.items() for state, count in told.items()
+    }
     return _gauge(name, text, ["service", "state"], counts)
 
 

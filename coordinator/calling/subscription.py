@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -125,7 +125,7 @@ class Subscription:
         self._latest: pb.StudentReport | None = None
         self._number = 0  # of the latest report
         self._stopping = threading.Event()
-        self._call: grpc.Call | None = None
+        self._call: Any = None  # of the present stream
         self._secret = ""
         self._incarnation = 0
         self._epoch = (0, 0)
