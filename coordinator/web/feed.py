@@ -97,7 +97,6 @@ class Feed:
         #: Messages for each viewer, and whether it has the whole mesh.
         self._viewers: dict[asyncio.Queue[str | None], bool] = {}
         self._wanted = asyncio.Event()
-        self._error = ""
         self._mistake = ""
         self._ended = False
 
@@ -152,16 +151,16 @@ class Feed:
             status, news = await asyncio.to_thread(self._read)
             changes = self._picture.update(status, news, time.monotonic())
             events = [_event(event) for event in news]
-            now_ms, self._error = status.redis_time_ms, ""
+            now_ms, problem = status.redis_time_ms, ""
         except EdlError as error:
-            now_ms, self._error = 0, str(error)
+            now_ms, problem = 0, str(error)
         except Exception as error:  # a bug must not end the page
             if repr(error) != self._mistake:
                 log.exception("a bug: the mesh could not be read for the page; it tries again")
             self._mistake = repr(error)
-            now_ms, self._error = 0, "this manager could not read the mesh; see its log"
+            now_ms, problem = 0, "this manager could not read the mesh; see its log"
         self._events.extend(events)
-        self._tell({"now_ms": now_ms, "error": self._error}, changes, events)
+        self._tell({"now_ms": now_ms, "error": problem}, changes, events)
 
     def _read(self) -> tuple[pb.MeshStatus, list[pb.Event]]:
         status = self._source.status()
