@@ -165,7 +165,8 @@ class BeatRelay:
                         return
             made = self._path.with_suffix(".new")
             made.unlink(missing_ok=True)
-            server = stack.enter_context(_Server(str(made), _Teacher, self._taken))
+            server = stack.enter_context(_Server(str(made), _Teacher))
+            server.taken = self._taken
             made.chmod(0o600)
             made.rename(self._path)  # the server accepts connections by now
             serving = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
@@ -229,12 +230,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = socket.SOMAXCONN  # a new relay gets the heartbeats of all teachers at once
-
-    def __init__(
-        self, path: str, handler: type[_Teacher], taken: Callable[[bytes], Beat | None]
-    ) -> None:
-        self.taken = taken
-        super().__init__(path, handler)
+    taken: Callable[[bytes], Beat | None]  # returns the reply to a heartbeat
 
 
 class _Teacher(socketserver.StreamRequestHandler):
