@@ -97,11 +97,11 @@ class Registry:
         return self.store.url
 
     def server_info(self) -> dict[str, str]:
-        """See `Store.server_info`."""
+        """See `RedisStore.server_info`."""
         return self.store.server_info()
 
     def check_writes(self) -> bool:
-        """See `Store.check_writes`."""
+        """See `RedisStore.check_writes`."""
         return self.store.check_writes()
 
     def time_ms(self) -> int:

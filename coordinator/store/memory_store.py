@@ -50,7 +50,7 @@ _CHANGES_S: Final = 60.0
 
 
 class MemoryStore:
-    """Implements `Store`. Safe to use from several threads.
+    """Has the methods of `RedisStore`. Safe to use from several threads.
 
     Args:
         clock: returns seconds since 1970; tests pass their own.
@@ -342,7 +342,7 @@ def _bounds(shard: str) -> tuple[int, int]:
 
 
 class MemoryLeases:
-    """Implements `Leases` with the values of a store."""
+    """Has the methods of `RedisLeases`, with the values of a store."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store

@@ -255,7 +255,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class PutRows:
-    """Set or delete rows of a document with numbered changes (`Store.changed_rows`).
+    """Set or delete rows of a document with numbered changes (`RedisStore.changed_rows`).
 
     Attributes:
         key: key of the document.

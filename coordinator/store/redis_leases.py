@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
 from .records import (
@@ -39,21 +40,18 @@ class _WholeBeat:
         incarnation: incarnation of the member.
         redis_ms: Redis's clock at that heartbeat.
         at_s: our clock after its answer, so that a deadline computed from both is never too late.
-        beat_s: our clock at the last heartbeat, full or plain.
+        usable_until_s: our clock, when a member without a further heartbeat, full or plain, was
+            silent for too long.
     """
 
     incarnation: int
     redis_ms: int
     at_s: float
-    beat_s: float
-
-    def deadline_ms(self, now: float, ttl_s: float) -> int:
-        """Return the deadline of a heartbeat now, by Redis's clock."""
-        return self.redis_ms + round((now - self.at_s + ttl_s) * 1000)
+    usable_until_s: float
 
 
 class RedisLeases:
-    """Implements `Leases`.
+    """Sets of members with deadlines. The step of each member is atomic.
 
     Heartbeats are most of the work of Redis, and a script costs several times as much as a command.
     So a script runs only for a change that followers have to see. For two TTLs after a full
@@ -76,6 +74,16 @@ class RedisLeases:
     def register(
         self, leases: LeaseSet, members: Mapping[str, Mapping[str, str]], ttl_s: float
     ) -> list[str]:
+        """Start leases of `ttl_s` seconds, or restart them with these facts.
+
+        Args:
+            leases: the set.
+            members: id -> facts. The greatest `incarnation`, a decimal number, holds the id.
+            ttl_s: seconds after the last heartbeat at which the lease expires.
+
+        Returns:
+            Ids held by a greater incarnation; these were not changed.
+        """
         calls = [register_call(leases, *one, _ms(ttl_s)) for one in members.items()]
         for call in calls:  # a plain heartbeat would not see the drain below this deadline
             self._whole.pop(call.keys[1], None)
@@ -83,96 +91,86 @@ class RedisLeases:
         return [member for member, one in zip(members, won, strict=True) if not one]
 
     def beat(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> Beat:
-        if _may_be_plain(leases, beat):
-            done = self._beat_by_commands(leases, beat, ttl_s)
-            if done is not None:
-                return done
-        call = beat_call(leases, beat, _ms(ttl_s))
-        code, now_ms = self._connection.run("beat", call.keys, *call.args)
-        self._remember(call.keys[1], beat, code, now_ms)
-        return Beat(code)
+        """Renew a lease and add the changed facts."""
+        return self.beat_many([(leases, beat)], ttl_s)[0]
 
     def beat_many(self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float) -> list[Beat]:
-        kept = self._plain_beats(beats, ttl_s)
+        """Renew many leases in few round trips; the answers are in the order of `beats`."""
+        kept = self._beat_by_commands(beats, ttl_s)
         rest = [place for place in range(len(beats)) if place not in kept]
         calls = [beat_call(*beats[place], _ms(ttl_s)) for place in rest]
         answers = dict.fromkeys(kept, Beat.KEPT)
-        for place, call, (code, now_ms) in zip(
-            rest, calls, self._run_all("beat", calls), strict=True
-        ):
+        for place, (code, now_ms) in zip(rest, self._run_all("beat", calls), strict=True):
             answers[place] = Beat(code)
-            if _may_be_plain(*beats[place]):
-                self._remember(call.keys[1], beats[place][1], code, now_ms)
+            self._remember(*beats[place], ttl_s, code, now_ms)
         return [answers[place] for place in range(len(beats))]
 
-    def _plain_beats(self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float) -> set[int]:
-        """Send the plain heartbeats among many; returns the positions of those that succeeded."""
-        now, sent = time.monotonic(), []
+    def _beat_by_commands(
+        self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float
+    ) -> set[int]:
+        """Send the heartbeats that need no script; return the positions of those that succeeded."""
+        now = time.monotonic()
         # Drop old entries, which would accumulate. Other threads change the dict meanwhile.
         for key, one in self._whole.copy().items():  # a copy is atomic
-            if now - one.beat_s >= ttl_s:
+            if now >= one.usable_until_s:
                 self._whole.pop(key, None)
+        sent = []
         for place, (leases, beat) in enumerate(beats):
-            deadlines, facts, _ = leases.of(beat.member)
-            last = self._usable(leases, beat, ttl_s, now)
-            if last is not None and not beat.facts and now - last.at_s < ttl_s * PLAIN_TTLS:
-                command = plain_beat(deadlines, beat.member, last.deadline_ms(now, ttl_s))
-                sent.append((place, facts, last, command))
+            last = self._whole.get(leases.facts + beat.member)
+            if last is None or last.incarnation != beat.incarnation or not _may_be_plain(beat):
+                continue
+            deadline_ms = last.redis_ms + round((now - last.at_s + ttl_s) * 1000)
+            if not beat.facts and now - last.at_s < ttl_s * PLAIN_TTLS:
+                commands = [plain_beat(leases.deadlines, beat.member, deadline_ms)]
+            else:
+                commands = whole_beat(leases, beat, deadline_ms, _ms(ttl_s))
+            sent.append((place, last, commands))
         if not sent:
             return set()
+        kept = set()
         with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
-            for *_, command in sent:
-                pipe.execute_command(*command)
-            moved = pipe.execute()
-        self._whole |= {facts: replace(last, beat_s=now) for _, facts, last, _ in sent}
-        return {place for (place, *_), one in zip(sent, moved, strict=True) if one == 1}
+            for _, _, commands in sent:
+                for command in commands:
+                    pipe.execute_command(*command)
+            answers = iter(pipe.execute())
+            for place, last, commands in sent:
+                leases, beat = beats[place]
+                answer = list(islice(answers, len(commands)))
+                if answer == [1]:
+                    usable_until_s = now + ttl_s * _SILENCE_TTLS
+                    self._whole[leases.facts + beat.member] = replace(
+                        last, usable_until_s=usable_until_s
+                    )
+                    kept.add(place)
+                elif len(answer) > 1:
+                    (seconds, micros), held, moved, left_ms, *_ = answer
+                    if moved != 1 or held != [str(beat.incarnation), None]:
+                        continue
+                    if left_ms < (FACTS_TTLS - 1) * _ms(ttl_s):
+                        self._client.pexpire(leases.deadlines, FACTS_TTLS * _ms(ttl_s))
+                    now_ms = int(seconds) * 1000 + int(micros) // 1000
+                    self._remember(leases, beat, ttl_s, Beat.KEPT, now_ms)
+                    kept.add(place)
+        return kept
 
-    def _usable(
-        self, leases: LeaseSet, beat: MemberBeat, ttl_s: float, now: float
-    ) -> _WholeBeat | None:
-        """Return the last full heartbeat if this one needs no script."""
-        last = self._whole.get(leases.facts + beat.member)
-        if last is None or last.incarnation != beat.incarnation or not _may_be_plain(leases, beat):
-            return None
-        return last if 0 <= now - last.beat_s < ttl_s * _SILENCE_TTLS else None
+    def _remember(
+        self, leases: LeaseSet, beat: MemberBeat, ttl_s: float, code: int, now_ms: int
+    ) -> None:
+        """Remember a full heartbeat of a followed set, with Redis's clock at it."""
+        facts = leases.facts + beat.member
+        if code == Beat.KEPT and leases.changes:
+            now = time.monotonic()
+            usable_until_s = now + ttl_s * _SILENCE_TTLS
+            self._whole[facts] = _WholeBeat(beat.incarnation, now_ms, now, usable_until_s)
+        else:
+            self._whole.pop(facts, None)
 
     def leave(self, leases: LeaseSet, member: str, incarnation: int | None = None) -> bool:
+        """End a lease at once; False if there is none, or another incarnation holds it."""
         keys = leases.of(member)
         self._whole.pop(keys[1], None)
         args = member, "" if incarnation is None else incarnation
         return bool(self._connection.run("leave", keys, *args))
-
-    def _beat_by_commands(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> Beat | None:
-        """Send a heartbeat without a script; None: it needs one."""
-        deadlines, facts, _ = leases.of(beat.member)
-        now = time.monotonic()
-        last = self._usable(leases, beat, ttl_s, now)
-        if last is None:
-            return None
-        deadline_ms = last.deadline_ms(now, ttl_s)
-        plain = plain_beat(deadlines, beat.member, deadline_ms)
-        if not beat.facts and now - last.at_s < ttl_s * PLAIN_TTLS:
-            with self._connection.translated():
-                moved = self._client.execute_command(*plain)
-            self._whole[facts] = replace(last, beat_s=now)
-            return Beat.KEPT if moved == 1 else None
-        with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
-            for command in whole_beat(leases, beat, deadline_ms, _ms(ttl_s)):
-                pipe.execute_command(*command)
-            (seconds, micros), held, moved, left_ms, *_ = pipe.execute()
-            if moved != 1 or held != [str(beat.incarnation), None]:
-                return None
-            if left_ms < (FACTS_TTLS - 1) * _ms(ttl_s):
-                self._client.pexpire(deadlines, FACTS_TTLS * _ms(ttl_s))
-        self._remember(facts, beat, Beat.KEPT, int(seconds) * 1000 + int(micros) // 1000)
-        return Beat.KEPT
-
-    def _remember(self, facts: str, beat: MemberBeat, code: int, now_ms: int) -> None:
-        if code == Beat.KEPT:
-            now = time.monotonic()
-            self._whole[facts] = _WholeBeat(beat.incarnation, now_ms, now, now)
-        else:
-            self._whole.pop(facts, None)
 
     def _run_all(self, name: str, calls: Sequence[Call]) -> list[Any]:
         answers: list[Any] = []
@@ -183,9 +181,14 @@ class RedisLeases:
     # --- readers
 
     def request_drain(self, leases: LeaseSet, member: str) -> bool:
+        """Request a member of a followed set to drain; its next heartbeat returns DRAIN.
+
+        Its `state` is "draining" from now on. Returns False if it has no lease.
+        """
         return bool(self._connection.run("drain", leases.of(member), member))
 
     def members(self, leases: LeaseSet) -> list[Member]:
+        """Return the members whose deadline has not passed, sorted by id."""
         with self._connection.translated():
             now_ms, scored = self._connection.timed(
                 lambda pipe: pipe.zrange(leases.deadlines, 0, -1, withscores=True)
@@ -203,6 +206,7 @@ class RedisLeases:
         ]
 
     def read(self, leases: LeaseSet, names: Sequence[str]) -> list[Member]:
+        """Return the named members that have facts, in that order, expired ones included."""
         if not names:
             return []
         with self._connection.translated():
@@ -215,10 +219,15 @@ class RedisLeases:
         ]
 
     def names(self, leases: LeaseSet) -> set[str]:
+        """Return the ids that no sweep has removed; cheap, as it reads no facts."""
         with self._connection.translated():
             return set(self._client.zrange(leases.deadlines, 0, -1))
 
     def changes(self, leases: LeaseSet, cursor: int = 0) -> Changes:
+        """Return the changes of a followed set since `cursor`; 0: all members.
+
+        With a cursor older than a minute, changes may be missing: start again from 0.
+        """
         with self._connection.translated():
             if cursor == 0:
                 return self._all(leases)
@@ -229,6 +238,10 @@ class RedisLeases:
             return replace(self._changed(leases, changed), due_s=due_s)
 
     def sweep(self, leases: LeaseSet, permit: SweepPermit | None = None) -> list[str]:
+        """Remove at most 1,000 expired members from a followed set, and return their ids.
+
+        With a permit, none is removed after its time, or by another server process than its own.
+        """
         keys = [leases.deadlines, leases.changes]
         bounds = ("", "") if permit is None else (permit.until_ms, permit.registry_id)
         dead = self._connection.run("sweep", keys, _SWEEP_LIMIT, *bounds)
@@ -313,8 +326,8 @@ def beat_call(leases: LeaseSet, beat: MemberBeat, ttl_ms: int) -> Call:
     return Call(leases.of(beat.member), [*flags, *_flat(changed)])
 
 
-def _may_be_plain(leases: LeaseSet, beat: MemberBeat) -> bool:
-    return bool(leases.changes) and not beat.noted and (beat.volatile or not beat.facts)
+def _may_be_plain(beat: MemberBeat) -> bool:
+    return not beat.noted and (beat.volatile or not beat.facts)
 
 
 def plain_beat(deadlines: str, member: str, deadline_ms: int) -> tuple[str | int, ...]:

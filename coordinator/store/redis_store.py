@@ -41,11 +41,19 @@ Word = str | int
 
 
 class RedisStore:
-    """Implements `Store`.
+    """A coordination store in Redis. Methods may be called from any thread.
+
+    Leaderships and documents change in atomic steps. All methods raise RedisUnavailable if the
+    store does not answer or refuses, Unauthenticated if it rejects the user or password, and
+    Forbidden if the user lacks the permission.
 
     Args:
         url: any that `redis_url.parse` takes; it connects at its first use.
         timeout_s: timeout of a connection and of each answer, in seconds.
+
+    Attributes:
+        url: URL for messages, without the password.
+        leases: the lease sets.
 
     Raises:
         UsageError: `url` names no Redis.
@@ -58,6 +66,7 @@ class RedisStore:
         self.leases = RedisLeases(self._connection)
 
     def server_info(self) -> dict[str, str]:
+        """Return `server_name`, `version`, `role` and `maxmemory_policy`; {} in memory."""
         with self._connection.translated():
             found = self._client.info()
         version = found.get("valkey_version") or found.get("redis_version", "")
@@ -70,11 +79,13 @@ class RedisStore:
         return {name: str(value) for name, value in names.items()}
 
     def time_ms(self) -> int:
+        """Return the store's clock, in milliseconds since 1970."""
         with self._connection.translated():
             seconds, micros = self._client.time()
         return int(seconds) * 1000 + int(micros) // 1000
 
     def check_writes(self) -> bool:
+        """Test without writing whether writes are accepted; False: the user may not test it."""
         try:
             with self._connection.translated():
                 self._client.rpushx(WRITE_CHECK, "")
@@ -83,6 +94,7 @@ class RedisStore:
         return True
 
     def close(self) -> None:
+        """Close the connections. A closed store reconnects when it is used."""
         self._client.close()
 
     # --- leadership
@@ -97,6 +109,16 @@ class RedisStore:
         facts: str = "",
         identify: bool = False,
     ) -> Leadership:
+        """Take a leadership if it is free, or renew ours; returns who leads.
+
+        Args:
+            key: key of the leadership.
+            holder: our name.
+            ttl_s: seconds until it ends without a renewal.
+            keep_s: keys that the leader keeps alive -> seconds until they expire.
+            facts: what the leader publishes about itself.
+            identify: fill in `Leadership.registry_id`.
+        """
         kept = keep_s or {}
         found, token, change, registry_id, now_ms = self._connection.run(
             "lead", [key, *kept], holder, max(1, round(ttl_s * 1000)), facts, int(identify),
@@ -105,6 +127,7 @@ class RedisStore:
         return Leadership(found, int(token), _CHANGES[change], registry_id, int(now_ms))
 
     def leader(self, key: str) -> Leadership | None:
+        """Return the leader with its facts and the time left; None: there is none."""
         with self._connection.translated():
             now_ms, held = self._connection.timed(lambda pipe: pipe.hgetall(key))
         left_ms = number(held.get("until_ms", "")) - now_ms
@@ -114,11 +137,13 @@ class RedisStore:
         return Leadership(held["holder"], token, "", "", int(now_ms), facts, left_ms / 1000)
 
     def resign(self, key: str, holder: str) -> bool:
+        """Give a leadership back; False if `holder` does not have it."""
         return bool(self._connection.run("resign", [key], holder))
 
     # --- documents
 
     def read(self, *keys: str) -> list[dict[str, str]]:
+        """Read documents in one atomic step; {} for one that does not exist."""
         if len(keys) == 1:
             with self._connection.translated():
                 return [dict(self._client.hgetall(keys[0]))]
@@ -128,6 +153,7 @@ class RedisStore:
         ]
 
     def fields(self, key: str, names: Sequence[str]) -> list[str | None]:
+        """Read fields of a document."""
         with self._connection.translated():
             if len(names) == 1:
                 return [self._client.hget(key, names[0])]
@@ -136,12 +162,23 @@ class RedisStore:
     def changed_rows(
         self, key: str, changes: str, since: tuple[int, int] | None
     ) -> tuple[bool, tuple[int, int], dict[str, str]]:
+        """Read the rows of a document that `PutRows` changed since an epoch (`=term`, `=counter`).
+
+        Returns:
+            Whether these are all rows, the present epoch, and row -> text, "" for a deleted row.
+            All rows include the fields that begin with "=".
+        """
         args = ("", 0) if since is None else since
         full, term, counter, flat = self._connection.run("changed", [key, changes], *args)
         rows = dict(zip(flat[::2], flat[1::2], strict=True))
         return bool(full), (int(term), int(counter)), rows
 
     def commit(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> int:
+        """Make all changes if all conditions hold.
+
+        Returns:
+            0 if the changes were made, else the position of the first failed condition, from 1.
+        """
         args: list[Word] = [len(conditions)]
         keys: dict[str, None] = {}
         for condition in conditions:
@@ -158,6 +195,7 @@ class RedisStore:
     # --- logs and recently used names
 
     def log(self, key: str, after: str = "", count: int = 0, last: int = 0) -> list[LogRecord]:
+        """Return log entries after an id, oldest first: the first `count` or the last `last`."""
         log_position(after)
         start = f"({after}" if after else "-"
         with self._connection.translated():
@@ -168,12 +206,14 @@ class RedisStore:
         return [LogRecord(record_id, fields or {}) for record_id, fields in found]
 
     def append(self, entry: Append) -> str:
+        """Append to a log without a leadership; returns the id of the entry."""
         with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
             pipe.xadd(entry.key, entry.fields, maxlen=entry.kept, approximate=not entry.exact)
             pipe.pexpire(entry.key, round(entry.keep_s * 1000))
             return str(pipe.execute()[0])
 
     def record_use(self, key: str, name: str, keep_s: float | None = None) -> None:
+        """Record that a name is in use now; delete names not used for `keep_s` seconds."""
         # Plain commands, so that a user can be permitted just this.
         now_ms = self.time_ms()
         with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
@@ -184,18 +224,21 @@ class RedisStore:
             pipe.execute()
 
     def used_names(self, key: str, since_ms: int | None = None) -> list[str]:
+        """Return the names used since then, sorted."""
         with self._connection.translated():
             if since_ms is None:
                 return sorted(self._client.zrange(key, 0, -1))
             return sorted(self._client.zrangebyscore(key, since_ms, "+inf"))
 
     def forget(self, key: str, name: str, age_s: float) -> None:
+        """Delete a name whose last use is more than `age_s` seconds ago."""
         with self._connection.translated():
             at_ms = self._client.zscore(key, name)
         if at_ms is not None and abs(self.time_ms() - at_ms) > age_s * 1000:
             self.commit([RankIs(key, name, int(at_ms))], [RemoveRanked(key, [name])])
 
     def exist(self, keys: Sequence[str]) -> list[bool]:
+        """Return whether each key exists; keys may belong to different services."""
         with self._connection.translated(), self._client.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.exists(key)
@@ -213,6 +256,12 @@ class RedisStore:
         most: int | None,
         keep_s: float,
     ) -> tuple[int, int] | str | None:
+        """Lease the first free shard of an epoch; see `JobBoard.lease`.
+
+        Returns:
+            Start and stop; None if no shard is free; the number of the current generation as text
+            if it is not `generation` ("": there is none).
+        """
         answer = self._connection.run(
             "lease_shard", [keys.generation, keys.free, keys.leased], generation, epoch, rank,
             "" if request_number is None else request_number, most or "", round(keep_s * 1000),

@@ -399,8 +399,7 @@ def test_beats_that_are_sent_together_are_plain_too(valkey_url: str) -> None:
 
 def test_beats_are_sent_together_while_others_are_sent_alone() -> None:
     connection = Mock()
-    connection.run.return_value = Beat.KEPT, 0
-    connection.run_many.return_value = []
+    connection.run_many.side_effect = lambda _, calls: [(Beat.KEPT, 0)] * len(calls)
     leases, teachers = RedisLeases(connection), LeaseSet("deadlines", "facts:", "changes")
 
     def send(prefix: str) -> None:
