@@ -1,4 +1,4 @@
-"""Students of one manager: their streams, their owners, and the leases that it writes for them.
+"""Students of one manager: their streams, their owners, and what was written and sent of them.
 
 The first caller that subscribes as a student owns its name: the student's facts hold hashes of its
 principal and of the secret of its stream. If the registry has lost them, the next caller becomes
@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from ...proto import coordinator_pb2 as pb
 from ...proto.protocols import PROTOCOL_VERSION
 from ...runtime.errors import EdlError, Forbidden, LeaseSuperseded
-from ..registry import Epoch, Registry, Row
+from ..registry import Epoch, Row
 from ..registry.schema import concerns_managers
-from ..store.records import Beat, Member, MemberBeat
+from ..store.records import Member, MemberBeat
 from .messages import MANAGER, report_facts, teacher_from
 
 #: Facts of a teacher that students need; other changes are not sent.
@@ -111,44 +110,6 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-#: Most writes per TTL and student of facts that do not concern the leader.
-_WRITES_PER_TTL = 2
-
-
-@dataclass(slots=True)
-class _Written:
-    """What the registry has of a student.
-
-    Attributes:
-        noted: facts when managers were last notified.
-    """
-
-    incarnation: int
-    facts: dict[str, str]
-    at_s: float
-    noted: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class DesiredLease:
-    """The lease that a student should have in the registry.
-
-    Attributes:
-        student_id: id of the student.
-        facts: all its facts.
-        urgent: notify managers, whatever has changed.
-    """
-
-    student_id: str
-    facts: Mapping[str, str]
-    urgent: bool = False
-
-    @property
-    def incarnation(self) -> int:
-        """Incarnation of the student."""
-        return int(self.facts["incarnation"])
-
-
 class AssignmentStream(Protocol):
     """The stream to a subscribed student. Neither method may block or raise."""
 
@@ -167,6 +128,11 @@ class StudentSession:
         report: its latest report.
         owner: its owner.
         manager: address of this manager.
+
+    Attributes:
+        pushed: the row that it was sent last.
+        written: its facts in the registry; None: the registry may have lost its lease.
+        written_s: when they were written.
     """
 
     def __init__(
@@ -176,7 +142,10 @@ class StudentSession:
         self.report = report
         self.owner = owner
         self.pushed: Row | None = None
+        self.written: dict[str, str] | None = None
+        self.written_s = 0.0
         self._own = {**owner.facts(), MANAGER: manager}
+        self._noted: dict[str, str] = {}
         self._sent: object = None
         self._told: Epoch = (0, 0)
 
@@ -200,9 +169,22 @@ class StudentSession:
     def _follows(self) -> Epoch:
         return self.report.term, self.report.counter
 
-    def desired(self, *, urgent: bool = False) -> DesiredLease:
-        """Return the lease that it should have."""
-        return DesiredLease(self.student_id, {**report_facts(self.report), **self._own}, urgent)
+    def facts(self) -> dict[str, str]:
+        """Return the facts that the registry should have."""
+        return {**report_facts(self.report), **self._own}
+
+    def beat(self, facts: Mapping[str, str], *, urgent: bool) -> MemberBeat:
+        """Return the heartbeat that writes these facts; `urgent`: managers see it in any case."""
+        written = self.written or {}
+        changed = {name: value for name, value in facts.items() if written.get(name) != value}
+        noted = urgent or concerns_managers("students", changed, self._noted)
+        return MemberBeat(self.student_id, self.incarnation, changed, noted)
+
+    def wrote(self, facts: dict[str, str], at_s: float, *, noted: bool) -> None:
+        """Record that these facts were written; `noted`: managers were notified."""
+        self.written, self.written_s = facts, at_s
+        if noted:
+            self._noted = facts
 
     def push_row(self, row: Row, term: int, teachers: Mapping[str, Member], live: int) -> bool:
         """Push its row of the table unless it has it; return whether it was pushed.
@@ -234,112 +216,3 @@ class StudentSession:
 def facts_for_students(member: Member) -> tuple[str, ...]:
     """Return the facts of a teacher that students receive."""
     return tuple(member.facts.get(name, "") for name in _TOLD)
-
-
-class StudentLeases:
-    """Creates and renews the leases of students of one service."""
-
-    def __init__(self, registry: Registry, service: str, ttl_s: float) -> None:
-        self._registry = registry
-        self._service = service
-        self._ttl_s = ttl_s
-        self._written: dict[str, _Written] = {}
-
-    def is_time(self, student_id: str, now: float) -> bool:
-        """Whether its lease should be renewed now if it has reported since the last time."""
-        written = self._written.get(student_id)
-        return written is None or now - written.at_s >= self._ttl_s / _WRITES_PER_TTL
-
-    def is_due(self, desired: DesiredLease, now: float) -> bool:
-        """Whether to write it now: it concerns the leader, or the lease has to be renewed."""
-        if desired.urgent or self.is_time(desired.student_id, now):
-            return True
-        written = self._written[desired.student_id]
-        if written.incarnation != desired.incarnation:
-            return True
-        return concerns_managers("students", _changed(written.facts, desired.facts), written.noted)
-
-    def register(self, desired: DesiredLease, now: float) -> LeaseSuperseded | None:
-        """Create or replace a lease; return the error if a newer incarnation holds it.
-
-        Raises:
-            UnavailableError: the registry does not answer.
-        """
-        facts = dict(desired.facts)
-        try:
-            self._registry.register(
-                "students", self._service, desired.student_id, facts, self._ttl_s
-            )
-        except LeaseSuperseded as error:
-            self._written.pop(desired.student_id, None)
-            return error
-        # Spread renewals: students that came together would be written together for ever.
-        ago_s = random.random() * self._ttl_s / _WRITES_PER_TTL
-        self._written[desired.student_id] = _Written(desired.incarnation, facts, now - ago_s, facts)
-        return None
-
-    def write(
-        self, all_desired: Iterable[DesiredLease], now: float
-    ) -> tuple[dict[str, LeaseSuperseded], bool]:
-        """Write leases in as few round trips as possible.
-
-        Returns:
-            Students whose lease a newer incarnation holds, with the error for the older one; and
-            whether the leader should look.
-
-        Raises:
-            UnavailableError: the registry does not answer; some may have been written.
-        """
-        anew: list[DesiredLease] = []
-        beats: list[tuple[DesiredLease, MemberBeat]] = []
-        for desired in all_desired:
-            written = self._written.get(desired.student_id)
-            if written is None or written.incarnation != desired.incarnation:
-                anew.append(desired)
-                continue
-            changed = _changed(written.facts, desired.facts)
-            concerns = desired.urgent or concerns_managers("students", changed, written.noted)
-            beat = MemberBeat(desired.student_id, desired.incarnation, changed, noted=concerns)
-            beats.append((desired, beat))
-        anew += self._beat(beats, now)
-        errors = {desired.student_id: self.register(desired, now) for desired in anew}
-        superseded = {name: error for name, error in errors.items() if error is not None}
-        return superseded, bool(anew) or any(beat.noted for _, beat in beats)
-
-    def _beat(
-        self, beats: Sequence[tuple[DesiredLease, MemberBeat]], now: float
-    ) -> list[DesiredLease]:
-        """Renew leases; return those that are gone, or have another incarnation."""
-        sent = [(self._service, beat) for _, beat in beats]
-        answers = self._registry.beat_many("students", sent, self._ttl_s) if sent else []
-        unknown = []
-        for (desired, beat), answer in zip(beats, answers, strict=True):
-            if answer is Beat.UNKNOWN:
-                unknown.append(desired)
-                continue
-            written = self._written[desired.student_id]
-            written.facts, written.at_s = dict(desired.facts), now
-            if beat.noted:
-                written.noted = written.facts
-        return unknown
-
-    def forget(self, student_id: str) -> None:
-        """Stop renewing a lease."""
-        self._written.pop(student_id, None)
-
-    def forget_all(self) -> None:
-        """Write everything again: the registry may have lost it."""
-        self._written.clear()
-
-    def leave(self, student_id: str, incarnation: int) -> None:
-        """End a lease at once, unless another incarnation holds it.
-
-        Raises:
-            UnavailableError: the registry does not answer.
-        """
-        self.forget(student_id)
-        self._registry.leave("students", self._service, student_id, incarnation)
-
-
-def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in now.items() if before.get(name) != value}

@@ -7,21 +7,20 @@ assignment table to them. The leader that computes the table is usually another 
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...proto import coordinator_pb2 as pb
-from ...runtime.errors import AccessError, RetryableError, UnavailableError
+from ...runtime.errors import AccessError, LeaseSuperseded, RetryableError, UnavailableError
 from ...scheduler import leadership as rule
 from ..registry import Epoch, Registry, Row
-from ..store.records import FACTS_TTLS, Member
+from ..store.records import FACTS_TTLS, Beat, Member, MemberBeat
 from .messages import MANAGER
 from .student_sessions import (
     AssignmentStream,
-    DesiredLease,
-    StudentLeases,
     StudentOwner,
     StudentSession,
     facts_for_students,
@@ -31,6 +30,9 @@ from .student_sessions import (
 from .watch_cache import WatchCache
 
 log = logging.getLogger(__name__)
+
+#: Most writes per TTL and student of facts that do not concern the leader.
+_WRITES_PER_TTL = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,16 @@ class HubView:
     look_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _LeaseUpdate:
+    """The heartbeat that writes all `facts` of a student; `urgent`: its leader has to read them."""
+
+    session: StudentSession
+    facts: dict[str, str]
+    beat: MemberBeat
+    urgent: bool
+
+
 class SubscriptionHub:
     """Not thread-safe: used by the thread of the hubs.
 
@@ -81,7 +93,7 @@ class SubscriptionHub:
         self._registry = registry
         self._ttl_s = ttl_s
         self._manager = manager
-        self._leases = StudentLeases(registry, service, ttl_s)
+        self._renew_s = ttl_s / _WRITES_PER_TTL
         self._teachers = WatchCache(rule.grace_s(ttl_s))
         self._epoch: Epoch | None = None
         self._rows: dict[str, Row] = {}
@@ -132,7 +144,6 @@ class SubscriptionHub:
         self._unwritten.discard(session.student_id)
         self._unread.discard(session.student_id)
         self._unpushed.discard(session.student_id)
-        self._leases.forget(session.student_id)
 
     # -- admission
 
@@ -158,12 +169,11 @@ class SubscriptionHub:
     ) -> None:
         name, incarnation = session.student_id, session.incarnation
         no = refusal_of(name, incarnation, session.owner, known.get(name))
-        desired = session.desired()
-        no = no or self._leases.register(desired, now)
+        no = no or self._register(session, now)
         if no is not None:
             session.stream.close(no)
             return
-        known[name] = desired.facts
+        known[name] = session.facts()
         if (older := self._sessions.get(name)) is not None:
             again = older.incarnation == incarnation
             older.stream.close(
@@ -190,7 +200,8 @@ class SubscriptionHub:
         began_s = time.perf_counter()
         if registry_id != self._registry_id:
             if self._registry_id:
-                self._leases.forget_all()
+                for session in self._sessions.values():
+                    session.written = None
                 self._unwritten.update(self._sessions)
                 self._teachers.forgive(now)
                 self._epoch = None
@@ -257,40 +268,76 @@ class SubscriptionHub:
     def write(self, now: float) -> bool:
         """Write leases of students that are due; return whether the leader should look."""
         self._leave()
-        all_desired = list(self._due(now))
+        due = list(self._due(now))
         try:
-            superseded, concerns = self._leases.write(all_desired, now)
+            anew = [one for one in due if one.session.written is None]
+            beats = [one for one in due if one.session.written is not None]
+            anew += self._beat(beats, now)
+            errors = {one.session: self._register(one.session, now) for one in anew}
         except (UnavailableError, AccessError):
-            self._unread.update(desired.student_id for desired in all_desired)
+            self._unread.update(one.session.student_id for one in due)
             raise
-        for desired in all_desired:
-            self._unwritten.discard(desired.student_id)
-            if desired.urgent:
-                self._sessions[desired.student_id].told_leader()
-        for name, error in superseded.items():
-            self._sessions[name].stream.close(error)
-            self._drop(self._sessions[name])
-        return concerns
+        for one in due:
+            self._unwritten.discard(one.session.student_id)
+            if one.urgent:
+                one.session.told_leader()
+        for session, error in errors.items():
+            if error is not None:
+                session.stream.close(error)
+                self._drop(session)
+        return bool(anew) or any(one.beat.noted for one in beats)
 
-    def _due(self, now: float) -> Iterator[DesiredLease]:
+    def _due(self, now: float) -> Iterator[_LeaseUpdate]:
         """Yield leases to write now. Each report is compared once: there are thousands a second."""
-        timely = {name for name in self._unwritten if self._leases.is_time(name, now)}
         unread, self._unread = self._unread, set()
+        timely = {name for name in self._unwritten if self._is_time(self._sessions[name], now)}
         self._unwritten |= unread
         for name in timely | unread:
             session = self._sessions[name]
-            desired = session.desired(
-                urgent=self._epoch is not None and session.is_ahead(self._epoch)
+            urgent = self._epoch is not None and session.is_ahead(self._epoch)
+            facts = session.facts()
+            beat = session.beat(facts, urgent=urgent)
+            if beat.noted or self._is_time(session, now):
+                yield _LeaseUpdate(session, facts, beat, urgent)
+
+    def _is_time(self, session: StudentSession, now: float) -> bool:
+        """Whether its lease should be renewed now if it has reported since the last time."""
+        return session.written is None or now - session.written_s >= self._renew_s
+
+    def _register(self, session: StudentSession, now: float) -> LeaseSuperseded | None:
+        """Create or replace a lease; return the error if a newer incarnation holds it."""
+        facts = session.facts()
+        try:
+            self._registry.register(
+                "students", self.service, session.student_id, facts, self._ttl_s
             )
-            if name in timely or self._leases.is_due(desired, now):
-                yield desired
+        except LeaseSuperseded as error:
+            return error
+        # Spread renewals: students that came together would be written together for ever.
+        session.wrote(facts, now - random.random() * self._renew_s, noted=True)
+        return None
+
+    def _beat(self, updates: Sequence[_LeaseUpdate], now: float) -> list[_LeaseUpdate]:
+        """Renew leases; return those that are gone, or have another incarnation."""
+        if not updates:
+            return []
+        beats = [(self.service, one.beat) for one in updates]
+        answers = self._registry.beat_many("students", beats, self._ttl_s)
+        unknown = []
+        for one, answer in zip(updates, answers, strict=True):
+            if answer is Beat.UNKNOWN:
+                unknown.append(one)
+            else:
+                one.session.wrote(one.facts, now, noted=one.beat.noted)
+        return unknown
 
     def _leave(self) -> None:
         if not self._leaving:
             return
         for member in self._registry.read("students", self.service, sorted(self._leaving)):
             if member.facts.get(MANAGER) == self._manager:  # else it has moved to another manager
-                self._leases.leave(member.member, self._leaving[member.member])
+                incarnation = self._leaving[member.member]
+                self._registry.leave("students", self.service, member.member, incarnation)
         self._leaving.clear()
 
     def is_idle(self, now: float) -> bool:
