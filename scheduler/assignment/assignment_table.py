@@ -56,20 +56,19 @@ class IdleTeachers:
 
     Args:
         teachers: all known teachers.
-        power: power of the teachers that can be idle in this table.
+        names: teachers that can be idle in this table.
         held: teachers that are not idle now.
     """
 
     def __init__(
-        self, teachers: Mapping[str, TeacherEntry], power: Mapping[str, float], held: Container[str]
+        self, teachers: Mapping[str, TeacherEntry], names: Iterable[str], held: Container[str]
     ) -> None:
         self._teachers = teachers
         self._of: dict[float, dict[str, None]] = {}
-        for name, of_name in power.items():
+        self._at: dict[_Key, dict[str, None]] = {}
+        for name in names:
             if name not in held:
-                self._of.setdefault(of_name, {})[name] = None
-        # Built at the first request for a host.
-        self._at: dict[_Key, dict[str, None]] | None = None
+                self.put(name)
 
     def __bool__(self) -> bool:
         return any(self._of.values())
@@ -77,14 +76,12 @@ class IdleTeachers:
     def put(self, teacher: str) -> None:
         entry = self._teachers[teacher]
         self._of.setdefault(entry.power, {})[teacher] = None
-        if self._at is not None:
-            self._at.setdefault((entry.power, entry.host), {})[teacher] = None
+        self._at.setdefault((entry.power, entry.host), {})[teacher] = None
 
     def take(self, teacher: str) -> None:
         entry = self._teachers[teacher]
         del self._of[entry.power][teacher]
-        if self._at is not None:
-            del self._at[entry.power, entry.host][teacher]
+        del self._at[entry.power, entry.host][teacher]
 
     def fitting(self, unmet: float, host: str) -> str:
         """Return the most powerful one up to `unmet`, else the weakest; if possible on the host."""
@@ -98,13 +95,7 @@ class IdleTeachers:
         return self._one(min(powers), host) if powers else None
 
     def _one(self, power: float, host: str) -> str:
-        if host and self._at is None:
-            self._at = {}
-            for names in self._of.values():
-                for name in names:
-                    entry = self._teachers[name]
-                    self._at.setdefault((entry.power, entry.host), {})[name] = None
-        near = (self._at or {}).get((power, host)) if host else None
+        near = self._at.get((power, host)) if host else None
         return next(iter(near or self._of[power]))
 
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from . import sharing
 from .assignment_table import A_PART, BELOW_MIN, NOTHING, SERVED, AssignmentTable, StudentAssignment
@@ -80,16 +80,9 @@ class ClaimQueue:
     def __init__(self, table: AssignmentTable, students: Iterable[StudentAssignment]) -> None:
         self._table = table
         self._jobs: dict[str, _JobClaims] = {}
+        self._heap: list[tuple[ClaimKey, int, int, str]] = []
         for student in students:
-            if student.need > 0 and not table.is_served(student):
-                claim = claim_key(table, student)
-                job = self._jobs.setdefault(student.job, _JobClaims())
-                job.heap.append((claim, student.arrival, student))
-                job.equal[claim] += 1
-        for job in self._jobs.values():
-            heapify(job.heap)
-        self._heap = [self._best(name) for name in self._jobs]
-        heapify(self._heap)
+            self.push(student)
 
     def pop(self) -> StudentAssignment | None:
         """Remove and return the strongest claim; None: there is none."""

@@ -10,7 +10,7 @@ one. Of students that would use a place equally, those of higher priority get th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from .assignment_table import AssignmentTable, StudentAssignment
 from .state import EPS
@@ -39,7 +39,12 @@ def teacher_with_room(
 
 def pack(table: AssignmentTable) -> bool:
     """Move a light student to another teacher, so that its own becomes idle; return whether."""
-    student = min(_lone_light(table), key=lambda one: (one.need, one.arrival), default=None)
+    light = (
+        one
+        for one in table.students
+        if len(one.held) == 1 and not one.shared and table.part(one, one.held[0]) <= LIGHT + EPS
+    )
+    student = min(light, key=lambda one: (one.need, one.arrival), default=None)
     if student is None:
         return False
     own = student.held[0]
@@ -78,16 +83,6 @@ def student_to_relieve(table: AssignmentTable) -> tuple[StudentAssignment, str] 
             if teacher is not None:
                 return student, teacher
     return None
-
-
-def _lone_light(table: AssignmentTable) -> Iterator[StudentAssignment]:
-    for student in table.students:
-        if (
-            len(student.held) == 1
-            and not student.shared
-            and table.part(student, student.held[0]) <= LIGHT + EPS
-        ):
-            yield student
 
 
 def _least_loaded(table: AssignmentTable, student: StudentAssignment) -> list[str]:
