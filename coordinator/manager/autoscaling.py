@@ -94,10 +94,16 @@ class Autoscaler:
         began_s = time.perf_counter()
         if lead != self._lead:
             self._resume(lead, now)
-        if self._memory.desired is None and not _may_begin(state):
+        students = state.students.cache.members
+        if self._memory.desired is None and not may_begin(
+            recovering=state.recovering,
+            students=len(students),
+            holding=sum(bool(one.facts.get("teachers")) for one in students.values()),
+            teachers=len(state.teachers.cache.members),
+        ):
             self._due_s = now + _LOOK_S
             return
-        self._read_sums(state.students.cache.members)
+        self._read_sums(students)
         view = self.load(state)
         former = self._memory.desired
         desired, memory = decide(view, self._memory, now, self._settings())
@@ -158,16 +164,6 @@ class Autoscaler:
             self._known[member.member] = sums
             if before is not None and before.incarnation == sums.incarnation:
                 self._waits = self._waits.grown(before.waits, sums.waits)
-
-
-def _may_begin(state: ServiceState) -> bool:
-    students = state.students.cache.members.values()
-    return may_begin(
-        recovering=state.recovering,
-        students=len(students),
-        holding=sum(bool(one.facts.get("teachers")) for one in students),
-        teachers=len(state.teachers.cache.members),
-    )
 
 
 def _sums(member: Member) -> _Sums:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ...runtime.errors import AccessError, EdlError, UnavailableError
 from ...scheduler import leadership as rule
 from ..registry import Registry, ServiceLeadership
-from ..store.records import SweepPermit
+from ..store.records import Leads, SweepPermit
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,11 @@ class ElectionState:
     answering_since_s: float
 
     @property
+    def basis(self) -> tuple[Leads, str, float]:
+        """What leadership depends on: the term is over when a part changes."""
+        return self.answer.fence, self.answer.registry_id, self.answering_since_s
+
+    @property
     def leads(self) -> bool:
         """Whether this manager leads."""
         return self.answer.leader == self.token
@@ -60,6 +65,8 @@ class Election:
 
     Attributes:
         clock: the same.
+        answering: whether the registry answered the last call.
+        refusal: why the registry answers but refuses to work (`RedisUnavailable.refusal`); else "".
     """
 
     def __init__(
@@ -87,21 +94,11 @@ class Election:
         self._refused: set[str] = set()  # services whose renewal failed last time
         self._alive_s = clock()
         self._watch = rule.RegistryWatch()
-        self._answering = True
-        self._refusal = ""
+        self.answering = True
+        self.refusal = ""
         self._stopping = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="edl-election", daemon=True)
-
-    @property
-    def answering(self) -> bool:
-        """Whether the registry answered the last call."""
-        return self._answering
-
-    @property
-    def refusal(self) -> str:
-        """Why the registry answers but refuses to work (`RedisUnavailable.refusal`); else ""."""
-        return self._refusal
 
     @property
     def registry_id(self) -> str:
@@ -190,10 +187,10 @@ class Election:
             for service in self._standings.keys() - self._listed.keys():
                 self._resign(service)
         except (UnavailableError, AccessError) as error:
-            if self._answering:
+            if self.answering:
                 log.warning("%s; assignments stand as they are", error)
-            self._answering = False
-            self._refusal = getattr(error, "refusal", "")
+            self.answering = False
+            self.refusal = getattr(error, "refusal", "")
 
     def _renew_all(self) -> None:
         """Renew each leadership, though the registry refuses some.
@@ -234,9 +231,9 @@ class Election:
                 )
 
     def _heard(self) -> None:
-        if not self._answering:
+        if not self.answering:
             log.info("the registry answers again")
-        self._answering, self._refusal = True, ""
+        self.answering, self.refusal = True, ""
 
     def _resign(self, service: str) -> bool:
         """Give a leadership back; return whether the registry answered."""

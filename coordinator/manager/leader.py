@@ -12,7 +12,7 @@ import queue
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from ...runtime.errors import AccessError, UnavailableError
@@ -23,7 +23,7 @@ from ..config import ManagerConfig
 from ..registry import Kind, Registry
 from ..store.records import FACTS_TTLS, Changes, Leads
 from .autoscaling import Autoscaler
-from .election import Election
+from .election import Election, ElectionState
 from .prober import Prober, Verdict
 from .rosters import ProbeAnswer
 from .service_state import LeaderView, ServiceEvents, ServiceSnapshot, ServiceState
@@ -41,15 +41,6 @@ _WRITES = 8
 _PAUSE_AFTER_BUG_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _LeadershipBasis:
-    """What leadership depends on: the term is over when one of these changes."""
-
-    fence: Leads
-    registry_id: str
-    answering_since_s: float
-
-
 class Leader:
     """Leads a service while the election says so.
 
@@ -62,6 +53,10 @@ class Leader:
         prober: probes teachers; None: all are admitted.
         wake: called from any thread when `reconcile` should be called before it is due.
         scaling: returns how the service is scaled; None: as `config` says.
+
+    Attributes:
+        due_s: when the next lease expires, by the clock of `reconcile`; infinite: never.
+        view: the service as its leader sees it; None while another manager leads. Thread-safe.
     """
 
     def __init__(
@@ -87,23 +82,13 @@ class Leader:
         self._grace_s = rule.grace_s(config.ttl_s)
         self._state: ServiceState | None = None
         self._previous: ServiceState | None = None  # ours, and nobody has led since
-        self._basis: _LeadershipBasis | None = None
+        self._basis: tuple[Leads, str, float] | None = None  # of `_state`
         self._failed_s = float("-inf")
-        self._due_s = math.inf
+        self.due_s = math.inf
         self._seldom_s = self._compared_s = self._viewed_s = float("-inf")
         self._answers: queue.SimpleQueue[ProbeAnswer] = queue.SimpleQueue()
-        self._view: LeaderView | None = None
+        self.view: LeaderView | None = None
         self._sums = LeaderView()
-
-    @property
-    def due_s(self) -> float:
-        """When the next lease expires, by the clock of `reconcile`; infinite: never."""
-        return self._due_s
-
-    @property
-    def view(self) -> LeaderView | None:
-        """The service as its leader sees it; None while another manager leads. Thread-safe."""
-        return self._view
 
     def reconcile(self, now: float) -> bool:
         """Do what is due now; return whether rows of the assignment table were written.
@@ -147,24 +132,22 @@ class Leader:
             if standing is not None:
                 self._previous = None
             return None
-        answer = standing.answer
-        basis = _LeadershipBasis(answer.fence, answer.registry_id, standing.answering_since_s)
-        state = self._state
+        answer, state = standing.answer, self._state
         if (
             state is not None
-            and basis == self._basis
+            and standing.basis == self._basis
             and not state.is_void(answer.epoch, answer.time_ms, standing.asked_s)
         ):
             return state
         if now - self._failed_s < _PAUSE_AFTER_BUG_S:
             return None
         self._keep_state()
-        return self._begin(answer.time_ms, basis, now)
+        return self._begin(standing, now)
 
-    def _begin(self, time_ms: int, basis: _LeadershipBasis, now: float) -> ServiceState:
+    def _begin(self, standing: ElectionState, now: float) -> ServiceState:
         registry, service = self._registry, self.service
         found = ServiceSnapshot(
-            time_ms,
+            standing.answer.time_ms,
             teachers=registry.changes("teachers", service, 0),
             students=registry.changes("students", service, 0),
             table=registry.table(service, None),
@@ -180,7 +163,7 @@ class Leader:
             rng=None if self._prober is None else self._rng,
             leader=self._address,
         )
-        self._basis, self._compared_s = basis, now
+        self._basis, self._compared_s = standing.basis, now
         self._sums = replace(self._sums, recoveries=self._sums.recoveries + 1)
         log.info("service %s: leads term %d", service, state.term)
         return state
@@ -190,7 +173,7 @@ class Leader:
             log.info("service %s: no longer leads", self.service)
         self._keep_state()
         self._autoscaler.forget()
-        self._state = self._basis = self._view = None
+        self._state = self._basis = self.view = None
 
     def _keep_state(self) -> None:
         """Keep the state of the last term, unless it wrote nothing and one before it did."""
@@ -213,7 +196,7 @@ class Leader:
     @property
     def _fence(self) -> Leads:
         assert self._basis is not None  # set while a term lasts
-        return self._basis.fence
+        return self._basis[0]
 
     # -- what comes in
 
@@ -223,7 +206,7 @@ class Leader:
         if now - self._seldom_s >= _SELDOM_S:
             self._seldom_s = now
             plan = registry.plan(service)
-        self._due_s = math.inf
+        self.due_s = math.inf
         teachers = self._changes("teachers", state.teachers.cache, now)
         students = self._changes("students", state.students.cache, now)
         is_time = now - self._compared_s >= self._ttl_s / rule.BEATS_PER_TTL
@@ -239,7 +222,7 @@ class Leader:
         if changes.due_s <= 0 and permit is not None:
             self._registry.sweep(kind, self.service, permit)
             changes = self._registry.changes(kind, self.service, cursor)
-        self._due_s = min(self._due_s, now + changes.due_s)
+        self.due_s = min(self.due_s, now + changes.due_s)
         return changes
 
     def _take_answers(self) -> list[ProbeAnswer]:
@@ -274,16 +257,7 @@ class Leader:
             write = state.next_write()
             if write is None:
                 break
-            done = self._registry.write(
-                self.service,
-                self._fence,
-                write.expected,
-                write.epoch,
-                write.rows,
-                write.entries,
-                write.admitted,
-            )
-            if not done:
+            if not self._registry.write(self.service, self._fence, *write):
                 log.warning(
                     "service %s: another manager has written; it starts again", self.service
                 )
@@ -296,16 +270,7 @@ class Leader:
         return wrote
 
     def _publish(self, now: float) -> None:
-        if self._state is None or (self._view and now - self._viewed_s < _VIEW_S):
+        if self._state is None or (self.view and now - self._viewed_s < _VIEW_S):
             return
         self._viewed_s = now
-        sums = self._sums
-        self._view = replace(
-            self._state.view(),
-            look_s=sums.look_s,
-            solve_s=sums.solve_s,
-            rows=sums.rows,
-            recoveries=sums.recoveries,
-            refusals=sums.refusals,
-            desired=self._autoscaler.desired,
-        )
+        self.view = self._state.view(replace(self._sums, desired=self._autoscaler.desired))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
@@ -50,12 +49,6 @@ class PendingChanges:
         """Add an entry for the log."""
         self.entries.append(LogEntry(kind, subject, text))
 
-    def take(self) -> PendingChanges:
-        """All that has come up since the last call."""
-        taken = PendingChanges(self.events, self.entries, self.admitted, self.student_incarnations)
-        self.events, self.entries, self.admitted, self.student_incarnations = [], [], {}, {}
-        return taken
-
 
 class TeacherRoster:
     """Teachers of one service in one term.
@@ -68,7 +61,12 @@ class TeacherRoster:
         grace_s: seconds for members that the registry has lost to register again.
         admission: decides who is admitted; None: every teacher is.
         remembered: teacher id -> incarnation that earlier leaders knew; 0: any.
-        gone: teacher id -> when it left, in an earlier term of this leader.
+        gone_s: teacher id -> when it left, in an earlier term of this leader.
+
+    Attributes:
+        up: teachers that may be assigned, by id.
+        incarnations: teacher id -> incarnation of registered teachers.
+        gone_s: teacher id -> when it left, of teachers that readers may still hold.
     """
 
     def __init__(
@@ -77,39 +75,24 @@ class TeacherRoster:
         grace_s: float,
         admission: Admission | None,
         remembered: Mapping[str, int],
-        gone: Mapping[str, float],
+        gone_s: Mapping[str, float],
     ) -> None:
         self.cache = WatchCache(grace_s)
         self.admission = admission
         self._pending = pending
         self._remembered = dict(remembered)
-        self._up: dict[str, rule.TeacherUp] = {}
+        self.up: dict[str, rule.TeacherUp] = {}
         self._believed: dict[str, int] = {}
         self._draining: set[str] = set()
-        self._incarnations: dict[str, int] = {}
+        self.incarnations: dict[str, int] = {}
         self._given_up: dict[str, str] = {}  # why
         self._grace_s = grace_s
-        self._gone_s = dict(gone)  # readers may hold them a little longer
+        self.gone_s = dict(gone_s)
 
     @property
     def draining(self) -> int:
         """Number of teachers that drain."""
-        return len(self._draining & self._up.keys())
-
-    @property
-    def incarnations(self) -> Mapping[str, int]:
-        """Teacher id -> incarnation of registered teachers."""
-        return self._incarnations
-
-    @property
-    def gone(self) -> Mapping[str, float]:
-        """Teacher id -> when it left, of teachers that readers may still hold."""
-        return self._gone_s
-
-    @property
-    def up(self) -> Mapping[str, rule.TeacherUp]:
-        """Teachers that may be assigned, by id."""
-        return self._up
+        return len(self._draining & self.up.keys())
 
     def apply(self, changes: Changes, now: float) -> None:
         """Apply changes of teachers."""
@@ -124,7 +107,7 @@ class TeacherRoster:
     def remove_left(self, names: Iterable[str], now: float) -> None:
         """Remove teachers that left while nobody led, even if readers still hold them."""
         for name in names:
-            self._gone_s[name] = now
+            self.gone_s[name] = now
             if name not in self.cache.members and name in self._remembered:
                 self._gone(name, now, lost=False)
 
@@ -161,12 +144,12 @@ class TeacherRoster:
 
     def _update(self, member: Member, now: float) -> None:
         name = member.member
-        self._gone_s.pop(name, None)
+        self.gone_s.pop(name, None)
         self._given_up.pop(name, None)
         if why := member.facts.get(GIVEN_UP):
             self._given_up[name] = why
-        if self._incarnations.get(name) != member.incarnation:
-            self._incarnations[name] = member.incarnation
+        if self.incarnations.get(name) != member.incarnation:
+            self.incarnations[name] = member.incarnation
             self._draining.discard(name)
             if self._remembered.pop(name, None) not in (0, member.incarnation):
                 self._pending.log("registered", name, _registered(member))
@@ -176,7 +159,7 @@ class TeacherRoster:
                 self._down(name, lost=True)  # another incarnation took its name
                 return
         else:
-            self._pending.admitted.setdefault(name, 0)
+            self._pending.admitted[name] = 0
         self._up_now(member)
 
     def _is_believed(self, member: Member) -> bool:
@@ -190,22 +173,22 @@ class TeacherRoster:
         name = member.member
         up = _teacher_up(member)
         if not member.draining:
-            if self._up.get(name) != up or name in self._draining:
+            if self.up.get(name) != up or name in self._draining:
                 self._draining.discard(name)
-                self._up[name] = up
+                self.up[name] = up
                 self._pending.events.append(up)
             return
         if name not in self._draining:
             self._draining.add(name)
-            if self._up.get(name) != up:
-                self._up[name] = up
+            if self.up.get(name) != up:
+                self.up[name] = up
                 self._pending.events.append(up)
             self._pending.events.append(rule.TeacherDraining(name))
             self._pending.log("draining", name, f"{_why_draining(member)}; takes nothing new")
 
     def _gone(self, name: str, now: float, *, lost: bool, text: str = "") -> None:
-        self._gone_s[name] = now
-        self._incarnations.pop(name, None)
+        self.gone_s[name] = now
+        self.incarnations.pop(name, None)
         why = self._given_up.pop(name, _SILENT)
         self._remembered.pop(name, None)
         if self.admission is not None:
@@ -221,7 +204,7 @@ class TeacherRoster:
 
     def _down(self, name: str, *, lost: bool) -> None:
         self._believed.pop(name, None)
-        if self._up.pop(name, None) is not None:
+        if self.up.pop(name, None) is not None:
             self._pending.events.append(rule.TeacherDown(name, lost=lost))
 
     def believe(self, teachers: Iterable[str], content_id: str, now: float) -> None:
@@ -230,13 +213,13 @@ class TeacherRoster:
         Except those that left or were refused: the reader does not know it yet.
         """
         for name in teachers:
-            if name in self._gone_s or self._is_refused(name):
+            if name in self.gone_s or self._is_refused(name):
                 continue
             if self.cache.believe(name, now):
                 self._believed[name] = 0
-                self._up[name] = up = rule.TeacherUp(name, content_id=content_id)
+                self.up[name] = up = rule.TeacherUp(name, content_id=content_id)
                 self._pending.events.append(up)
-            elif name not in self._up and not self.cache.members[name].draining:
+            elif name not in self.up and not self.cache.members[name].draining:
                 self._believed[name] = self.cache.members[name].incarnation
                 self._up_now(self.cache.members[name])  # registered again, and not probed yet
 
@@ -245,8 +228,8 @@ class TeacherRoster:
 
     def give_up(self, now: float, *, recovered: bool = False) -> None:
         """Remove teachers that were missing for too long; all that are missing if `recovered`."""
-        for name in [n for n, at in self._gone_s.items() if now - at > self._grace_s]:
-            del self._gone_s[name]
+        for name in [n for n, at in self.gone_s.items() if now - at > self._grace_s]:
+            del self.gone_s[name]
         for name in self.cache.overdue(now):
             self._gone(name, now, lost=True, text="lost: it has not come back in time")
         if recovered:
@@ -333,8 +316,8 @@ class StudentRoster:
                 min=report.min,
                 priority=report.priority,
                 needed=report.needed,
-                t_t_s=_finite(report.t_t_seconds),
-                t_s_s=_finite(report.t_s_seconds),
+                t_t_s=report.t_t_seconds,
+                t_s_s=report.t_s_seconds,
                 urgent=report.state == "starved",
                 unreachable=report.unreachable,
                 unavailable=tuple(report.unavailable),
@@ -392,8 +375,3 @@ def _registered(member: Member) -> str:
 
 def _why_draining(member: Member) -> str:
     return "drained by request" if member.facts.get(DRAIN) == "1" else "drains by itself"
-
-
-def _finite(value: float) -> float:
-    """Return a measured time if it is finite and positive, else 0, which means unknown."""
-    return value if math.isfinite(value) and value > 0 else 0.0

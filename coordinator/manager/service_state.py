@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import NamedTuple
 
 from ...scheduler import assignment as rule
 from ...scheduler import leadership
@@ -63,15 +64,14 @@ class ServiceEvents:
     answers: Sequence[ProbeAnswer] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    """One compare-and-set: see `Registry.write`."""
+class Write(NamedTuple):
+    """One compare-and-set: arguments of `Registry.write`."""
 
     expected: Epoch
     epoch: Epoch
-    rows: Mapping[str, Row | None] = field(default_factory=dict)
-    entries: Sequence[LogEntry] = ()
-    admitted: Mapping[str, int | None] = field(default_factory=dict)
+    rows: Mapping[str, Row | None]
+    entries: Sequence[LogEntry]
+    admitted: Mapping[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,23 +130,18 @@ class AssignmentRows:
     Args:
         rows: rows of the table, by student id.
         lost_s: seconds for which a row lists a lost teacher that its student had.
+        counter: counter of the first write of a term, which has all rows.
+
+    Attributes:
+        rows: rows by student id, with all changes, written or not.
+        unwritten: rows to write; None deletes one.
     """
 
-    def __init__(self, rows: Mapping[str, Row], lost_s: float) -> None:
-        self._rows = dict(rows)
+    def __init__(self, rows: Mapping[str, Row], lost_s: float, counter: int) -> None:
+        self.rows = {name: replace(row, counter=counter) for name, row in rows.items()}
+        self.unwritten: dict[str, Row | None] = dict(self.rows)
         self._lost_s = lost_s
         self._lost: dict[str, dict[str, float]] = {}
-
-    @property
-    def rows(self) -> Mapping[str, Row]:
-        """Rows by student id, with all changes, written or not."""
-        return self._rows
-
-    def all_with(self, counter: int) -> dict[str, Row | None]:
-        """Give all rows this counter and return them, for the first write of a term."""
-        for name, row in self._rows.items():
-            self._rows[name] = replace(row, counter=counter)
-        return dict(self._rows)
 
     def change(
         self,
@@ -154,24 +149,20 @@ class AssignmentRows:
         alive: Container[str],
         counter: int,
         now: float,
-    ) -> tuple[dict[str, Row | None], list[LogEntry]]:
-        """Apply changes of the rule.
+    ) -> list[LogEntry]:
+        """Apply changes of the rule; return log entries for sets that changed.
 
         Args:
             changes: the changes.
             alive: live teachers; one that came back with another incarnation is not lost.
             counter: counter of the next write.
             now: monotonic seconds.
-
-        Returns:
-            The rows to write, and log entries for sets that changed.
         """
-        written: dict[str, Row | None] = {}
         entries = []
         for change in changes:
             name = change.student_id
-            former = self._rows.get(name, Row())
-            self._rows[name] = written[name] = Row(
+            former = self.rows.get(name, Row())
+            self.rows[name] = self.unwritten[name] = Row(
                 teachers=change.teachers,
                 lost=self._lost_of(change, alive, now),
                 content_id=change.content_id,
@@ -185,26 +176,18 @@ class AssignmentRows:
                 count = len(change.teachers)
                 text = f"assigned {count} teacher{'' if count == 1 else 's'}: {change.reason}"
                 entries.append(LogEntry("assigned", name, text, former.teachers, change.teachers))
-        return written, entries
+        return entries
 
-    def set_incarnations(
-        self, incarnations: Mapping[str, int | None], counter: int
-    ) -> dict[str, Row | None]:
-        """Set the new incarnations of students in their rows; None deletes the row.
-
-        Returns:
-            The rows to write.
-        """
-        written: dict[str, Row | None] = {}
+    def set_incarnations(self, incarnations: Mapping[str, int | None], counter: int) -> None:
+        """Set the new incarnations of students in their rows; None deletes the row."""
         for name, incarnation in incarnations.items():
             if incarnation is None:
                 self._lost.pop(name, None)
-                if self._rows.pop(name, None) is not None:
-                    written[name] = None
-            elif name in self._rows:
-                row = replace(self._rows[name], incarnation=incarnation, counter=counter)
-                self._rows[name] = written[name] = row
-        return written
+                if self.rows.pop(name, None) is not None:
+                    self.unwritten[name] = None
+            elif name in self.rows:
+                row = replace(self.rows[name], incarnation=incarnation, counter=counter)
+                self.rows[name] = self.unwritten[name] = row
 
     def _lost_of(
         self, change: rule.AssignmentChange, alive: Container[str], now: float
@@ -256,7 +239,7 @@ class ServiceState:
         rows = dict(found.table.rows)
         if former is not None and former._is_newer_than(self.epoch):
             rows |= former._rows.rows  # rows that the registry has lost
-        self._rows: AssignmentRows = AssignmentRows(rows, lost_s)
+        self._rows: AssignmentRows = AssignmentRows(rows, lost_s, self._counter)
         self._grace_s = grace_s
         self._recovering_until_s: float | None = now + grace_s
         self._begun_s = now
@@ -268,7 +251,7 @@ class ServiceState:
             found.admitted
             if former is None
             else {**former.teachers.incarnations, **found.admitted},
-            {} if former is None else former.teachers.gone,
+            {} if former is None else former.teachers.gone_s,
         )
         self.students: StudentRoster = StudentRoster(
             self._pending, grace_s, self.teachers, found.time_ms
@@ -277,9 +260,6 @@ class ServiceState:
         self._due_s: float | None = None
         self._log_beginning(leader)
         self._take_over(found, rows, now)
-        self._unwritten: dict[str, Row | None] = self._rows.all_with(self._counter)
-        self._entries: list[LogEntry] = []
-        self._admitted: dict[str, int | None] = {}
 
     def _log_beginning(self, leader: str) -> None:
         name = leader or "a manager"
@@ -350,20 +330,18 @@ class ServiceState:
     def _decide(self, now: float) -> bool:
         """Apply pending changes to the assignment; return whether there were any."""
         self.students.pass_time(now)
-        pending = self._pending.take()
+        pending = self._pending
         if self._due_s is not None and now >= self._due_s:
             pending.events.append(rule.Ticked())
-        self._entries += pending.entries
-        self._admitted |= pending.admitted
-        if pending.events:
-            state, changes = rule.reduce(self._assignment, pending.events, now)
+        events, pending.events = pending.events, []
+        if events:
+            state, changes = rule.reduce(self._assignment, events, now)
             if state is not self._assignment:
                 self._assignment, self._due_s = state, rule.next_due(state)
-            rows, entries = self._rows.change(changes, self.teachers.up, self._counter, now)
-            self._unwritten |= rows
-            self._entries += entries
-        self._unwritten |= self._rows.set_incarnations(pending.student_incarnations, self._counter)
-        return bool(pending.events)
+            pending.entries += self._rows.change(changes, self.teachers.up, self._counter, now)
+        incarnations, pending.student_incarnations = pending.student_incarnations, {}
+        self._rows.set_incarnations(incarnations, self._counter)
+        return bool(events)
 
     def wrote_plan(self, plan: Plan) -> None:
         """Record that this change of the plan was written."""
@@ -387,15 +365,16 @@ class ServiceState:
 
         Repeated calls return it again, and what `apply` has added, until `wrote`.
         """
-        if self.begun and not (self._unwritten or self._entries or self._admitted):
+        rows, pending = self._rows.unwritten, self._pending
+        if self.begun and not (rows or pending.entries or pending.admitted):
             return None
-        moves = bool(self._unwritten) or not self.begun
+        moves = bool(rows) or not self.begun
         return Write(
             self.epoch,
             (self.term, self._counter) if moves else self.epoch,
-            dict(self._unwritten),
-            tuple(self._entries[:_AT_ONCE]),
-            dict(islice(self._admitted.items(), _AT_ONCE)),
+            dict(rows),
+            tuple(pending.entries[:_AT_ONCE]),
+            dict(islice(pending.admitted.items(), _AT_ONCE)),
         )
 
     def wrote(self, write: Write, now: float) -> None:
@@ -403,10 +382,10 @@ class ServiceState:
         if not self.begun:
             self._begun_s = now
         self.epoch = write.epoch
-        self._unwritten = {}
-        del self._entries[: len(write.entries)]
+        self._rows.unwritten = {}
+        del self._pending.entries[: len(write.entries)]
         for teacher in write.admitted:
-            del self._admitted[teacher]
+            del self._pending.admitted[teacher]
 
     # -- read access
 
@@ -442,8 +421,8 @@ class ServiceState:
         """
         return epoch <= self.epoch if self.begun else epoch < self.epoch
 
-    def view(self) -> LeaderView:
-        """Return its state for metrics and status."""
+    def view(self, sums: LeaderView) -> LeaderView:
+        """Return its state for metrics and status, beside the figures of the leader in `sums`."""
         taken: set[str] = set()
         for row in self._rows.rows.values():
             taken.update(row.teachers)
@@ -451,13 +430,14 @@ class ServiceState:
         teachers = {"serving": len(up) - self.teachers.draining, "draining": self.teachers.draining}
         if admission is not None:
             teachers["waiting"], teachers["refused"] = admission.waiting, len(admission.refused)
-        return LeaderView(
-            self.term,
-            self.epoch[1],
-            self.recovering,
-            teachers,
-            len(self.students.cache.members),
-            len(up) - len(taken & up.keys()),
+        return replace(
+            sums,
+            term=self.term,
+            counter=self.epoch[1],
+            recovering=self.recovering,
+            teachers=teachers,
+            students=len(self.students.cache.members),
+            idle=len(up) - len(taken & up.keys()),
         )
 
 

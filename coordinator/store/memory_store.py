@@ -413,12 +413,8 @@ class MemoryLeases:
 
     def members(self, leases: LeaseSet) -> list[Member]:
         with self._store.lock:
-            now_s, deadlines = self._store.now_s(), self._deadlines(leases)
-            return [
-                Member(name, dict(facts), deadlines[name] - now_s)
-                for name in sorted(deadlines)
-                if deadlines[name] > now_s and (facts := self._store.peek(leases.facts + name))
-            ]
+            known = self.read(leases, sorted(self._deadlines(leases)))
+            return [one for one in known if one.remaining_s > 0]
 
     def read(self, leases: LeaseSet, names: Sequence[str]) -> list[Member]:
         with self._store.lock:

@@ -52,7 +52,7 @@ def begin(
 def step(state: ServiceState, events: ServiceEvents, now: float) -> tuple[Instructions, Write]:
     """Apply events, and take what is to be written for written."""
     todo = state.apply(events, now)
-    write = state.next_write() or Write(state.epoch, state.epoch)
+    write = state.next_write() or Write(state.epoch, state.epoch, {}, (), {})
     state.wrote(write, now)
     return todo, write
 
