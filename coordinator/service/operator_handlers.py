@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -16,7 +16,6 @@ from ...proto.protocols import PROTOCOL_VERSION
 from ...proto.security import Caller
 from ...runtime.errors import (
     AccessError,
-    RateLimited,
     RedisUnavailable,
     UnavailableError,
     UsageError,
@@ -154,134 +153,14 @@ async def _in_thread(work: Callable[..., _T], *args: Any) -> _T:
 
 log = logging.getLogger(__name__)
 
-#: Seconds between reads of the logs.
-_LOOK_S: Final = 0.2
-#: A log that was not watched before is read from this many milliseconds before the former read on,
-#: so that a new watcher misses no entry.
-_OVERLAP_MS: Final = 2000
-#: Most unsent events of a watcher: twice what the log of one service holds.
-_BEHIND: Final = 20_000
+#: Seconds between two reads of the logs for a watcher, if there are at most this many watchers.
+#: More of them wait longer, so that together they read no more often.
+_LOOK_S, _FAST_WATCHERS = 0.2, 4
+#: Seconds within which a stream ends after its credential was withdrawn.
+_CHECK_S: Final = 1.0
 
 #: Name of a service and an entry of its log.
 ServiceEntry = tuple[str, LogEntry]
-
-
-class Listener:
-    """Unsent events of one watcher of `service`; empty: of all services."""
-
-    def __init__(self, service: str) -> None:
-        self.service = service
-        self._queue: asyncio.Queue[ServiceEntry | None] = asyncio.Queue(_BEHIND + 1)
-        self._lost = False
-
-    def put(self, event: ServiceEntry) -> None:
-        """Add an event. End the stream of a watcher that is too far behind, to bound memory."""
-        if self._queue.qsize() < _BEHIND:
-            self._queue.put_nowait(event)
-        else:
-            self._lost = True
-
-    def end(self) -> None:
-        """End the stream. The queue has room for this."""
-        if not self._queue.full():
-            self._queue.put_nowait(None)
-
-    async def next(self) -> ServiceEntry:
-        """Wait for the next event and return it.
-
-        Raises:
-            RateLimited: the watcher is too slow, and events were dropped.
-            UnavailableError: this manager stops.
-        """
-        if self._lost:
-            raise RateLimited(f"this watcher is {_BEHIND} events behind the log: start again")
-        event = await self._queue.get()
-        if event is None:
-            raise UnavailableError("this service manager stops: use another")
-        return event
-
-
-class LogTail:
-    """Reads the logs of all watched services while there are watchers. Only for one event loop.
-
-    Args:
-        registry: has the logs.
-    """
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self._listeners: set[Listener] = set()
-        self._after: dict[str, str] = {}
-        self._begin = ""
-        self._task: asyncio.Task[None] | None = None
-
-    @contextmanager
-    def listening(self, service: str) -> Iterator[Listener]:
-        """Receive new entries, and those of the last seconds."""
-        listener = Listener(service)
-        self._listeners.add(listener)
-        if self._task is None or self._task.done():
-            self._after, self._begin = {}, ""
-            self._task = asyncio.create_task(self._run())
-        try:
-            yield listener
-        finally:
-            self._listeners.discard(listener)
-
-    async def stop(self) -> None:
-        """Stop reading and end all streams."""
-        for listener in self._listeners:
-            listener.end()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        answering = True
-        while self._listeners:
-            try:
-                for event in await _in_thread(
-                    self._look, {each.service for each in self._listeners}
-                ):
-                    self._pass_on(event)
-                answering = True
-            except RedisUnavailable as error:  # it may come back
-                if answering:
-                    log.warning("%s; watchers of the log wait", error)
-                answering = False
-            except Exception:
-                log.exception("the log could not be read because of a bug")
-            await asyncio.sleep(_LOOK_S)
-
-    def _pass_on(self, event: ServiceEntry) -> None:
-        for listener in self._listeners:
-            if listener.service in ("", event[0]):
-                listener.put(event)
-
-    def _look(self, watched: set[str]) -> list[ServiceEntry]:
-        """Return the entries since the last read. Blocks."""
-        now = f"{max(0, self._registry.time_ms() - _OVERLAP_MS)}-0"
-        services = watched - {""}
-        if "" in watched:
-            services |= set(self._registry.services_with_log())
-        after: dict[str, str] = {}
-        found: list[ServiceEntry] = []
-        for service in services:
-            after[service] = self._after.get(service, self._begin or now)
-            if entries := self._registry.events(service, after[service]):
-                after[service] = entries[-1].id
-            found += [(service, entry) for entry in entries]
-        self._after, self._begin = after, now
-        return in_order(found)
-
-
-def in_order(events: list[ServiceEntry]) -> list[ServiceEntry]:
-    """Sort by time; entries of one service keep their order."""
-    return sorted(events, key=lambda each: log_position(each[1].id))
-
-
-#: Seconds within which a stream ends after its credential was withdrawn.
-_CHECK_S: Final = 1.0
 
 
 class WatchHandler:
@@ -296,12 +175,13 @@ class WatchHandler:
     def __init__(self, registry: Registry, guard: CallGuard, limits: ManagerLimits) -> None:
         self._registry = registry
         self._guard = guard
-        self._tail = LogTail(registry)
         self._places = Places("watchers of the log", limits.watchers, limits.watchers_per_principal)
+        self._stopped = asyncio.Event()
+        self._answering = True
 
-    async def stop(self) -> None:
-        """Stop reading the log."""
-        await self._tail.stop()
+    def stop(self) -> None:
+        """End all streams."""
+        self._stopped.set()
 
     async def handle(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Serve one call."""
@@ -318,37 +198,47 @@ class WatchHandler:
     async def _serve(self, request: pb.WatchRequest, context: Context) -> None:
         # At once, to show the caller that this manager does not hang.
         await context.send_initial_metadata(((VERSION_METADATA, str(PROTOCOL_VERSION)),))
-        if not request.follow:
-            _, past = await _in_thread(self._past, request)
-            await self._write(context, past)
-            return
-        with self._tail.listening(request.service) as listener:
-            # Listening first, so that no entry between both is missed.
-            sent, past = await _in_thread(self._past, request)
-            before_all = log_position("")
-            await self._write(context, past)
-            while True:
-                self._guard.check_again(context, "viewer")
-                try:
-                    async with asyncio.timeout(_CHECK_S):
-                        service, entry = await listener.next()
-                except TimeoutError:
-                    continue
-                place = log_position(entry.id)
-                if place > sent.get(service, before_all):
-                    sent[service] = place
-                    await self._write(context, [(service, entry)])
+        sent, entries = await _in_thread(self._read, request.service, {}, request.last)
+        while True:
+            for service, entry in entries:
+                await self._guard.write(context, event_message(service, entry))
+            if not request.follow:
+                return
+            await self._pause()
+            self._guard.check_again(context, "viewer")
+            entries = []
+            try:
+                sent, entries = await _in_thread(self._read, request.service, sent)
+                self._answering = True
+            except RedisUnavailable as error:  # it may come back
+                if self._answering:
+                    log.warning("%s; watchers of the log wait", error)
+                self._answering = False
 
-    def _past(
-        self, request: pb.WatchRequest
-    ) -> tuple[dict[str, tuple[int, int]], list[ServiceEntry]]:
-        """Return the position of the last entry of each log, and the entries to send."""
-        services = [request.service] if request.service else self._registry.services_with_log()
-        logs = {each: self._registry.events(each, last=request.last) for each in services}
-        read = {each: log_position(log[-1].id) for each, log in logs.items() if log}
-        events = [(service, entry) for service, log in logs.items() for entry in log]
-        return read, in_order(events)[-request.last :]  # 0: all
+    async def _pause(self) -> None:
+        """Wait until the next read. Raises UnavailableError if this manager stops."""
+        pause_s = min(_CHECK_S, _LOOK_S * max(1.0, self._places.taken / _FAST_WATCHERS))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopped.wait(), pause_s)
+        if self._stopped.is_set():
+            raise UnavailableError("this service manager stops: use another")
 
-    async def _write(self, context: Context, events: Iterable[ServiceEntry]) -> None:
-        for service, entry in events:
-            await self._guard.write(context, event_message(service, entry))
+    def _read(
+        self, service: str, sent: Mapping[str, str], last: int = 0
+    ) -> tuple[dict[str, str], list[ServiceEntry]]:
+        """Return the entries after those that were sent, by time. Blocks.
+
+        Args:
+            service: name of the service; empty: all.
+            sent: service -> id of the last entry that was sent; without one, all are returned.
+            last: return only the latest; 0: all.
+
+        Returns:
+            `sent` with these entries, and the entries.
+        """
+        services = [service] if service else self._registry.services_with_log()
+        logs = {each: self._registry.events(each, sent.get(each, ""), last) for each in services}
+        read = {each: log[-1].id for each, log in logs.items() if log}
+        entries = [(service, entry) for service, log in logs.items() for entry in log]
+        entries.sort(key=lambda each: log_position(each[1].id))  # of one service, they keep order
+        return {**sent, **read}, entries[-last:]

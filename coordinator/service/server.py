@@ -148,7 +148,7 @@ class CoordinatorServer:
             self._on_ended()
         rechecking.cancel()
         self._subscribing.end_all()
-        await self._watching.stop()
+        self._watching.stop()
         await server.stop(self._grace_s)
         await ended  # cancelling it would cancel the server's own future
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from itertools import count
 from pathlib import Path
@@ -13,7 +12,6 @@ from edl.coordinator import Registry
 from edl.coordinator.calling import client
 from edl.coordinator.operations import drain, upgrade
 from edl.coordinator.registry.schema import LogEntry, Plan
-from edl.coordinator.service.operator_handlers import Listener, LogTail
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ClientSecurity, ServerSecurity
 from edl.runtime import errors
@@ -121,54 +119,24 @@ def test_events_of_one_millisecond_are_all_told() -> None:
             watcher.end(registry, "s")
 
 
-def test_a_watcher_gets_no_entries_from_before_it_came() -> None:
-    """Also those written since the first watcher came, of services that it does not watch."""
-    now_s = [1_700_000_000.0]
-    registry = Registry(FaultyStore(clock=lambda: now_s[0]))
-
-    async def texts(listener: Listener, last: str) -> list[str]:
-        found = [""]
-        while found[-1] != last:
-            found.append((await listener.next())[1].text)
-        return found[1:]
-
-    async def watch() -> None:
-        tail = LogTail(registry)
-        with tail.listening("s") as first:
-            say(registry, "s", "one")
-            assert await texts(first, "one") == ["one"]
-            say(registry, "r", "two", "three")
-            now_s[0] += 3600.0
-            for text in ("four", "4"):  # the second one is read at this time
-                say(registry, "s", text)
-                assert await texts(first, text) == [text]
-            with tail.listening("") as second:
-                say(registry, "r", "five")
-                assert await texts(second, "five") == ["five"]
-        await tail.stop()
-
-    asyncio.run(asyncio.wait_for(watch(), DEADLINE_S))
-
-
-def test_an_outage_between_two_logs_loses_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = Registry(FaultyStore())
-    read, reads = registry.events, count(1)
+def test_an_outage_between_two_logs_loses_no_entry(
+    mesh: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, outages = mesh.registry.events, count()
 
     def events(service: str, after: str = "", last: int = 0) -> list[LogEntry]:
-        if next(reads) == 2:
+        if service == "s" and next(outages) < 2:
             raise errors.RedisUnavailable("no answer")
         return read(service, after, last)
 
-    async def watch() -> None:
-        tail = LogTail(registry)
-        with tail.listening("") as listener:
-            assert {(await listener.next())[0] for _ in range(2)} == {"r", "s"}
-        await tail.stop()
-
-    say(registry, "r", "one")
-    say(registry, "s", "one")
-    monkeypatch.setattr(registry, "events", events)
-    asyncio.run(asyncio.wait_for(watch(), DEADLINE_S))
+    say(mesh.registry, "r", "one")
+    watcher = Watcher(mesh.url)
+    wait_until(lambda: watcher.texts == ["one"])
+    monkeypatch.setattr(mesh.registry, "events", events)
+    say(mesh.registry, "r", "two")
+    say(mesh.registry, "s", "three")
+    wait_until(lambda: sorted(watcher.texts) == ["one", "three", "two"])
+    watcher.end(mesh.registry, "s")
 
 
 def test_following_survives_deaths_and_an_outage(caplog: pytest.LogCaptureFixture) -> None:

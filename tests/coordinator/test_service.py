@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
 from collections.abc import Iterator
@@ -12,10 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from edl.coordinator.registry import LogEntry
-from edl.coordinator.service import CoordinatorServer, operator_handlers
+from edl.coordinator.service import CoordinatorServer
 from edl.coordinator.service.call_guard import ManagerLimits
-from edl.coordinator.service.operator_handlers import Listener
 from edl.proto import coordinator_pb2 as pb
 from edl.proto.security import ServerSecurity, TlsFiles
 from edl.runtime import errors
@@ -282,23 +279,3 @@ def test_a_credential_that_changes_before_the_first_report_is_held_against_it(
         assert end_of(witness)[0] == "UNAUTHENTICATED"  # so it has been looked at
         once.set()
         assert end_of(late)[0] == "PERMISSION_DENIED"
-
-
-def test_a_watcher_hears_all_or_is_told_to_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operator_handlers, "_BEHIND", 3)
-    events = [("s", LogEntry("registered", "t1", "t1 came", id=f"{n}-0")) for n in range(4)]
-
-    async def watch() -> None:
-        one, behind = Listener("s"), Listener("s")
-        one.put(events[0])
-        for event in events:
-            behind.put(event)
-        for listener in (one, behind):
-            listener.end()
-        assert await one.next() == events[0]
-        with pytest.raises(errors.UnavailableError, match="use another"):
-            await one.next()
-        with pytest.raises(errors.RateLimited, match="start again"):
-            await behind.next()
-
-    asyncio.run(watch())
