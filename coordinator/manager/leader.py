@@ -226,10 +226,7 @@ class Leader:
         return changes
 
     def _take_answers(self) -> list[ProbeAnswer]:
-        answers = []
-        while not self._answers.empty():
-            answers.append(self._answers.get_nowait())
-        return answers
+        return [self._answers.get_nowait() for _ in range(self._answers.qsize())]
 
     def _answered(self, identity: TeacherIdentity, verdict: Verdict) -> None:
         self._answers.put(ProbeAnswer(identity, verdict.word, verdict.why))

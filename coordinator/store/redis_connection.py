@@ -19,6 +19,8 @@ from . import redis_url
 #: Start of the error for a key that holds another type.
 WRONG_TYPE: Final = "WRONGTYPE"
 
+#: Commands per pipeline, so that Redis serves other clients in between.
+CHUNK: Final = 500
 #: Seconds to wait for an answer without TLS after a TLS handshake failed.
 _PLAIN_S: Final = 0.5
 
@@ -94,21 +96,23 @@ class RedisConnection:
                 return self.client.eval(source, len(keys), *keys, *args)
 
     def run_many(self, name: str, calls: Sequence[Call]) -> list[Any]:
-        """Run a script many times in one round trip."""
+        """Run a script many times in few round trips."""
         import redis
 
-        if not calls:
-            return []
         _, digest = script(name)
-        with self.translated(), self.client.pipeline(transaction=False) as pipe:
-            for call in calls:
-                pipe.evalsha(digest, len(call.keys), *call.keys, *call.args)
-            answers: list[Any] = pipe.execute(raise_on_error=False)
-            for place, (call, answer) in enumerate(zip(calls, answers, strict=True)):
-                if isinstance(answer, redis.exceptions.NoScriptError):
-                    answers[place] = self.run(name, call.keys, *call.args)
-                elif isinstance(answer, Exception):
-                    raise answer
+        answers: list[Any] = []
+        for start in range(0, len(calls), CHUNK):
+            chunk = calls[start : start + CHUNK]
+            with self.translated(), self.client.pipeline(transaction=False) as pipe:
+                for call in chunk:
+                    pipe.evalsha(digest, len(call.keys), *call.keys, *call.args)
+                for call, answer in zip(chunk, pipe.execute(raise_on_error=False), strict=True):
+                    if isinstance(answer, redis.exceptions.NoScriptError):
+                        answers.append(self.run(name, call.keys, *call.args))
+                    elif isinstance(answer, Exception):
+                        raise answer
+                    else:
+                        answers.append(answer)
         return answers
 
     def timed(self, command: Any) -> tuple[float, Any]:

@@ -23,12 +23,11 @@ from .records import (
     is_member,
     split_changes,
 )
-from .redis_connection import WRONG_TYPE, Call, RedisConnection
+from .redis_connection import CHUNK, WRONG_TYPE, Call, RedisConnection
 
 #: TTLs of silence after which a member uses the script: another one may have taken its name.
 _SILENCE_TTLS: Final = 0.45
 _SWEEP_LIMIT: Final = 1000
-_CHUNK: Final = 500  # commands per pipeline, so that Redis serves other clients in between
 _DAY_MS: Final = 86_400_000  # the longest TTL, so the latest valid deadline
 
 
@@ -87,7 +86,7 @@ class RedisLeases:
         calls = [register_call(leases, *one, _ms(ttl_s)) for one in members.items()]
         for call in calls:  # a plain heartbeat would not see the drain below this deadline
             self._whole.pop(call.keys[1], None)
-        won = self._run_all("register", calls)
+        won = self._connection.run_many("register", calls)
         return [member for member, one in zip(members, won, strict=True) if not one]
 
     def beat(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> Beat:
@@ -100,7 +99,7 @@ class RedisLeases:
         rest = [place for place in range(len(beats)) if place not in kept]
         calls = [beat_call(*beats[place], _ms(ttl_s)) for place in rest]
         answers = dict.fromkeys(kept, Beat.KEPT)
-        for place, (code, now_ms) in zip(rest, self._run_all("beat", calls), strict=True):
+        for place, (code, now_ms) in zip(rest, self._connection.run_many("beat", calls), strict=True):
             answers[place] = Beat(code)
             self._remember(*beats[place], ttl_s, code, now_ms)
         return [answers[place] for place in range(len(beats))]
@@ -172,12 +171,6 @@ class RedisLeases:
         args = member, "" if incarnation is None else incarnation
         return bool(self._connection.run("leave", keys, *args))
 
-    def _run_all(self, name: str, calls: Sequence[Call]) -> list[Any]:
-        answers: list[Any] = []
-        for start in range(0, len(calls), _CHUNK):
-            answers += self._connection.run_many(name, calls[start : start + _CHUNK])
-        return answers
-
     # --- readers
 
     def request_drain(self, leases: LeaseSet, member: str) -> bool:
@@ -210,13 +203,7 @@ class RedisLeases:
         if not names:
             return []
         with self._connection.translated():
-            now_ms, deadlines = self._deadlines(leases, names)
-            found = self._facts(leases, names)
-        return [
-            Member(name, facts, 0.0 if deadline is None else (deadline - now_ms) / 1000)
-            for name, deadline, facts in zip(names, deadlines, found, strict=True)
-            if facts
-        ]
+            return [member for member, _ in self._look_up(leases, names) if member.facts]
 
     def names(self, leases: LeaseSet) -> set[str]:
         """Return the ids that no sweep has removed; cheap, as it reads no facts."""
@@ -280,33 +267,32 @@ class RedisLeases:
 
     def _changed(self, leases: LeaseSet, changed: Sequence[tuple[str, float]]) -> Changes:
         names, left = split_changes(name for name, _ in changed)
-        members: list[Member] = []
-        gone: list[str] = []
-        if names:
-            now_ms, deadlines = self._deadlines(leases, names)
-            for name, deadline, facts in zip(
-                names, deadlines, self._facts(leases, names), strict=True
-            ):
-                if deadline is None:
-                    gone.append(name)
-                # The facts were deleted. The next full heartbeat restores them, within two TTLs.
-                elif facts:
-                    members.append(Member(name, facts, (deadline - now_ms) / 1000))
+        found = self._look_up(leases, names) if names else []
+        # If facts were deleted, the next full heartbeat restores them, within two TTLs.
+        members = tuple(member for member, leased in found if leased and member.facts)
+        gone = [member.member for member, leased in found if not leased]
         # A member that left after the changes were read has none under its own name any more.
         noted = self._client.zmscore(leases.changes, gone) if gone else []
         lost = [name for name, at in zip(gone, noted, strict=True) if at is not None]
         left += [name for name, at in zip(gone, noted, strict=True) if at is None]
         cursor = int(max(at for _, at in changed))
-        return Changes(cursor, tuple(members), tuple(left), tuple(lost))
+        return Changes(cursor, members, tuple(left), tuple(lost))
 
-    def _deadlines(self, leases: LeaseSet, names: Sequence[str]) -> tuple[float, Any]:
-        return self._connection.timed(lambda pipe: pipe.zmscore(leases.deadlines, names))
+    def _look_up(self, leases: LeaseSet, names: Sequence[str]) -> list[tuple[Member, bool]]:
+        """Return members, {} for missing facts, and whether each has a lease."""
+        now_ms, deadlines = self._connection.timed(
+            lambda pipe: pipe.zmscore(leases.deadlines, names)
+        )
+        return [
+            (Member(name, facts, 0.0 if at is None else (at - now_ms) / 1000), at is not None)
+            for name, at, facts in zip(names, deadlines, self._facts(leases, names), strict=True)
+        ]
 
     def _facts(self, leases: LeaseSet, names: Sequence[str]) -> list[dict[str, str]]:
         found: list[dict[str, str]] = []
-        for start in range(0, len(names), _CHUNK):
+        for start in range(0, len(names), CHUNK):
             with self._client.pipeline(transaction=False) as pipe:
-                for name in names[start : start + _CHUNK]:
+                for name in names[start : start + CHUNK]:
                     pipe.hgetall(leases.facts + name)
                 found += [_answered(facts) for facts in pipe.execute(raise_on_error=False)]
         return found

@@ -289,31 +289,29 @@ def _commands(change: Change) -> Iterator[tuple[Sequence[str], list[Word]]]:
     """Yield the keys and the words of each command."""
     match change:
         case Put(key, fields):
-            flat: list[Word] = []
-            for name, value in fields.items():
-                flat += [name, "" if value is None else value]
-            yield [key], ["put", key, *flat]
+            yield [key], ["put", key, *_flat(fields)]
         case Stamp(key, field):
             yield [key], ["stamp", key, field]
         case PutRows(key, changes, counter, kept, rows):
-            texts: list[Word] = []
-            for row, text in rows.items():
-                texts += [row, text or ""]
-            yield [key, changes], ["rows", key, changes, counter, kept, *texts]
+            yield [key, changes], ["rows", key, changes, counter, kept, *_flat(rows)]
         case Delete(keys):
             yield keys, ["DEL", *keys]
         case RemoveRanked(key, names):
             yield [key], ["ZREM", key, *names]
         case AddRanked(key, members):
-            ranked: list[Word] = []
-            for member, rank in members.items():
-                ranked += [rank, member]
+            ranked = [word for member, rank in members.items() for word in (rank, member)]
             for start in range(0, len(ranked), _WORDS):
                 yield [key], ["ZADD", key, *ranked[start : start + _WORDS]]
         case Append(key, entry, kept, keep_s, exact):
-            pairs = [word for pair in entry.items() for word in pair]
-            yield [key], ["XADD", key, "MAXLEN", *([] if exact else ["~"]), kept, "*", *pairs]
+            length = ["MAXLEN", kept] if exact else ["MAXLEN", "~", kept]
+            yield [key], ["XADD", key, *length, "*", *_flat(entry)]
             yield [key], ["PEXPIRE", key, round(keep_s * 1000)]
         case Keep(keys, seconds):
             for kept_key in keys:
                 yield [kept_key], ["PEXPIRE", kept_key, round(seconds * 1000)]
+
+
+def _flat(fields: Mapping[str, Word | None]) -> list[Word]:
+    """Return names and values in turn; "" for None."""
+    values = ((name, "" if value is None else value) for name, value in fields.items())
+    return [word for pair in values for word in pair]
