@@ -96,12 +96,12 @@ class TeacherRoster:
 
     def apply(self, changes: Changes, now: float) -> None:
         """Apply changes of teachers."""
-        news = self.cache.apply(changes, now)
-        for member in news.changed:
+        left, lost = self.cache.apply(changes, now)
+        for member in changes.members:
             self._update(member, now)
-        for name in news.left:
+        for name in left:
             self._gone(name, now, lost=False)
-        for name in news.lost:
+        for name in lost:
             self._gone(name, now, lost=True)
 
     def remove_left(self, names: Iterable[str], now: float) -> None:
@@ -213,7 +213,8 @@ class TeacherRoster:
         Except those that left or were refused: the reader does not know it yet.
         """
         for name in teachers:
-            if name in self.gone_s or self._is_refused(name):
+            is_refused = self.admission is not None and self.admission.is_refused(name)
+            if name in self.gone_s or is_refused:
                 continue
             if self.cache.believe(name, now):
                 self._believed[name] = 0
@@ -222,9 +223,6 @@ class TeacherRoster:
             elif name not in self.up and not self.cache.members[name].draining:
                 self._believed[name] = self.cache.members[name].incarnation
                 self._up_now(self.cache.members[name])  # registered again, and not probed yet
-
-    def _is_refused(self, name: str) -> bool:
-        return self.admission is not None and self.admission.is_refused(name)
 
     def give_up(self, now: float, *, recovered: bool = False) -> None:
         """Remove teachers that were missing for too long; all that are missing if `recovered`."""
@@ -266,12 +264,12 @@ class StudentRoster:
 
     def apply(self, changes: Changes, rows: Mapping[str, Row], now: float) -> None:
         """Apply changes of students; `rows` are those of the assignment table."""
-        news = self.cache.apply(changes, now)
-        for member in news.changed:
+        left, lost = self.cache.apply(changes, now)
+        for member in changes.members:
             self._update(member, rows.get(member.member), now)
-        for name in news.left:
+        for name in left:
             self._gone(name, "closed its stream")
-        for name in news.lost:
+        for name in lost:
             self._gone(name, "its lease ran out, no report came in time")
 
     def believe_row(self, name: str, row: Row, now: float) -> None:

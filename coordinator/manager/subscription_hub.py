@@ -210,9 +210,9 @@ class SubscriptionHub:
         cursor = self._teachers.cursor_at(now)
         changes = self._registry.changes("teachers", self.service, cursor)
         before = {m.member: self._teachers.members.get(m.member) for m in changes.members}
-        news = self._teachers.apply(changes, now)
-        if news.changed or news.left or news.lost:  # before the next call, which may fail
-            self._note_changes(news.changed, before)
+        left, lost = self._teachers.apply(changes, now)
+        if changes.members or left or lost:  # before the next call, which may fail
+            self._note_changes(changes.members, before)
         if now - self._compared_s >= self._ttl_s / rule.BEATS_PER_TTL:
             self._compared_s = now
             self._teachers.compare(self._registry.names("teachers", self.service), now)

@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
 
 from ..store.records import Changes, Member
 
 #: Seconds for which a cursor is valid: half of the time for which the registry keeps changes.
 _CURSOR_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class WatchChanges:
-    """The effect of applied changes.
-
-    Attributes:
-        changed: present state of new and changed members.
-        left: ids of members that ended their lease.
-        lost: ids of members that died.
-    """
-
-    changed: tuple[Member, ...] = ()
-    left: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
 
 
 class WatchCache:
@@ -55,17 +39,25 @@ class WatchCache:
         """Return the cursor for a read at `now`; 0: read all, as changes may have expired."""
         return self.cursor if now - self._read_s <= _CURSOR_S else 0
 
-    def apply(self, changes: Changes, now: float) -> WatchChanges:
-        """Apply changes since `cursor_at`; `now`: monotonic seconds before they were read."""
+    def apply(self, changes: Changes, now: float) -> tuple[list[str], list[str]]:
+        """Apply changes since `cursor_at`.
+
+        Args:
+            changes: the changes.
+            now: monotonic seconds before they were read.
+
+        Returns:
+            Ids of members that ended their lease, and of those that died.
+        """
         self.cursor, self._read_s = changes.cursor, now
         for member in changes.members:
             self.members[member.member] = member
             self._missing.pop(member.member, None)
-        left = tuple(name for name in changes.left if self._drop(name))
+        left = [name for name in changes.left if self._drop(name)]
         if changes.full:  # late leases count as lost in it, even after an outage
             self._miss({member.member for member in changes.members}, now)
-            return WatchChanges(changes.members, left)
-        return WatchChanges(changes.members, left, tuple(n for n in changes.lost if self._drop(n)))
+            return left, []
+        return left, [name for name in changes.lost if self._drop(name)]
 
     def believe(self, name: str, now: float) -> bool:
         """Add a member that the registry lacks, as missing; return False if it is known."""

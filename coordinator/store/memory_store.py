@@ -210,7 +210,7 @@ class MemoryStore:
                 self._make(change)
             return 0
 
-    def _applies(self, condition: Condition) -> bool:
+    def _applies(self, condition: Leads | FieldIs | NumberIs | RankIs) -> bool:
         match condition:
             case Leads(key, holder, token):
                 return bool(holder) and self._leader(key) == (holder, token)
@@ -220,8 +220,6 @@ class MemoryStore:
                 return bool(self.value(key).get(member) == rank)
             case FieldIs(key, field, text):
                 return bool(self.value(key).get(field, "") == text)
-            case Once():
-                return True
 
     def _make(self, change: Change) -> None:
         match change:
