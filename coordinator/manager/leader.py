@@ -112,10 +112,10 @@ class Leader:
         state = self._current(now)
         if state is None:
             return False
-        events = (
-            self._read(state, now) if state.begun else ServiceEvents()
-        )  # else all was just read
-        self._carry_out(state, replace(events, answers=self._take_answers()), now)
+        # At the beginning, all was just read.
+        events = self._read(state, now) if state.begun else ServiceEvents()
+        answers = [self._answers.get_nowait() for _ in range(self._answers.qsize())]
+        self._carry_out(state, replace(events, answers=answers), now)
         wrote = self._write(state)
         if self._state is state and state.begun:
             self._autoscaler.reconcile(state, self._fence, now)
@@ -224,9 +224,6 @@ class Leader:
             changes = self._registry.changes(kind, self.service, cursor)
         self.due_s = min(self.due_s, now + changes.due_s)
         return changes
-
-    def _take_answers(self) -> list[ProbeAnswer]:
-        return [self._answers.get_nowait() for _ in range(self._answers.qsize())]
 
     def _answered(self, identity: TeacherIdentity, verdict: Verdict) -> None:
         self._answers.put(ProbeAnswer(identity, verdict.word, verdict.why))

@@ -136,20 +136,19 @@ class RedisLeases:
                 leases, beat = beats[place]
                 answer = list(islice(answers, len(commands)))
                 if answer == [1]:
-                    usable_until_s = now + ttl_s * _SILENCE_TTLS
-                    self._whole[leases.facts + beat.member] = replace(
-                        last, usable_until_s=usable_until_s
-                    )
+                    one = replace(last, usable_until_s=now + ttl_s * _SILENCE_TTLS)
+                    self._whole[leases.facts + beat.member] = one
                     kept.add(place)
-                elif len(answer) > 1:
-                    (seconds, micros), held, moved, left_ms, *_ = answer
-                    if moved != 1 or held != [str(beat.incarnation), None]:
-                        continue
-                    if left_ms < (FACTS_TTLS - 1) * _ms(ttl_s):
-                        self._client.pexpire(leases.deadlines, FACTS_TTLS * _ms(ttl_s))
-                    now_ms = int(seconds) * 1000 + int(micros) // 1000
-                    self._remember(leases, beat, ttl_s, Beat.KEPT, now_ms)
-                    kept.add(place)
+                if len(answer) == 1:
+                    continue
+                (seconds, micros), held, moved, left_ms, *_ = answer
+                if moved != 1 or held != [str(beat.incarnation), None]:
+                    continue
+                if left_ms < (FACTS_TTLS - 1) * _ms(ttl_s):
+                    self._client.pexpire(leases.deadlines, FACTS_TTLS * _ms(ttl_s))
+                now_ms = int(seconds) * 1000 + int(micros) // 1000
+                self._remember(leases, beat, ttl_s, Beat.KEPT, now_ms)
+                kept.add(place)
         return kept
 
     def _remember(

@@ -292,8 +292,9 @@ class _Repair:
             if table.idle:
                 self._take(student, table.idle.fitting(student.need - student.own, student.host))
             elif not self._help(student):
-                if student.held and self._all_compete:
-                    break  # weaker claims cannot be helped either
+                trades = self._trades is not None and self._trades.spare
+                if student.held and not (table.shared or trades):
+                    break  # weaker claims compete for the same teachers: none can be helped
                 self._turned_away = True
         while table.idle and (relief := sharing.student_to_relieve(table)) is not None:
             self._take(*relief)
@@ -376,11 +377,6 @@ class _Repair:
         self._settled(other)
         self._settled(student)
         return True
-
-    @property
-    def _all_compete(self) -> bool:
-        """Whether all claims compete for the same teachers: no sharing, no known trades."""
-        return not (self._table.shared or (self._trades and self._trades.has_offers))
 
     def _settled(self, student: StudentAssignment) -> None:
         _give_back(self._table, student)  # a large teacher may replace small ones

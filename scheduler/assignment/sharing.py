@@ -104,19 +104,17 @@ class Trades:
     """Trades of teachers between a student that has more than it needs and one that has less.
 
     The former gives a teacher for a weaker one and still has what it needs.
+
+    Attributes:
+        spare: power of a teacher -> the student that can best give one, and what it has to spare.
     """
 
     def __init__(self, table: AssignmentTable) -> None:
         self._table = table
-        self._spare: dict[float, tuple[float, StudentAssignment]] = {}
+        self.spare: dict[float, tuple[float, StudentAssignment]] = {}
         if len(table.powers) > 1:
             for student in table.students:
                 self._offer(student)
-
-    @property
-    def has_offers(self) -> bool:
-        """Whether any student would trade."""
-        return bool(self._spare)
 
     def trade(self, student: StudentAssignment) -> StudentAssignment | None:
         """Trade one of the student's teachers for a more powerful one of another student.
@@ -124,19 +122,19 @@ class Trades:
         Returns:
             The other student; None: no trade is possible.
         """
-        if student.shared or not student.held or not self._spare:
+        if student.shared or not student.held or not self.spare:
             return None
         table = self._table
         gains = [
             (power - less, power, less)
             for less in {table.power[name] for name in student.held}
-            for power, (spare, _) in self._spare.items()
+            for power, (spare, _) in self.spare.items()
             if EPS < power - less <= spare + EPS
         ]
         if not gains:
             return None
         _, power, less = min(gains)
-        other = self._spare[power][1]
+        other = self.spare[power][1]
         _trade(table, student, _latest(table, student, less), other, _latest(table, other, power))
         return other
 
@@ -147,8 +145,8 @@ class Trades:
             return
         for name in student.held:
             power = self._table.power[name]
-            if power not in self._spare or spare > self._spare[power][0] + EPS:
-                self._spare[power] = spare, student
+            if power not in self.spare or spare > self.spare[power][0] + EPS:
+                self.spare[power] = spare, student
 
 
 def _latest(table: AssignmentTable, student: StudentAssignment, power: float) -> str:
