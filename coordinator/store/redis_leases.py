@@ -99,7 +99,8 @@ class RedisLeases:
         rest = [place for place in range(len(beats)) if place not in kept]
         calls = [beat_call(*beats[place], _ms(ttl_s)) for place in rest]
         answers = dict.fromkeys(kept, Beat.KEPT)
-        for place, (code, now_ms) in zip(rest, self._connection.run_many("beat", calls), strict=True):
+        told = self._connection.run_many("beat", calls)
+        for place, (code, now_ms) in zip(rest, told, strict=True):
             answers[place] = Beat(code)
             self._remember(*beats[place], ttl_s, code, now_ms)
         return [answers[place] for place in range(len(beats))]

@@ -299,12 +299,14 @@ def _commands(change: Change) -> Iterator[tuple[Sequence[str], list[Word]]]:
         case RemoveRanked(key, names):
             yield [key], ["ZREM", key, *names]
         case AddRanked(key, members):
-            ranked = [word for member, rank in members.items() for word in (rank, member)]
+            ranked: list[Word] = []
+            for member, rank in members.items():
+                ranked += [rank, member]
             for start in range(0, len(ranked), _WORDS):
                 yield [key], ["ZADD", key, *ranked[start : start + _WORDS]]
         case Append(key, entry, kept, keep_s, exact):
-            length = ["MAXLEN", kept] if exact else ["MAXLEN", "~", kept]
-            yield [key], ["XADD", key, *length, "*", *_flat(entry)]
+            most = [] if exact else ["~"]
+            yield [key], ["XADD", key, "MAXLEN", *most, kept, "*", *_flat(entry)]
             yield [key], ["PEXPIRE", key, round(keep_s * 1000)]
         case Keep(keys, seconds):
             for kept_key in keys:
@@ -313,5 +315,7 @@ def _commands(change: Change) -> Iterator[tuple[Sequence[str], list[Word]]]:
 
 def _flat(fields: Mapping[str, Word | None]) -> list[Word]:
     """Return names and values in turn; "" for None."""
-    values = ((name, "" if value is None else value) for name, value in fields.items())
-    return [word for pair in values for word in pair]
+    words: list[Word] = []
+    for name, value in fields.items():
+        words += [name, "" if value is None else value]
+    return words
