@@ -97,44 +97,20 @@ _OF_A_CONTEXT: Final = {
     "--kubeconfig": f"{_IN_A_CONTEXT} --jobs-on kubernetes,kubeconfig=FILE ...'",
     "--queue": f"{_IN_A_CONTEXT} --jobs-on queue,queue=NAME ...', or EDL_QUEUE",
 }
-#: The same for the options of one command or group of commands.
+#: The same for the options of one command or group of commands. Options that are keys of another one
+#: now, with the same name, are found by `lifecycle.run_cli`.
 _MOVED_OF: Final[dict[str, dict[str, str]]] = {
     **dict.fromkeys(("status", "events", "doctor"), _OF_A_CONTEXT),
     "drain": {**_OF_A_CONTEXT, "--host": "'edl drain machine HOST'"},
     "agent": {
-        "--min": "it is --teachers min=N now",
-        "--max": "it is --teachers max=N now",
         "--cache-gib": "it is --cache FOLDER,gib=N now",
         "--quiet": "it is --load CORES,quiet=SECONDS now",
         "--no-wait": "it is --wait 0 now",
         "--grace": "it is --wait SECONDS now",
-        **{
-            f"--{key}": f"it is --share {key}=N now"
-            for key in ("freeze", "max-load", "yield-within")
-        },
-        "--mode": "it is --share mode=gang now",
     },
     "operator": {
-        **{
-            f"--{key}": f"it is --share {key}=N now"
-            for key in ("max-load", "freeze", "place-within")
-        },
         "--leader-elect": "leave it out: it is the default",
         "--no-leader-elect": "it is --lease-duration 0 now",
-    },
-    "bench": {
-        f"--{key}": f"it is --set {key}=... now"
-        for key in (
-            "teachers",
-            "students",
-            "seconds",
-            "data",
-            "download",
-            "seeds",
-            "task",
-            "framework",
-            "picture",
-        )
     },
     "store": {
         "--temperature": "it is --form FORM,temperature=T now",
@@ -148,12 +124,7 @@ _MOVED_OF: Final[dict[str, dict[str, str]]] = {
     "coordinator": {
         "--min-teachers": "it is --autoscale min=N now",
         "--max-teachers": "it is --autoscale max=N now",
-        **{
-            f"--{key}": f"it is --autoscale {key}=SECONDS now"
-            for key in ("freeze", "up-after", "down-after", "idle-to-zero")
-        },
         "--teacher-price": "it is --autoscale price=N now",
-        "--cost-ceiling": "it is --autoscale cost-ceiling=N now",
         "--leader-ttl": "it is --ttl SECONDS,leader=SECONDS now",
         "--probe-ca": "it is --probe ca=FILE now",
         "--probe-token-file": "it is --probe token-file=FILE now",
@@ -172,11 +143,6 @@ _MOVED_OF: Final[dict[str, dict[str, str]]] = {
         "--max-calls": "it is --limit calls=N now",
         "--max-calls-per-peer": "it is --limit calls-per-peer=N now",
         "--request-memory-mib": "it is --limit memory-mib=N now",
-        "--receive-timeout": "it is --limit receive-timeout=SECONDS now",
-        **{
-            f"--{key}": f"it is --probe {key}=N now"
-            for key in ("every", "test-every", "timeout", "rows")
-        },
         "--beat-relay": "the agent sets EDL_BEAT_RELAY",
         "--output-kind": "it is --output NAME=KIND now",
         "--samples": "it is --canary FILE,samples=FILE.npz now",
@@ -186,8 +152,6 @@ _MOVED_OF: Final[dict[str, dict[str, str]]] = {
     },
     "demo": {"--seeds": "it is --students now"},
     "profile": {
-        "--steps": "it is --measure steps=N now",
-        "--seconds": "it is --measure seconds=SECONDS now",
         "--student-device": "it is --student-on KIND,device=cpu:CORES now",
         "--teacher-device": "it is --teacher-on KIND,device=DEVICE now",
         "--rate": "it is --backend paced,rate=N now",
@@ -198,7 +162,6 @@ _MOVED_OF: Final[dict[str, dict[str, str]]] = {
         "--save-every-steps": "it is --save steps=N now",
         "--save-every": "it is --save seconds=N now",
         "--save-overhead": "it is --save overhead=SHARE now",
-        "--keep": "it is --save keep=N now",
     },
 }
 #: Single commands: the module that has a function of the command's name, and its line in the help.

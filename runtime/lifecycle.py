@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .errors import EdlError
 from .extras import EXTRA_BY_PACKAGE, install_command
@@ -206,7 +206,8 @@ def run_cli(
         app: the command line, or a function that creates it. Errors in that function, as of its
             imports, are reported in the same way; `interrupts` handles Ctrl-C in it.
         name: start of each error line.
-        moved: options of older versions, and their replacements.
+        moved: options of older versions, and their replacements. Those that are keys of another
+            option now, with the same name, need no entry.
     """
     write_whole_lines()
     level = os.environ.get("EDL_LOG_LEVEL", "").lower()
@@ -217,8 +218,8 @@ def run_cli(
         if isinstance(error, BrokenPipeError) and _nobody_reads_stdout():
             sys.exit(EXIT_BROKEN_PIPE)
         code, line = _describe(error)
-        if instead := (moved or {}).get(getattr(error, "option_name", "")):
-            line += f": {instead}"
+        if type(error).__name__ == "NoSuchOption":
+            line += _instead(error, moved or {})
         if debug:
             traceback.print_exception(error)
         print(
@@ -252,6 +253,15 @@ def _invoke(app: typer.Typer | Callable[[], typer.Typer], name: str) -> int:
         show()  # prints the help, not an error
         return EXIT_USAGE
     return 0
+
+
+def _instead(error: Any, moved: Mapping[str, str]) -> str:
+    """Return what to use instead of an unknown option, behind a colon; empty: nothing is known."""
+    from .structured_option import spelling_among
+
+    spelling = spelling_among(error.ctx.command.params, error.option_name)
+    told = moved.get(error.option_name) or (spelling and f"it is {spelling} now")
+    return f": {told}" if told else ""
 
 
 def _nobody_reads_stdout() -> bool:

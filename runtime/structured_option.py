@@ -19,7 +19,7 @@ import math
 import os
 import re
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
@@ -162,15 +162,18 @@ class StructuredOption(Generic[T]):
         given = [f"{key}={value}" for key, value in values.items() if value is not None]
         return [f"{self.flag}={','.join(given)}"] if given else []
 
+    def spelling(self, key: str) -> str:
+        """Return how a key is given, as `--limit calls=N`; empty: there is no such key."""
+        field = self._fields.get(key)
+        return f"{self.flag} {_spelling(field)}" if field else ""
+
     def _help(self, field: _Field) -> str:
         variable = field.about.variable
         facts = [f"env var: {variable}"] if variable else []
         if field.default not in (None, "", False):
             facts.append(f"default: {_shown(field.default)}")
-        upper = field.key.upper()
-        metavar = field.about.metavar or _metavar(field.kind) or upper
-        plain = field.about.metavar or upper
-        name = plain if field.key == self._first else f"{field.key}={metavar}"
+        plain = field.about.metavar or field.key.upper()
+        name = plain if field.key == self._first else _spelling(field)
         return f"{name}: {field.about.help}" + (f" \\[{'; '.join(facts)}]" if facts else "")
 
     def _unknown(self, key: str, piece: str) -> str:
@@ -195,8 +198,20 @@ def variables_of(parameter: Any) -> dict[str, str]:
     named = parameter.envvar
     names = [named] if isinstance(named, str) else list(named or ())
     about = getattr(parameter, "help", "") or ""
-    keyed = getattr(getattr(parameter.type, "func", None), "variables", {})
-    return dict.fromkeys(names, about) | keyed
+    option = _structured(parameter)
+    return dict.fromkeys(names, about) | (option.variables if option else {})
+
+
+def spelling_among(parameters: Iterable[Any], flag: str) -> str:
+    """Return how `--KEY` is given if KEY is a key of one of these options; empty: it is none."""
+    options = filter(None, map(_structured, parameters))
+    return next(filter(None, (one.spelling(flag.removeprefix("--")) for one in options)), "")
+
+
+def _structured(parameter: Any) -> StructuredOption[Any] | None:
+    """Return the structured option that a parameter of a command line is; None: it is another."""
+    parser = getattr(parameter.type, "func", None)
+    return parser if isinstance(parser, StructuredOption) else None
 
 
 def _parsed(text: str, field: _Field) -> Any:
@@ -226,11 +241,12 @@ def _parsed(text: str, field: _Field) -> Any:
     return number
 
 
-def _metavar(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return "|".join(get_args(kind))
+def _spelling(field: _Field) -> str:
+    """Return `KEY=METAVAR`."""
     names = {int: "N", float: "NUMBER", bool: "on|off", Path: "FILE"}
-    return names.get(kind, "")
+    words = "|".join(get_args(field.kind)) if get_origin(field.kind) is Literal else ""
+    metavar = field.about.metavar or words or names.get(field.kind) or field.key.upper()
+    return f"{field.key}={metavar}"
 
 
 def _shown(value: object) -> str:
