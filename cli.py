@@ -164,89 +164,60 @@ _MOVED_OF: Final[dict[str, dict[str, str]]] = {
         "--save-overhead": "it is --save overhead=SHARE now",
     },
 }
-#: Single commands: the module that has a function of the command's name, and its line in the help.
+#: Single commands: by module, its functions of the names of commands, and their lines in the help.
 _COMMANDS = {
-    "up": (
-        "mesh.up.cli",
-        "Start a mesh and keep it running: its coordinator, then teachers, then students.",
-    ),
-    "down": (
-        "mesh.up.cli",
-        "Stop a mesh that `edl up` has started: students, then teachers, then the coordinator.",
-    ),
-    "status": (
-        "coordinator.ops.cli",
-        "Show teachers, students, assignments, machines, trainings, and a line about elastic jobs.",
-    ),
-    "get": (
-        "mesh.resources.cli",
-        "Show teachers, students, services, machines, jobs or contexts, one per line.",
-    ),
-    "describe": (
-        "mesh.resources.cli",
-        "Show all that is known of one resource; of a job also what happened to it, and why.",
-    ),
-    "logs": (
-        "mesh.resources.cli",
-        "Show the latest lines that the nodes of a job printed, each with its node.",
-    ),
-    "scale": (
-        "mesh.resources.cli",
-        "Set the number of nodes of a job, or of teachers of a service on machines.",
-    ),
-    "drain": (
-        "mesh.resources.cli",
-        "Ask a teacher, or all of a machine, to finish what they have and leave; no label is lost.",
-    ),
-    "delete": (
-        "mesh.resources.cli",
-        "Stop a job, take its machines from a service, or remove a context.",
-    ),
-    "apply": (
-        "mesh.resources.cli",
-        "Make what files describe: start a mesh, deploy services on machines, submit jobs.",
-    ),
-    "upgrade": (
-        "mesh.resources.cli",
-        "Move a service to another model; first start teachers of that model in the service.",
-    ),
-    "reserve": (
-        "mesh.resources.cli",
-        "Reserve slots of elastic jobs for an online service, as long as this command runs.",
-    ),
-    "events": (
-        "mesh.resources.cli",
-        "Show the log of the mesh: members that joined, left or were lost, and assignments.",
-    ),
-    "doctor": (
-        "coordinator.ops.cli",
-        "Check from this machine whether students and operators can use the mesh.",
-    ),
-    "demo": (
-        "mesh.demo.cli",
-        "Train one student in four modes, kill a teacher meanwhile, and compare the results.",
-    ),
-    "plan": (
-        "mesh.plan.cli",
-        "Predict how many teachers a job needs, throughput, cost, and whether a mesh is worth it.",
-    ),
-    "profile": (
-        "mesh.profile.cli",
-        "Time a job's step and its teacher on this machine, for 'edl plan'.",
-    ),
-    "simulate": (
-        "mesh.simulate.cli",
-        "Simulate a mesh in virtual time: its throughput, its cost, and the effect of faults.",
-    ),
-    "chaos": (
-        "mesh.chaos.cli",
-        "Inject faults into a real mesh on this machine and check its invariants.",
-    ),
-    "bench": (
-        "benchmarks.cli",
-        "Run a benchmark, and print its figures and goals; without a name, list all.",
-    ),
+    "mesh.up.cli": {
+        "up": "Start a mesh and keep it running: its coordinator, then teachers, then students.",
+        "down": "Stop a mesh that `edl up` has started: students, then teachers, then the"
+        " coordinator.",
+    },
+    "coordinator.ops.cli": {
+        "status": "Show teachers, students, assignments, machines, trainings, and a line about"
+        " elastic jobs.",
+        "doctor": "Check from this machine whether students and operators can use the mesh.",
+    },
+    "mesh.resources.cli": {
+        "get": "Show teachers, students, services, machines, jobs or contexts, one per line.",
+        "describe": "Show all that is known of one resource; of a job also what happened to it, and"
+        " why.",
+        "logs": "Show the latest lines that the nodes of a job printed, each with its node.",
+        "scale": "Set the number of nodes of a job, or of teachers of a service on machines.",
+        "drain": "Ask a teacher, or all of a machine, to finish what they have and leave; no"
+        " label is lost.",
+        "delete": "Stop a job, take its machines from a service, or remove a context.",
+        "apply": "Make what files describe: start a mesh, deploy services on machines, submit"
+        " jobs.",
+        "upgrade": "Move a service to another model; first start teachers of that model in the"
+        " service.",
+        "reserve": "Reserve slots of elastic jobs for an online service, as long as this command"
+        " runs.",
+        "events": "Show the log of the mesh: members that joined, left or were lost, and"
+        " assignments.",
+    },
+    "mesh.demo.cli": {
+        "demo": "Train one student in four modes, kill a teacher meanwhile, and compare the"
+        " results.",
+    },
+    "mesh.plan.cli": {
+        "plan": "Predict how many teachers a job needs, throughput, cost, and whether a mesh is"
+        " worth it.",
+    },
+    "mesh.profile.cli": {
+        "profile": "Time a job's step and its teacher on this machine, for 'edl plan'.",
+    },
+    "mesh.simulate.cli": {
+        "simulate": "Simulate a mesh in virtual time: its throughput, its cost, and the effect of"
+        " faults.",
+    },
+    "mesh.chaos.cli": {
+        "chaos": "Inject faults into a real mesh on this machine and check its invariants.",
+    },
+    "benchmarks.cli": {
+        "bench": "Run a benchmark, and print its figures and goals; without a name, list all.",
+    },
 }
+#: Module of each single command.
+_MODULES = {name: module for module, lines in _COMMANDS.items() for name in lines}
 
 
 def main() -> None:
@@ -274,13 +245,13 @@ def command_line(only: str = "") -> typer.Typer:
     """
     from importlib import import_module
 
-    known = only in _GROUPS or only in _COMMANDS
+    known = only in _GROUPS or only in _MODULES
     app = _root()
     for name, (module, line) in _GROUPS.items():
         if name == only or not known:
             group = import_module(f".{module}", __package__).app
             app.add_typer(group, name=name, short_help=line)  # `help` would hide its own help
-    for name, (module, _) in _COMMANDS.items():
+    for name, module in _MODULES.items():
         if name == only or not known:
             app.command(name)(getattr(import_module(f".{module}", __package__), name))
     return app
@@ -289,8 +260,10 @@ def command_line(only: str = "") -> typer.Typer:
 def overview() -> typer.Typer:
     """Build the command line of `edl --help`, without importing the modules of the commands."""
     app = _root()
-    for name, (_, line) in (_COMMANDS | _GROUPS).items():
-        app.command(name, help=line)(lambda: None)
+    groups = {name: line for name, (_, line) in _GROUPS.items()}
+    for lines in (*_COMMANDS.values(), groups):
+        for name, line in lines.items():
+            app.command(name, help=line)(lambda: None)
     return app
 
 
@@ -327,7 +300,7 @@ def _edl() -> typer.Typer:
     if completing:  # the typed words, in variables that typer's completion scripts set
         asked = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
         words = asked.split()[1:]
-    known = bool(words) and words[0] in _GROUPS | _COMMANDS
+    known = bool(words) and words[0] in _GROUPS | _MODULES
     former = " ".join(words[:2]) if " ".join(words[:2]) in _FORMER else "".join(words[:1])
     if former in _FORMER and not completing:
         from .runtime.errors import UsageError
