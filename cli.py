@@ -97,8 +97,8 @@ _OF_A_CONTEXT: Final = {
     "--kubeconfig": f"{_IN_A_CONTEXT} --jobs-on kubernetes,kubeconfig=FILE ...'",
     "--queue": f"{_IN_A_CONTEXT} --jobs-on queue,queue=NAME ...', or EDL_QUEUE",
 }
-#: The same for the options of one command or group of commands. Options that are keys of another one
-#: now, with the same name, are found by `lifecycle.run_cli`.
+#: The same for the options of one command or group of commands. Options that are keys of another
+#: option now, with the same name, are found by `lifecycle.run_cli`.
 _MOVED_OF: Final[dict[str, dict[str, str]]] = {
     **dict.fromkeys(("status", "events", "doctor"), _OF_A_CONTEXT),
     "drain": {**_OF_A_CONTEXT, "--host": "'edl drain machine HOST'"},
