@@ -48,7 +48,6 @@ def run(
     from ...mesh.kubernetes.client import ALL_NAMESPACES, connect
     from ...runtime.lifecycle import stop_on_signals
     from ...runtime.logs import configure_logging
-    from .run import RunConfig
     from .run import run as run_operator
 
     configure_logging()
@@ -57,24 +56,27 @@ def run(
     logging.getLogger("kopf").setLevel(logging.CRITICAL)
     connection = connect(kubeconfig, context, namespace)
     shared = options.SHARE.read(share)
-    config = RunConfig(
-        OperatorConfig(
-            ALL_NAMESPACES if all_namespaces else connection.namespace,
-            coordinator,
-            interval,
-            _sharing(shared),
-            growing_cluster,
-            shared.place_within,
-        ),
-        lease_duration,
-        metrics_listen,
-        insecure,
-        client_security(tls_files(tls), token_file),
+    config = OperatorConfig(
+        ALL_NAMESPACES if all_namespaces else connection.namespace,
+        coordinator,
+        interval,
+        _sharing(shared),
+        growing_cluster,
+        shared.place_within,
     )
+    security = client_security(tls_files(tls), token_file)
     where = "all namespaces" if all_namespaces else f"namespace {connection.namespace}"
     with stop_on_signals() as stop:
         typer.echo(f"operator ready: {where} of {connection.configuration.host}")
-        run_operator(connection, config, stop)
+        run_operator(
+            connection,
+            config,
+            stop,
+            lease_s=lease_duration,
+            metrics_listen=metrics_listen,
+            insecure=insecure,
+            security=security,
+        )
 
 
 def _sharing(keys: options.ClusterShareKeys) -> ElasticConfig:

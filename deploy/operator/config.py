@@ -21,6 +21,11 @@ class OperatorConfig:
             limit the number of teachers or nodes.
         place_within_s: if the cluster has not scheduled a node's pod after so many seconds, the job
             runs without the node for a while.
+        place_again_s: the job asks for it again after so long. If its least number of nodes cannot
+            be placed, it waits at least as long as it has waited before, up to an hour: each
+            attempt takes room from jobs of lower priority.
+        lost_pause_s: pause after a node that the cluster ended; doubled for each further one while
+            none runs.
     """
 
     namespace: str = "default"
@@ -29,6 +34,8 @@ class OperatorConfig:
     elastic: ElasticConfig = field(default_factory=ElasticConfig)
     growing_cluster: bool = False
     place_within_s: float = 120.0
+    place_again_s: float = 300.0
+    lost_pause_s: float = 2.0
 
     def __post_init__(self) -> None:
         if not self.place_within_s >= 0:

@@ -6,10 +6,10 @@ import hashlib
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from ...mesh.kubernetes.client import Client
-from ...mesh.kubernetes.resources import EVENT, OPERATOR, Object, rfc3339_s
+from ...mesh.kubernetes.resources import EVENT, OPERATOR, Object, key_of, rfc3339_s
 from ...runtime.errors import EdlError, KubernetesObjectExists, LeaseSuperseded
 
 log = logging.getLogger(__name__)
@@ -20,52 +20,48 @@ _LONGEST: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class ResourceEvent:
-    """One event.
+    """One event of a resource, to report once.
 
     Attributes:
-        regarding: its resource, as it was read.
         reason: one word in CamelCase, such as "Scaled".
         message: a sentence.
-        severity: "Warning" if a user should look at it.
+        warns: a user should look at it.
     """
 
-    regarding: Object
     reason: str
     message: str
-    severity: Literal["Normal", "Warning"] = "Normal"
+    warns: bool = False
 
 
-def post_events(client: Client, events: Iterable[ResourceEvent], now: float) -> None:
+def post_events(
+    client: Client, resource: Object, events: Iterable[ResourceEvent], now: float
+) -> None:
     """Log events and write them to the cluster; one that cannot be written is only logged.
 
     A repeated event with the same text is counted in the existing one.
 
     Args:
         client: of the cluster.
+        resource: the resource of all events, as it was read.
         events: in their order.
         now: seconds since 1970.
 
     Raises:
         LeaseSuperseded: this operator no longer leads; the client's hook raises it.
     """
+    kind, (namespace, name) = resource["kind"], key_of(resource)
     for one in events:
-        meta = one.regarding["metadata"]
-        level = logging.WARNING if one.severity == "Warning" else logging.INFO
-        kind = one.regarding["kind"]
-        log.log(
-            level, "%s %s/%s: %s: %s",
-            kind, meta.get("namespace", ""), meta["name"], one.reason, one.message,
-        )  # fmt: skip
+        level = logging.WARNING if one.warns else logging.INFO
+        log.log(level, "%s %s/%s: %s: %s", kind, namespace, name, one.reason, one.message)
         try:
-            _write(client, one, now)
+            _write(client, _manifest(resource, one, now))
         except LeaseSuperseded:
             raise
         except EdlError as error:
             log.warning("an event could not be written: %s", error)
 
 
-def _write(client: Client, one: ResourceEvent, now: float) -> None:
-    event = manifest(one, now)
+def _write(client: Client, event: Object) -> None:
     namespace = event["metadata"]["namespace"]
     try:
         client.create(EVENT, event, namespace)
@@ -77,11 +73,10 @@ def _write(client: Client, one: ResourceEvent, now: float) -> None:
         )
 
 
-def manifest(one: ResourceEvent, now: float) -> Object:
+def _manifest(resource: Object, one: ResourceEvent, now: float) -> Object:
     """Return the object; equal events of a resource have the same name."""
-    about = one.regarding
-    meta = about["metadata"]
-    words = f"{meta['uid']} {one.severity} {one.reason} {one.message}"
+    meta, severity = resource["metadata"], "Warning" if one.warns else "Normal"
+    words = f"{meta['uid']} {severity} {one.reason} {one.message}"
     namespace = meta.get("namespace", "default")
     return {
         "metadata": {
@@ -89,13 +84,13 @@ def manifest(one: ResourceEvent, now: float) -> Object:
             "namespace": namespace,
         },
         "involvedObject": {
-            "apiVersion": about["apiVersion"],
-            "kind": about["kind"],
+            "apiVersion": resource["apiVersion"],
+            "kind": resource["kind"],
             "name": meta["name"],
             "namespace": namespace,
             "uid": meta["uid"],
         },
-        "type": one.severity,
+        "type": severity,
         "reason": one.reason,
         "message": one.message[:_LONGEST],
         "source": {"component": OPERATOR},

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from ...runtime.errors import EdlError, LeaseSuperseded
 from ...runtime.lifecycle import SIGNAL_CHECK_S, Stop
@@ -23,11 +23,9 @@ _PAUSE_S: Final = 0.1
 _BASE_S, _CAP_S = 2.0, 30.0
 
 
-class Reconciler(Protocol):
-    """Reconciles all resources of one kind."""
-
-    def reconcile(self, now: float) -> None:
-        """Observe everything, decide, and act; `now`: seconds since 1970."""
+#: Reconciles all resources of one kind: observes everything, decides and acts. Its argument is the
+#: time in seconds since 1970.
+Reconciler = Callable[[float], None]
 
 
 class WakeUp:
@@ -112,7 +110,7 @@ class ReconcileLoop:
 
     def _part(self, name: str, part: Reconciler, now: float) -> bool:
         try:
-            part.reconcile(now)
+            part(now)
         except LeaseSuperseded as error:
             log.info("%s", error)
             return True  # another operator leads

@@ -8,7 +8,6 @@ import re
 import socket
 import uuid
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ...mesh.kubernetes.client import Client, Connection
@@ -18,7 +17,7 @@ from ...runtime.metrics import MetricsServer
 from .config import OperatorConfig
 from .election import LeaseElection
 from .jobs.reconciler import DistillJobReconciler
-from .loop import ReconcileLoop, Reconciler, WakeUp
+from .loop import ReconcileLoop, WakeUp
 from .metrics import OperatorMetrics
 from .teachers.coordinator_counts import CoordinatorCounts
 from .teachers.reconciler import TeacherServiceReconciler
@@ -33,42 +32,36 @@ LEASE: Final = "edl-operator"
 _ANSWER_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class RunConfig:
-    """Settings of an operator process.
-
-    Attributes:
-        operator: settings of its reconcilers.
-        lease_s: another operator takes over if the lease is not renewed for so many seconds; 0:
-            there is no other one.
-        metrics_listen: address of metrics and health; None: not served.
-        insecure: allow reading them from other machines without credentials.
-        security: credentials for coordinators.
-    """
-
-    operator: OperatorConfig
-    lease_s: int = 15
-    metrics_listen: str | None = None
-    insecure: bool = False
-    security: ClientSecurity | None = None
-
-
-def run(connection: Connection, config: RunConfig, stop: Stop) -> None:
+def run(
+    connection: Connection,
+    config: OperatorConfig,
+    stop: Stop,
+    *,
+    lease_s: int,
+    metrics_listen: str | None,
+    insecure: bool,
+    security: ClientSecurity,
+) -> None:
     """Reconcile resources until `stop` is requested; then release the lease.
 
     Deployments and pods keep running without an operator.
 
     Args:
         connection: to the cluster; the lease is in its namespace.
-        config: the settings.
+        config: settings of the reconcilers.
         stop: ends it.
+        lease_s: another operator takes over if the lease is not renewed for so many seconds; 0:
+            there is no other one.
+        metrics_listen: address of metrics and health; None: not served.
+        insecure: allow reading them from other machines without credentials.
+        security: credentials for coordinators.
 
     Raises:
         UsageError, AddressInUse: metrics cannot be served.
     """
     wake = WakeUp()
     with ExitStack() as undo:
-        election = _election(connection, config, wake, undo)
+        election = _election(connection, lease_s, wake, undo)
         leads = (lambda: True) if election is None else election.leads
 
         def check(method: str, path: str) -> None:
@@ -78,27 +71,23 @@ def run(connection: Connection, config: RunConfig, stop: Stop) -> None:
                 election.check(method, path)
 
         metrics = OperatorMetrics(leads)
-        if config.metrics_listen is not None:
-            server = MetricsServer(
-                config.metrics_listen, metrics.registry, insecure=config.insecure
-            )
+        if metrics_listen is not None:
+            server = MetricsServer(metrics_listen, metrics.registry, insecure=insecure)
             undo.callback(server.close)
             log.info("metrics and health at http://%s", server.address)
         client = undo.enter_context(Client(connection, timeout_s=_ANSWER_S, hook=check))
-        numbers = CoordinatorCounts(config.security)
+        numbers = CoordinatorCounts(security)
         undo.callback(numbers.stop)
-        jobs = DistillJobReconciler(client, config.operator)
+        teachers = TeacherServiceReconciler(client, config, numbers)
+        jobs = DistillJobReconciler(client, config)
         undo.callback(jobs.close)
-        parts: dict[str, Reconciler] = {
-            "teachers": TeacherServiceReconciler(client, config.operator, numbers),
-            "jobs": jobs,
-        }
+        parts = {"teachers": teachers.reconcile, "jobs": jobs.reconcile}
         from .watcher import ResourceWatcher
 
-        watcher = ResourceWatcher(connection, config.operator.namespace, wake)
+        watcher = ResourceWatcher(connection, config.namespace, wake)
         undo.callback(watcher.stop)
         watcher.start()
-        loop = ReconcileLoop(parts, leads, config.operator.interval_s, wake, metrics)
+        loop = ReconcileLoop(parts, leads, config.interval_s, wake, metrics)
         log.info("the operator has begun")
         loop.run(stop)
         if election is not None:
@@ -106,13 +95,13 @@ def run(connection: Connection, config: RunConfig, stop: Stop) -> None:
 
 
 def _election(
-    connection: Connection, config: RunConfig, wake: WakeUp, undo: ExitStack
+    connection: Connection, lease_s: int, wake: WakeUp, undo: ExitStack
 ) -> LeaseElection | None:
-    if not config.lease_s:
+    if not lease_s:
         return None
-    client = Client(connection, timeout_s=max(1.0, config.lease_s / 3))
+    client = Client(connection, timeout_s=max(1.0, lease_s / 3))
     undo.callback(client.close)
-    election = LeaseElection(client, LEASE, identity(), config.lease_s, wake)
+    election = LeaseElection(client, LEASE, identity(), lease_s, wake)
     undo.callback(election.stop)
     election.look()
     election.start()

@@ -238,6 +238,22 @@ class Client:
         path = self._path(kind, namespace, name, subresource)
         return self._json("PATCH", path, body=body, content_type="application/merge-patch+json")
 
+    def patch_status(self, kind: Kind, resource: Object, changes: Mapping[str, Any]) -> Object:
+        """Merge changes into the status of an object, unless it has changed since it was read.
+
+        Raises:
+            KubernetesObjectMissing, KubernetesObjectChanged: see `patch`.
+        """
+        meta = resource["metadata"]
+        return self.patch(
+            kind,
+            meta["name"],
+            {"status": changes},
+            meta["namespace"],
+            subresource="status",
+            resource_version=meta["resourceVersion"],
+        )
+
     def apply(self, kind: Kind, body: Mapping[str, Any], namespace: str | None = None) -> Object:
         """Create an object, or set the fields in `body` (server-side apply).
 

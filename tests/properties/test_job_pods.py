@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from edl.deploy.operator.jobs.ledger import PodsConfig
+from edl.deploy.operator.config import OperatorConfig
 from edl.scheduler.elastic_values import ElasticConfig
 
 from ..deploy.operator.pod_world import AT_ONCE, Killed, PodWorld
@@ -30,8 +30,8 @@ STEPS: st.SearchStrategy[list[Step]] = st.lists(
 #: So many pods of one job can be placed at all; None: as many as there is room.
 PLACEABLE = st.none() | st.integers(0, 3)
 CONFIGS = st.builds(
-    lambda freeze_s, gap, load: PodsConfig(
-        ElasticConfig(freeze_s=freeze_s, rebalance_gap=gap, max_load=load),
+    lambda freeze_s, gap, load: OperatorConfig(
+        elastic=ElasticConfig(freeze_s=freeze_s, rebalance_gap=gap, max_load=load),
         place_within_s=60,
         lost_pause_s=0,
     ),
@@ -42,7 +42,7 @@ CONFIGS = st.builds(
 
 
 def world_of(
-    shapes: Shapes, room: int, config: PodsConfig, placeable: int | None = None
+    shapes: Shapes, room: int, config: OperatorConfig, placeable: int | None = None
 ) -> PodWorld:
     world = PodWorld(room, config, placeable=placeable)
     for index, (least, more, priority, cpu) in enumerate(shapes):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edl.benchmarks.elastic_simulation import SimulatedJob, SimulatedPool
-from edl.deploy.operator.jobs.ledger import PodsConfig
+from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.teachers.replica_count import ReplicaBounds
 from edl.runtime.errors import UsageError
 from edl.scheduler.admission import HealthCheckSettings, RateLimit
@@ -66,7 +66,7 @@ STUDENT: dict[str, Any] = {"name": "s", "t_s_s": 0.1}
         (LowQuantile, (5, 1.1), "needs size"),
         (HealthCheckSettings, {"every_s": 0.0}, "above 0"),
         (HealthCheckSettings, {"test_every_s": 0.0}, "above 0"),
-        (PodsConfig, {"place_within_s": -1}, "place_within_s"),
+        (OperatorConfig, {"place_within_s": -1}, "place-within"),
         (Policy, ("panic", 1.0), "policy"),
         (Policy, ("fail", None), "needs"),
         (Policy, ("wait", -1.0), "wait"),

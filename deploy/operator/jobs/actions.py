@@ -20,8 +20,9 @@ from ....runtime.errors import (
     KubernetesObjectMissing,
     ManifestRefused,
 )
+from ..config import OperatorConfig
 from ..events import ResourceEvent, post_events
-from .ledger import JobActions, JobNotice, PodLedger, PodsConfig, record_refusal
+from .ledger import JobActions, PodLedger, record_refusal
 from .pods import pod_of
 from .status import changes, ledger_fields, status_of
 
@@ -35,8 +36,7 @@ def apply_actions(
     resource: Object,
     pods: dict[int, Object],
     actions: JobActions,
-    config: PodsConfig,
-    coordinator: str | None,
+    config: OperatorConfig,
     now: float,
 ) -> bool:
     """Apply the actions for one job.
@@ -46,8 +46,7 @@ def apply_actions(
         resource: the DistillJob as it was read.
         pods: its pods as they were read, by number.
         actions: the actions.
-        config: how jobs share the cluster.
-        coordinator: Redis URL of jobs that name none.
+        config: settings of the operator.
         now: seconds since 1970.
 
     Returns:
@@ -56,52 +55,30 @@ def apply_actions(
     Raises:
         EdlError: see `Client`.
     """
-    meta = resource["metadata"]
-    name, namespace = meta["name"], meta["namespace"]
     changed = changes(resource.get("status") or {}, status_of(resource, actions, now))
     if changed:
         try:
-            resource = client.patch(
-                DISTILL_JOB,
-                name,
-                {"status": changed},
-                namespace,
-                subresource="status",
-                resource_version=meta["resourceVersion"],
-            )
+            resource = client.patch_status(DISTILL_JOB, resource, changed)
         except (KubernetesObjectChanged, KubernetesObjectMissing) as error:
-            log.debug("job %s is looked at again: %s", name, error)
+            log.debug("job %s is looked at again: %s", actions.job, error)
             return False
     for number in (*actions.leave, *actions.forget):
         own = pods[number]["metadata"]
         # The version excludes a pod that has ended meanwhile: its end has to be recorded.
-        client.delete(
-            POD, own["name"], namespace, uid=own["uid"], resource_version=own["resourceVersion"]
-        )
-    notices = [*actions.notices, *_start(client, resource, actions, config, coordinator, now)]
-    post_events(
-        client,
-        [
-            ResourceEvent(resource, one.reason, one.message, "Warning" if one.warns else "Normal")
-            for one in notices
-        ],
-        now,
-    )
+        version = own["resourceVersion"]
+        client.delete(POD, own["name"], own["namespace"], uid=own["uid"], resource_version=version)
+    notices = [*actions.notices, *_start(client, resource, actions, config, now)]
+    post_events(client, resource, notices, now)
     return True
 
 
 def _start(
-    client: Client,
-    resource: Object,
-    actions: JobActions,
-    config: PodsConfig,
-    coordinator: str | None,
-    now: float,
-) -> list[JobNotice]:
+    client: Client, resource: Object, actions: JobActions, config: OperatorConfig, now: float
+) -> list[ResourceEvent]:
     made = 0
     for number in actions.start:
         try:
-            client.create(POD, pod_of(resource, number, coordinator))
+            client.create(POD, pod_of(resource, number, config.coordinator))
             made += 1
         except KubernetesObjectExists as error:
             # It is a pod of a deleted job of this name: use the next number.
@@ -115,20 +92,15 @@ def _start(
     return []
 
 
-def _keep(client: Client, resource: Object, before: PodLedger, after: PodLedger) -> list[JobNotice]:
+def _keep(
+    client: Client, resource: Object, before: PodLedger, after: PodLedger
+) -> list[ResourceEvent]:
     """Record a refused pod in the ledger; return what to report."""
-    meta = resource["metadata"]
+    changed_fields = changes(resource.get("status") or {}, ledger_fields(after))
     try:
-        client.patch(
-            DISTILL_JOB,
-            meta["name"],
-            {"status": changes(resource.get("status") or {}, ledger_fields(after))},
-            meta["namespace"],
-            subresource="status",
-            resource_version=meta["resourceVersion"],
-        )
+        client.patch_status(DISTILL_JOB, resource, changed_fields)
     except (KubernetesObjectChanged, KubernetesObjectMissing) as changed:
         log.debug("it is tried again at once: %s", changed)
     # A message that differs only in numbers is not repeated.
     is_known = _NUMBERS.sub("", after.why) == _NUMBERS.sub("", before.why)
-    return [] if is_known else [JobNotice("NodeRefused", after.why, warns=True)]
+    return [] if is_known else [ResourceEvent("NodeRefused", after.why, warns=True)]

@@ -12,31 +12,23 @@ from dataclasses import replace
 
 from ....scheduler.elastic import decide
 from ....scheduler.elastic_values import ElasticJob, ElasticMemory, Pool, Target
-from ....scheduler.job_states import ElasticJobState, limits_of, state_of
-from .ledger import (
-    AssessedJob,
-    JobActions,
-    JobNotice,
-    NodePod,
-    ObservedJob,
-    PodLedger,
-    PodsConfig,
-    assess_job,
-)
+from ....scheduler.job_states import ElasticJobState, state_of
+from ..config import OperatorConfig
+from ..events import ResourceEvent
+from .ledger import AssessedJob, JobActions, NodePod, ObservedJob, PodLedger, assess_job
 
 _REASON_CHARS = 600
+#: Number of ended pods of a job that are kept for their logs.
+_ENDED_KEPT = 5
 
 
-def actions_of(
-    case: AssessedJob, target: Target | None, now: float, config: PodsConfig
-) -> JobActions:
+def _actions(case: AssessedJob, target: Target | None, now: float) -> JobActions:
     """Return the actions for one job.
 
     Args:
         case: the job; `ledger.target` is its new number of nodes.
         target: decision of `scheduler.elastic`; None: it did not decide about this job.
         now: seconds.
-        config: how jobs share the cluster.
     """
     job = case.job
     leave = _leave(case, None if target is None else target.nodes)
@@ -45,7 +37,7 @@ def actions_of(
     if start:
         ledger = replace(ledger, next_number=start[-1] + 1)
     runs = [pod for pod in job.staying if pod.runs]
-    least = _least(case)
+    least, _ = case.limits
     if ledger.started_s is None and job.pods and len(runs) >= least:
         ledger = replace(ledger, started_s=now)
     state = _state(case, ledger, least, len(runs))
@@ -62,7 +54,7 @@ def actions_of(
         degraded=_degraded(case, state),
         start=start,
         leave=leave,
-        forget=_forget(case, config),
+        forget=_forget(case),
         notices=(*case.notices, *_notices(case, target, state, reason)),
     )
 
@@ -99,18 +91,10 @@ def _leave(case: AssessedJob, target: int | None) -> tuple[int, ...]:
     return tuple(sorted(pod.number for pod in leaving))
 
 
-def _forget(case: AssessedJob, config: PodsConfig) -> tuple[int, ...]:
+def _forget(case: AssessedJob) -> tuple[int, ...]:
     ended = sorted((p for p in case.job.pods if p.ended and not p.deleting), key=lambda p: p.number)
-    old = max(0, len(ended) - config.ended_kept)
+    old = max(0, len(ended) - _ENDED_KEPT)
     return tuple(p.number for place, p in enumerate(ended) if place < old or p.sidecars_run)
-
-
-def _least(case: AssessedJob) -> int:
-    wanted = case.job.wanted
-    staying = len(case.job.staying)
-    return limits_of(
-        case.endings, wanted.least, wanted.most, asked=wanted.fixed_nodes, nodes=staying
-    )[0]
 
 
 def _state(case: AssessedJob, ledger: PodLedger, least: int, runs: int) -> ElasticJobState:
@@ -208,15 +192,15 @@ def _degraded(case: AssessedJob, state: ElasticJobState) -> str:
 
 def _notices(
     case: AssessedJob, target: Target | None, state: ElasticJobState, reason: str
-) -> list[JobNotice]:
+) -> list[ResourceEvent]:
     job, was, now = case.job, case.job.ledger.target, case.ledger.target
     found = []
     if target is not None and was != now:
-        found.append(JobNotice("Scaled", f"{was} -> {now} nodes: {target.reason}"))
+        found.append(ResourceEvent("Scaled", f"{was} -> {now} nodes: {target.reason}"))
     elif was and not now and not job.ledger.end:
-        found.append(JobNotice("Scaled", f"{was} -> 0 nodes: {reason}"))
+        found.append(ResourceEvent("Scaled", f"{was} -> 0 nodes: {reason}"))
     if state in ("succeeded", "failed", "stopped") and job.ledger.ended_s is None:
-        found.append(JobNotice(state.capitalize(), reason, warns=state == "failed"))
+        found.append(ResourceEvent(state.capitalize(), reason, warns=state == "failed"))
     return found
 
 
@@ -225,7 +209,7 @@ _NEVER = "(nothing has it)"
 
 
 def decide_pods(
-    pool: Pool, jobs: Sequence[ObservedJob], now: float, config: PodsConfig
+    pool: Pool, jobs: Sequence[ObservedJob], now: float, config: OperatorConfig
 ) -> tuple[JobActions, ...]:
     """Decide what to do about each job now.
 
@@ -252,21 +236,19 @@ def decide_pods(
         for index, case in enumerate(cases)
         if case.job.name not in views
     ]
-    memory = ElasticMemory(
-        {c.job.name: c.ledger.changed_s for c in cases if c.ledger.changed_s is not None},
-        {
-            c.job.name: c.ledger.waiting_since_s
-            for c in cases
-            if c.ledger.waiting_since_s is not None
-        },
-    )
+
+    def times(field: str) -> dict[str, float]:
+        found = {case.job.name: getattr(case.ledger, field) for case in cases}
+        return {name: at_s for name, at_s in found.items() if at_s is not None}
+
+    memory = ElasticMemory(times("changed_s"), times("waiting_since_s"))
     targets, memory = decide(pool, [*views.values(), *over], memory, now, config.elastic)
     by_name = {target.job: target for target in targets}
     found = []
     for case in cases:
         target = by_name.get(case.job.name)
         ledger = _remembered(case, target, memory, now)
-        found.append(actions_of(replace(case, ledger=ledger), target, now, config))
+        found.append(_actions(replace(case, ledger=ledger), target, now))
     return tuple(found)
 
 
@@ -281,9 +263,7 @@ def _view(case: AssessedJob) -> ElasticJob | None:
     if wanted.spec_error:  # its nodes run by the former spec and are left alone
         least = most = nodes = staying
     else:
-        least, most = limits_of(
-            endings, wanted.least, wanted.most, asked=wanted.fixed_nodes, nodes=staying
-        )
+        least, most = case.limits
         if ledger.placeable is not None and endings.grows:
             most = max(least, min(most, ledger.placeable))
         nodes = ledger.target if endings.grows else min(ledger.target, staying)
@@ -296,7 +276,7 @@ def _view(case: AssessedJob) -> ElasticJob | None:
         wanted.needs,
         priority=wanted.priority,
         submitted_s=wanted.submitted_s,
-        progress=job.progress.share,
+        progress=job.progress.progress,
         steady=not staying or (job.progress.steady and all(pod.ready for pod in job.staying)),
     )
 

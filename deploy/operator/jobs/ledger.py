@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
+from ....mesh.jobs.job_run import TrainingProgress
 from ....scheduler.backoff import ceiling_s
-from ....scheduler.elastic_values import ElasticConfig
-from ....scheduler.job_states import ElasticJobState, NodeEndings, ending_of
+from ....scheduler.job_states import ElasticJobState, NodeEndings, ending_of, limits_of
 from ..capacity import MachineState
+from ..config import OperatorConfig
+from ..events import ResourceEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +131,8 @@ class PodLedger:
     end: Literal["", "succeeded", "failed"] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedProgress:
-    """Progress of a training.
-
-    Attributes:
-        share: share of its work that is done, 0 to 1; None: unknown.
-        steady: its nodes form one world, which has completed a step.
-    """
-
-    share: float | None = None
-    steady: bool = True
+#: Progress of a job that cannot be known. The job counts as steady.
+UNKNOWN_PROGRESS: Final = TrainingProgress(steady=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,27 +143,12 @@ class ObservedJob:
     wanted: DesiredJob
     ledger: PodLedger = PodLedger()
     pods: tuple[NodePod, ...] = ()
-    progress: ObservedProgress = ObservedProgress()
+    progress: TrainingProgress = UNKNOWN_PROGRESS
 
     @property
     def staying(self) -> list[NodePod]:
         """Its nodes, oldest first."""
         return sorted((pod for pod in self.pods if pod.stays), key=lambda pod: pod.number)
-
-
-@dataclass(frozen=True, slots=True)
-class JobNotice:
-    """An event of a job to report once.
-
-    Attributes:
-        reason: one word in CamelCase, as in an event of Kubernetes.
-        message: a sentence.
-        warns: it is a warning.
-    """
-
-    reason: str
-    message: str
-    warns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,34 +181,7 @@ class JobActions:
     start: tuple[int, ...] = ()
     leave: tuple[int, ...] = ()
     forget: tuple[int, ...] = ()
-    notices: tuple[JobNotice, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PodsConfig:
-    """How jobs share a cluster.
-
-    Attributes:
-        elastic: settings of `scheduler.elastic`.
-        place_within_s: a node that cannot be placed for so long is given up.
-        place_again_s: the job asks for it again after so long. If its least number of nodes cannot
-            be placed, it waits at least as long as it has waited before, up to an hour: each
-            attempt takes room from jobs of lower priority.
-        lost_pause_s: pause after a node that the cluster ended; doubled for each further one while
-            none runs.
-        ended_kept: number of ended pods per job that are kept for their logs.
-    """
-
-    elastic: ElasticConfig = field(default_factory=ElasticConfig)
-    place_within_s: float = 120.0
-    place_again_s: float = 300.0
-    lost_pause_s: float = 2.0
-    ended_kept: int = 5
-
-    def __post_init__(self) -> None:
-        for name in ("place_within_s", "place_again_s", "lost_pause_s", "ended_kept"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
+    notices: tuple[ResourceEvent, ...] = ()
 
 
 _WHY_CHARS = 600
@@ -258,7 +209,7 @@ class AssessedJob:
 
     job: ObservedJob
     ledger: PodLedger
-    notices: tuple[JobNotice, ...]
+    notices: tuple[ResourceEvent, ...]
     held: bool
 
     @property
@@ -266,8 +217,16 @@ class AssessedJob:
         """How its nodes have ended."""
         return endings_of(self.job, self.ledger)
 
+    @property
+    def limits(self) -> tuple[int, int]:
+        """Its least and its greatest number of nodes now."""
+        wanted, nodes = self.job.wanted, len(self.job.staying)
+        return limits_of(
+            self.endings, wanted.least, wanted.most, asked=wanted.fixed_nodes, nodes=nodes
+        )
 
-def assess_job(job: ObservedJob, now: float, config: PodsConfig) -> AssessedJob:
+
+def assess_job(job: ObservedJob, now: float, config: OperatorConfig) -> AssessedJob:
     """Record which pods of a job have ended or cannot be placed, before the decision about it."""
     job = replace(job, ledger=_by_our_clock(job.ledger, now, config))
     ledger, notices = _note_ends(job, now, config)
@@ -281,7 +240,7 @@ def assess_job(job: ObservedJob, now: float, config: PodsConfig) -> AssessedJob:
     return AssessedJob(job, ledger, (*notices, *more), held)
 
 
-def _by_our_clock(ledger: PodLedger, now: float, config: PodsConfig) -> PodLedger:
+def _by_our_clock(ledger: PodLedger, now: float, config: OperatorConfig) -> PodLedger:
     """Clip times too far in the future, which an operator with a fast clock wrote."""
 
     def within(at_s: float | None, ahead_s: float) -> float | None:
@@ -299,10 +258,10 @@ def _by_our_clock(ledger: PodLedger, now: float, config: PodsConfig) -> PodLedge
 
 
 def _note_ends(
-    job: ObservedJob, now: float, config: PodsConfig
-) -> tuple[PodLedger, list[JobNotice]]:
+    job: ObservedJob, now: float, config: OperatorConfig
+) -> tuple[PodLedger, list[ResourceEvent]]:
     pods = {pod.number: pod for pod in job.pods}
-    notices: list[JobNotice] = []
+    notices: list[ResourceEvent] = []
     # Forget numbers of pods that are gone: numbers are never reused.
     ledger = replace(job.ledger, counted=frozenset(n for n in job.ledger.counted if n in pods))
     if ledger.retry_at_s is not None and now >= ledger.retry_at_s:
@@ -317,7 +276,7 @@ def _note_ends(
                 why = f"the cluster ended node {number}: {pod.message or 'reason unknown'}"[
                     :_WHY_CHARS
                 ]
-                notices.append(JobNotice("NodeLost", why))
+                notices.append(ResourceEvent("NodeLost", why))
                 ledger = replace(ledger, retry_at_s=_later(ledger, now + _pause_s(job, config)))
                 ledger = ledger if endings_of(job, ledger).broken else replace(ledger, why=why)
             continue
@@ -330,13 +289,13 @@ def _note_ends(
             last = f"its last lines: {pod.message}" if pod.message else "it printed nothing"
             why = f"node {number} ended with exit code {pod.code}; {last}"[:_WHY_CHARS]
             ledger = replace(ledger, why=why, retry_at_s=_later(ledger, now + endings.delay_s))
-            notices.append(JobNotice("NodeFailed", why, warns=True))
+            notices.append(ResourceEvent("NodeFailed", why, warns=True))
         elif ending == "done":
-            notices.append(JobNotice("NodeDone", f"node {number} has finished"))
+            notices.append(ResourceEvent("NodeDone", f"node {number} has finished"))
     return ledger, notices
 
 
-def _pause_s(job: ObservedJob, config: PodsConfig) -> float:
+def _pause_s(job: ObservedJob, config: OperatorConfig) -> float:
     """Return the pause in seconds after a node that the cluster ended.
 
     It grows while nodes are ended and none runs, as a broken machine may accept pods and end them.
@@ -356,7 +315,7 @@ def _later(ledger: PodLedger, at_s: float) -> float:
 
 
 def record_refusal(
-    ledger: PodLedger, nodes: int, why: str, now: float, config: PodsConfig, *, never: bool
+    ledger: PodLedger, nodes: int, why: str, now: float, config: OperatorConfig, *, never: bool
 ) -> PodLedger:
     """Return the ledger of a job after the cluster has refused a pod.
 
@@ -380,7 +339,7 @@ def record_refusal(
     )
 
 
-def _place_again_s(ledger: PodLedger, now: float, config: PodsConfig) -> float:
+def _place_again_s(ledger: PodLedger, now: float, config: OperatorConfig) -> float:
     """Return the seconds before a job asks again for nodes that could not be placed."""
     if ledger.unplaced_since_s is None:
         return config.place_again_s
@@ -388,8 +347,8 @@ def _place_again_s(ledger: PodLedger, now: float, config: PodsConfig) -> float:
 
 
 def _note_unplaced(
-    job: ObservedJob, ledger: PodLedger, now: float, config: PodsConfig
-) -> tuple[PodLedger, list[JobNotice]]:
+    job: ObservedJob, ledger: PodLedger, now: float, config: OperatorConfig
+) -> tuple[PodLedger, list[ResourceEvent]]:
     """Limit a job to the nodes that could be placed, for a while."""
     if not endings_of(job, ledger).grows or job.wanted.spec_error:
         return ledger, []  # pods of an invalid spec are left alone
@@ -401,7 +360,7 @@ def _note_unplaced(
     placeable = len(job.staying) - len(unplaced)
     why = f"node {unplaced[0].number} cannot be placed: {unplaced[0].message}"[:_WHY_CHARS]
     again_s = _place_again_s(ledger, now, config)
-    notice = JobNotice(
+    notice = ResourceEvent(
         "Unplaceable",
         f"{why}; {placeable} nodes could be placed; tries more in {again_s:.0f} s",
         warns=True,

@@ -1,12 +1,17 @@
-"""Reads DistillJobs, machines and pods, and converts them for the rules."""
+"""Reads DistillJobs, their progress, machines and pods, and converts them for the rules."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from ....coordinator.jobs import JobBoard, open_board
+from ....mesh.jobs.job_run import TrainingProgress, read_progress
 from ....mesh.kubernetes.client import ALL_NAMESPACES, Client
 from ....mesh.kubernetes.resources import (
     DISTILL_JOB,
@@ -18,19 +23,68 @@ from ....mesh.kubernetes.resources import (
     is_node,
     seconds_of,
 )
-from ....runtime.errors import UsageError
+from ....runtime.errors import EdlError, UsageError
 from ....scheduler.elastic_values import Pool
 from ..capacity import NOT_ENDED, Machines, unbounded
 from ..config import OperatorConfig
-from .ledger import DesiredJob, NodePod, ObservedJob, ObservedProgress, PodLedger
+from .ledger import UNKNOWN_PROGRESS, DesiredJob, NodePod, ObservedJob, PodLedger
 from .node_pods import job_of, node_pod_of, number_of
 from .pods import needs_of, spec_of, tolerations_of
 from .status import has_ended, ledger_of
 
-#: Returns the progress of a training: (Redis URL, name, number of nodes) -> progress.
-ReadProgress = Callable[[str, str, int], ObservedProgress]
-
 log = logging.getLogger(__name__)
+
+#: Seconds before a Redis that did not answer is asked again, as other jobs wait meanwhile.
+_PAUSE_S: Final = 30.0
+
+
+class ProgressReader:
+    """Reads the progress of trainings, which their ranks report in Redis; keeps connections.
+
+    Use it from one thread. Without Redis the progress is unknown, and a job counts as steady.
+
+    Args:
+        opening: opens the job board at a Redis URL.
+        clock: returns seconds that do not go back.
+    """
+
+    def __init__(
+        self,
+        opening: Callable[[str], JobBoard] = open_board,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._open, self._clock = opening, clock
+        self._boards: dict[str, JobBoard] = {}
+        self._silent: dict[str, float] = {}
+
+    def read(self, url: str, job: str, nodes: int) -> TrainingProgress:
+        """Return the progress of one training.
+
+        Args:
+            url: URL of its Redis.
+            job: its name.
+            nodes: number of its nodes.
+        """
+        if self._silent.get(url, float("-inf")) > self._clock():
+            return UNKNOWN_PROGRESS
+        try:
+            if url not in self._boards:
+                self._boards[url] = self._open(url)
+            found = read_progress(self._boards[url], job, nodes)
+        except EdlError as error:
+            level = logging.DEBUG if url in self._silent else logging.WARNING  # said once
+            log.log(level, "cannot read the progress of trainings: %s", error)
+            self._silent[url] = self._clock() + _PAUSE_S
+            return UNKNOWN_PROGRESS
+        self._silent.pop(url, None)
+        return found
+
+    def close(self) -> None:
+        """Close all connections."""
+        for board in self._boards.values():
+            with contextlib.suppress(EdlError):
+                board.close()
+        self._boards.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +143,7 @@ def observe(
     client: Client,
     config: OperatorConfig,
     reader: ClusterReader,
-    read_progress: ReadProgress,
+    trainings: ProgressReader,
     now: float,
 ) -> ClusterSnapshot:
     """Observe jobs, their pods, their progress and the rest of the cluster.
@@ -100,7 +154,7 @@ def observe(
         client: of the cluster.
         config: settings of the operator.
         reader: reads the rest of the cluster.
-        read_progress: returns the progress of a training.
+        trainings: reads the progress of trainings.
         now: seconds.
 
     Raises:
@@ -113,16 +167,11 @@ def observe(
     open_jobs = [one for one in named.values() if not has_ended(one)]
     machines, others = reader.read(now, open_jobs)
     own = _pods_of(named, pods)
-    jobs = tuple(
-        _observed(
-            name,
-            resource,
-            [node_pod_of(pod, machines) for pod in own[name].values()],
-            config,
-            read_progress,
-        )
-        for name, resource in named.items()
-    )
+    observed = []
+    for name, resource in named.items():
+        nodes = [node_pod_of(pod, machines) for pod in own[name].values()]
+        observed.append(_observed(name, resource, nodes, config, trainings))
+    jobs = tuple(observed)
     if config.growing_cluster:
         pool = unbounded({kind for job in jobs for kind in job.wanted.needs})
     else:
@@ -169,14 +218,14 @@ def _observed(
     resource: Object,
     pods: Sequence[NodePod],
     config: OperatorConfig,
-    read_progress: ReadProgress,
+    trainings: ProgressReader,
 ) -> ObservedJob:
     wanted = wanted_of(resource, config.coordinator)
     staying = sum(pod.stays for pod in pods)
     url = resource.get("spec", {}).get("coordinator") or config.coordinator
-    progress = ObservedProgress()
+    progress = UNKNOWN_PROGRESS
     if wanted.trains and staying and url:
-        progress = read_progress(url, resource["metadata"]["name"], staying)
+        progress = trainings.read(url, resource["metadata"]["name"], staying)
     try:
         ledger = ledger_of(resource)
     except UsageError as error:  # continue: its pods show which numbers are used

@@ -11,9 +11,7 @@ from ..config import OperatorConfig
 from ..error_log import ErrorLog
 from .actions import apply_actions
 from .decisions import decide_pods
-from .ledger import PodsConfig
-from .observe import ClusterReader, observe
-from .progress import ProgressReader
+from .observe import ClusterReader, ProgressReader, observe
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +25,6 @@ class DistillJobReconciler:
     Args:
         client: of the cluster.
         config: settings of the operator.
-        pods: how jobs share the cluster; None: from `config`, and the defaults.
         trainings: reads the progress of trainings; None: from Redis.
         cluster_s: seconds between two reads of machines and other pods.
     """
@@ -36,16 +33,10 @@ class DistillJobReconciler:
         self,
         client: Client,
         config: OperatorConfig,
-        pods: PodsConfig | None = None,
         trainings: ProgressReader | None = None,
         cluster_s: float = 2.0,
     ) -> None:
         self._client, self._config = client, config
-        self._pods = (
-            pods
-            if pods is not None
-            else PodsConfig(config.elastic, place_within_s=config.place_within_s)
-        )
         self._trainings = trainings if trainings is not None else ProgressReader()
         self._errors = ErrorLog()
         self._reader = ClusterReader(client, cluster_s, config.coordinator)
@@ -71,8 +62,8 @@ class DistillJobReconciler:
 
     def _once(self, now: float) -> bool:
         """Observe and act once; return whether all actions were done."""
-        snapshot = observe(self._client, self._config, self._reader, self._trainings.read, now)
-        decided = decide_pods(snapshot.pool, snapshot.jobs, now, self._pods)
+        snapshot = observe(self._client, self._config, self._reader, self._trainings, now)
+        decided = decide_pods(snapshot.pool, snapshot.jobs, now, self._config)
         self._errors.retain({one["metadata"]["uid"] for one in snapshot.resources.values()})
         done, failed = True, list[Exception]()
         # First jobs that shrink, so that their resources are free sooner.
@@ -80,15 +71,8 @@ class DistillJobReconciler:
             resource = snapshot.resources[one.job]
             uid = resource["metadata"]["uid"]
             try:
-                done &= apply_actions(
-                    self._client,
-                    resource,
-                    snapshot.pods[one.job],
-                    one,
-                    self._pods,
-                    self._config.coordinator,
-                    now,
-                )
+                pods = snapshot.pods[one.job]
+                done &= apply_actions(self._client, resource, pods, one, self._config, now)
                 self._errors.clear(uid)
             except (LeaseSuperseded, UnavailableError, Unauthenticated):
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Final, Protocol
+from typing import Final
 
 from ....mesh.kubernetes.client import Client
 from ....mesh.kubernetes.resources import (
@@ -33,6 +33,7 @@ from ..config import OperatorConfig
 from ..error_log import ErrorLog
 from ..events import post_events
 from ..templates import covers, manifest_hash, with_hash
+from .coordinator_counts import CoordinatorCounts
 from .manifests import deployment_of, pod_spec_of, service_manifest_of, service_of
 from .replica_count import ReplicaBounds, ReplicaCount, count_of
 from .status import events_of, refused_status_of, status_of
@@ -42,16 +43,6 @@ log = logging.getLogger(__name__)
 
 #: Selects Deployments and Services of the operator.
 _MADE: Final = selector(labels_of("teacher"))
-
-
-class DesiredTeachers(Protocol):
-    """The number of teachers that coordinators want: `CoordinatorCounts`, or a test."""
-
-    def of(self, url: str, service: str) -> int | None:
-        """Return the number of teachers; None: unknown."""
-
-    def keep(self, wanted: set[tuple[str, str]]) -> None:
-        """Poll these services only."""
 
 
 class TeacherServiceReconciler:
@@ -64,7 +55,7 @@ class TeacherServiceReconciler:
     """
 
     def __init__(
-        self, client: Client, config: OperatorConfig, desired_counts: DesiredTeachers
+        self, client: Client, config: OperatorConfig, desired_counts: CoordinatorCounts
     ) -> None:
         self._client, self._config, self._desired_counts = client, config, desired_counts
         self._errors, self._room_errors = ErrorLog(), ErrorLog()
@@ -202,18 +193,11 @@ class TeacherServiceReconciler:
             return
         events = events_of(resource, status)
         gone = {key: None for key in before if key not in status}
-        meta = resource["metadata"]
-        done = self._client.patch(
-            TEACHER_SERVICE,
-            meta["name"],
-            {"status": {**status, **gone}},
-            meta["namespace"],
-            subresource="status",
-            resource_version=meta["resourceVersion"],  # refuses a deposed leader
-        )
-        meta["resourceVersion"] = done["metadata"]["resourceVersion"]
+        # A deposed leader is refused, as the resource has changed.
+        done = self._client.patch_status(TEACHER_SERVICE, resource, {**status, **gone})
+        resource["metadata"]["resourceVersion"] = done["metadata"]["resourceVersion"]
         resource["status"] = status
-        post_events(self._client, events, now)  # after the write, which may be refused
+        post_events(self._client, resource, events, now)  # the write above may be refused
 
     def _ensure(self, kind: Kind, resource: Object, found: Object | None, manifest: Object) -> None:
         """Create an object, or correct its fields that are in the manifest."""

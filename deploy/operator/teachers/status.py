@@ -83,20 +83,20 @@ def events_of(resource: Object, status: Object) -> list[ResourceEvent]:
     if "desired" in status and before.get("desired") != status["desired"]:
         former_count = f", not {before['desired']}" if "desired" in before else ""
         text = f"{_teachers(status['desired'])}{former_count}: {status['reason']}"
-        found.append(ResourceEvent(resource, "Scaled", text))
+        found.append(ResourceEvent("Scaled", text))
     invalid, former = now.get("InvalidSpec"), was.get("InvalidSpec")
     if invalid is not None and (former is None or former["message"] != invalid["message"]):
-        found.append(ResourceEvent(resource, "InvalidSpec", invalid["message"], "Warning"))
+        found.append(ResourceEvent("InvalidSpec", invalid["message"], warns=True))
     stuck, former = now["Progressing"], was.get("Progressing", {})
     if stuck["reason"] == "Stuck" and former.get("message") != stuck["message"]:
-        found.append(ResourceEvent(resource, "Stuck", stuck["message"], "Warning"))
+        found.append(ResourceEvent("Stuck", stuck["message"], warns=True))
     silent = now["ScalingActive"]["reason"] == "NoNumber"
     if silent and was.get("ScalingActive", {}).get("reason") == "FollowsCoordinator":
         text = "the coordinator reports no number: the last one stays"
-        found.append(ResourceEvent(resource, "NoNumber", text, "Warning"))
+        found.append(ResourceEvent("NoNumber", text, warns=True))
     settled = status.get("desired", 0) > 0 and now["Available"]["reason"] == "AllReady"
     if settled and was.get("Available", {}).get("reason") != "AllReady":
-        found.append(ResourceEvent(resource, "Ready", f"{_teachers(status['desired'])} serving"))
+        found.append(ResourceEvent("Ready", f"{_teachers(status['desired'])} serving"))
     return found
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from edl.deploy.operator.config import OperatorConfig
-from edl.deploy.operator.jobs.ledger import ObservedProgress, PodsConfig
-from edl.deploy.operator.jobs.progress import ProgressReader
+from edl.deploy.operator.jobs.observe import ProgressReader
 from edl.deploy.operator.jobs.reconciler import DistillJobReconciler
+from edl.mesh.jobs.job_run import TrainingProgress
 from edl.mesh.kubernetes.client import Client
 from edl.mesh.kubernetes.resources import DISTILL_JOB, JOB_LABEL, POD, Object
 from edl.runtime.errors import EdlError
@@ -17,13 +17,12 @@ from edl.scheduler.elastic_values import ElasticConfig
 from edl.tests.deploy.kube_api.cluster import Cluster
 
 REDIS = "redis://head:6379"
-AT_ONCE = PodsConfig(ElasticConfig(freeze_s=0), lost_pause_s=0)
 
 
 class FakeTrainings(ProgressReader):
-    progress = ObservedProgress()
+    progress = TrainingProgress(steady=True)
 
-    def read(self, url: str, job: str, nodes: int) -> ObservedProgress:
+    def read(self, url: str, job: str, nodes: int) -> TrainingProgress:
         return self.progress
 
 
@@ -33,14 +32,16 @@ class JobsWorld:
     def __init__(self, cluster: Cluster, **config: Any) -> None:
         self.cluster = cluster
         self.config = OperatorConfig(
-            **{"namespace": cluster.namespace, "coordinator": REDIS, **config}
+            **{"namespace": cluster.namespace, "coordinator": REDIS, **config},
+            elastic=ElasticConfig(freeze_s=0),
+            lost_pause_s=0,
         )
         self.trainings = FakeTrainings()
         self.now = time.time()
         self.jobs = self.operator(cluster.client)
 
     def operator(self, client: Client, cluster_s: float = 0.0) -> DistillJobReconciler:
-        return DistillJobReconciler(client, self.config, AT_ONCE, self.trainings, cluster_s)
+        return DistillJobReconciler(client, self.config, self.trainings, cluster_s)
 
     def submit(self, name: str, least: int, most: int, cpu: str = "1", **more: Any) -> None:
         program = {} if "train" in more else {"command": "work --hard"}

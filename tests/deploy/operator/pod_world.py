@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.jobs.decisions import decide_pods
 from edl.deploy.operator.jobs.ledger import (
     DesiredJob,
@@ -11,12 +12,11 @@ from edl.deploy.operator.jobs.ledger import (
     NodePod,
     ObservedJob,
     PodLedger,
-    PodsConfig,
 )
 from edl.scheduler.elastic_values import ElasticConfig, Pool
 
 #: Everything at once: nothing is frozen, nobody waits.
-AT_ONCE = PodsConfig(ElasticConfig(freeze_s=0), place_within_s=60, lost_pause_s=0)
+AT_ONCE = OperatorConfig(elastic=ElasticConfig(freeze_s=0), place_within_s=60, lost_pause_s=0)
 
 
 class Killed(Exception):
@@ -33,7 +33,7 @@ class PodWorld:
     """
 
     room: float
-    config: PodsConfig = AT_ONCE
+    config: OperatorConfig = AT_ONCE
     reserved: float = 0.0
     placeable: int | None = None
     now: float = 1000.0
@@ -151,7 +151,9 @@ class PodWorld:
         return self.orders[name].state
 
 
-def world_of(room: float, *jobs: tuple[str, int, int], config: PodsConfig = AT_ONCE) -> PodWorld:
+def world_of(
+    room: float, *jobs: tuple[str, int, int], config: OperatorConfig = AT_ONCE
+) -> PodWorld:
     """One with these jobs: names, fewest and most nodes."""
     world = PodWorld(room, config)
     for name, least, most in jobs:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from hypothesis import strategies as st
 
 from edl.deploy.operator.config import OperatorConfig
+from edl.deploy.operator.teachers.coordinator_counts import CoordinatorCounts
 from edl.deploy.operator.teachers.reconciler import TeacherServiceReconciler
 from edl.mesh.kubernetes.client import Client
 from edl.mesh.kubernetes.resources import DEPLOYMENT, POD, SERVICE, TEACHER_SERVICE, Object
@@ -25,16 +27,17 @@ SPEC: Object = {
 NAME = "resnet"
 
 
-class CoordinatorNumbers:
+class CoordinatorNumbers(CoordinatorCounts):
     def __init__(self, **numbers: int | None) -> None:
+        super().__init__()
         self.numbers: dict[str, int | None] = dict(numbers)
         self.asked: set[tuple[str, str]] = set()
 
     def of(self, url: str, service: str) -> int | None:
         return self.numbers.get(service)
 
-    def keep(self, wanted: set[tuple[str, str]]) -> None:
-        self.asked = wanted
+    def keep(self, wanted: Iterable[tuple[str, str]]) -> None:
+        self.asked = set(wanted)
 
 
 class Operator:

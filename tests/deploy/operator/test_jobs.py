@@ -9,8 +9,8 @@ import pytest
 
 from edl.coordinator.jobs import JobBoard
 from edl.coordinator.store.memory_store import MemoryStore
-from edl.deploy.operator.jobs.ledger import ObservedProgress
-from edl.deploy.operator.jobs.progress import ProgressReader
+from edl.deploy.operator.jobs.observe import ProgressReader
+from edl.mesh.jobs.job_run import TrainingProgress
 from edl.mesh.kubernetes.resources import (
     DEPLOYMENT,
     DISTILL_JOB,
@@ -167,13 +167,13 @@ def test_running_nodes_of_a_spec_that_became_invalid_keep_their_room(cluster: Cl
 def test_how_far_a_training_is_comes_from_its_board() -> None:
     board = JobBoard(MemoryStore())
     trainings = ProgressReader(lambda _: board)
-    assert trainings.read(REDIS, "ctr", 1) == ObservedProgress(None, steady=False)
+    assert trainings.read(REDIS, "ctr", 1) == TrainingProgress(None, steady=False)
     board.join("ctr", "n1", {}, 10)
     assert board.lead("ctr", "n1", 10)
     assert board.publish("ctr", of_job(board, "ctr", "n1"), 1, {"nodes": ["n1"]})
     assert board.report("ctr", 1, 0, {"step": 30, "steps": 120})
-    assert trainings.read(REDIS, "ctr", 1) == ObservedProgress(0.25, steady=True)
-    assert trainings.read(REDIS, "ctr", 2) == ObservedProgress(0.25, steady=False)
+    assert trainings.read(REDIS, "ctr", 1) == TrainingProgress(0.25, True, 30, 120)
+    assert trainings.read(REDIS, "ctr", 2) == TrainingProgress(0.25, False, 30, 120)
     trainings.close()
 
 
@@ -186,7 +186,8 @@ def test_a_silent_redis_is_not_asked_again_for_a_while(caplog: pytest.LogCapture
 
     trainings = ProgressReader(opened, lambda: now[0])
     with caplog.at_level(logging.WARNING):
-        assert trainings.read(REDIS, "a", 1) == trainings.read(REDIS, "b", 1) == ObservedProgress()
+        unknown = TrainingProgress(steady=True)
+        assert trainings.read(REDIS, "a", 1) == trainings.read(REDIS, "b", 1) == unknown
         assert asked == [REDIS]
         now[0] = 31.0
         trainings.read(REDIS, "a", 1)
@@ -199,9 +200,9 @@ def test_a_training_that_forms_its_world_or_is_nearly_done_does_not_grow(cluster
     world = running(cluster, 1, 3, cpu="1", train="job.py", checkpoint="shared")
     cluster.node("m2", cpu="2")
     forming, nearly_done, halfway = (
-        ObservedProgress(0.1, steady=False),
-        ObservedProgress(0.97),
-        ObservedProgress(0.5),
+        TrainingProgress(0.1, steady=False),
+        TrainingProgress(0.97, steady=True),
+        TrainingProgress(0.5, steady=True),
     )
     for progress, nodes in ((forming, [1]), (nearly_done, [1]), (halfway, [1, 2, 3])):
         world.trainings.progress = progress

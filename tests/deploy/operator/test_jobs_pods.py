@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 
 from edl.deploy.operator.capacity import Machines
+from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.jobs.decisions import decide_pods
-from edl.deploy.operator.jobs.ledger import JobActions, ObservedJob, PodLedger, PodsConfig
+from edl.deploy.operator.jobs.ledger import JobActions, ObservedJob, PodLedger
 from edl.deploy.operator.jobs.node_pods import node_pod_of
 from edl.deploy.operator.jobs.observe import wanted_of
 from edl.deploy.operator.jobs.pods import needs_of, pod_of, tolerations_of
@@ -157,7 +158,7 @@ def test_any_template_can_be_scheduled_or_is_refused(
     node = {"metadata": {"name": "m"}, "spec": {"taints": [machine]}, "status": READY}
     machines = Machines.of([node], [tolerations_of(resource, REDIS)])
     pool = machines.pool([], lambda _: False)
-    decide_pods(pool, [ObservedJob("ctr", wanted_of(resource, REDIS))], 0.0, PodsConfig())
+    decide_pods(pool, [ObservedJob("ctr", wanted_of(resource, REDIS))], 0.0, OperatorConfig())
 
 
 def test_a_training_needs_a_coordinator() -> None:

@@ -47,7 +47,7 @@ class World:
         self.ill.reconcile.side_effect = itertools.chain(errors, itertools.repeat(None))
         rests.random.return_value = 1.0  # each rest is the longest
         self.metrics = OperatorMetrics(lambda: True)
-        parts = {"ill": self.ill, "well": self.well}
+        parts = {"ill": self.ill.reconcile, "well": self.well.reconcile}
         known = (self.lead, INTERVAL_S, self.wake, self.metrics, rests, lambda: self.now_s)
         self.loop = ReconcileLoop(parts, *known)
 
@@ -93,12 +93,11 @@ def test_while_one_part_fails_the_other_sees_changes_at_once() -> None:
 
 
 def test_a_failed_part_is_retried_without_a_wake_up() -> None:
-    ill, rests = Mock(), Mock()
-    ill.reconcile.side_effect = [AWAY, AWAY, None]
+    ill, rests = Mock(side_effect=[AWAY, AWAY, None]), Mock()
     rests.random.return_value = 0.001
     loop = ReconcileLoop({"ill": ill}, lambda: True, INTERVAL_S, WakeUp(), OperatorMetrics(), rests)
     with in_thread(loop.run):
-        wait_until(lambda: ill.reconcile.call_count == 3)
+        wait_until(lambda: ill.call_count == 3)
 
 
 def test_without_the_lead_it_rests_and_with_it_begins_anew() -> None:

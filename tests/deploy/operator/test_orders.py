@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.jobs.decisions import decide_pods
 from edl.deploy.operator.jobs.ledger import (
     DesiredJob,
     NodePod,
     ObservedJob,
     PodLedger,
-    PodsConfig,
     record_refusal,
 )
 from edl.scheduler.elastic_values import Pool
@@ -20,7 +20,7 @@ from edl.scheduler.elastic_values import Pool
 from .pod_world import AT_ONCE, PodWorld, world_of
 
 
-def at_rest(room: float, *jobs: tuple[str, int, int], config: PodsConfig = AT_ONCE) -> PodWorld:
+def at_rest(room: float, *jobs: tuple[str, int, int], config: OperatorConfig = AT_ONCE) -> PodWorld:
     """A world of these jobs in which all nodes run that have room."""
     world = world_of(room, *jobs, config=config)
     world.rest()
@@ -137,7 +137,7 @@ class TestFailures:
         assert len(world.made["a"]) == made + 1
 
     def test_clock_that_was_ahead(self) -> None:
-        world = at_rest(4, ("a", 1, 4), config=PodsConfig())
+        world = at_rest(4, ("a", 1, 4), config=OperatorConfig())
         late_s = world.now + 7200
         ahead = {
             "retry_at_s": late_s,
@@ -192,7 +192,7 @@ class TestFailures:
         assert world.counts() == {"a": 4, "b": 0}
 
     def test_refused_pods(self) -> None:
-        config = PodsConfig()
+        config = OperatorConfig()
         once = record_refusal(PodLedger(failures=1), 2, "x" * 1000, 100.0, config, never=True)
         assert (once.failures, once.retry_at_s, once.placeable) == (2, 101.0, None)
         assert once.why == "x" * 600
@@ -200,7 +200,7 @@ class TestFailures:
         assert (again.failures, again.retry_at_s) == (3, 500.0), (
             "what waits already waits no shorter"
         )
-        config = PodsConfig(place_again_s=40.0)
+        config = OperatorConfig(place_again_s=40.0)
         found = record_refusal(
             PodLedger(target=4, failures=1), 2, "quota", 100.0, config, never=False
         )
