@@ -114,31 +114,6 @@ def _most(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, flo
     return {kind: max(one.get(kind, 0.0), other.get(kind, 0.0)) for kind in {**one, **other}}
 
 
-def pool_of(
-    machines: Iterable[Mapping[str, float]],
-    others: Iterable[tuple[MachineState, bool, Mapping[str, float]]],
-) -> Pool:
-    """Return the capacity of the cluster, and how much of it other pods take.
-
-    A pod takes its requests if it runs on a counted machine. A teacher that waits for a machine
-    takes them as well, so jobs make room for it. Other waiting pods do not: jobs give up no nodes
-    for them.
-
-    Args:
-        machines: allocatable resources of each counted machine.
-        others: for each other pod that has not ended: state of its machine, whether it is a teacher
-            that is not being deleted, and its requests.
-    """
-    capacity: dict[str, float] = {}
-    for amounts_of in machines:
-        capacity = _sum(capacity, amounts_of)
-    held: dict[str, float] = {}
-    for machine, teaches, requests in others:
-        if machine == "counted" or (machine == "none" and teaches):
-            held = _sum(held, requests)
-    return Pool(capacity, {k: v for k, v in held.items() if k in capacity and v > 0})
-
-
 @dataclass(frozen=True, slots=True)
 class Machines:
     """The machines of the cluster, which Kubernetes calls nodes. See `MachineState`.
@@ -186,18 +161,26 @@ class Machines:
         return "closed" if name in self.closed else "silent"
 
     def pool(self, pods: Iterable[Object], ours: Callable[[Object], bool]) -> Pool:
-        """Return the pool; see `pool_of`.
+        """Return the capacity of the cluster, and how much of it other pods take.
+
+        A pod takes its requests if it runs on a counted machine. A teacher that waits for a machine
+        takes them as well, so jobs make room for it. Other waiting pods do not: jobs give up no
+        nodes for them.
 
         Args:
             pods: pods of all namespaces.
             ours: returns whether a pod shares the pool.
         """
-        others = (
-            (self.of_pod(pod), _is_teacher(pod), requests_of(pod["spec"]))
-            for pod in pods
-            if pod.get("status", {}).get("phase") not in ENDED_PHASES and not ours(pod)
-        )
-        return pool_of(self.counted.values(), others)
+        capacity: dict[str, float] = {}
+        for resources in self.counted.values():
+            capacity = _sum(capacity, resources)
+        held: dict[str, float] = {}
+        for pod in pods:
+            machine = self.of_pod(pod)
+            takes = machine == "counted" or (machine == "none" and _is_teacher(pod))
+            if takes and not ours(pod) and pod.get("status", {}).get("phase") not in ENDED_PHASES:
+                held = _sum(held, requests_of(pod["spec"]))
+        return Pool(capacity, {k: v for k, v in held.items() if k in capacity and v > 0})
 
 
 def unbounded(kinds: Iterable[str]) -> Pool:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.deploy.operator.capacity import MachineState, pool_of
-from edl.deploy.operator.teachers.replica_count import RoomPromise, room_for
+from edl.deploy.operator.teachers.replica_count import room_for
 from edl.scheduler.autoscale import (
     AutoscaleConfig,
     AutoscaleMemory,
@@ -117,38 +116,19 @@ class TestServiceLoad:
 
 
 class TestTeacherCount:
-    @pytest.mark.parametrize(
-        ("machine", "teaches", "held"),
-        [("counted", False, True), ("counted", True, True), ("none", True, True),
-         ("none", False, False), ("closed", True, False), ("silent", True, False)],
-    )  # fmt: skip
-    def test_what_holds_room(self, machine: MachineState, teaches: bool, held: bool) -> None:
-        pool = pool_of([{"cpu": 4.0}], [(machine, teaches, {"cpu": 3.0})])
-        assert pool == Pool({"cpu": 4.0}, {"cpu": 3.0} if held else {})
-
-    def test_sums(self) -> None:
-        machines = [{"cpu": 4.0, "gpu": 1.0}, {"cpu": 2.0}]
-        others: list[tuple[MachineState, bool, dict[str, float]]] = [
-            ("counted", False, {"cpu": 0.5, "gpu": 0.0}),
-            ("none", True, {"cpu": 1.0, "tape drives": 1.0}),
-        ]
-        pool = pool_of(machines, others)
-        assert pool == Pool({"cpu": 6.0, "gpu": 1.0}, {"cpu": 1.5}), "nobody has tape drives"
-        assert room_for(pool, {"cpu": 1.5}, 1.0) == 3
-
     def test_promised_room(self) -> None:
         pool = Pool({"cpu": 8.0, "gpu": 2.0}, {"cpu": 1.0})
         need = {"cpu": 1.0}
         assert room_for(pool, need, 1.0) == 7
-        assert room_for(pool, need, 1.0, [RoomPromise(3, 1, {"cpu": 2.0, "tape drives": 1.0})]) == 3
+        assert room_for(pool, need, 1.0, [(2, {"cpu": 2.0, "tape drives": 1.0})]) == 3
         assert (
             room_for(
                 pool,
                 need,
                 1.0,
-                [RoomPromise(3, 1, {"cpu": 2.0}), RoomPromise(1, 0, need)],
+                [(2, {"cpu": 2.0}), (1, need)],
             )
             == 2
         )
-        assert room_for(pool, need, 1.0, [RoomPromise(1, 4, {"cpu": 2.0})]) == 7, "3 still leave"
-        assert room_for(pool, need, 1.0, [RoomPromise(9, 0, {"cpu": 9.0})]) == 0
+        assert room_for(pool, need, 1.0, [(-3, {"cpu": 2.0})]) == 7, "3 still leave"
+        assert room_for(pool, need, 1.0, [(9, {"cpu": 9.0})]) == 0

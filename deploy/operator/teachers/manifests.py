@@ -17,8 +17,14 @@ from ....mesh.kubernetes.resources import (
     quantity,
 )
 from ....runtime.errors import UsageError
-from ..templates import CONTAINER_SECURITY, POD_SECURITY, check_coordinator, escaped, merged
-from .spot import spot_fields
+from ..templates import (
+    CONTAINER_SECURITY,
+    POD_SECURITY,
+    check_coordinator,
+    escaped,
+    merged,
+    unreachable_tolerations,
+)
 
 CONTAINER: Final = "teacher"
 #: Label with the name of the TeacherService; its `spec.service` may differ.
@@ -38,6 +44,20 @@ _MARGIN_S: Final = 15
 #: Starts the drain and waits until the teacher has ended. Kubernetes sends SIGTERM after the hook,
 #: and a second SIGTERM would abort a drain.
 _DRAIN: Final = "kill -TERM 1; while kill -0 1 2>/dev/null; do sleep 0.2; done"
+#: Taints and labels of spot machines.
+_SPOT_TAINTS: Final = (
+    ("cloud.google.com/gke-spot", "true"),
+    ("kubernetes.azure.com/scalesetpriority", "spot"),
+    ("spot", None),
+)
+_SPOT_LABELS: Final = (
+    ("cloud.google.com/gke-spot", "true"),
+    ("kubernetes.azure.com/scalesetpriority", "spot"),
+    ("eks.amazonaws.com/capacityType", "SPOT"),
+    ("karpenter.sh/capacity-type", "spot"),
+)
+#: Pods are moved from an unreachable machine after so many seconds.
+_UNREACHABLE_S: Final = 10
 
 
 def service_of(resource: Object) -> str:
@@ -219,7 +239,27 @@ def _pod(resource: Object, coordinator: str | None) -> Object:
         "containers": [_container(resource, coordinator)],
         "volumes": [{"name": "tmp", "emptyDir": {}}, {"name": "state", "emptyDir": {}}],
     }
-    return pod | spot_fields() if spec.get("spot") else pod
+    return pod | _spot_fields() if spec.get("spot") else pod
+
+
+def _spot_fields() -> Object:
+    """Return tolerations and affinity of pods that may run on spot machines."""
+    tolerations: list[Object] = [
+        {"key": key, "operator": "Exists", "effect": "NoSchedule"}
+        if value is None
+        else {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
+        for key, value in _SPOT_TAINTS
+    ]
+    tolerations += unreachable_tolerations(_UNREACHABLE_S)
+    preferred = [
+        {
+            "weight": 100,
+            "preference": {"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]},
+        }
+        for key, value in _SPOT_LABELS
+    ]
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    return {"tolerations": tolerations, "affinity": affinity}
 
 
 def _ports(port: int) -> tuple[tuple[str, int], ...]:

@@ -81,26 +81,11 @@ def count_of(
     return ReplicaCount(count, "desired", reason)
 
 
-@dataclass(frozen=True, slots=True)
-class RoomPromise:
-    """Room that another service needs.
-
-    Attributes:
-        decided: number of teachers that was decided.
-        there: number of these that have pods.
-        needs: resources of one teacher.
-    """
-
-    decided: int
-    there: int
-    needs: Mapping[str, float]
-
-
 def room_for(
     pool: Pool,
     needs: Mapping[str, float],
     max_load: float,
-    promises: Iterable[RoomPromise] = (),
+    promises: Iterable[tuple[int, Mapping[str, float]]] = (),
 ) -> int | None:
     """Return how many teachers of a service fit into a cluster; None: they need no resources.
 
@@ -108,14 +93,15 @@ def room_for(
         pool: capacity, and what others hold except these teachers and elastic jobs, which yield.
         needs: resources of one teacher.
         max_load: share of each resource that may be used.
-        promises: other services; their teachers without pods are not counted in `pool`.
+        promises: of each other service, the number of its teachers that have no pod yet, so they
+            are not counted in `pool`, and the resources of one.
     """
     promised = list(promises)
     found = []
     for kind, amount in needs.items():
         if amount > 0:
             held = pool.reserved.get(kind, 0.0) + sum(
-                one.needs.get(kind, 0.0) * max(0, one.decided - one.there) for one in promised
+                each.get(kind, 0.0) * max(0, missing) for missing, each in promised
             )
             room = pool.capacity.get(kind, 0.0) * max_load - held
             found.append(max(0, floor(room / amount + _ROUNDING)))

@@ -13,7 +13,7 @@ from ..capacity import NOT_ENDED, Machines, requests_of
 from ..config import OperatorConfig
 from ..error_log import ErrorLog
 from .manifests import pod_spec_of, service_key_of
-from .replica_count import RoomPromise, room_for
+from .replica_count import room_for
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +58,7 @@ class TeacherRoom:
         own = key_of(deployment)
         pool = machines.pool(pods, lambda pod: is_node(pod) or service_key_of(pod) == own)
         promises = [
-            RoomPromise(
-                one["spec"].get("replicas", 1), self._there[key], requests_of(pod_spec_of(one))
-            )
+            (one["spec"].get("replicas", 1) - self._there[key], requests_of(pod_spec_of(one)))
             for key, one in self._decided.items()
             if key != own
         ]

@@ -24,9 +24,10 @@ def requesting(cpu: float | str) -> Object:
     return {"resources": {"requests": {"cpu": cpu}}}
 
 
-def pod(node: str = "", phase: str = "Running", cpu: str = "1") -> Object:
+def pod(node: str = "", phase: str = "Running", cpu: str = "1", teaches: bool = False) -> Object:
+    labels = {PART_OF_LABEL: APP, COMPONENT_LABEL: "teacher"} if teaches else {}
     return {
-        "metadata": {"name": "p"},
+        "metadata": {"name": "p", "labels": labels},
         "spec": {"containers": [requesting(cpu)], **({"nodeName": node} if node else {})},
         "status": {"phase": phase},
     }
@@ -114,8 +115,7 @@ def test_machines_whose_taints_keep_all_away_are_closed(
 def test_what_is_others_and_what_is_wanted_back() -> None:
     machines = Machines.of([machine("a", cpu="8"), machine("down", ready="False", cpu="8")])
     ours = pod("a", cpu="100")
-    teacher = pod(cpu="2", phase="Pending")
-    teacher["metadata"]["labels"] = {PART_OF_LABEL: APP, COMPONENT_LABEL: "teacher"}
+    teacher = pod(cpu="2", phase="Pending", teaches=True)
     pods = [
         ours,
         pod("a", cpu="500m"),
@@ -126,3 +126,18 @@ def test_what_is_others_and_what_is_wanted_back() -> None:
     ]
     pool = machines.pool(pods, lambda one: one is ours)
     assert pool.reserved == {"cpu": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("node", "teaches", "holds"),
+    [("a", False, True), ("a", True, True), ("", True, True), ("", False, False),
+     ("cordoned", True, False), ("down", True, False)],
+)  # fmt: skip
+def test_what_holds_room(node: str, teaches: bool, holds: bool) -> None:
+    closed, down = machine("cordoned", closed=True, cpu="8"), machine("down", ready="False")
+    machines = Machines.of([machine("a", cpu="8"), machine("b", cpu="2", gpu="1"), closed, down])
+    one = pod(node, cpu="3", teaches=teaches)
+    one["spec"]["containers"][0]["resources"]["requests"]["tape drives"] = "1"
+    pool = machines.pool([one], lambda _: False)
+    assert pool.capacity == {"cpu": 10.0, "gpu": 1.0}
+    assert pool.reserved == ({"cpu": 3.0} if holds else {}), "nobody has tape drives"
