@@ -7,12 +7,19 @@ they call `end_with_parent()` at their start. Foreign programs run under a guard
 (`Command(guard=True)`). A process that outlives its parent is a `Background`.
 """
 
-from .background import Background
-from .command import Command, python_command
 from .identity import Identity, identity_of, wait_gone
 from .life import drop_fd_on_fork, end_with_parent
-from .process import Process, describe_exit, start, stop_all, wait_all
-from .restarter import Restarter, full_jitter_s
+from .process import (
+    Background,
+    Command,
+    Process,
+    describe_exit,
+    python_command,
+    start,
+    stop_all,
+    wait_all,
+)
+from .restarter import Restarter
 
 __all__ = [
     "Background",
@@ -23,7 +30,6 @@ __all__ = [
     "describe_exit",
     "drop_fd_on_fork",
     "end_with_parent",
-    "full_jitter_s",
     "identity_of",
     "python_command",
     "start",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -77,20 +76,3 @@ class Output:
                 file.close()
             except OSError as error:  # a network file system may report a full disk only now
                 log.warning("the log of %s may lack its end: %s", self._name, error)
-
-
-class Echo:
-    """Passes lines to a callback until the callback fails."""
-
-    def __init__(self, callback: Callable[[str], None] | None) -> None:
-        self._callback = callback
-
-    def __call__(self, lines: list[str]) -> None:
-        for line in lines:
-            if self._callback is None:
-                return
-            try:
-                self._callback(line)
-            except Exception:
-                log.exception("output is no longer passed on: the callback failed")
-                self._callback = None

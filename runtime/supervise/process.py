@@ -1,24 +1,30 @@
-"""A running child: its output, its end, and ways to end it within a bounded time."""
+"""Children: their commands, their output, their end, and ways to end them in bounded time."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import select
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
 
 from ..errors import ProcessFailed
-from .command import Command
+from ..standard_streams import open_standard_fds
 from .life import LIFE_VARIABLE, drop_fd_on_fork, life_fd
-from .output import Echo, Output
+from .output import Output
+
+log = logging.getLogger(__name__)
 
 #: Seconds within which a child ends after SIGKILL, unless it hangs in a device driver.
 KILL_S = 5.0
@@ -29,6 +35,49 @@ POLL_MS = 50
 #: Milliseconds between checks with pidfds, as a notification may be missed.
 _LOOK_MS = 1000
 READ_BYTES = 1 << 16
+_EXIT_UNKNOWN: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program to start as a child.
+
+    Attributes:
+        name: its name in messages and names of threads.
+        argv: program and arguments; a program without a slash is looked up on PATH.
+        env: environment variables, added to those of this process.
+        cwd: working directory; None: that of this process.
+        log: file to which all output is appended; a tail is also kept in memory.
+        pass_fds: descriptors that it inherits, with the same numbers.
+        guard: run it under a guard, because it does not call `end_with_parent()` itself.
+        orphan_grace_s: seconds from SIGTERM to SIGKILL for a guarded program after its parent died.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
+    log: Path | None = None
+    pass_fds: tuple[int, ...] = ()
+    guard: bool = False
+    orphan_grace_s: float = 10.0
+
+    def arguments(self) -> list[str]:
+        """Return the executed arguments, including those of the guard."""
+        if not self.guard:
+            return list(self.argv)
+        guard = [sys.executable, "-P", "-m", "edl.runtime.supervise", str(self.orphan_grace_s)]
+        return [*guard, *self.argv]
+
+
+def python_command(name: str, module: str, *args: object, **options: Any) -> Command:
+    """Create a Command for `python -m module args...` with this interpreter.
+
+    `-P` keeps the working directory off the module path. `-u` makes output unbuffered, so that the
+    last lines of a killed child are not lost. `options` are fields of Command.
+    """
+    argv = (sys.executable, "-P", "-u", "-m", module, *(str(arg) for arg in args))
+    return Command(name, argv, **options)
 
 
 def start(command: Command, *, echo: Callable[[str], None] | None = None) -> Process:
@@ -48,23 +97,16 @@ def start(command: Command, *, echo: Callable[[str], None] | None = None) -> Pro
         try:
             output = Output(command.name, command.log)
             undo.callback(output.close)
-            popen = subprocess.Popen(
-                command.arguments(),
-                stdin=subprocess.DEVNULL,
+            popen = _popen(
+                command,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
                 env={**os.environ, **command.env, LIFE_VARIABLE: str(fd)},
-                cwd=command.cwd,
                 pass_fds=(fd, *command.pass_fds),
-                start_new_session=True,
             )
-        except OSError as error:
-            why = f"{error.strerror}: {error.filename}" if error.filename else str(error)
-            raise ProcessFailed(f"cannot start {command.name}: {why}") from error
-        except ValueError as error:  # a NUL character, or text that is not Unicode
-            raise ProcessFailed(f"cannot start {command.name}: {error}") from error
+        except (OSError, ValueError) as error:
+            raise _not_started(command, error) from error
         try:
-            process = Process(command.name, popen, output, Echo(echo))
+            process = Process(command.name, popen, output, echo)
         except BaseException as error:  # no thread could be started, or Ctrl-C
             popen.kill()
             popen.communicate()
@@ -73,6 +115,24 @@ def start(command: Command, *, echo: Callable[[str], None] | None = None) -> Pro
             raise
         undo.pop_all()
     return process
+
+
+def _popen(command: Command, **options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command.arguments(),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
+        cwd=command.cwd,
+        start_new_session=True,
+        **options,
+    )
+
+
+def _not_started(command: Command, error: OSError | ValueError) -> ProcessFailed:
+    """Return the error; a ValueError is about a NUL character, or text that is not Unicode."""
+    named = isinstance(error, OSError) and error.filename
+    why = f"{error.strerror}: {error.filename}" if named else str(error)
+    return ProcessFailed(f"cannot start {command.name}: {why}")
 
 
 def _has_program(command: Command) -> bool:
@@ -95,7 +155,11 @@ class Process:
     """
 
     def __init__(
-        self, name: str, popen: subprocess.Popen[bytes], output: Output, echo: Echo
+        self,
+        name: str,
+        popen: subprocess.Popen[bytes],
+        output: Output,
+        echo: Callable[[str], None] | None,
     ) -> None:
         self.name = name
         self.pid = popen.pid
@@ -235,17 +299,28 @@ class Process:
         with self._changed:
             lines = self._output.feed(data)
             self._changed.notify_all()
-        self._echo(lines)
+        self._pass_on(lines)
         return data
 
     def _finish(self) -> None:
         with self._changed:
             lines = self._output.close()
-        self._echo(lines)
+        self._pass_on(lines)
         with self._changed:
             self._returncode = self._popen.wait()
             self._changed.notify_all()
         _running.discard(self)
+
+    def _pass_on(self, lines: list[str]) -> None:
+        """Pass lines to the callback until the callback fails."""
+        if self._echo is None:
+            return
+        try:
+            for line in lines:
+                self._echo(line)
+        except Exception:
+            log.exception("output is no longer passed on: the callback failed")
+            self._echo = None
 
     def _forget(self) -> None:
         """Mark this copy in a forked process as ended: the forked process has no such child."""
@@ -320,6 +395,43 @@ def _state(pid: int) -> Literal["running", "zombie", "reaped"]:
 def _kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):  # the group has ended
         os.killpg(pid, signal.SIGKILL)
+
+
+class Background:
+    """A process that does not end with its parent, for commands that run in the background.
+
+    It has its own session, writes its output to a file, and inherits no life pipe (see `life.py`).
+    The processes that it starts itself by `runtime.supervise` end with it, as usual.
+
+    Args:
+        command: the program; it must have a `log`.
+
+    Raises:
+        ProcessFailed: the program cannot be executed, or its log cannot be written.
+    """
+
+    def __init__(self, command: Command) -> None:
+        assert command.log is not None, "its output has to go somewhere"
+        open_standard_fds()
+        environment = {**os.environ, **command.env}
+        environment.pop(LIFE_VARIABLE, None)
+        try:
+            with command.log.open("ab", buffering=0) as output:
+                self._popen = _popen(command, stdout=output, env=environment)
+        except (OSError, ValueError) as error:
+            raise _not_started(command, error) from error
+        self.pid = self._popen.pid
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for its end; return its exit code (-N after signal N), or None after `timeout_s`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._popen.wait(timeout_s)
+        return None
+
+    def leave(self) -> None:
+        """Let it run on when this process ends, without Python's warning that it still runs."""
+        if self._popen.poll() is None:
+            self._popen.returncode = _EXIT_UNKNOWN  # else Popen warns when it is garbage-collected
 
 
 #: Running children; a forked copy of this process marks them as ended.

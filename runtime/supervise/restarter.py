@@ -9,27 +9,16 @@ import time
 from collections.abc import Callable
 
 from ..errors import ProcessFailed
-from .command import Command
-from .process import Process, describe_exit, start
+from .process import Command, Process, describe_exit, start
 
 log = logging.getLogger(__name__)
 
 #: Seconds for which `stop` waits for a running callback.
 CALLBACK_S = 5.0
-
-
-def full_jitter_s(attempt: int, fraction: float, base_s: float, cap_s: float) -> float:
-    """Return the seconds to wait before a restart: a random fraction of a doubling bound.
-
-    The whole range is used so that many children that died of one cause do not restart together.
-
-    Args:
-        attempt: failures so far; 0 before the first restart.
-        fraction: random, in [0, 1).
-        base_s: bound of the first pause, in seconds.
-        cap_s: largest bound, in seconds.
-    """
-    return fraction * min(cap_s, base_s * 2.0 ** min(attempt, 60))
+#: Bounds of the first and of the longest pause, in seconds.
+BASE_S, CAP_S = 0.1, 5.0
+#: After a child that ran for so many seconds, pauses are short again.
+HEALTHY_S = 10.0
 
 
 class Restarter:
@@ -39,34 +28,21 @@ class Restarter:
     Restarts and calls of `on_exit` happen in a thread of its own. Pauses grow with each restart.
 
     Args:
-        command: the program, or a function that is called at each start (for new descriptors).
+        command: the program.
         on_start: called with each new child at once.
         on_exit: called with each child that ended by itself, and its exit code.
-        echo: passed to `start`.
-        base_s: bound of the first pause, in seconds.
-        cap_s: bound of the longest pause, in seconds.
-        healthy_s: after a child that ran for so many seconds, pauses are short again.
-        rng: source of the random pauses.
     """
 
     def __init__(
         self,
-        command: Command | Callable[[], Command],
+        command: Command,
         *,
-        on_start: Callable[[Process], None] | None = None,
-        on_exit: Callable[[Process, int], None] | None = None,
-        echo: Callable[[str], None] | None = None,
-        base_s: float = 0.1,
-        cap_s: float = 5.0,
-        healthy_s: float = 10.0,
-        rng: random.Random | None = None,
+        on_start: Callable[[Process], None] = lambda process: None,
+        on_exit: Callable[[Process, int], None] = lambda process, code: None,
     ) -> None:
         self._command = command
         self._on_start = on_start
         self._on_exit = on_exit
-        self._echo = echo
-        self._base_s, self._cap_s, self._healthy_s = base_s, cap_s, healthy_s
-        self._rng = rng or random.Random()
         self._lock = threading.Lock()  # so that nothing starts after `stop`
         self._stopping = threading.Event()
         self._process: Process | None = None
@@ -80,7 +56,7 @@ class Restarter:
 
     @property
     def restarts(self) -> int:
-        """Number of restarts, also failed ones, since the last child that ran for `healthy_s`."""
+        """Number of restarts, also failed ones, since the last child that ran for `HEALTHY_S`."""
         return self._restarts
 
     def start(self) -> Process:
@@ -109,10 +85,8 @@ class Restarter:
         with self._lock:
             if self._stopping.is_set():
                 return None
-            command = self._command() if callable(self._command) else self._command
-            process = self._process = start(command, echo=self._echo)
-        if self._on_start is not None:
-            self._on_start(process)
+            process = self._process = start(self._command)
+        self._on_start(process)
         return process
 
     def _keep(self) -> None:
@@ -122,10 +96,9 @@ class Restarter:
             code = process.wait()
             if code is None or self._stopping.is_set():
                 return
-            if time.monotonic() - began >= self._healthy_s:
+            if time.monotonic() - began >= HEALTHY_S:
                 self._restarts = 0
-            pause_s = full_jitter_s(self._restarts, self._rng.random(), self._base_s, self._cap_s)
-            self._restarts += 1
+            pause_s = self._next_pause_s()
             log.warning(
                 "%s %s; another starts in %.2f s", process.name, describe_exit(code), pause_s
             )
@@ -140,15 +113,21 @@ class Restarter:
                 return
             except Exception as error:  # or from on_start: start another child then, too
                 log.error("restart failed: %s", error)
-                self._restarts += 1
                 if self._process is not None:
                     self._process.kill()
-            fraction = self._rng.random()
-            pause_s = full_jitter_s(self._restarts, fraction, self._base_s, self._cap_s)
+            pause_s = self._next_pause_s()
+
+    def _next_pause_s(self) -> float:
+        """Count a restart; return the pause before it: a random fraction of a doubling bound.
+
+        The whole range is used so that many children that died of one cause do not restart
+        together.
+        """
+        bound_s = min(CAP_S, BASE_S * 2.0 ** min(self._restarts, 60))
+        self._restarts += 1
+        return random.random() * bound_s
 
     def _report_exit(self, process: Process, code: int) -> None:
-        if self._on_exit is None:
-            return
         try:
             self._on_exit(process, code)
         except Exception:

@@ -1,20 +1,16 @@
-"""Stop flags, signal handlers, periodic work, and pauses between restarts."""
+"""Stop flags, signal handlers and periodic work."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edl.runtime import lifecycle
 from edl.runtime.lifecycle import Periodic, Stop, stop_on_signals
-from edl.runtime.supervise import full_jitter_s
 from edl.tests.runtime.programs import WAIT_S
 from edl.tests.waiting import wait_until
 
@@ -177,18 +173,3 @@ def test_stopping_waits_for_a_call_but_not_for_ever(caplog: pytest.LogCaptureFix
     assert "edl-test still runs after 0.05 s" in caplog.text
     leave.set()
     periodic.stop()
-
-
-@given(
-    attempt=st.integers(0, 10_000),
-    fraction=st.floats(0, 1, exclude_max=True),
-    base_s=st.floats(0.001, 10),
-    cap_s=st.floats(0.001, 100),
-)
-def test_a_pause_lies_below_its_bound(
-    attempt: int, fraction: float, base_s: float, cap_s: float
-) -> None:
-    pause_s = full_jitter_s(attempt, fraction, base_s, cap_s)
-    assert 0 <= pause_s <= min(cap_s, base_s * 2.0 ** min(attempt, 60))
-    assert full_jitter_s(attempt + 1, fraction, base_s, cap_s) >= pause_s
-    assert pause_s < sys.float_info.max
