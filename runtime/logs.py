@@ -53,17 +53,13 @@ def configure_logging() -> None:
     """
     if (log_format := os.environ.get(FORMAT_VARIABLE, "")) not in ("", "text", "json"):
         raise UsageError(f"{FORMAT_VARIABLE} expects text or json, got {log_format!r:.40}")
-    level, tracebacks = _level(), shows_debug()
+    level = _level()
+    tracebacks = level <= logging.DEBUG
     handler = logging.StreamHandler()
     handler.setFormatter(_Json(tracebacks) if is_json() else _OneLine(tracebacks))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in _VERBOSE_LIBRARIES:
         logging.getLogger(name).setLevel(logging.INFO)
-
-
-def shows_debug() -> bool:
-    """Return whether debug records and tracebacks are shown."""
-    return _level() <= logging.DEBUG
 
 
 def is_json() -> bool:
@@ -110,11 +106,13 @@ def _error_of(record: logging.LogRecord) -> str:
     return "" if error is None else f"{type(error).__name__}: {error}"
 
 
-class _OneLine(logging.Formatter):
+class _Formatter(logging.Formatter):
     def __init__(self, tracebacks: bool) -> None:
         super().__init__(_TEXT)
         self._tracebacks = tracebacks
 
+
+class _OneLine(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         if self._tracebacks:
             return escape_control_characters(super().format(record))
@@ -126,11 +124,7 @@ class _OneLine(logging.Formatter):
         return escape_control_characters(line.replace("\n", " | "))
 
 
-class _Json(logging.Formatter):
-    def __init__(self, tracebacks: bool) -> None:
-        super().__init__()
-        self._tracebacks = tracebacks
-
+class _Json(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         fields: dict[str, object] = {"time": at, "level": record.levelname, "logger": record.name}

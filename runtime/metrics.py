@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, MetricsHandler
 
-from .addresses import bind_socket, is_loopback, split_listen
+from .addresses import bind_socket, is_loopback, join_address, split_listen
 from .errors import AccessError, EdlError, Forbidden, UnavailableError, UsageError
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class MetricsServer:
     def address(self) -> str:
         """Address on which it listens: "host:port"."""
         host, port = self._server.server_address[:2]
-        return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
+        return join_address(str(host), int(port))
 
     def close(self) -> None:
         """Stop the server and close its connections. Idempotent."""

@@ -198,20 +198,15 @@ def variables_of(parameter: Any) -> dict[str, str]:
     named = parameter.envvar
     names = [named] if isinstance(named, str) else list(named or ())
     about = getattr(parameter, "help", "") or ""
-    option = _structured(parameter)
-    return dict.fromkeys(names, about) | (option.variables if option else {})
+    keyed = getattr(getattr(parameter.type, "func", None), "variables", {})
+    return dict.fromkeys(names, about) | keyed
 
 
 def spelling_among(parameters: Iterable[Any], flag: str) -> str:
     """Return how `--KEY` is given if KEY is a key of one of these options; empty: it is none."""
-    options = filter(None, map(_structured, parameters))
+    parsers = [getattr(one.type, "func", None) for one in parameters]
+    options = [one for one in parsers if isinstance(one, StructuredOption)]
     return next(filter(None, (one.spelling(flag.removeprefix("--")) for one in options)), "")
-
-
-def _structured(parameter: Any) -> StructuredOption[Any] | None:
-    """Return the structured option that a parameter of a command line is; None: it is another."""
-    parser = getattr(parameter.type, "func", None)
-    return parser if isinstance(parser, StructuredOption) else None
 
 
 def _parsed(text: str, field: _Field) -> Any:
