@@ -202,13 +202,38 @@ def run_offline(
         The result of the task.
 
     Raises:
+        EdlError: see `run_task`.
+    """
+    request = {"task": task, "config": to_plain(config), "options": options}
+    return run_task(task, __name__, request, config.environment, on_progress)
+
+
+def run_task(
+    task: str,
+    module: str,
+    request: Mapping[str, Any],
+    env: Mapping[str, str],
+    on_progress: Callable[[str], None],
+) -> Any:
+    """Run a module that calls `serve_task` in a process of its own.
+
+    Args:
+        task: name of the process in messages.
+        module: the module.
+        request: JSON values for its task.
+        env: environment variables of the process.
+        on_progress: called with progress, in words.
+
+    Returns:
+        The result of the task, as JSON values.
+
+    Raises:
         EdlError: from the task.
         ProcessFailed: the process ended by itself.
     """
     channel, child_end = Channel.pair()
-    request = json.dumps({"task": task, "config": to_plain(config), "options": options})
     command = supervise.python_command(
-        task, __name__, child_end, request, pass_fds=(child_end,), env=config.environment
+        task, module, child_end, json.dumps(request), pass_fds=(child_end,), env=env
     )
     try:
         process = supervise.start(command)
@@ -281,25 +306,31 @@ def _bench(
 TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {"fingerprint": _fingerprint, "bench": _bench}
 
 
-def main() -> None:
-    """Run the process."""
+def serve_task(task: Callable[[dict[str, Any], Callable[[str], None]], Any]) -> None:
+    """Run a task in the process that `run_task` has started.
+
+    Args:
+        task: called with the request, and with a function that sends progress; returns the result.
+    """
     supervise.end_with_parent(at_once=True)
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser()
     parser.add_argument("channel", type=int, help="descriptor of the channel")
-    parser.add_argument("request", help="task, config and options as JSON")
+    parser.add_argument("request", help="JSON")
     given = parser.parse_args()
-    request = json.loads(given.request)
-    config = from_plain(PredictorConfig, request["config"])
-    prepare_process(config)
     channel = Channel.attach(given.channel)
     try:
-        on_progress = partial(send_progress, channel)
-        result = TASKS[request["task"]](config, on_progress, **request["options"])
+        result = task(json.loads(given.request), partial(send_progress, channel))
     except EdlError as error:
         channel.send("refused", **jobs.error_fields(error))
     else:
         channel.send("done", result=result)
 
 
+def _run(request: dict[str, Any], on_progress: Callable[[str], None]) -> dict[str, Any]:
+    config = from_plain(PredictorConfig, request["config"])
+    prepare_process(config.cores)
+    return TASKS[request["task"]](config, on_progress, **request["options"])
+
+
 if __name__ == "__main__":
-    main()
+    serve_task(_run)

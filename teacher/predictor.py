@@ -55,10 +55,13 @@ class LoadedModel:
     ready: PredictorReady
 
 
-def prepare_process(config: PredictorConfig) -> None:
-    """Prepare this process to run a model. Call this before a framework is imported."""
-    if config.cores:
-        os.sched_setaffinity(0, config.cores)  # before a framework starts threads
+def prepare_process(cores: Sequence[int]) -> None:
+    """Prepare this process to run a model on these cores; none: on any.
+
+    Call this before a framework is imported.
+    """
+    if cores:
+        os.sched_setaffinity(0, cores)  # before a framework starts threads
     # Last, so that a folder of the user cannot hide an installed package.
     sys.path.append(os.getcwd())
 
@@ -267,7 +270,7 @@ def main() -> int | str:
     given = parser.parse_args()
     configure_logging()
     config = from_plain(PredictorConfig, json.loads(given.config))
-    prepare_process(config)
+    prepare_process(config.cores)
     tune_allocator()
     channel = Channel.attach(given.channel)
     inputs, outputs = Arena.attach(given.inputs), Arena.attach(given.outputs)

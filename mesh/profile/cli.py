@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -146,23 +147,24 @@ def _profile(timings: Any, bench: Any, rows: int | None, on: tuple[str, str]) ->
     from ..plan.job_file import Profile
 
     measured = {"machine": platform.processor() or platform.machine()}
+    found = Profile(batch=rows, measured=measured)
     if timings is not None:
         measured["student"] = f"{len(timings.whole_s)} steps of {timings.rows} rows, the median"
         if timings.left_out:
             measured["left out"] = f"hints: {', '.join(timings.left_out)}"
+        found = replace(
+            found,
+            student={on[0]: student_rate(timings)},
+            samples=timings.samples or None,
+            sample_bytes=timings.sample_bytes,
+            source_samples_per_s=source_rate(timings),
+        )
     if bench is not None:
         measured["teacher"] = f"{bench['model']} on {bench['device']}, {bench['threads']} threads"
         measured["content_id"] = bench["content_id"]
-    return Profile(
-        student={} if timings is None else {on[0]: student_rate(timings)},
-        teacher={} if bench is None else {on[1]: teacher_rate(bench["rows"], rows)},
-        batch=rows,
-        samples=None if timings is None else timings.samples or None,
-        sample_bytes=None if timings is None else timings.sample_bytes,
-        label_bytes=None if bench is None else label_bytes(bench["outputs"]),
-        source_samples_per_s=None if timings is None else source_rate(timings),
-        measured=measured,
-    )
+        teacher = {on[1]: teacher_rate(bench["rows"], rows)}
+        found = replace(found, teacher=teacher, label_bytes=label_bytes(bench["outputs"]))
+    return found
 
 
 def _lines(found: Profile) -> list[str]:
@@ -251,10 +253,7 @@ def label_bytes(outputs: Sequence[str]) -> float | None:
         spec = TensorSpec.parse(text)
         if FREE in spec.shape[1:]:
             return None
-        count = 1
-        for size in spec.shape[1:]:
-            count *= size
-        total += count * dtype_of(spec.datatype).itemsize
+        total += prod(spec.shape[1:]) * dtype_of(spec.datatype).itemsize
     return float(total) or None
 
 

@@ -2,22 +2,12 @@
 
 `time_steps_in_child` starts `python -m edl.mesh.profile.step_timings`, as libraries read their
 number of threads when they are imported. The soft labels are noise of the right shape: their values
-do not change the duration of a step. The child sends these messages:
-
-```
-progress  text             for the operator
-refused   message          the job cannot be timed
-done      result           JSON of `StepTimings`
-```
+do not change the duration of a step.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import os
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,16 +17,16 @@ from typing import Any
 import numpy as np
 
 from ...distill_reader.structure import map_leaves, take_apart
-from ...proto.channel import Channel
-from ...runtime import supervise
-from ...runtime.errors import EdlError, JobError, ProcessFailed, UsageError
+from ...proto.dataclass_json import from_plain
+from ...runtime.errors import UsageError
 from ...student.job.assembly import Assembly, assemble
 from ...student.job.batches import Parts, batches_of
 from ...student.job.spec import is_dataset, load_job
 from ...student.losses.step import logits_of
 from ...teacher.backends.model_source import import_named, is_factory
+from ...teacher.offline import run_task, serve_task
+from ...teacher.predictor import prepare_process
 
-_EXIT_TIMEOUT_S = 5.0
 #: Number of first steps that do not count, as they select kernels and fill caches.
 WARM_UP = 3
 _PROGRESS_INTERVAL_S = 2.0
@@ -86,50 +76,13 @@ def time_steps_in_child(
         say: called with a line of text.
 
     Raises:
-        JobError: the job cannot be timed.
+        EdlError: the job cannot be timed; see `time_steps`.
         ProcessFailed: the child exited without a result.
     """
-    channel, child_end = Channel.pair()
-    settings = {"job": job, "batch": batch_size, "steps": steps, "budget": budget_s}
-    process = _start({**settings, "cores": list(cores)}, child_end)
-    try:
-        for message in channel:
-            match message["kind"]:
-                case "progress":
-                    say(message["text"])
-                case "refused":
-                    raise JobError(message["message"])
-                case "done":
-                    return _steps_of(message["result"])
-        process.wait(_EXIT_TIMEOUT_S)
-        raise ProcessFailed(f"timing the steps failed: {' | '.join(process.tail(3))}")
-    finally:
-        process.stop(0.0)
-        channel.close()
-
-
-def _start(settings: Mapping[str, Any], child_end: int) -> supervise.Process:
-    cores = settings["cores"]
+    settings = {"job": job, "batch_size": batch_size, "steps": steps, "budget_s": budget_s}
     threads = {"OMP_NUM_THREADS": str(len(cores))} if cores else {}
-    command = supervise.python_command(
-        "steps",
-        __name__,
-        child_end,
-        json.dumps(settings),
-        pass_fds=(child_end,),
-        env={"GLOG_minloglevel": "2", **threads},
-    )
-    try:
-        return supervise.start(command)
-    finally:
-        os.close(child_end)
-
-
-def _steps_of(result: Mapping[str, Any]) -> StepTimings:
-    fields: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in result.items()
-    }
-    return StepTimings(**fields)
+    request, env = {**settings, "cores": list(cores)}, {"GLOG_minloglevel": "2", **threads}
+    return from_plain(StepTimings, run_task("steps", __name__, request, env, say))
 
 
 def time_steps(
@@ -143,52 +96,34 @@ def time_steps(
     say(f"loading {job}")
     student: _Student
     student = function_steps(job) if is_factory(job) else _JobSteps(job, batch_size, steps)
-    timer = _StepTimer(student)
+    rows, sample_bytes = 0, 0.0
+    source_s, whole_s, half_s = list[float](), list[float](), list[float]()
     began = reported = time.perf_counter()
-    for batch, source_s in _endless(student):
-        timer.add(batch, source_s)
+    for batch, batch_source_s in _endless(student):
+        if not rows:
+            rows, sample_bytes = student.rows(batch), student.sample_bytes(batch)
+        if student.rows(batch) == rows:  # else it is the last batch of an epoch
+            source_s.append(batch_source_s)
+            whole_s.append(student.take(batch))
+            if rows > 1:
+                half_s.append(student.take(student.half(batch)))
         now = time.perf_counter()
-        done = len(timer.whole_s)
+        done = len(whole_s)
         if now - reported > _PROGRESS_INTERVAL_S:
             reported = now
             place = f"step {done - WARM_UP} of {steps}" if done > WARM_UP else "warming up"
-            say(f"{place}, {timer.rows / timer.whole_s[-1]:.4g} samples/s")
+            say(f"{place}, {rows / whole_s[-1]:.4g} samples/s")
         if done >= steps + WARM_UP or (done >= 5 + WARM_UP and now - began > budget_s):
             break
     return StepTimings(
-        rows=timer.rows,
-        whole_s=tuple(timer.whole_s[WARM_UP:]),
-        half_s=tuple(timer.half_s[WARM_UP:]),
-        source_s=tuple(timer.source_s[WARM_UP:]),
-        samples=student.samples(timer.rows),
-        sample_bytes=timer.sample_bytes,
+        rows=rows,
+        whole_s=tuple(whole_s[WARM_UP:]),
+        half_s=tuple(half_s[WARM_UP:]),
+        source_s=tuple(source_s[WARM_UP:]),
+        samples=student.samples(rows),
+        sample_bytes=sample_bytes,
         left_out=student.left_out,
     )
-
-
-class _StepTimer:
-    """Takes steps and records their durations."""
-
-    def __init__(self, student: _Student) -> None:
-        self._student = student
-        self.rows = 0
-        self.sample_bytes = 0.0
-        self.whole_s: list[float] = []
-        self.half_s: list[float] = []
-        self.source_s: list[float] = []
-
-    def add(self, batch: Any, source_s: float) -> None:
-        """Take a step with a batch, and one with half of the batch."""
-        student = self._student
-        rows = student.rows(batch)
-        if not self.rows:
-            self.rows, self.sample_bytes = rows, student.sample_bytes(batch)
-        if rows != self.rows:  # the last batch of an epoch
-            return
-        self.source_s.append(source_s)
-        self.whole_s.append(student.take(batch))
-        if rows > 1:
-            self.half_s.append(student.take(student.half(batch)))
 
 
 def _endless(student: _Student) -> Iterator[tuple[Any, float]]:
@@ -252,8 +187,17 @@ class _JobSteps:
         return time.perf_counter() - began - noise_s
 
     def sample_bytes(self, batch: Parts) -> float:
-        """Return the bytes of a sample for teachers."""
-        return _sample_bytes(self._parts, batch)
+        """Return the bytes of a sample for teachers: of all inputs, or of those in `feeds`."""
+        distill, given = self._parts.distill, batch.inputs
+        feeds = None if distill is None else distill.feeds
+        wanted: dict[Any, Any] = dict(given if isinstance(given, Mapping) else enumerate(given))
+        if isinstance(feeds, Mapping):
+            feeds = list(feeds.values())
+        if feeds is not None:
+            wanted = {key: wanted[key] for key in feeds if key in wanted} or wanted
+        tensors = [value for value in wanted.values() if hasattr(value, "shape")]
+        nbytes: float = sum(math.prod(one.shape) * one.element_size() for one in tensors)
+        return nbytes / batch.rows
 
     def samples(self, rows: int) -> int:
         """Return the samples of an epoch with batches of `rows`; 0: unknown."""
@@ -345,21 +289,6 @@ def _noise(parts: Assembly, outputs: Any) -> dict[str, Any]:
     return {distill.parts_of_main[0]: noise}
 
 
-def _sample_bytes(parts: Assembly, batch: Parts) -> float:
-    """Return the bytes of a sample for teachers: those of all inputs, or of those in `feeds`."""
-    feeds = None if parts.distill is None else parts.distill.feeds
-    given = batch.inputs
-    wanted: dict[Any, Any] = dict(given if isinstance(given, Mapping) else enumerate(given))
-    if isinstance(feeds, Mapping):
-        feeds = list(feeds.values())
-    if feeds is not None:
-        chosen = {key: wanted[key] for key in feeds if key in wanted}
-        wanted = chosen or wanted
-    tensors = [value for value in wanted.values() if hasattr(value, "shape")]
-    nbytes: float = sum(math.prod(one.shape) * one.element_size() for one in tensors)
-    return nbytes / batch.rows
-
-
 def _samples(feed: Any, rows: int) -> int:
     """Return the number of samples of an epoch; 0: unknown."""
     if is_dataset(feed):
@@ -370,33 +299,13 @@ def _samples(feed: Any, rows: int) -> int:
     return len(feed) * rows if hasattr(feed, "__len__") else 0
 
 
-def main() -> None:
-    """Run the child."""
-    supervise.end_with_parent(at_once=True)
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("channel", type=int, help="file descriptor of the channel")
-    parser.add_argument("settings", help="job, batch, steps, budget and cores as JSON")
-    arguments = parser.parse_args()
-    settings = json.loads(arguments.settings)
-    if settings["cores"]:
-        os.sched_setaffinity(0, settings["cores"])  # before a framework starts threads
-    sys.path.append(os.getcwd())
-    channel = Channel.attach(arguments.channel)
+def _time(cores: Sequence[int], say: Callable[[str], None], **settings: Any) -> dict[str, Any]:
+    """Time steps in the child."""
+    prepare_process(cores)
     # Paddle warns about its build.
     warnings.filterwarnings("ignore", category=UserWarning, module="paddle")
-
-    def say(text: str) -> None:
-        channel.send("progress", text=text)
-
-    try:
-        steps = time_steps(
-            settings["job"], settings["batch"], settings["steps"], settings["budget"], say
-        )
-    except EdlError as error:
-        channel.send("refused", message=str(error))
-    else:
-        channel.send("done", result=asdict(steps))
+    return asdict(time_steps(**settings, say=say))
 
 
 if __name__ == "__main__":
-    main()
+    serve_task(lambda request, say: _time(**request, say=say))
