@@ -81,14 +81,11 @@ def load_job(path: str | os.PathLike[str]) -> Distillation:
     values: dict[str, Any] = {
         key.name: getattr(given, key.name) for key in fields(given) if key.name != "profiles"
     }
-    for key in ("batch", "samples", "sample_bytes", "label_bytes"):
+    for key in (*_HINTS, "source_samples_per_s"):
         found = [values[key], *(getattr(profile, key) for profile in profiles)]
         values[key] = next((value for value in found if value is not None), None)
-        if values[key] is None:
+        if values[key] is None and key in _HINTS:
             raise UsageError(f"{path}: {key!r} is missing, here and in profiles: {_HINTS[key]}")
-    if values["source_samples_per_s"] is None:
-        found = [profile.source_samples_per_s for profile in profiles]
-        values["source_samples_per_s"] = next((value for value in found if value is not None), None)
     if isinstance(values["batch"], int):
         values["batch"] = (values["batch"],)
     for role in ("student", "teacher"):

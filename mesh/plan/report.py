@@ -144,21 +144,10 @@ def _table(*names: str) -> Table:
 
 def as_json(plan: MeshPlan, key: str = "", points: Sequence[SweepPoint] = ()) -> dict[str, Any]:
     """Return the plan as JSON values; infinite numbers become null."""
-    found: dict[str, Any] = {"plan": asdict(plan)}
+    found: dict[str, Any] = {"plan": _finite(asdict(plan))}
     if key:
-        found["what_if"] = {
-            "key": key,
-            "points": [
-                {
-                    "value": point.value,
-                    "why_not": point.why_not,
-                    "plan": None if point.plan is None else asdict(point.plan),
-                }
-                for point in points
-            ],
-        }
-    cleaned: dict[str, Any] = _finite(found)
-    return cleaned
+        found["what_if"] = {"key": key, "points": _finite([asdict(point) for point in points])}
+    return found
 
 
 def _finite(value: Any) -> Any:
