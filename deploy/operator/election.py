@@ -122,14 +122,10 @@ class LeaseElection:
         found = self._client.find(LEASE, self._name)
         lease = None if found is None else _lease(found)
         self._view = lease_read(self._view, lease, self._me, self._clock())
-        match lease_action(self._view, self._me, self._clock()):
-            case "make":
-                made = self._client.create(LEASE, self._manifest())
-                self._wrote(made, began_s)
-            case "take" | "renew" if found is not None:
-                self._wrote(self._client.replace(LEASE, self._renewed(found)), began_s)
-
-    def _wrote(self, done: Object, began_s: float) -> None:
+        if lease_action(self._view, self._me, self._clock()) == "wait":
+            return
+        write = self._client.create if found is None else self._client.replace
+        done = write(LEASE, self._renewed(found))
         # If leadership lapsed since the last look, this is a change: `on_change` has to be called.
         self._led = self._led and self.leads()
         self._view = lease_written(self._view, _lease(done), self._me, began_s)
@@ -153,27 +149,16 @@ class LeaseElection:
             log.info("this operator (%s) %s", self._me, "leads" if leading else "no longer leads")
             self._on_change()
 
-    def _manifest(self) -> Object:
-        now = rfc3339(self._now())
-        return {
-            "metadata": {"name": self._name, "labels": {PART_OF_LABEL: APP}},
-            "spec": {
-                "holderIdentity": self._me,
-                "leaseDurationSeconds": self._duration_s,
-                "acquireTime": now,
-                "renewTime": now,
-                "leaseTransitions": 0,
-            },
-        }
-
-    def _renewed(self, found: Object) -> Object:
-        spec: dict[str, Any] = found.setdefault("spec", {})
+    def _renewed(self, found: Object | None) -> Object:
+        """Return the lease with this candidate as its holder; None: a new lease."""
+        lease = found or {"metadata": {"name": self._name, "labels": {PART_OF_LABEL: APP}}}
+        spec: dict[str, Any] = lease.setdefault("spec", {})
         now = rfc3339(self._now())
         if spec.get("holderIdentity") != self._me:
             spec["acquireTime"] = now
-            spec["leaseTransitions"] = (spec.get("leaseTransitions") or 0) + 1
+            spec["leaseTransitions"] = spec.get("leaseTransitions", -1) + 1
         spec.update(holderIdentity=self._me, leaseDurationSeconds=self._duration_s, renewTime=now)
-        return found
+        return lease
 
 
 def _lease(found: Object) -> Lease:
