@@ -36,7 +36,7 @@ MachineState = Literal["counted", "closed", "silent", "none"]
 #: Upper bound of a request; Kubernetes has no larger quantity.
 _MOST: Final = 2.0**63
 #: Amount of each resource in a cluster that adds machines for waiting pods: no bound.
-_PLENTY: Final = 1e12
+PLENTY: Final = 1e12
 ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
 #: Field selector of the pods that use resources, or may later.
 NOT_ENDED: Final = ",".join(f"status.phase!={phase}" for phase in sorted(ENDED_PHASES))
@@ -181,11 +181,6 @@ class Machines:
             if takes and not ours(pod) and pod.get("status", {}).get("phase") not in ENDED_PHASES:
                 held = _sum(held, requests_of(pod["spec"]))
         return Pool(capacity, {k: v for k, v in held.items() if k in capacity and v > 0})
-
-
-def unbounded(kinds: Iterable[str]) -> Pool:
-    """Return the pool of a cluster that adds machines for waiting pods."""
-    return Pool(dict.fromkeys(kinds, _PLENTY))
 
 
 def _keeps_away(spec: Mapping[str, Any], jobs: Sequence[Sequence[Object]]) -> bool:

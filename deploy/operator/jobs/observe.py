@@ -25,9 +25,9 @@ from ....mesh.kubernetes.resources import (
 )
 from ....runtime.errors import EdlError, UsageError
 from ....scheduler.elastic_values import Pool
-from ..capacity import NOT_ENDED, Machines, unbounded
+from ..capacity import NOT_ENDED, PLENTY, Machines
 from ..config import OperatorConfig
-from .ledger import UNKNOWN_PROGRESS, DesiredJob, NodePod, ObservedJob, PodLedger
+from .ledger import UNKNOWN_PROGRESS, DesiredJob, ObservedJob, PodLedger
 from .node_pods import job_of, node_pod_of, number_of
 from .pods import needs_of, spec_of, tolerations_of
 from .status import has_ended, ledger_of
@@ -105,81 +105,83 @@ class ClusterSnapshot:
 
 
 class ClusterReader:
-    """Reads and caches the machines, and the pods of all namespaces that are no nodes of jobs.
+    """Reads jobs and their pods at each call, and the rest of the cluster less often.
 
     Args:
         client: of the cluster.
-        every_s: seconds between two reads.
-        coordinator: Redis URL of jobs that name none.
+        config: settings of the operator.
+        trainings: reads the progress of trainings.
+        every_s: seconds between two reads of machines, and of pods that are no nodes of jobs.
     """
 
-    def __init__(self, client: Client, every_s: float, coordinator: str | None = None) -> None:
-        self._client, self._every_s, self._coordinator = client, every_s, coordinator
+    def __init__(
+        self, client: Client, config: OperatorConfig, trainings: ProgressReader, every_s: float
+    ) -> None:
+        self._client, self._config, self._trainings = client, config, trainings
+        self._every_s = every_s
         self._read_s = float("-inf")
         self._asked: frozenset[object] = frozenset()
         self._machines = Machines({}, frozenset())
         self._pods: list[Object] = []
 
-    def read(self, now: float, jobs: Iterable[Object]) -> tuple[Machines, list[Object]]:
-        """Return machines, and pods that are no nodes of jobs.
+    def observe(self, now: float) -> ClusterSnapshot:
+        """Observe jobs, their pods, their progress and the rest of the cluster.
+
+        Jobs are listed before their pods. So every pod that a job's status mentions is found.
+
+        Args:
+            now: seconds.
+
+        Raises:
+            EdlError: see `Client`.
+        """
+        named = _named(self._client.list(DISTILL_JOB, namespace=self._config.namespace))
+        if not named:  # the cluster itself ends pods of deleted jobs
+            return ClusterSnapshot({}, (), {}, Pool({}))
+        pods = self._client.list(POD, NODES_SELECTOR, ALL_NAMESPACES)
+        self._read_others(now, [one for one in named.values() if not has_ended(one)])
+        own = _pods_of(named, pods)
+        jobs = tuple(self._job(name, named[name], own[name].values()) for name in named)
+        if self._config.growing_cluster:
+            pool = Pool({kind: PLENTY for job in jobs for kind in job.wanted.needs})
+        else:
+            # Pods of a job with an invalid spec stay as they are: they take room like other pods.
+            sharing = [own[job.name] for job in jobs if not job.wanted.spec_error]
+            mine = {pod["metadata"]["uid"] for of_job in sharing for pod in of_job.values()}
+            others = [*self._pods, *pods]
+            pool = self._machines.pool(others, lambda pod: pod["metadata"]["uid"] in mine)
+        return ClusterSnapshot(named, jobs, own, pool)
+
+    def _read_others(self, now: float, jobs: Sequence[Object]) -> None:
+        """Read machines, and pods that are no nodes of jobs.
 
         Args:
             now: seconds.
             jobs: DistillJobs that have not ended; if they have changed, everything is read again.
         """
-        resources = list(jobs)
-        metas = [one["metadata"] for one in resources]
+        metas = [one["metadata"] for one in jobs]
         asked = frozenset((meta["uid"], meta.get("generation")) for meta in metas)
         if asked != self._asked or not 0 <= now - self._read_s < self._every_s:
-            tolerated = [tolerations_of(one, self._coordinator) for one in resources]
+            tolerated = [tolerations_of(one, self._config.coordinator) for one in jobs]
             machines = Machines.of(self._client.list(NODE), tolerated)
             pods = self._client.list(POD, namespace=ALL_NAMESPACES, fields=NOT_ENDED)
             self._machines, self._pods = machines, [pod for pod in pods if not is_node(pod)]
             self._read_s, self._asked = now, asked
-        return self._machines, self._pods
 
-
-def observe(
-    client: Client,
-    config: OperatorConfig,
-    reader: ClusterReader,
-    trainings: ProgressReader,
-    now: float,
-) -> ClusterSnapshot:
-    """Observe jobs, their pods, their progress and the rest of the cluster.
-
-    Jobs are listed before their pods. So every pod that a job's status mentions is found.
-
-    Args:
-        client: of the cluster.
-        config: settings of the operator.
-        reader: reads the rest of the cluster.
-        trainings: reads the progress of trainings.
-        now: seconds.
-
-    Raises:
-        EdlError: see `Client`.
-    """
-    named = _named(client.list(DISTILL_JOB, namespace=config.namespace))
-    if not named:  # the cluster itself ends pods of deleted jobs
-        return ClusterSnapshot({}, (), {}, Pool({}))
-    pods = client.list(POD, NODES_SELECTOR, ALL_NAMESPACES)
-    open_jobs = [one for one in named.values() if not has_ended(one)]
-    machines, others = reader.read(now, open_jobs)
-    own = _pods_of(named, pods)
-    observed = []
-    for name, resource in named.items():
-        nodes = [node_pod_of(pod, machines) for pod in own[name].values()]
-        observed.append(_observed(name, resource, nodes, config, trainings))
-    jobs = tuple(observed)
-    if config.growing_cluster:
-        pool = unbounded({kind for job in jobs for kind in job.wanted.needs})
-    else:
-        # Pods of a job with an invalid spec stay as they are: they take room like other pods.
-        sharing = [own[job.name] for job in jobs if not job.wanted.spec_error]
-        mine = {pod["metadata"]["uid"] for of_job in sharing for pod in of_job.values()}
-        pool = machines.pool([*others, *pods], lambda pod: pod["metadata"]["uid"] in mine)
-    return ClusterSnapshot(named, jobs, own, pool)
+    def _job(self, name: str, resource: Object, pods: Iterable[Object]) -> ObservedJob:
+        wanted = wanted_of(resource, self._config.coordinator)
+        nodes = tuple(node_pod_of(pod, self._machines) for pod in pods)
+        staying = sum(node.stays for node in nodes)
+        url = resource.get("spec", {}).get("coordinator") or self._config.coordinator
+        progress = UNKNOWN_PROGRESS
+        if wanted.trains and staying and url:
+            progress = self._trainings.read(url, resource["metadata"]["name"], staying)
+        try:
+            ledger = ledger_of(resource)
+        except UsageError as error:  # continue: its pods show which numbers are used
+            log.warning("%s", error)
+            ledger = PodLedger()
+        return ObservedJob(name, wanted, ledger, nodes, progress)
 
 
 def _named(listed: Iterable[Object]) -> dict[str, Object]:
@@ -211,27 +213,6 @@ def _pods_of(named: dict[str, Object], pods: Iterable[Object]) -> dict[str, dict
             if (number := number_of(pod)) is not None and is_controlled_by(pod, meta["uid"])
         }
     return found
-
-
-def _observed(
-    name: str,
-    resource: Object,
-    pods: Sequence[NodePod],
-    config: OperatorConfig,
-    trainings: ProgressReader,
-) -> ObservedJob:
-    wanted = wanted_of(resource, config.coordinator)
-    staying = sum(pod.stays for pod in pods)
-    url = resource.get("spec", {}).get("coordinator") or config.coordinator
-    progress = UNKNOWN_PROGRESS
-    if wanted.trains and staying and url:
-        progress = trainings.read(url, resource["metadata"]["name"], staying)
-    try:
-        ledger = ledger_of(resource)
-    except UsageError as error:  # continue: its pods show which numbers are used
-        log.warning("%s", error)
-        ledger = PodLedger()
-    return ObservedJob(name, wanted, ledger, tuple(pods), progress)
 
 
 def wanted_of(resource: Object, coordinator: str | None) -> DesiredJob:

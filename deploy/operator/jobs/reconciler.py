@@ -1,22 +1,44 @@
-"""Reconciles all DistillJobs: observe, decide, act."""
+"""Reconciles all DistillJobs: observe, decide, act.
+
+For each job it writes the status, then deletes and creates pods. An operator may die between any
+two calls. The next one continues from the written status: assigned numbers of nodes are used up
+even if their pods do not exist, and a pod that should have left is a surplus again.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Mapping
 from typing import Final
 
 from ....mesh.kubernetes.client import Client
-from ....runtime.errors import EdlError, LeaseSuperseded, Unauthenticated, UnavailableError
+from ....mesh.kubernetes.resources import DISTILL_JOB, POD, Object
+from ....runtime.errors import (
+    EdlError,
+    Forbidden,
+    KubernetesObjectChanged,
+    KubernetesObjectExists,
+    KubernetesObjectMissing,
+    LeaseSuperseded,
+    ManifestRefused,
+    Unauthenticated,
+    UnavailableError,
+)
 from ..config import OperatorConfig
 from ..error_log import ErrorLog
-from .actions import apply_actions
+from ..events import ResourceEvent, post_events
 from .decisions import decide_pods
-from .observe import ClusterReader, ProgressReader, observe
+from .ledger import JobActions, PodLedger, record_refusal
+from .observe import ClusterReader, ProgressReader
+from .pods import pod_of
+from .status import changes, ledger_fields, status_of
 
 log = logging.getLogger(__name__)
 
 #: Attempts if a job was changed meanwhile.
 _ATTEMPTS: Final = 3
+_NUMBERS: Final = re.compile(r"\d+")
 
 
 class DistillJobReconciler:
@@ -39,7 +61,7 @@ class DistillJobReconciler:
         self._client, self._config = client, config
         self._trainings = trainings if trainings is not None else ProgressReader()
         self._errors = ErrorLog()
-        self._reader = ClusterReader(client, cluster_s, config.coordinator)
+        self._reader = ClusterReader(client, config, self._trainings, cluster_s)
 
     def reconcile(self, now: float) -> None:
         """Bring all jobs nearer to their desired state.
@@ -62,7 +84,7 @@ class DistillJobReconciler:
 
     def _once(self, now: float) -> bool:
         """Observe and act once; return whether all actions were done."""
-        snapshot = observe(self._client, self._config, self._reader, self._trainings, now)
+        snapshot = self._reader.observe(now)
         decided = decide_pods(snapshot.pool, snapshot.jobs, now, self._config)
         self._errors.retain({one["metadata"]["uid"] for one in snapshot.resources.values()})
         done, failed = True, list[Exception]()
@@ -71,8 +93,7 @@ class DistillJobReconciler:
             resource = snapshot.resources[one.job]
             uid = resource["metadata"]["uid"]
             try:
-                pods = snapshot.pods[one.job]
-                done &= apply_actions(self._client, resource, pods, one, self._config, now)
+                done &= self._act(resource, snapshot.pods[one.job], one, now)
                 self._errors.clear(uid)
             except (LeaseSuperseded, UnavailableError, Unauthenticated):
                 raise
@@ -84,3 +105,67 @@ class DistillJobReconciler:
         if failed and len(failed) == len(decided):  # so the cause is not a single job
             raise failed[0]
         return done
+
+    def _act(
+        self, resource: Object, pods: Mapping[int, Object], actions: JobActions, now: float
+    ) -> bool:
+        """Apply the actions for one job.
+
+        Args:
+            resource: the DistillJob as it was read.
+            pods: its pods as they were read, by number.
+            actions: the actions.
+            now: seconds since 1970.
+
+        Returns:
+            False: the job was changed since it was read, and nothing was done; observe it again.
+
+        Raises:
+            EdlError: see `Client`.
+        """
+        changed = changes(resource.get("status") or {}, status_of(resource, actions, now))
+        if changed:
+            try:
+                resource = self._client.patch_status(DISTILL_JOB, resource, changed)
+            except (KubernetesObjectChanged, KubernetesObjectMissing) as error:
+                log.debug("job %s is looked at again: %s", actions.job, error)
+                return False
+        for number in (*actions.leave, *actions.forget):
+            own = pods[number]["metadata"]
+            # The version excludes a pod that has ended meanwhile: its end has to be recorded.
+            version = own["resourceVersion"]
+            self._client.delete(
+                POD, own["name"], own["namespace"], uid=own["uid"], resource_version=version
+            )
+        notices = [*actions.notices, *self._start(resource, actions, now)]
+        post_events(self._client, resource, notices, now)
+        return True
+
+    def _start(self, resource: Object, actions: JobActions, now: float) -> list[ResourceEvent]:
+        """Create pods until one is refused; return what to report."""
+        made = 0
+        for number in actions.start:
+            try:
+                self._client.create(POD, pod_of(resource, number, self._config.coordinator))
+                made += 1
+            except KubernetesObjectExists as error:
+                # It is a pod of a deleted job of this name: use the next number.
+                log.info("node %d is not started: %s", number, error)
+            except (Forbidden, ManifestRefused) as error:
+                why = f"node {number} cannot be started: {error}"
+                never = isinstance(error, ManifestRefused)
+                there, before = actions.nodes + made, actions.ledger
+                after = record_refusal(before, there, why, now, self._config, never=never)
+                self._keep(resource, after)
+                # A message that differs only in numbers is not repeated.
+                is_known = _NUMBERS.sub("", after.why) == _NUMBERS.sub("", before.why)
+                return [] if is_known else [ResourceEvent("NodeRefused", after.why, warns=True)]
+        return []
+
+    def _keep(self, resource: Object, ledger: PodLedger) -> None:
+        """Write the ledger of a job with a refused pod."""
+        changed = changes(resource.get("status") or {}, ledger_fields(ledger))
+        try:
+            self._client.patch_status(DISTILL_JOB, resource, changed)
+        except (KubernetesObjectChanged, KubernetesObjectMissing) as error:
+            log.debug("it is tried again at once: %s", error)
