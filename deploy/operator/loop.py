@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
 from ...runtime.errors import EdlError, LeaseSuperseded
 from ...runtime.lifecycle import SIGNAL_CHECK_S, Stop
 from ...scheduler.backoff import RandomLike, RetryPause, next_retry_s
 from .error_log import ErrorLog
-from .metrics import OperatorMetrics
 
 log = logging.getLogger(__name__)
 
@@ -28,22 +29,41 @@ _BASE_S, _CAP_S = 2.0, 30.0
 Reconciler = Callable[[float], None]
 
 
-class WakeUp:
-    """Ends the loop's pause early; any thread may call it."""
+class OperatorMetrics:
+    """Metrics of one operator.
 
-    def __init__(self) -> None:
-        self._event = threading.Event()
+    Args:
+        leads: returns whether it leads now.
 
-    def __call__(self) -> None:
-        self._event.set()
+    Attributes:
+        registry: holds the metrics.
+    """
 
-    def wait(self, stop: Stop, seconds: float) -> None:
-        """Wait until it is called, `stop` is requested, or `seconds` have passed."""
-        until = time.monotonic() + seconds
-        while not stop.requested and (left := until - time.monotonic()) > 0:
-            if self._event.wait(min(left, SIGNAL_CHECK_S)):
-                break
-        self._event.clear()
+    def __init__(self, leads: Callable[[], bool]) -> None:
+        self.registry = CollectorRegistry()
+        leading = Gauge(
+            "edl_operator_leading", "1 at the operator that acts.", registry=self.registry
+        )
+        leading.set_function(lambda: float(leads()))
+        self._turns = Counter(
+            "edl_operator_reconciliations",
+            "Reconciliations by result: done, failed.",
+            ["part", "result"],
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "edl_operator_reconciliation_seconds",
+            "Seconds of one reconciliation of TeacherServices (`teachers`) or DistillJobs "
+            "(`jobs`).",
+            ["part"],
+            registry=self.registry,
+            buckets=(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0),
+        )
+
+    def reconciled(self, part: str, well: bool, seconds: float) -> None:
+        """Count one run of a reconciler."""
+        self._turns.labels(part, "done" if well else "failed").inc()
+        self._seconds.labels(part).observe(seconds)
 
 
 class ReconcileLoop:
@@ -53,10 +73,12 @@ class ReconcileLoop:
         parts: reconcilers by name, in order.
         leads: returns whether this operator may act.
         interval_s: seconds between two rounds without changes.
-        wake: ends a pause.
-        metrics: counts rounds.
+        wake: ends a pause when it is set; any thread may set it.
         rng: jitters the pauses after failures.
         clock: returns seconds that do not go back.
+
+    Attributes:
+        metrics: metrics of its rounds.
     """
 
     def __init__(
@@ -64,8 +86,7 @@ class ReconcileLoop:
         parts: Mapping[str, Reconciler],
         leads: Callable[[], bool],
         interval_s: float,
-        wake: WakeUp,
-        metrics: OperatorMetrics,
+        wake: threading.Event,
         rng: RandomLike = random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,7 +94,7 @@ class ReconcileLoop:
         self._leads = leads
         self._interval_s = interval_s
         self._wake = wake
-        self._metrics = metrics
+        self.metrics = OperatorMetrics(leads)
         self._rng, self._clock = rng, clock
         self._pauses = dict.fromkeys(parts, RetryPause())
         self._errors = ErrorLog()
@@ -88,7 +109,14 @@ class ReconcileLoop:
                 self._pauses = dict.fromkeys(self._parts, RetryPause())
             if stop.wait(_PAUSE_S):
                 break
-            self._wake.wait(stop, pause_s - _PAUSE_S)
+            self._pause(stop, pause_s - _PAUSE_S)
+
+    def _pause(self, stop: Stop, seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while not stop.requested and (left_s := until_s - time.monotonic()) > 0:
+            if self._wake.wait(min(left_s, SIGNAL_CHECK_S)):
+                break
+        self._wake.clear()
 
     def round(self, now: float) -> float:
         """Run the reconcilers that do not pause after a failure.
@@ -102,7 +130,7 @@ class ReconcileLoop:
                 continue
             began_s = time.perf_counter()
             well = self._part(name, part, now)
-            self._metrics.reconciled(name, well, time.perf_counter() - began_s)
+            self.metrics.reconciled(name, well, time.perf_counter() - began_s)
             self._pauses[name] = (
                 RetryPause() if well else pause.failed(self._clock(), self._rng, _BASE_S, _CAP_S)
             )

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import socket
+import threading
 import uuid
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
@@ -17,8 +18,7 @@ from ...runtime.metrics import MetricsServer
 from .config import OperatorConfig
 from .election import LeaseElection
 from .jobs.reconciler import DistillJobReconciler
-from .loop import ReconcileLoop, WakeUp
-from .metrics import OperatorMetrics
+from .loop import ReconcileLoop
 from .teachers.coordinator_counts import CoordinatorCounts
 from .teachers.reconciler import TeacherServiceReconciler
 
@@ -40,7 +40,7 @@ def run(
     lease_s: int,
     metrics_listen: str | None,
     insecure: bool,
-    security: ClientSecurity,
+    security: ClientSecurity | None,
 ) -> None:
     """Reconcile resources until `stop` is requested; then release the lease.
 
@@ -54,12 +54,12 @@ def run(
             there is no other one.
         metrics_listen: address of metrics and health; None: not served.
         insecure: allow reading them from other machines without credentials.
-        security: credentials for coordinators.
+        security: credentials for coordinators; None: neither TLS nor token.
 
     Raises:
         UsageError, AddressInUse: metrics cannot be served.
     """
-    wake = WakeUp()
+    wake = threading.Event()
     with ExitStack() as undo:
         election = _election(connection, lease_s, wake, undo)
         leads = (lambda: True) if election is None else election.leads
@@ -70,11 +70,6 @@ def run(
             if election is not None:
                 election.check(method, path)
 
-        metrics = OperatorMetrics(leads)
-        if metrics_listen is not None:
-            server = MetricsServer(metrics_listen, metrics.registry, insecure=insecure)
-            undo.callback(server.close)
-            log.info("metrics and health at http://%s", server.address)
         client = undo.enter_context(Client(connection, timeout_s=_ANSWER_S, hook=check))
         numbers = CoordinatorCounts(security)
         undo.callback(numbers.stop)
@@ -82,12 +77,16 @@ def run(
         jobs = DistillJobReconciler(client, config)
         undo.callback(jobs.close)
         parts = {"teachers": teachers.reconcile, "jobs": jobs.reconcile}
+        loop = ReconcileLoop(parts, leads, config.interval_s, wake)
+        if metrics_listen is not None:
+            server = MetricsServer(metrics_listen, loop.metrics.registry, insecure=insecure)
+            undo.callback(server.close)
+            log.info("metrics and health at http://%s", server.address)
         from .watcher import ResourceWatcher
 
-        watcher = ResourceWatcher(connection, config.namespace, wake)
+        watcher = ResourceWatcher(connection, config.namespace, wake.set)
         undo.callback(watcher.stop)
         watcher.start()
-        loop = ReconcileLoop(parts, leads, config.interval_s, wake, metrics)
         log.info("the operator has begun")
         loop.run(stop)
         if election is not None:
@@ -95,13 +94,13 @@ def run(
 
 
 def _election(
-    connection: Connection, lease_s: int, wake: WakeUp, undo: ExitStack
+    connection: Connection, lease_s: int, wake: threading.Event, undo: ExitStack
 ) -> LeaseElection | None:
     if not lease_s:
         return None
     client = Client(connection, timeout_s=max(1.0, lease_s / 3))
     undo.callback(client.close)
-    election = LeaseElection(client, LEASE, identity(), lease_s, wake)
+    election = LeaseElection(client, LEASE, identity(), lease_s, wake.set)
     undo.callback(election.stop)
     election.look()
     election.start()

@@ -21,7 +21,6 @@ from ...mesh.kubernetes.resources import (
     OPERATOR,
     POD,
     TEACHER_SERVICE,
-    Kind,
 )
 from .error_log import ErrorLog
 
@@ -111,12 +110,11 @@ class ResourceWatcher:
         async def changed(**_: Any) -> None:
             wake()
 
-        for kind in _OURS:
-            kopf.on.event(*_resource(kind), registry=registry, id=kind.plural)(changed)
-        for kind in _MADE:
-            labels = {MANAGED_BY_LABEL: OPERATOR}
-            on = kopf.on.event(*_resource(kind), registry=registry, id=kind.plural, labels=labels)
-            on(changed)
+        for kind in (*_OURS, *_MADE):
+            labels = None if kind in _OURS else {MANAGED_BY_LABEL: OPERATOR}
+            group, _, version = kind.api_version.rpartition("/")
+            resource = (group, version, kind.plural)
+            kopf.on.event(*resource, registry=registry, id=kind.plural, labels=labels)(changed)
         connection = self._connection
 
         async def login(**_: Any) -> kopf.ConnectionInfo:
@@ -155,8 +153,3 @@ def connection_info(connection: Connection) -> kopf.ConnectionInfo:
         private_key_path=found.key_file,
         default_namespace=connection.namespace,
     )
-
-
-def _resource(kind: Kind) -> tuple[str, str, str]:
-    group, _, version = kind.api_version.rpartition("/")
-    return group, version, kind.plural

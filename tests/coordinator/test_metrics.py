@@ -20,7 +20,7 @@ from edl.coordinator.manager.manager import ManagerView, ServiceView
 from edl.coordinator.manager.service_state import LeaderView
 from edl.coordinator.manager.subscription_hub import HubView
 from edl.coordinator.metrics import CoordinatorMetrics
-from edl.deploy.operator.metrics import OperatorMetrics
+from edl.deploy.operator.loop import OperatorMetrics
 from edl.distill_reader.config import ReaderConfig
 from edl.distill_reader.engine.metrics import Exporter
 from edl.proto.security import ServerSecurity
@@ -137,7 +137,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     teacher.name_outputs(["logits"])
     authority = Authority(tmp_path_factory.mktemp("ca"))
     export_expiry(teacher.registry, ServerSecurity(authority.issue("teacher")))
-    operator = OperatorMetrics()
+    operator = OperatorMetrics(lambda: False)
     operator.reconciled("jobs", well=True, seconds=0.1)
     processes = (coordinator, teacher, operator)
     return [*(generate_latest(one.registry).decode() for one in processes), of_reader()]

@@ -14,8 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from edl.deploy.operator.loop import ReconcileLoop, WakeUp
-from edl.deploy.operator.metrics import OperatorMetrics
+from edl.deploy.operator.loop import ReconcileLoop
 from edl.deploy.operator.watcher import ResourceWatcher
 from edl.mesh.kubernetes.resources import (
     DEPLOYMENT,
@@ -42,13 +41,12 @@ class World:
 
     def __init__(self, errors: Iterable[Exception], leads: bool = True) -> None:
         self.now_s = 1000.0
-        self.lead, self.wake = Mock(return_value=leads), WakeUp()
+        self.lead, self.wake = Mock(return_value=leads), threading.Event()
         self.ill, self.well, rests = Mock(), Mock(), Mock()
         self.ill.reconcile.side_effect = itertools.chain(errors, itertools.repeat(None))
         rests.random.return_value = 1.0  # each rest is the longest
-        self.metrics = OperatorMetrics(lambda: True)
         parts = {"ill": self.ill.reconcile, "well": self.well.reconcile}
-        known = (self.lead, INTERVAL_S, self.wake, self.metrics, rests, lambda: self.now_s)
+        known = (self.lead, INTERVAL_S, self.wake, rests, lambda: self.now_s)
         self.loop = ReconcileLoop(parts, *known)
 
     def until(self, called: Mock) -> None:
@@ -56,7 +54,7 @@ class World:
         before = called.call_count
 
         def again() -> bool:
-            self.wake()
+            self.wake.set()
             return called.call_count > before
 
         wait_until(again)
@@ -70,7 +68,7 @@ def test_a_failing_part_does_not_stop_the_others() -> None:
     world.now_s += 4
     assert world.loop.round(2.0) == INTERVAL_S, "a lead that was lost is no failure"
     assert world.ill.reconcile.call_count == world.well.reconcile.call_count == 3
-    sample = world.metrics.registry.get_sample_value
+    sample = world.loop.metrics.registry.get_sample_value
     assert sample("edl_operator_reconciliations_total", {"part": "ill", "result": "failed"}) == 2
     assert sample("edl_operator_reconciliations_total", {"part": "well", "result": "done"}) == 3
     assert sample("edl_operator_leading") == 1
@@ -95,7 +93,7 @@ def test_while_one_part_fails_the_other_sees_changes_at_once() -> None:
 def test_a_failed_part_is_retried_without_a_wake_up() -> None:
     ill, rests = Mock(side_effect=[AWAY, AWAY, None]), Mock()
     rests.random.return_value = 0.001
-    loop = ReconcileLoop({"ill": ill}, lambda: True, INTERVAL_S, WakeUp(), OperatorMetrics(), rests)
+    loop = ReconcileLoop({"ill": ill}, lambda: True, INTERVAL_S, threading.Event(), rests)
     with in_thread(loop.run):
         wait_until(lambda: ill.call_count == 3)
 
