@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from ...runtime.errors import UsageError
-from ...scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, Distillation
+from ...scheduler.cluster import Cluster, DeviceKind, DeviceLink, DeviceRate, Distillation, Role
 from ...scheduler.planner import MeshPlan, plan
 from ...scheduler.units import Number
 from ...scheduler.verdicts import Aim
@@ -20,7 +21,6 @@ POINTS, MAX_POINTS = 9, 64
 WIDE_RANGE = 20.0
 _RANGE = re.compile(r"(?P<first>[^=]+?)\.\.(?P<last>[^=/]+|[^=]+/s)(?:/(?P<step>[\d.eE+-]+))?")
 _SPEEDS = ("samples_per_s", "seconds_per_sample")
-_LINK = tuple(key.name for key in fields(DeviceLink))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,10 @@ def parse_sweep(text: str, cluster: Cluster, job: Distillation) -> Sweep:
             f"--what-if {text}: expects KEY=A..B or KEY=A..B/STEP, such as teachers=40..56 or"
             " p4.bandwidth_bytes_per_s=1 Gbit/s..10 Gbit/s"
         )
-    rule = _variable_keys(cluster, job).get(key)
-    if rule is None:
-        raise UsageError(f"--what-if {key}: {unknown_key(key, _variable_keys(cluster, job))}")
-    integer, number = rule
+    known = _variables(cluster, job)
+    if key not in known:
+        raise UsageError(f"--what-if {key}: {unknown_key(key, known)}")
+    integer, number, _ = known[key]
     first, last = (_bound(text, match[name].strip(), integer, number) for name in ("first", "last"))
     step = None if match["step"] is None else _bound(text, match["step"], integer, Number(above=0))
     if last < first:
@@ -80,12 +80,12 @@ def plan_points(
     sweep: Sweep, cluster: Cluster, job: Distillation, aim: Aim
 ) -> Iterator[SweepPoint]:
     """Make the plan for each value, one after another."""
+    integer, _, change = _variables(cluster, job)[sweep.key]
     for value in sweep.values:
+        number = int(value) if integer else value
+        teachers = int(value) if sweep.key == "teachers" else None
         try:
-            if sweep.key == "teachers":
-                planned = plan(cluster, job, aim, teachers=int(value))
-            else:
-                planned = plan(*_changed(sweep.key, value, cluster, job), aim)
+            planned = plan(*change(number), aim, teachers)
         except ValueError as error:
             yield SweepPoint(value, None, str(error))
         else:
@@ -124,63 +124,53 @@ def _values(
             yield value
 
 
-def _variable_keys(cluster: Cluster, job: Distillation) -> dict[str, tuple[bool, Number]]:
-    """Return the keys of sweeps: whether the value is an integer, and its valid numbers."""
-    found = {"teachers": (True, Number(at_least=1)), "batch": (True, Number(at_least=1))}
-    found.update(_numbers(Distillation, ""))
+#: A function that returns cluster and job with another value of one quantity.
+_Change = Callable[[Any], tuple[Cluster, Distillation]]
+
+
+def _variables(cluster: Cluster, job: Distillation) -> dict[str, tuple[bool, Number, _Change]]:
+    """Return the keys of sweeps: whether the value is an integer, its valid numbers, its change."""
+
+    def with_device(kind: DeviceKind, new: DeviceKind) -> tuple[Cluster, Distillation]:
+        devices = tuple(new if one is kind else one for one in cluster.devices)
+        return replace(cluster, devices=devices), job
+
+    def with_link(kind: DeviceKind, new: DeviceLink) -> tuple[Cluster, Distillation]:
+        return with_device(kind, replace(kind, link=new))
+
+    def with_rate(role: Role, kind: str, new: DeviceRate) -> tuple[Cluster, Distillation]:
+        rates: dict[str, Any] = {role: {**getattr(job, role), kind: new}}
+        return cluster, replace(job, **rates)
+
+    count = Number(at_least=1)
+    found: dict[str, tuple[bool, Number, _Change]] = {
+        "teachers": (True, count, lambda value: (cluster, job)),  # an argument of `plan`
+        **_numbers("", job, lambda new: (cluster, new)),
+        "batch": (True, count, lambda value: (cluster, replace(job, batch=(value,)))),
+    }
     for kind in cluster.devices:
-        found.update(_numbers(DeviceKind, f"{kind.name}."))
-        found.update(_numbers(DeviceLink, f"{kind.name}."))
-        for role in ("student", "teacher"):
-            if kind.name in getattr(job, role):
-                found.update(_numbers(DeviceRate, f"{kind.name}.{role}."))
+        found |= _numbers(f"{kind.name}.", kind, partial(with_device, kind))
+        found |= _numbers(f"{kind.name}.", kind.link, partial(with_link, kind))
+        for role in get_args(Role):
+            if rate := getattr(job, role).get(kind.name):
+                put = partial(with_rate, role, kind.name)
+                found |= _numbers(f"{kind.name}.{role}.", rate, put)
     return found
 
 
-def _numbers(kind: type[Any], prefix: str) -> dict[str, tuple[bool, Number]]:
-    assert is_dataclass(kind)
-    hints = get_type_hints(kind, include_extras=True)
-    found = {}
-    for key in fields(kind):
+def _numbers(prefix: str, owner: Any, put: _Change) -> dict[str, tuple[bool, Number, _Change]]:
+    """Return the numbers of a dataclass; `put` gets a copy of it with another value."""
+
+    def change(name: str, value: float) -> tuple[Cluster, Distillation]:
+        others = dict.fromkeys(_SPEEDS) if name in _SPEEDS else {}  # only one of them may be set
+        return put(replace(owner, **{**others, name: value}))
+
+    hints = get_type_hints(type(owner), include_extras=True)
+    found: dict[str, tuple[bool, Number, _Change]] = {}
+    for key in fields(owner):
         for hint in (hints[key.name], *get_args(hints[key.name])):
             if get_origin(hint) is Annotated and get_args(hint)[0] in (int, float):
                 rule = next(mark for mark in get_args(hint) if isinstance(mark, Number))
-                found[prefix + key.name] = (get_args(hint)[0] is int, rule)
-    found.pop(f"{prefix}batch", None)
+                integer = get_args(hint)[0] is int
+                found[prefix + key.name] = (integer, rule, partial(change, key.name))
     return found
-
-
-def _changed(
-    key: str, value: float, cluster: Cluster, job: Distillation
-) -> tuple[Cluster, Distillation]:
-    """Return cluster and job with another value of a key of `_variable_keys`."""
-    if key == "batch":
-        return cluster, replace(job, batch=(int(value),))
-    names = [kind.name for kind in cluster.devices if key.startswith(f"{kind.name}.")]
-    if not names:
-        return cluster, replace(job, **_typed(Distillation, key, value))
-    name = max(names, key=len)
-    role, _, field = key[len(name) + 1 :].partition(".")
-    if not field:
-        devices = (_device(kind, name, role, value) for kind in cluster.devices)
-        return replace(cluster, devices=tuple(devices)), job
-    changed = _typed(DeviceRate, field, value)
-    if field in _SPEEDS:  # only one of them may be set
-        changed = {**dict.fromkeys(_SPEEDS), **changed}
-    rates: dict[str, DeviceRate] = dict(getattr(job, role))
-    rates[name] = replace(rates[name], **changed)
-    return cluster, (
-        replace(job, student=rates) if role == "student" else replace(job, teacher=rates)
-    )
-
-
-def _device(kind: DeviceKind, name: str, key: str, value: float) -> DeviceKind:
-    if kind.name != name:
-        return kind
-    if key in _LINK:
-        return replace(kind, link=replace(kind.link, **_typed(DeviceLink, key, value)))
-    return replace(kind, **_typed(DeviceKind, key, value))
-
-
-def _typed(kind: type[Any], key: str, value: float) -> dict[str, Any]:
-    return {key: int(value) if _numbers(kind, "")[key][0] else value}
