@@ -1,12 +1,11 @@
-"""Conditions of a resource's status, in the standard form."""
+"""The fields that the status of each of our resources has, with conditions in the standard form."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from ...mesh.kubernetes.resources import Object, rfc3339_s
+from ...mesh.kubernetes.resources import Object, rfc3339_s, selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +25,21 @@ class Condition:
     message: str = ""
 
 
-def merged(
-    before: Iterable[Mapping[str, Any]], current: Iterable[Condition], generation: int, now: float
-) -> list[Object]:
-    """Return the conditions of a status; unchanged ones keep the time of their transition.
+def common_fields(
+    resource: Object, labels: Mapping[str, str], current: Iterable[Condition], now: float
+) -> Object:
+    """Return selector, generation and conditions for the status of a resource.
+
+    Unchanged conditions keep the time of their transition.
 
     Args:
-        before: conditions of the former status.
+        resource: the resource as it was read.
+        labels: labels of its pods.
         current: all conditions that apply now.
-        generation: generation of the resource.
         now: seconds since 1970.
     """
+    generation = generation_of(resource)
+    before = (resource.get("status") or {}).get("conditions") or ()
     known = {one["type"]: one for one in before}
     found = []
     for one in current:
@@ -53,4 +56,13 @@ def merged(
                 "message": (one.message or one.reason)[:32768],
             }
         )
-    return found
+    return {
+        "selector": selector(labels),
+        "observedGeneration": generation,
+        "conditions": found,
+    }
+
+
+def generation_of(found: Object) -> int:
+    """Return the generation of an object, which changes with its spec."""
+    return int(found["metadata"].get("generation") or 1)

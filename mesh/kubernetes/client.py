@@ -179,9 +179,8 @@ class Client:
         Raises:
             KubernetesObjectMissing: the cluster does not know the kind (`unknown_kind`).
         """
-        query: dict[str, str | int] = {"limit": _PAGE}
-        query.update({"labelSelector": labels} if labels else {})
-        query.update({"fieldSelector": fields} if fields else {})
+        selectors = {"labelSelector": labels, "fieldSelector": fields}
+        query: dict[str, str | int] = {"limit": _PAGE, **_given(selectors)}
         path = self._path(kind, namespace)
         found: Objects = []
         while True:
@@ -254,18 +253,18 @@ class Client:
             resource_version=meta["resourceVersion"],
         )
 
-    def apply(self, kind: Kind, body: Mapping[str, Any], namespace: str | None = None) -> Object:
+    def apply(self, kind: Kind, body: Mapping[str, Any]) -> Object:
         """Create an object, or set the fields in `body` (server-side apply).
 
         The operator then owns these fields, even if others owned them. Fields that it applied
         before and that are not in `body` are removed.
         """
         meta = body["metadata"]
-        path = self._path(kind, namespace or meta.get("namespace"), meta["name"])
+        path = self._path(kind, meta.get("namespace"), meta["name"])
         query = {"fieldManager": OPERATOR, "force": "true"}
         return self._json("PATCH", path, query, _typed(kind, body), "application/apply-patch+yaml")
 
-    def replace(self, kind: Kind, body: Mapping[str, Any], namespace: str | None = None) -> Object:
+    def replace(self, kind: Kind, body: Mapping[str, Any]) -> Object:
         """Replace an object by a changed copy.
 
         Raises:
@@ -273,7 +272,7 @@ class Client:
             KubernetesObjectChanged: its `resourceVersion` is not that of `body`.
         """
         meta = body["metadata"]
-        path = self._path(kind, namespace or meta.get("namespace"), meta["name"])
+        path = self._path(kind, meta.get("namespace"), meta["name"])
         return self._json("PUT", path, body=body)
 
     def delete(
@@ -302,9 +301,8 @@ class Client:
         options: Object = {"propagationPolicy": "Background"}
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
-        meant = {"uid": uid, "resourceVersion": resource_version}
-        if any(meant.values()):
-            options["preconditions"] = {key: value for key, value in meant.items() if value}
+        if meant := _given({"uid": uid, "resourceVersion": resource_version}):
+            options["preconditions"] = meant
         try:
             self._json("DELETE", self._path(kind, namespace, name), body=options)
         except (KubernetesObjectMissing, KubernetesObjectChanged):
@@ -314,7 +312,6 @@ class Client:
     def pod_log(
         self,
         pod: str,
-        namespace: str | None = None,
         *,
         since_time: str = "",
         tail_lines: int | None = None,
@@ -323,8 +320,7 @@ class Client:
         """Yield the lines that a container has printed so far, each as time, space and text.
 
         Args:
-            pod: name of the pod.
-            namespace: namespace of the pod.
+            pod: name of the pod, in the default namespace.
             since_time: yield lines printed at or after this time (RFC 3339); empty: all.
             tail_lines: yield at most this number of last lines; None: all.
             container: name of the container; empty: the only one.
@@ -335,11 +331,9 @@ class Client:
         """
         from urllib3.exceptions import HTTPError
 
-        query: dict[str, str | int] = {"timestamps": "true"}
-        query.update({"sinceTime": since_time} if since_time else {})
-        query.update({"container": container} if container else {})
-        query.update({} if tail_lines is None else {"tailLines": tail_lines})
-        response = self._send("GET", self._path(POD, namespace, pod, "log"), query, stream=True)
+        wanted = {"sinceTime": since_time, "container": container, "tailLines": tail_lines}
+        query = {"timestamps": "true", **_given(wanted)}
+        response = self._send("GET", self._path(POD, None, pod, "log"), query, stream=True)
         rest = b""
         try:
             for block in response.stream(1 << 16):
@@ -422,6 +416,11 @@ class Client:
 
 def _typed(kind: Kind, body: Mapping[str, Any]) -> Object:
     return {"apiVersion": kind.api_version, "kind": kind.kind, **body}
+
+
+def _given(values: Mapping[str, str | int | None]) -> dict[str, str | int]:
+    """Return the values that are given: neither None nor empty."""
+    return {key: value for key, value in values.items() if value not in (None, "")}
 
 
 def _error(method: str, path: str, status: int, body: bytes) -> EdlError:

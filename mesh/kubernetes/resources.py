@@ -56,7 +56,6 @@ SERVICE: Final = Kind("v1", "Service", "services")
 EVENT: Final = Kind("v1", "Event", "events")
 NODE: Final = Kind("v1", "Node", "nodes", namespaced=False)
 DEPLOYMENT: Final = Kind("apps/v1", "Deployment", "deployments")
-JOB: Final = Kind("batch/v1", "Job", "jobs")
 LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 
 #: Labels that Kubernetes recommends, and our own.

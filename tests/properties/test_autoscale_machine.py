@@ -210,14 +210,14 @@ def test_it_is_what_was_asked_for_within_what_bounds_it(
 ) -> None:
     found = count_of(wish, desired, last, room)
     if wish.by_hand is not None:
-        assert (found.count, found.cause) == (wish.by_hand, "by-hand")
+        assert (found.count, found.cause) == (wish.by_hand, "ByHand")
         return
     assert 0 <= found.count <= max(wish.most, last or 0)
     if desired is None:
-        assert found.cause == "unknown"
+        assert found.cause == "NoNumber"
         lowest = 0 if last == 0 and wish.to_zero else wish.least
         assert found.count == min(max(last or 0, lowest), wish.most)
-    elif found.cause == "desired":
+    elif found.cause == "FollowsCoordinator":
         lowest = wish.least if desired > 0 or not wish.to_zero else 0
         assert lowest <= found.count <= wish.most
         assert found.count == desired or desired < lowest or desired > wish.most

@@ -7,15 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ....mesh.kubernetes.resources import (
-    JOB_LABEL,
-    Object,
-    rfc3339,
-    seconds_of,
-    selector,
-)
+from ....mesh.kubernetes.resources import JOB_LABEL, Object, rfc3339, seconds_of
 from ....runtime.errors import UsageError
-from ..conditions import Condition, merged
+from ..conditions import Condition, common_fields
 from .ledger import JobActions, PodLedger
 
 #: Field of a ledger -> field of a status, for plain values and for times.
@@ -90,25 +84,19 @@ def status_of(job: Object, actions: JobActions, now: float) -> Object:
         actions: the operator's decisions about it.
         now: seconds since 1970.
     """
-    before, meta = job.get("status") or {}, job["metadata"]
-    reason = actions.reason
+    before, reason = job.get("status") or {}, actions.reason
     if _SECONDS.sub("", reason) == _SECONDS.sub("", before.get("reason", "")):
         reason = before.get("reason", "")
-    status = ledger_fields(actions.ledger)
-    generation = meta.get("generation", 1)
-    status.update(
-        state=actions.state,
-        reason=reason,
-        nodes=actions.nodes,
-        ready=actions.ready,
-        leaving=actions.leaving,
-        selector=selector({JOB_LABEL: meta["name"]}),
-        observedGeneration=generation,
-        conditions=merged(
-            before.get("conditions", ()), _conditions(actions, reason), generation, now
-        ),
-    )
-    return status
+    labels = {JOB_LABEL: job["metadata"]["name"]}
+    return {
+        **ledger_fields(actions.ledger),
+        "state": actions.state,
+        "reason": reason,
+        "nodes": actions.nodes,
+        "ready": actions.ready,
+        "leaving": actions.leaving,
+        **common_fields(job, labels, _conditions(actions, reason), now),
+    }
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Object:

@@ -136,8 +136,8 @@ class TeacherServiceReconciler:
         if not refused:
             self._write_status(resource, status, now)
         try:
-            self._ensure(SERVICE, resource, service, service_manifest_of(resource))
-            self._ensure(DEPLOYMENT, resource, deployment, manifest)
+            self._ensure(SERVICE, service, service_manifest_of(resource))
+            self._ensure(DEPLOYMENT, deployment, manifest)
             room.reserve(manifest)
         except (ManifestRefused, Forbidden) as error:  # Forbidden: for example by a quota
             why = f"the cluster refuses its objects: {error}"
@@ -181,7 +181,7 @@ class TeacherServiceReconciler:
         asked = self._asked(resource)
         desired = None if asked is None else self._desired_counts.of(*asked)
         count = count_of(bounds, desired, last)
-        if count.cause == "desired" and count.count > (last or 0):
+        if count.cause == "FollowsCoordinator" and count.count > (last or 0):
             count = count_of(bounds, desired, last, room.of(manifest))
         manifest["spec"]["replicas"] = count.count
         return count, manifest
@@ -199,13 +199,13 @@ class TeacherServiceReconciler:
         resource["status"] = status
         post_events(self._client, resource, events, now)  # the write above may be refused
 
-    def _ensure(self, kind: Kind, resource: Object, found: Object | None, manifest: Object) -> None:
+    def _ensure(self, kind: Kind, found: Object | None, manifest: Object) -> None:
         """Create an object, or correct its fields that are in the manifest."""
         wanted = with_hash(manifest)
         if found is not None and "deletionTimestamp" in found["metadata"]:
             return  # it is created again once it is gone
         if found is None or not covers(found, wanted):
-            self._client.apply(kind, wanted, resource["metadata"]["namespace"])
+            self._client.apply(kind, wanted)
 
 
 def _is_invalid(status: Object) -> bool:

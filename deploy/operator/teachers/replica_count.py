@@ -13,9 +13,10 @@ from typing import Literal
 from ....scheduler.elastic_values import Pool
 from ....scheduler.fleet import fleet_size
 
-#: by-hand: the spec sets the number; desired: the coordinator wants it; unknown: the coordinator
-#: does not answer, so the number stays; no-room: fewer than the coordinator wants fit in.
-Cause = Literal["by-hand", "desired", "unknown", "no-room"]
+#: Reasons of the condition ScalingActive. ByHand: the spec sets the number; FollowsCoordinator: the
+#: coordinator wants it; NoNumber: the coordinator does not answer, so the number stays; NoRoom:
+#: fewer than the coordinator wants fit in.
+Cause = Literal["ByHand", "FollowsCoordinator", "NoNumber", "NoRoom"]
 #: Rounding error of sums of decimal fractions.
 _ROUNDING = 1e-9
 
@@ -62,11 +63,11 @@ def count_of(
         room: number that fits into the cluster; None: no limit. It limits growth only.
     """
     if bounds.by_hand is not None:
-        return ReplicaCount(bounds.by_hand, "by-hand", "by hand")
+        return ReplicaCount(bounds.by_hand, "ByHand", "by hand")
     if desired is None:
         fewest = bounds.least if last is None or last > 0 or not bounds.to_zero else 0
         kept = min(max(last or 0, fewest), bounds.most)
-        return ReplicaCount(kept, "unknown", "the desired number is unknown: unchanged")
+        return ReplicaCount(kept, "NoNumber", "the desired number is unknown: unchanged")
     count = max(
         fleet_size(desired, bounds.least, bounds.most), 0 if bounds.to_zero else bounds.least
     )
@@ -77,8 +78,8 @@ def count_of(
         reason += f"; max is {bounds.most}"
     bound = max(room, last or 0) if room is not None else count
     if count > bound:
-        return ReplicaCount(bound, "no-room", f"{reason}; the cluster has room for {room}")
-    return ReplicaCount(count, "desired", reason)
+        return ReplicaCount(bound, "NoRoom", f"{reason}; the cluster has room for {room}")
+    return ReplicaCount(count, "FollowsCoordinator", reason)
 
 
 def room_for(

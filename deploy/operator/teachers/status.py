@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-from ....mesh.kubernetes.resources import Object, selector
-from ..conditions import Condition, merged
+from ....mesh.kubernetes.resources import Object
+from ..conditions import Condition, common_fields, generation_of
 from ..events import ResourceEvent
 from .manifests import selector_of
-from .replica_count import Cause, ReplicaCount
-
-#: Status and reason of condition ScalingActive.
-_SCALING: Final[dict[Cause, tuple[bool, str]]] = {
-    "by-hand": (False, "ByHand"),
-    "desired": (True, "FollowsCoordinator"),
-    "unknown": (False, "NoNumber"),
-    "no-room": (True, "NoRoom"),
-}
+from .replica_count import ReplicaCount
 
 
 def status_of(
@@ -33,18 +25,18 @@ def status_of(
     """
     there = _count(deployment, "replicas")
     ready = _count(deployment, "readyReplicas")
-    active, why = _SCALING[count.cause]
+    active = count.cause in ("FollowsCoordinator", "NoRoom")
     conditions = [
         _available(count.count, ready),
         _progressing(deployment, applied, count.count, there, ready),
-        Condition("ScalingActive", active, why, count.reason),
+        Condition("ScalingActive", active, count.cause, count.reason),
     ]
     return {
         "replicas": there,
         "readyReplicas": ready,
         "desired": count.count,
         "reason": count.reason,
-        **_common_fields(resource, conditions, now),
+        **common_fields(resource, selector_of(resource), conditions, now),
     }
 
 
@@ -71,7 +63,7 @@ def refused_status_of(resource: Object, deployment: Object | None, why: str, now
         "replicas": there,
         "readyReplicas": ready,
         "reason": why,
-        **_common_fields(resource, conditions, now),
+        **common_fields(resource, selector_of(resource), conditions, now),
     }
 
 
@@ -100,16 +92,6 @@ def events_of(resource: Object, status: Object) -> list[ResourceEvent]:
     return found
 
 
-def _common_fields(resource: Object, conditions: list[Condition], now: float) -> Object:
-    generation = _generation(resource)
-    before = (resource.get("status") or {}).get("conditions") or ()
-    return {
-        "selector": selector(selector_of(resource)),
-        "observedGeneration": generation,
-        "conditions": merged(before, conditions, generation, now),
-    }
-
-
 def _available(desired: int, ready: int) -> Condition:
     if desired == 0:
         return Condition("Available", True, "ScaledToZero", "no teacher is desired")
@@ -124,7 +106,7 @@ def _progressing(
 ) -> Condition:
     if deployment is None:
         return Condition("Progressing", True, "Creating", "the Deployment is being created")
-    if not applied or _count(deployment, "observedGeneration") < _generation(deployment):
+    if not applied or _count(deployment, "observedGeneration") < generation_of(deployment):
         # its status is about the former spec
         return Condition("Progressing", True, "Updating", "the Deployment is being updated")
     for one in deployment.get("status", {}).get("conditions", ()):
@@ -142,10 +124,6 @@ def _progressing(
 
 def _count(deployment: Object | None, what: str) -> int:
     return int((deployment or {}).get("status", {}).get(what) or 0)
-
-
-def _generation(found: Object) -> int:
-    return int(found["metadata"].get("generation") or 1)
 
 
 def _by_type(status: Object) -> dict[str, dict[str, Any]]:

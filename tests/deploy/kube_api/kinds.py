@@ -8,7 +8,6 @@ from edl.mesh.kubernetes.resources import (
     DEPLOYMENT,
     DISTILL_JOB,
     EVENT,
-    JOB,
     LEASE,
     NODE,
     POD,
@@ -17,6 +16,7 @@ from edl.mesh.kubernetes.resources import (
     Kind,
 )
 
+JOB: Final = Kind("batch/v1", "Job", "jobs")
 SECRET: Final = Kind("v1", "Secret", "secrets")
 CONFIG_MAP: Final = Kind("v1", "ConfigMap", "configmaps")
 NAMESPACE: Final = Kind("v1", "Namespace", "namespaces", namespaced=False)

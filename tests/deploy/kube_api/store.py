@@ -14,7 +14,6 @@ from typing import Any
 from edl.mesh.kubernetes.resources import (
     API_VERSION,
     DEPLOYMENT,
-    JOB,
     NODE,
     POD,
     SERVICE,
@@ -23,7 +22,7 @@ from edl.mesh.kubernetes.resources import (
     rfc3339_s,
 )
 
-from .kinds import CRD, KINDS
+from .kinds import CRD, JOB, KINDS
 from .schema import defaulted, faults, pruned
 
 Key = tuple[str, str, str, str]
