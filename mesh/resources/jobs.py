@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -87,14 +87,9 @@ class JobKind(ResourceKind):
         """Location of the jobs: a queue or a cluster."""
         return JobLocation.of(self.mesh)
 
-    @contextmanager
-    def backend(self) -> Iterator[JobBackend]:
-        """Connect to the queue or the cluster of the jobs while the body runs."""
-        backend = self.location.open()
-        try:
-            yield backend
-        finally:
-            backend.close()
+    def backend(self) -> closing[JobBackend]:
+        """Connect to the queue or the cluster of the jobs while a `with` block runs."""
+        return closing(self.location.open())
 
 
 def _check_limits(job: QueuedJob, count: int | None) -> None:
