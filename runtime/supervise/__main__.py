@@ -11,13 +11,7 @@ import os
 import signal
 import sys
 
-from .life import (
-    LIFE_VARIABLE,
-    end_with_parent,
-    kill_with_parent_thread,
-    parent_has_ended,
-    resume_with_parent_death,
-)
+from .life import LIFE_VARIABLE, end_with_parent, parent_has_ended, set_death_signal
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 NOT_EXECUTABLE = 127  # as in shells
@@ -25,7 +19,7 @@ NOT_EXECUTABLE = 127  # as in shells
 
 def guard(grace_s: float, argv: list[str]) -> int:
     """Run `argv` as a child of this process; return its exit code, -N after signal N."""
-    resume_with_parent_death()
+    set_death_signal(signal.SIGCONT)
     # Signals stay pending until there is a program that gets them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     child = _start(argv, before)
@@ -49,7 +43,7 @@ def _start(argv: list[str], mask: set[int | signal.Signals]) -> int:
     if pid:
         return pid
     try:
-        kill_with_parent_thread()
+        set_death_signal(signal.SIGKILL)
         if os.getppid() != guard_pid:  # the guard died before the call of prctl
             os._exit(NOT_EXECUTABLE)
         if life is not None:

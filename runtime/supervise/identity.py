@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -43,29 +43,35 @@ class Identity:
         """Send it a signal; return False if it has ended, is this process, or refuses signals."""
         if self.pid == os.getpid() or self.pid < 1:
             return False
-        try:
-            fd = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return False
-        except OSError:  # before Linux 5.3, where the pid may be reused between check and signal
-            return self._kill(number)
-        try:  # from here on the descriptor means one process; check which
-            if not self.runs:
+        with open_pidfd(self.pid) as fd:
+            if not self.runs:  # the descriptor means one process; check which
                 return False
-            signal.pidfd_send_signal(fd, number)
-        except (ProcessLookupError, PermissionError):
-            return False
-        finally:
-            os.close(fd)
+            try:
+                if fd is None:  # the pid may be reused between check and signal
+                    os.kill(self.pid, number)
+                else:
+                    signal.pidfd_send_signal(fd, number)
+            except (ProcessLookupError, PermissionError):
+                return False
         return True
 
-    def _kill(self, number: int) -> bool:
-        if not self.runs:
-            return False
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(self.pid, number)
-            return True
-        return False
+
+@contextlib.contextmanager
+def open_pidfd(pid: int) -> Iterator[int | None]:
+    """Yield a descriptor that means one process, and becomes readable when it ends.
+
+    None: there is no such process, or the system has no pidfds (Linux before 5.3, or a container
+    that forbids them).
+    """
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        yield None
+        return
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def identity_of(pid: int) -> Identity | None:

@@ -84,10 +84,7 @@ def end_with_parent(grace_s: float = ORPHAN_GRACE_S, *, at_once: bool = False) -
         and threading.current_thread() is threading.main_thread()
     ):
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if at_once:
-        kill_with_parent_thread()
-    else:
-        resume_with_parent_death()
+    set_death_signal(signal.SIGKILL if at_once else signal.SIGCONT)
     threading.Thread(
         target=_wait_for_parent_exit, args=(fd, grace_s), name="edl-life", daemon=True
     ).start()
@@ -103,18 +100,11 @@ def parent_has_ended() -> bool:
     return bool(poller.poll(0))
 
 
-def kill_with_parent_thread() -> None:
-    """Have the kernel kill this process when the thread that started it ends (Linux only)."""
-    _set_death_signal(signal.SIGKILL)
+def set_death_signal(number: signal.Signals) -> None:
+    """Have the kernel send a signal when the thread that started this process ends (Linux only).
 
-
-def resume_with_parent_death() -> None:
-    """Have the kernel resume this process, if suspended, when its parent ends (Linux only)."""
-    _set_death_signal(signal.SIGCONT)
-
-
-def _set_death_signal(number: signal.Signals) -> None:
-    """Have the kernel send this process a signal when the thread that started it ends."""
+    SIGKILL kills this process; SIGCONT resumes it if it is suspended.
+    """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number)
 

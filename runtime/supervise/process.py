@@ -14,13 +14,14 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from ..errors import ProcessFailed
 from ..standard_streams import open_standard_fds
+from .identity import open_pidfd
 from .life import LIFE_VARIABLE, drop_fd_on_fork, life_fd
 from .output import Output
 
@@ -130,8 +131,9 @@ def _popen(command: Command, **options: Any) -> subprocess.Popen[bytes]:
 
 def _not_started(command: Command, error: OSError | ValueError) -> ProcessFailed:
     """Return the error; a ValueError is about a NUL character, or text that is not Unicode."""
-    named = isinstance(error, OSError) and error.filename
-    why = f"{error.strerror}: {error.filename}" if named else str(error)
+    why = str(error)
+    if isinstance(error, OSError) and error.filename:
+        why = f"{error.strerror}: {error.filename}"
     return ProcessFailed(f"cannot start {command.name}: {why}")
 
 
@@ -276,7 +278,7 @@ class Process:
         drop_fd_on_fork(pipe.fileno())
         poller = select.poll()
         poller.register(pipe.fileno(), select.POLLIN)
-        with _exit_notice(self.pid) as notice, pipe:
+        with open_pidfd(self.pid) as notice, pipe:
             if notice is not None:
                 poller.register(notice, select.POLLIN)
             while (state := _state(self.pid)) == "running":
@@ -368,20 +370,6 @@ def describe_exit(returncode: int) -> str:
         names = {number.value: number.name for number in signal.Signals}
         return f"ended by {names.get(-returncode, f'signal {-returncode}')}"
     return f"ended with exit code {returncode}"
-
-
-@contextlib.contextmanager
-def _exit_notice(pid: int) -> Iterator[int | None]:
-    """Yield a descriptor that becomes readable when `pid` ends; None without pidfds."""
-    try:
-        fd = os.pidfd_open(pid)
-    except OSError:  # before Linux 5.3, or forbidden in this container
-        yield None
-        return
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _state(pid: int) -> Literal["running", "zombie", "reaped"]:

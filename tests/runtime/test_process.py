@@ -300,3 +300,5 @@ def test_the_end_of_one_in_the_background_is_known_until_it_is_left(tmp_path: Pa
     background.leave()
     with pytest.raises(ProcessFailed, match=r"cannot start b: No such file.*: .*gone"):
         Background(python_command("b", "edl", log=tmp_path / "gone" / "log"))
+    with pytest.raises(ProcessFailed, match="cannot start b: embedded null byte"):
+        Background(Command("b", ("a\0b",), log=tmp_path / "log"))
