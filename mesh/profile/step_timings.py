@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -68,7 +68,7 @@ def time_steps_in_child(
     """Time steps of a job in a child process.
 
     Args:
-        job: path of the job file, or MODULE:FUNCTION of a step (`function_steps`).
+        job: path of the job file, or MODULE:FUNCTION of a step (`_FunctionSteps`).
         batch_size: rows of a batch, if the feed is a data set.
         steps: number of steps with a whole batch; the number with half a batch is the same.
         budget_s: seconds after which no further step begins, once five steps count.
@@ -95,7 +95,7 @@ def time_steps(
     """
     say(f"loading {job}")
     student: _Student
-    student = function_steps(job) if is_factory(job) else _JobSteps(job, batch_size, steps)
+    student = _FunctionSteps(job) if is_factory(job) else _JobSteps(job, batch_size, steps)
     rows, sample_bytes = 0, 0.0
     source_s, whole_s, half_s = list[float](), list[float](), list[float]()
     began = reported = time.perf_counter()
@@ -205,14 +205,26 @@ class _JobSteps:
 
 
 class _FunctionSteps:
-    """The steps of a function, in the form of `_JobSteps`; see `function_steps`."""
+    """The steps of a function MODULE:FUNCTION, in the form of `_JobSteps`.
+
+    The function returns a pair: the batches of an epoch, which can be iterated again, and a
+    function that trains on one and returns when the device has done so, as after reading the loss.
+
+    Raises:
+        UsageError: there is no such function, or it returns something else.
+    """
 
     left_out: tuple[str, ...] = ()
 
-    def __init__(self, name: str, batches: Iterable[Any], step: Callable[[Any], Any]) -> None:
+    def __init__(self, name: str) -> None:
         self.name = f"{name}()"
-        self._batches = batches
-        self._step = step
+        made = import_named(name)()
+        if not (isinstance(made, tuple) and len(made) == 2 and callable(made[1])):
+            raise UsageError(
+                f"{self.name} must return a pair, the batches and a function that trains on one; it"
+                f" returned a {type(made).__name__}"
+            )
+        self._batches, self._step = made
 
     def batches(self) -> Iterator[Any]:
         return iter(self._batches)
@@ -242,24 +254,6 @@ class _FunctionSteps:
 
 
 _Student = _JobSteps | _FunctionSteps
-
-
-def function_steps(name: str) -> _FunctionSteps:
-    """Return the steps of a function MODULE:FUNCTION.
-
-    It returns a pair: the batches of an epoch, which can be iterated again, and a function that
-    trains on one and returns when the device has done so, as after reading the loss.
-
-    Raises:
-        UsageError: there is no such function, or it returns something else.
-    """
-    made = import_named(name)()
-    if not (isinstance(made, tuple) and len(made) == 2 and callable(made[1])):
-        raise UsageError(
-            f"{name}() must return a pair, the batches and a function that trains on one; it"
-            f" returned a {type(made).__name__}"
-        )
-    return _FunctionSteps(name, *made)
 
 
 def _noise(parts: Assembly, outputs: Any) -> dict[str, Any]:
