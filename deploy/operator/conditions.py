@@ -1,4 +1,4 @@
-"""The fields that the status of each of our resources has, with conditions in the standard form."""
+"""Conditions and events of our resources, and the fields that each status has. No I/O."""
 
 from __future__ import annotations
 
@@ -23,6 +23,21 @@ class Condition:
     status: bool | None
     reason: str
     message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceEvent:
+    """One event of a resource, to report once.
+
+    Attributes:
+        reason: one word in CamelCase, such as "Scaled".
+        message: a sentence.
+        warns: a user should look at it.
+    """
+
+    reason: str
+    message: str
+    warns: bool = False
 
 
 def common_fields(

@@ -5,32 +5,17 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from ...mesh.kubernetes.client import Client
 from ...mesh.kubernetes.resources import EVENT, OPERATOR, Object, key_of, rfc3339_s
 from ...runtime.errors import EdlError, KubernetesObjectExists, LeaseSuperseded
+from .conditions import ResourceEvent
 
 log = logging.getLogger(__name__)
 
 #: Most characters of the text of an event.
 _LONGEST: Final = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceEvent:
-    """One event of a resource, to report once.
-
-    Attributes:
-        reason: one word in CamelCase, such as "Scaled".
-        message: a sentence.
-        warns: a user should look at it.
-    """
-
-    reason: str
-    message: str
-    warns: bool = False
 
 
 def post_events(

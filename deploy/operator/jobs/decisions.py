@@ -13,8 +13,8 @@ from dataclasses import replace
 from ....scheduler.elastic import decide
 from ....scheduler.elastic_values import ElasticJob, ElasticMemory, Pool, Target
 from ....scheduler.job_states import ElasticJobState, state_of
+from ..conditions import ResourceEvent
 from ..config import OperatorConfig
-from ..events import ResourceEvent
 from .ledger import AssessedJob, JobActions, NodePod, ObservedJob, PodLedger, assess_job
 
 _REASON_CHARS = 600
@@ -276,8 +276,8 @@ def _view(case: AssessedJob) -> ElasticJob | None:
         wanted.needs,
         priority=wanted.priority,
         submitted_s=wanted.submitted_s,
-        progress=job.progress.progress,
-        steady=not staying or (job.progress.steady and all(pod.ready for pod in job.staying)),
+        progress=job.progress,
+        steady=not staying or (job.steady and all(pod.ready for pod in job.staying)),
     )
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Literal
 
-from ....mesh.jobs.job_run import TrainingProgress
 from ....scheduler.backoff import ceiling_s
 from ....scheduler.job_states import ElasticJobState, NodeEndings, ending_of, limits_of
 from ..capacity import MachineState
+from ..conditions import ResourceEvent
 from ..config import OperatorConfig
-from ..events import ResourceEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +130,22 @@ class PodLedger:
     end: Literal["", "succeeded", "failed"] = ""
 
 
-#: Progress of a job that cannot be known. The job counts as steady.
-UNKNOWN_PROGRESS: Final = TrainingProgress(steady=True)
-
-
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
-    """One job with its unique name, desired state, ledger, pods and progress."""
+    """One job with its unique name, desired state, ledger and pods.
+
+    Attributes:
+        progress: share of its work that is done, 0 to 1; None: unknown.
+        steady: its nodes form one world, which has completed a step; so does a job of which nothing
+            is known.
+    """
 
     name: str
     wanted: DesiredJob
     ledger: PodLedger = PodLedger()
     pods: tuple[NodePod, ...] = ()
-    progress: TrainingProgress = UNKNOWN_PROGRESS
+    progress: float | None = None
+    steady: bool = True
 
     @property
     def staying(self) -> list[NodePod]:

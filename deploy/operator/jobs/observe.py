@@ -27,7 +27,7 @@ from ....runtime.errors import EdlError, UsageError
 from ....scheduler.elastic_values import Pool
 from ..capacity import NOT_ENDED, PLENTY, Machines
 from ..config import OperatorConfig
-from .ledger import UNKNOWN_PROGRESS, DesiredJob, ObservedJob, PodLedger
+from .ledger import DesiredJob, ObservedJob, PodLedger
 from .node_pods import job_of, node_pod_of, number_of
 from .pods import needs_of, spec_of, tolerations_of
 from .status import has_ended, ledger_of
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds before a Redis that did not answer is asked again, as other jobs wait meanwhile.
 _PAUSE_S: Final = 30.0
+#: Progress of a training that cannot be known. The job counts as steady.
+_UNKNOWN: Final = TrainingProgress(steady=True)
 
 
 class ProgressReader:
@@ -66,7 +68,7 @@ class ProgressReader:
             nodes: number of its nodes.
         """
         if self._silent.get(url, float("-inf")) > self._clock():
-            return UNKNOWN_PROGRESS
+            return _UNKNOWN
         try:
             if url not in self._boards:
                 self._boards[url] = self._open(url)
@@ -75,7 +77,7 @@ class ProgressReader:
             level = logging.DEBUG if url in self._silent else logging.WARNING  # said once
             log.log(level, "cannot read the progress of trainings: %s", error)
             self._silent[url] = self._clock() + _PAUSE_S
-            return UNKNOWN_PROGRESS
+            return _UNKNOWN
         self._silent.pop(url, None)
         return found
 
@@ -173,15 +175,15 @@ class ClusterReader:
         nodes = tuple(node_pod_of(pod, self._machines) for pod in pods)
         staying = sum(node.stays for node in nodes)
         url = resource.get("spec", {}).get("coordinator") or self._config.coordinator
-        progress = UNKNOWN_PROGRESS
+        training = _UNKNOWN
         if wanted.trains and staying and url:
-            progress = self._trainings.read(url, resource["metadata"]["name"], staying)
+            training = self._trainings.read(url, resource["metadata"]["name"], staying)
         try:
             ledger = ledger_of(resource)
         except UsageError as error:  # continue: its pods show which numbers are used
             log.warning("%s", error)
             ledger = PodLedger()
-        return ObservedJob(name, wanted, ledger, nodes, progress)
+        return ObservedJob(name, wanted, ledger, nodes, training.progress, training.steady)
 
 
 def _named(listed: Iterable[Object]) -> dict[str, Object]:

@@ -25,9 +25,10 @@ from ....runtime.errors import (
     Unauthenticated,
     UnavailableError,
 )
+from ..conditions import ResourceEvent
 from ..config import OperatorConfig
 from ..error_log import ErrorLog
-from ..events import ResourceEvent, post_events
+from ..events import post_events
 from .decisions import decide_pods
 from .ledger import JobActions, PodLedger, record_refusal
 from .observe import ClusterReader, ProgressReader

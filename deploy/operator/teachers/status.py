@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....mesh.kubernetes.resources import Object
-from ..conditions import Condition, common_fields, generation_of
-from ..events import ResourceEvent
+from ..conditions import Condition, ResourceEvent, common_fields, generation_of
 from .manifests import selector_of
 from .replica_count import ReplicaCount
 
