@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
-from .fault_plan import KIND_BY_NAME, ChaosSettings, Fault, FaultTarget, is_allowed
-from .processes import START_TIMEOUT_S, STOP_TIMEOUT_S, ChaosMesh, RestartableProcess
-from .proxy import ChaosProxy, ProxyGroup
-from .response_corruptor import CORRUPTIONS
+from ...runtime.errors import ProcessFailed
+from .fault_plan import KIND_BY_NAME, ChaosSettings, Fault, is_allowed
+from .processes import STOP_TIMEOUT_S, ChaosMesh
+from .proxy import ChaosProxy
+from .response_corruptor import CORRUPTIONS, ResponseCorruptor
 from .run_trace import InjectedFault, latest_stats
 
 #: Delay of each chunk by "delay-teacher", in each direction.
@@ -58,9 +59,9 @@ class FaultInjector:
         active = self._active_faults()
         with self._lock:
             self._injected[fault.number] = InjectedFault(fault, self._clock())
-            self._effects_before[fault.number] = self._count_effects(fault) or 0
+            self._effects_before[fault.number] = self._count_effects(fault)
         if is_allowed(KIND_BY_NAME[fault.kind], active, self._settings):
-            skipped = self._inject(fault)
+            skipped = self._begin(fault)
         else:
             skipped = "earlier faults last longer than planned"
         if skipped:
@@ -76,12 +77,8 @@ class FaultInjector:
         if injected.healed_s is not None:
             return
         match fault.kind:
-            case "kill-teacher":
-                self._restart(fault, self._mesh.teachers[fault.target])
-            case "kill-manager":
-                self._restart(fault, self._mesh.manager)
-            case "kill-redis":
-                self._restart(fault, self._mesh.redis)
+            case "kill-teacher" | "kill-manager" | "kill-redis":
+                self._in_thread(self._restart, fault)
             case "add-teacher":
                 self._drain(fault, restart=False)
             case _:
@@ -118,49 +115,34 @@ class FaultInjector:
 
     # --- each kind
 
-    def _inject(self, fault: Fault) -> str:
-        match KIND_BY_NAME[fault.kind].target:
-            case FaultTarget.STUDENT:
-                return self._kill_engine(fault.target)
-            case FaultTarget.GUEST:
-                return self._start_guest(fault)
-            case FaultTarget.CONTROL_PLANE:
-                return self._strike_control_plane(fault)
-            case FaultTarget.TEACHER:
-                return self._strike_teacher(fault)
-
-    def _strike_teacher(self, fault: Fault) -> str:
-        teacher = self._mesh.teachers[fault.target]
-        process = teacher.process
-        if process is None or not teacher.is_ready:
+    def _begin(self, fault: Fault) -> str:
+        """Begin a fault; return the reason if it cannot begin, otherwise an empty text."""
+        if fault.kind == "kill-engine":
+            return self._kill_engine(fault.target)
+        struck = self._mesh.processes[fault.target]
+        if fault.kind == "add-teacher":
+            if struck.alive:
+                return "it was already running"
+            struck.start()
+            return ""
+        if not struck.is_ready:
             return "it was not up"
         match fault.kind:
-            case "kill-teacher":
-                process.kill()
+            case "kill-teacher" | "kill-manager" | "kill-redis":
+                struck.process.kill()
             case "suspend-teacher":
-                process.send_signal(signal.SIGSTOP)
-            case "silence-teacher":
-                teacher.proxy.hold()
-            case "partition-teacher":
-                teacher.redis_proxy.hold()
-            case "break-teacher":
-                teacher.proxy.close_connections()
-            case "delay-teacher":
-                teacher.proxy.delay(DELAY_S)
+                struck.process.send_signal(signal.SIGSTOP)
             case "drain-teacher":
                 self._drain(fault, restart=True)
-            case corruption:
-                teacher.corruptor.use(corruption)
-        return ""
-
-    def _strike_control_plane(self, fault: Fault) -> str:
-        if fault.kind == "silence-manager":
-            self._mesh.manager_proxy.hold()
-            return ""
-        struck = self._mesh.redis if fault.kind == "kill-redis" else self._mesh.manager
-        if struck.process is None or not struck.is_ready:
-            return "it was not up"
-        struck.process.kill()
+        for link in self._links(fault):
+            if isinstance(link, ResponseCorruptor):
+                link.use(fault.kind)
+            elif fault.kind == "break-teacher":
+                link.close_connections()
+            elif fault.kind == "delay-teacher":
+                link.delay(DELAY_S)
+            else:
+                link.hold()
         return ""
 
     def _kill_engine(self, student: str) -> str:
@@ -173,84 +155,68 @@ class FaultInjector:
             pass
         return "it was not up"
 
-    def _start_guest(self, fault: Fault) -> str:
-        guest = self._mesh.teachers[fault.target]
-        if guest.alive:
-            return "it was already running"
-        guest.start()
-        return ""
-
     def _undo(self, fault: Fault) -> None:
         """Undo a fault of a kind that lasts until it is undone; do nothing for other kinds."""
-        match fault.kind:
-            case "suspend-teacher":
-                if (process := self._mesh.teachers[fault.target].process) is not None:
-                    process.send_signal(signal.SIGCONT)
-            case "silence-manager":
-                self._mesh.manager_proxy.heal()
-            case "silence-teacher" | "delay-teacher" | "partition-teacher":
-                self._teacher_proxy(fault).heal()
-            case corruption if corruption in CORRUPTIONS:
-                self._mesh.teachers[fault.target].corruptor.use(None)
+        if fault.kind == "suspend-teacher":
+            self._mesh.processes[fault.target].process.send_signal(signal.SIGCONT)
+        for link in self._links(fault):
+            link.heal()
 
-    def _count_effects(self, fault: Fault) -> int | None:
-        """Return the effects on the fault's target since the run began; None: no traffic fault."""
-        match fault.kind:
-            case "silence-manager":
-                return self._mesh.manager_proxy.effects
-            case "silence-teacher" | "delay-teacher" | "partition-teacher" | "break-teacher":
-                return self._teacher_proxy(fault).effects
-            case corruption if corruption in CORRUPTIONS:
-                return self._mesh.teachers[fault.target].corruptor.corrupted
-        return None
-
-    def _teacher_proxy(self, fault: Fault) -> ChaosProxy | ProxyGroup:
+    def _links(self, fault: Fault) -> Sequence[ChaosProxy | ResponseCorruptor]:
+        """Return what a fault of traffic acts on; empty: the fault is of a process."""
+        if not KIND_BY_NAME[fault.kind].effect_unit:
+            return ()
+        if fault.kind == "silence-manager":
+            return (self._mesh.manager_proxy,)
         teacher = self._mesh.teachers[fault.target]
-        return teacher.redis_proxy if fault.kind == "partition-teacher" else teacher.proxy
+        if fault.kind in CORRUPTIONS:
+            return (teacher.corruptor,)
+        return (teacher.redis_proxy,) if fault.kind == "partition-teacher" else teacher.proxies
+
+    def _count_effects(self, fault: Fault) -> int:
+        """Return the effects on the fault's target since the run began."""
+        return sum(link.effects for link in self._links(fault))
 
     # --- work in threads
 
-    def _restart(self, fault: Fault, process: RestartableProcess) -> None:
-        """Start the process again; the fault is healed once it is ready."""
-        self._in_thread(partial(self._start_until_ready, fault, process))
-
-    def _start_until_ready(self, fault: Fault, process: RestartableProcess) -> None:
-        """Start a process until it becomes ready: a teacher exits if Redis is down."""
+    def _restart(self, fault: Fault) -> None:
+        """Start the target until it becomes ready: a teacher exits if Redis is down."""
+        target = self._mesh.processes[fault.target]
         while True:
             with self._lock:  # no process starts after `heal_all`
                 if self._closing:
                     return
-                process.start(lambda: self._record(fault, healed_s=self._clock()))
-            if process.becomes_ready(START_TIMEOUT_S):
+                target.start()
+            with contextlib.suppress(ProcessFailed):
+                target.wait_ready()
+                self._record(fault, healed_s=self._clock())
                 return
 
     def _drain(self, fault: Fault, *, restart: bool) -> None:
         """Drain a teacher; the fault is healed once it has exited, or is ready after a restart."""
         teacher = self._mesh.teachers[fault.target]
         was_ready = teacher.is_ready  # a teacher that is still starting may exit with any code
-        if teacher.process is not None:
-            teacher.process.send_signal(signal.SIGTERM)
-        self._in_thread(partial(self._finish_drain, fault, teacher, was_ready, restart))
+        teacher.process.send_signal(signal.SIGTERM)
+        self._in_thread(self._finish_drain, fault, was_ready, restart)
 
-    def _finish_drain(
-        self, fault: Fault, teacher: RestartableProcess, was_ready: bool, restart: bool
-    ) -> None:
-        code = None if teacher.process is None else teacher.process.wait(STOP_TIMEOUT_S)
+    def _finish_drain(self, fault: Fault, was_ready: bool, restart: bool) -> None:
+        code = self._mesh.teachers[fault.target].process.wait(STOP_TIMEOUT_S)
         if was_ready and code != 0 and not self._closing:
             self._record(fault, trouble=f"it drained with exit code {code}, not 0")
         if restart:
-            self._start_until_ready(fault, teacher)
+            self._restart(fault)
         else:
             self._record(fault, healed_s=self._clock())
 
-    def _in_thread(self, work: Callable[[], None]) -> None:
-        thread = threading.Thread(target=work, name="edl-chaos-heal", daemon=True)
-        self._threads = [one for one in self._threads if one.is_alive()] + [thread]
+    def _in_thread(self, work: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments, name="edl-chaos-heal", daemon=True)
+        self._threads.append(thread)
         thread.start()
 
     def _record_healed(self, fault: Fault) -> None:
-        total, before = self._count_effects(fault), self._effects_before[fault.number]
-        effects = None if total is None else total - before
+        effects = None
+        if KIND_BY_NAME[fault.kind].effect_unit:
+            effects = self._count_effects(fault) - self._effects_before[fault.number]
         self._record(fault, healed_s=self._clock(), effects=effects)
 
     def _record(self, fault: Fault, **changes: object) -> None:

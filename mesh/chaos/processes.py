@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from ...runtime.errors import ProcessFailed
 from ...runtime.supervise import Command, Process, python_command, start, stop_all
 from ..local import COORDINATOR_READY, TEACHER_READY, TeacherSpec
 from .fault_plan import PROBABILITIES, ChaosSettings
-from .proxy import ChaosProxy, ProxyGroup, StreamFilter
+from .proxy import ChaosProxy, StreamFilter
 from .response_corruptor import ResponseCorruptor
 from .student import MAX_ROWS, StudentConfig
 from .synthetic_samples import MODEL, PROBABILITIES_MODEL, REFUSES
@@ -36,48 +35,40 @@ class RestartableProcess:
     Attributes:
         command: command of the process.
         ready_pattern: regular expression of the line that the process prints once it is ready.
-        process: the latest process; None before the first start.
     """
 
     command: Command
     ready_pattern: str
-    process: Process | None = None
+    _process: Process | None = None
     _ready: threading.Event = field(default_factory=threading.Event)
 
-    def start(self, on_ready: Callable[[], None] = lambda: None) -> Process:
-        """Start the process; `on_ready` is called in another thread once it is ready."""
-        pattern, ready = re.compile(self.ready_pattern), threading.Event()
+    def start(self) -> None:
+        """Start the process. Raises ProcessFailed."""
+        ready = self._ready = threading.Event()
 
         def on_line(line: str) -> None:
-            if not ready.is_set() and pattern.search(line):
+            if re.search(self.ready_pattern, line):
                 ready.set()
-                on_ready()
 
-        self._ready = ready
+        self._process = start(self.command, echo=on_line)
 
-        self.process = start(self.command, echo=on_line)
-        return self.process
+    @property
+    def process(self) -> Process:
+        """The latest process, after the first start."""
+        assert self._process is not None
+        return self._process
 
     @property
     def alive(self) -> bool:
-        return self.process is not None and self.process.alive
+        return self._process is not None and self._process.alive
 
     @property
     def is_ready(self) -> bool:
         """Whether the process is alive and has become ready."""
         return self.alive and self._ready.is_set()
 
-    def becomes_ready(self, timeout_s: float) -> bool:
-        """Wait until the process is ready or has exited; return whether it has become ready."""
-        deadline = time.monotonic() + timeout_s
-        while not self._ready.wait(POLL_S):
-            if not self.alive or time.monotonic() > deadline:
-                return False
-        return True
-
-    def wait_ready(self, check: Callable[[], None]) -> None:
+    def wait_ready(self, check: Callable[[], None] | None = None) -> None:
         """Wait until the process is ready, and call `check` meanwhile. Raises ProcessFailed."""
-        assert self.process is not None
         self.process.expect(self.ready_pattern, START_TIMEOUT_S, check)
 
 
@@ -86,12 +77,12 @@ class ProxiedTeacher(RestartableProcess):
     """A teacher behind proxies.
 
     Attributes:
-        proxy: proxies of its gRPC server and of its own transport, for readers and managers.
+        proxies: those of its gRPC server and of its own transport, for readers and managers.
         redis_proxy: proxy between the teacher and Redis.
         corruptor: corrupts its responses on the own transport.
     """
 
-    proxy: ProxyGroup = field(kw_only=True)
+    proxies: tuple[ChaosProxy, ...] = field(kw_only=True)
     redis_proxy: ChaosProxy = field(kw_only=True)
     corruptor: ResponseCorruptor = field(kw_only=True)
 
@@ -109,6 +100,7 @@ class ChaosMesh:
         manager: the service manager.
         manager_proxy: proxy between students and the manager.
         teachers: teachers by name, including guests and misconfigured ones.
+        processes: teachers, manager and Redis by name.
         students: processes of students by name.
         student_configs: configurations of students by name.
         url: Redis URL without a proxy.
@@ -131,6 +123,11 @@ class ChaosMesh:
             *settings.misconfigured_names,
         )
         self.teachers = {name: self._new_teacher(name, at) for at, name in enumerate(names)}
+        self.processes: dict[str, RestartableProcess] = {
+            **self.teachers,
+            "manager": self.manager,
+            "redis": self.redis,
+        }
         self.student_configs = {
             name: self._student_config(name, at, began)
             for at, name in enumerate(settings.student_names)
@@ -196,12 +193,12 @@ class ChaosMesh:
 
     def close(self) -> None:
         """Stop all processes and close the proxies. Idempotent. Raises ProcessFailed."""
-        teachers = [one.process for one in self.teachers.values() if one.process is not None]
-        others = [one.process for one in (self.manager, self.redis) if one.process is not None]
+        teachers = [one.process for one in self.teachers.values() if one.alive]
         try:
             stop_all([*self.students.values(), *teachers], self._settings.grace_s)
-            for process in others:
-                process.stop()
+            for one in (self.manager, self.redis):
+                if one.alive:
+                    one.process.stop()
         finally:
             for proxy in self._proxies:
                 proxy.close()
@@ -252,7 +249,7 @@ class ChaosMesh:
         return ProxiedTeacher(
             command,
             TEACHER_READY,
-            proxy=ProxyGroup(grpc, transport),
+            proxies=(grpc, transport),
             redis_proxy=redis_proxy,
             corruptor=corruptor,
         )

@@ -166,33 +166,6 @@ class ChaosProxy:
             _shut_down(one)
 
 
-class ProxyGroup:
-    """Several proxies in front of one process, controlled together like a `ChaosProxy`."""
-
-    def __init__(self, *proxies: ChaosProxy) -> None:
-        self._proxies = proxies
-
-    @property
-    def effects(self) -> int:
-        return sum(proxy.effects for proxy in self._proxies)
-
-    def hold(self) -> None:
-        for proxy in self._proxies:
-            proxy.hold()
-
-    def delay(self, seconds: float) -> None:
-        for proxy in self._proxies:
-            proxy.delay(seconds)
-
-    def heal(self) -> None:
-        for proxy in self._proxies:
-            proxy.heal()
-
-    def close_connections(self) -> None:
-        for proxy in self._proxies:
-            proxy.close_connections()
-
-
 def _shut_down(one: socket.socket) -> None:
     """Shut a socket down: unlike closing, this wakes threads that wait for it."""
     with contextlib.suppress(OSError):

@@ -59,18 +59,22 @@ class ResponseCorruptor:
     """Corrupts the results that pass through one proxy while a corruption is set. Thread-safe.
 
     Attributes:
-        corrupted: number of corrupted results.
+        effects: number of corrupted results.
     """
 
     def __init__(self, seed: int) -> None:
-        self.corrupted = 0
+        self.effects = 0
         self._rng = Random(seed)
         self._corruption: Corruption | None = None
         self._lock = Lock()  # each connection of the proxy has its own thread
 
-    def use(self, kind: str | None) -> None:
-        """Set the corruption, a key of `CORRUPTIONS`; None: forward results unchanged."""
-        self._corruption = None if kind is None else CORRUPTIONS[kind]
+    def use(self, kind: str) -> None:
+        """Set the corruption, a key of `CORRUPTIONS`."""
+        self._corruption = CORRUPTIONS[kind]
+
+    def heal(self) -> None:
+        """Forward results unchanged."""
+        self._corruption = None
 
     def new_filter(self) -> Callable[[bytes], bytes]:
         """Make the stream filter of one connection."""
@@ -81,7 +85,7 @@ class ResponseCorruptor:
         with self._lock:
             if (corruption := self._corruption) is None:
                 return None
-            self.corrupted += 1
+            self.effects += 1
             return corruption(result, self._rng)
 
 

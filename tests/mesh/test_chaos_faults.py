@@ -210,10 +210,10 @@ def test_responses_are_corrupted_only_while_a_corruption_is_set() -> None:
     assert through(PROOF + result(1, described=True)) == PROOF + result(1, described=True)
     corruptor.use("answer-instance")
     corrupted = through(result(2))
-    assert corruptor.corrupted == 1
-    corruptor.use(None)
+    assert corruptor.effects == 1
+    corruptor.heal()
     honest = through(result(3)) + through(result(4))
-    assert corruptor.corrupted == 1
+    assert corruptor.effects == 1
     answers = responses_in(result(1, described=True) + corrupted + honest, 1, 2, 3, 4)
     told = [answers[number].parameters["incarnation"] for number in (1, 2, 3, 4)]
     assert told == ["1700000000001", "1700000000002", "1700000000001", "1700000000001"]
@@ -223,7 +223,8 @@ def test_responses_are_corrupted_only_while_a_corruption_is_set() -> None:
 def test_frames_come_through_whole_however_they_arrive(kind: str | None, sizes: list[int]) -> None:
     def sent(pieces: list[bytes]) -> bytes:
         corruptor = ResponseCorruptor(seed=1)
-        corruptor.use(kind)
+        if kind is not None:
+            corruptor.use(kind)
         through = corruptor.new_filter()
         return b"".join(through(one) for one in pieces)
 
@@ -251,11 +252,13 @@ class InjectorFixture:
         teacher = SimpleNamespace(
             process=object(),
             is_ready=True,
-            proxy=self.proxy,
+            proxies=(self.proxy,),
             redis_proxy=self.proxy,
             corruptor=corruptor,
         )
-        mesh: Any = SimpleNamespace(teachers={"t1": teacher}, manager_proxy=self.proxy)
+        mesh: Any = SimpleNamespace(
+            teachers={"t1": teacher}, processes={"t1": teacher}, manager_proxy=self.proxy
+        )
         self.injector = FaultInjector(mesh, SETTINGS, itertools.count(step=60).__next__)
 
     def rows(self) -> int:
