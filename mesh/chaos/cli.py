@@ -107,7 +107,7 @@ def _run(settings: ChaosSettings, logs: Path | None, stop: Stop) -> ChaosReport:
     leftover_check = LeftoverCheck.before(run_id)
     keep = True
     try:
-        report = run_chaos(settings, folder, leftover_check, say=say, stop=stop, check=stop.check)
+        report = run_chaos(settings, folder, leftover_check, say=say, stop=stop)
         keep = not report.held
         return report
     except (KeyboardInterrupt, SystemExit):

@@ -6,12 +6,12 @@ import contextlib
 import importlib.util
 import json
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from ...runtime.errors import ProcessFailed
 from ...runtime.supervise import Process, python_command, start, stop_all
+from .processes import last_lines, wait_for
 from .run_trace import ElasticTrainingResult
 
 JOB_FILE = Path(__file__).with_name("elastic_training_job.py")
@@ -19,7 +19,6 @@ JOB = "chaos-training"
 #: A node imports Paddle twice before its first step.
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
-_POLL_S = 0.1
 
 
 class ElasticTraining:
@@ -28,18 +27,16 @@ class ElasticTraining:
     Args:
         url: Redis URL.
         folder: folder for logs, checkpoints and the log of trained ids.
+
+    Attributes:
+        result: outcome of the training; None: it was not started, or not stopped yet.
     """
 
     def __init__(self, url: str, folder: Path) -> None:
         self._url, self._folder = url, folder
-        self._node: Process | None = None
-        self._second: Process | None = None
-        self._result: ElasticTrainingResult | None = None
-
-    @property
-    def result(self) -> ElasticTrainingResult | None:
-        """Outcome of the training; None: it was not started, or not stopped yet."""
-        return self._result
+        self._id_log = folder / "ids"
+        self._nodes: list[Process] = []
+        self.result: ElasticTrainingResult | None = None
 
     def start(self, check: Callable[[], None]) -> None:
         """Start a node; once it trains, start one with another seed and wait for its exit.
@@ -52,34 +49,29 @@ class ElasticTraining:
         """
         if importlib.util.find_spec("paddle") is None:
             return
-        self._node = self._start_node("node-1")
-        self._wait(lambda: self._last_step() > 0, self._node, check)
-        self._second = second = self._start_node("node-2", "--seed", 7)
-        self._wait(lambda: not second.alive, self._node, check)
+        problem = "the elastic training does not start"
+        node = self._start_node("node-1")
+        wait_for(lambda: self._last_step() > 0, [node], START_TIMEOUT_S, problem, check)
+        second = self._start_node("node-2", "--seed", 7)
+        wait_for(lambda: not second.alive, [node], START_TIMEOUT_S, problem, check)
 
     def stop(self) -> None:
         """Stop the node, which writes a checkpoint. Idempotent. Raises ProcessFailed."""
-        node, second = self._node, self._second
-        if node is None or self._result is not None:
+        if not self._nodes or self.result is not None:
             return
-        steps = self._last_step() if node.alive else 0
-        alive = node.alive
-        with contextlib.suppress(ProcessFailed):  # `_trouble` reports a node that does not end
+        node, *others = self._nodes
+        alive, steps = node.alive, self._last_step()
+        with contextlib.suppress(ProcessFailed):  # `trouble` reports a node that does not end
             stop_all([node], STOP_TIMEOUT_S)
-        stop_all([one for one in (second,) if one is not None], 0.0)
-        self._result = ElasticTrainingResult(
-            steps,
-            self._trouble(node, alive),
-            0 if second is None else second.returncode or 0,
-            "it was not started" if second is None else " ".join(second.tail(1)),
-        )
-
-    def _trouble(self, node: Process, alive: bool) -> str:
+        stop_all(others, 0.0)
+        trouble = ""
         if not alive:
-            return f"exited by itself: {' | '.join(node.tail(2))}"
-        if node.returncode != -signal.SIGTERM:
-            return f"exited with {node.returncode} after SIGTERM: {' | '.join(node.tail(2))}"
-        return ""
+            trouble = f"exited by itself: {last_lines(node)}"
+        elif node.returncode != -signal.SIGTERM:
+            trouble = f"exited with {node.returncode} after SIGTERM: {last_lines(node)}"
+        for second in others:
+            code, output = second.returncode or 0, " ".join(second.tail(1))
+            self.result = ElasticTrainingResult(steps if alive else 0, trouble, code, output)
 
     def _start_node(self, name: str, *options: object) -> Process:
         command = python_command(
@@ -90,23 +82,8 @@ class ElasticTraining:
             *("--checkpoint", self._folder / "checkpoints", "--id-log", self._id_log, *options),
             log=self._folder / f"{name}.log",
         )
-        return start(command)
-
-    def _wait(
-        self, condition: Callable[[], bool], node: Process, check: Callable[[], None]
-    ) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not condition():
-            check()
-            if not node.alive or time.monotonic() > deadline:
-                raise ProcessFailed(
-                    f"the elastic training does not start: {' | '.join(node.tail(2))}"
-                )
-            time.sleep(_POLL_S)
-
-    @property
-    def _id_log(self) -> Path:
-        return self._folder / "ids"
+        self._nodes.append(start(command))
+        return self._nodes[-1]
 
     def _last_step(self) -> int:
         """Return the last step that rank 0 has trained; 0: none."""

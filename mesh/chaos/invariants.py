@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,6 @@ from .run_trace import (
     STATS_INTERVAL_S,
     InjectedFault,
     RunTrace,
-    StudentStats,
     StudentTrace,
 )
 from .synthetic_samples import expected_digest_of_call, expected_digests
@@ -28,7 +27,6 @@ ENGINE_WARM_UP_S = 100.0
 MIN_POINTS = 10
 #: Least distance in seconds of a pair; the slope between closer measurements is mostly noise.
 MIN_DISTANCE_S = 8.0
-BOTH, TRAINER = "trainer and engine", "trainer"
 #: Largest slopes, in bytes per second, that do not count as growth. A student receives 1000 KiB/s,
 #: 200 of them labels. Within the short life of an engine, or within a minute, caches that fill may
 #: cause smaller slopes; the trainer's memory over five minutes allows a tighter limit.
@@ -36,75 +34,24 @@ MAX_GROWTH = 100 << 10
 MAX_GROWTH_OF_LONG_RUN = 20 << 10
 
 
-def max_growth(processes: str, seconds: float) -> float:
-    """Return the largest slope that does not count as growth, in bytes per second.
+def median_slope(points: Sequence[tuple[float, float, int]]) -> float | None:
+    """Return the Theil-Sen estimate of growth; None: there are too few pairs of measurements.
+
+    That is the median slope over pairs, which is robust against steps and outliers.
 
     Args:
-        processes: `BOTH` or `TRAINER`.
-        seconds: length of the run.
+        points: time in seconds, bytes, and a number; only points with equal numbers form pairs.
     """
-    if processes != TRAINER:
-        return MAX_GROWTH
-    return max(MAX_GROWTH_OF_LONG_RUN, MAX_GROWTH * min(1.0, 60.0 / max(seconds, 1.0)))
-
-
-def memory_growth(seen: StudentTrace) -> list[tuple[str, float]]:
-    """Return slopes of memory without the buffer, each as (processes, bytes per second).
-
-    They are Theil-Sen estimates: the median slope over pairs of measurements, which is robust
-    against steps and outliers. Pairs for `BOTH` are from the life of one engine, as a new engine
-    begins smaller; pairs for `TRAINER`, which has half of the buffer's PSS, from the whole run.
-    """
-    points = [one for one in seen.stats if one.trainer_bytes and one.engine_bytes]
-    first_seen = _first_seen(seen.stats)
-    warm = [one for one in points if one.at_s - first_seen[one.engine_pid] >= ENGINE_WARM_UP_S]
-    found = []
-    for processes, used, sizes, lives in (
-        (
-            BOTH,
-            warm,
-            [one.trainer_bytes + one.engine_bytes - one.volume_bytes for one in warm],
-            [one.engine_pid for one in warm],
-        ),
-        (
-            TRAINER,
-            late := [one for one in points if one.at_s - seen.began_s >= WARM_UP_S],
-            [one.trainer_bytes - one.volume_bytes / 2 for one in late],
-            [0] * len(late),
-        ),
-    ):
-        times = np.array([one.at_s for one in used])
-        slope = median_slope(times, np.array(sizes), np.array(lives))
-        if slope is not None:
-            found.append((processes, slope))
-    return found
-
-
-def median_slope(times_s: Array, sizes: Array, lives: Array) -> float | None:
-    """Return the median slope over pairs of measurements; None: there are too few pairs.
-
-    Args:
-        times_s: (n,), seconds.
-        sizes: (n,), bytes.
-        lives: (n,); only measurements with equal values form pairs.
-    """
-    if len(times_s) < MIN_POINTS:
+    if len(points) < MIN_POINTS:
         return None
+    times_s, sizes, lives = np.array(points).T
     slopes = []
-    for at in range(1, len(times_s)):
+    for at in range(1, len(points)):
         distance_s = times_s[at] - times_s[:at]
         usable = (lives[:at] == lives[at]) & (distance_s >= MIN_DISTANCE_S)
         slopes.append((sizes[at] - sizes[:at][usable]) / distance_s[usable])
     joined = np.concatenate(slopes)
     return float(np.median(joined)) if len(joined) >= MIN_POINTS else None
-
-
-def _first_seen(stats: tuple[StudentStats, ...]) -> dict[int, float]:
-    """Return the time of the first statistics of each engine, by process id."""
-    times: dict[int, float] = {}
-    for one in stats:
-        times.setdefault(one.engine_pid, one.at_s)
-    return times
 
 
 #: Longest permitted pause of a student's stream while a teacher is healthy.
@@ -236,15 +183,20 @@ def calls_answered(trace: RunTrace) -> InvariantResult:
 
 
 def honest_teachers_kept(trace: RunTrace) -> InvariantResult:
-    """No reader ejects an honest teacher for lying."""
-    ejected = {name: _wrongly_ejected(trace, seen) for name, seen in trace.students.items()}
-    broken = [f"{name}: {', '.join(found)}" for name, found in ejected.items() if found]
-    liars = {
-        name
-        for seen in trace.students.values()
-        for one in seen.stats
-        for name in one.ejected_for_lying
-    }
+    """No reader ejects a teacher for lying before it lies."""
+    lied_s = {one.fault.target: one.at_s for one in reversed(trace.wrong_label_faults)}
+    broken = []
+    liars: set[str] = set()
+    for student, seen in trace.students.items():
+        ejected_s = {name: one.at_s for one in reversed(seen.stats) for name in one.liars}
+        liars |= ejected_s.keys()
+        honest = [
+            f"{name} at {at_s:.1f} s"
+            for name, at_s in sorted(ejected_s.items())
+            if at_s < lied_s.get(name, np.inf)
+        ]
+        if honest:
+            broken.append(f"{student}: {', '.join(honest)}")
     checked = f"{len(liars)} teachers ejected for lying"
     return InvariantResult("no honest teacher is ejected for lying", checked, tuple(broken))
 
@@ -293,11 +245,32 @@ def pauses_bounded(trace: RunTrace) -> InvariantResult:
 
 
 def memory_bounded(trace: RunTrace) -> InvariantResult:
-    """Memory without the buffer grows by no more than `max_growth`."""
+    """Memory without the buffer grows by no more than `MAX_GROWTH`.
+
+    A new engine begins smaller, so slopes with engines are from the lives of single engines. Those
+    of the trainer, which has half of the buffer's PSS, are from the whole run.
+    """
     broken, checked = [], []
     for name, seen in trace.students.items():
-        for processes, slope in memory_growth(seen):
-            limit = max_growth(processes, seen.ended_s - seen.began_s)
+        points = [one for one in seen.stats if one.trainer_bytes and one.engine_bytes]
+        first_seen = {one.engine_pid: one.at_s for one in reversed(seen.stats)}
+        both = [
+            (one.at_s, one.trainer_bytes + one.engine_bytes - one.volume_bytes, one.engine_pid)
+            for one in points
+            if one.at_s - first_seen[one.engine_pid] >= ENGINE_WARM_UP_S
+        ]
+        trainer = [
+            (one.at_s, one.trainer_bytes - one.volume_bytes / 2, 0)
+            for one in points
+            if one.at_s - seen.began_s >= WARM_UP_S
+        ]
+        minutes = max(seen.ended_s - seen.began_s, 60.0) / 60
+        for processes, slope, limit in (
+            ("trainer and engine", median_slope(both), MAX_GROWTH),
+            ("trainer", median_slope(trainer), max(MAX_GROWTH_OF_LONG_RUN, MAX_GROWTH / minutes)),
+        ):
+            if slope is None:
+                continue
             checked.append(f"{name} {processes} {slope / 1024:+.0f} of {limit / 1024:.0f}")
             if slope > limit:
                 broken.append(f"{name}: {processes} grow by {slope / 1024:.0f} KiB/s")
@@ -351,29 +324,14 @@ def _may_be_undetected(trace: RunTrace, seen: StudentTrace, times: Array) -> Arr
     """
     mask = np.zeros(len(times), bool)
     for fault in trace.wrong_label_faults:
-        end = np.inf if fault.healed_s is None else fault.healed_s + BUFFER_DRAINED_S
+        end = fault.ends_s + BUFFER_DRAINED_S
         detected = (
             one.at_s + STATS_LAG_S
             for one in seen.stats
-            if one.at_s >= fault.at_s and fault.fault.target in one.ejected_for_lying
+            if one.at_s >= fault.at_s and fault.fault.target in one.liars
         )
         mask |= (times >= fault.at_s) & (times < min(end, next(detected, np.inf)))
     return mask
-
-
-def _wrongly_ejected(trace: RunTrace, seen: StudentTrace) -> list[str]:
-    """Describe the teachers that a student's reader ejected for lying before they lied."""
-    names = {name for one in seen.stats for name in one.ejected_for_lying}
-    lied_at = dict.fromkeys(names, np.inf)
-    for fault in trace.wrong_label_faults:
-        teacher = fault.fault.target
-        lied_at[teacher] = min(lied_at.get(teacher, np.inf), fault.at_s)
-    return sorted(
-        f"{name} at {first.at_s:.1f} s"
-        for name, since in lied_at.items()
-        for first in [next((one for one in seen.stats if name in one.ejected_for_lying), None)]
-        if first is not None and first.at_s < since
-    )
 
 
 def _describe(one: InjectedFault) -> str:

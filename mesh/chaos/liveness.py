@@ -67,9 +67,7 @@ def longest_pause(trace: RunTrace, student: str) -> LongestPause:
     return LongestPause(
         seconds=length * STEP_S,
         began_s=float(times[start]) if length else 0.0,
-        next_id=int(np.searchsorted(seen.samples["at_s"], times[start], side="right"))
-        if length
-        else 0,
+        next_id=int(np.searchsorted(seen.samples["at_s"], times[start], "right")) if length else 0,
         healthy=tuple(name for name, mask in by_teacher.items() if mask[around].any()),
         covered_s=float(healthy.sum()) * STEP_S,
     )
@@ -138,22 +136,16 @@ def _sends_to(stats: tuple[StudentStats, ...], teacher: str, times: Array) -> Ar
     return np.asarray(named[latest] & recent)
 
 
-def _affected_s(injected: InjectedFault) -> tuple[float, float]:
-    """Return start and end of a fault's effect on its target."""
-    return injected.at_s, math.inf if injected.healed_s is None else injected.healed_s
-
-
 def _affected(times: Array, trace: RunTrace, target: str | None, after_s: float = 0.0) -> Array:
     """Return for each time whether a fault affects `target`, or did in the last `after_s` seconds.
 
     Target None means the manager and Redis.
     """
-    mask = np.zeros(len(times), bool)
+    mask = np.zeros_like(times, bool)
     for one in trace.faults:
         control = KIND_BY_NAME[one.fault.kind].target is FaultTarget.CONTROL_PLANE
         if not one.skipped and (control if target is None else one.fault.target == target):
-            begin, end = _affected_s(one)
-            mask |= (times >= begin) & (times < end + after_s)
+            mask |= (times >= one.at_s) & (times < one.ends_s + after_s)
     return mask
 
 
@@ -182,46 +174,35 @@ def _target_recovered(
     trace: RunTrace, injected: InjectedFault, snapshot: MembershipSnapshot
 ) -> bool:
     target = injected.fault.target
-    latest = _stats_since_healing(trace, injected, snapshot.at_s)
+    latest: dict[str, StudentStats] = {}  # without those from before the healing
+    for name, seen in trace.students.items():
+        stats = _stats_at(seen, snapshot.at_s)
+        if stats is not None and stats.at_s >= injected.ends_s:
+            latest[name] = stats
     match KIND_BY_NAME[injected.fault.kind].target:
         case FaultTarget.TEACHER:
             return target in snapshot.teachers and all(
-                stats is not None and target in stats.teachers
-                for name, stats in latest.items()
+                name in latest and target in latest[name].teachers
+                for name in trace.students
                 if target in snapshot.assigned.get(name, ())
             )
         case FaultTarget.GUEST:
             return target not in snapshot.teachers
         case FaultTarget.STUDENT:
-            former, now = _stats_at(trace.students[target], injected.at_s), latest[target]
+            former, now = _stats_at(trace.students[target], injected.at_s), latest.get(target)
             killed = None if former is None else former.engine_pid
             return now is not None and now.engine_pid != killed and bool(now.teachers)
         case FaultTarget.CONTROL_PLANE:
             return (
                 set(trace.students) <= snapshot.students
                 and all(snapshot.assigned.get(name) for name in trace.students)
-                and _unaffected_teachers(trace, snapshot.at_s) <= snapshot.teachers
+                and all(
+                    name in snapshot.teachers or _affected(np.array(snapshot.at_s), trace, name)
+                    for name in trace.teachers
+                )
             )
-
-
-def _stats_since_healing(
-    trace: RunTrace, injected: InjectedFault, at_s: float
-) -> dict[str, StudentStats | None]:
-    """Return each student's latest statistics at a time; None: they are older than the healing."""
-    latest = {name: _stats_at(seen, at_s) for name, seen in trace.students.items()}
-    since_s = injected.healed_s or 0.0
-    return {name: one if one and one.at_s >= since_s else None for name, one in latest.items()}
 
 
 def _stats_at(seen: StudentTrace, at_s: float) -> StudentStats | None:
     index = bisect.bisect_right(seen.stats, at_s, key=lambda one: one.at_s)
     return seen.stats[index - 1] if index else None
-
-
-def _unaffected_teachers(trace: RunTrace, at_s: float) -> set[str]:
-    affected = {
-        one.fault.target
-        for one in trace.faults
-        if not one.skipped and _affected_s(one)[0] <= at_s < _affected_s(one)[1]
-    }
-    return set(trace.teachers) - affected

@@ -35,34 +35,25 @@ class MeshMonitor:
         url: Redis URL.
         service: service to observe.
         clock: returns the seconds since the run began.
+
+    Attributes:
+        snapshots: leases and assignments so far, in order of time.
+        stalls: (start, end) of each time in which the machine did not schedule this process.
+        max_load: greatest one-minute load average so far.
     """
 
     def __init__(self, url: str, service: str, clock: Callable[[], float]) -> None:
         self._registry: Registry = connect(url)
         self._service = service
         self._clock = clock
-        self._snapshots: list[MembershipSnapshot] = []
-        self._stalls: list[tuple[float, float]] = []
-        self._max_load = 0.0
+        self.snapshots: list[MembershipSnapshot] = []
+        self.stalls: list[tuple[float, float]] = []
+        self.max_load = 0.0
         self._last_beat = time.monotonic()
         self._snapshot_loop = Periodic(
             "edl-chaos-snapshots", SNAPSHOT_INTERVAL_S, self._take_snapshot
         )
         self._heartbeat = Periodic("edl-chaos-heartbeat", HEARTBEAT_INTERVAL_S, self._beat)
-
-    @property
-    def snapshots(self) -> tuple[MembershipSnapshot, ...]:
-        return tuple(self._snapshots)
-
-    @property
-    def stalls(self) -> tuple[tuple[float, float], ...]:
-        """(start, end) of each time in which the machine did not schedule this process."""
-        return tuple(self._stalls)
-
-    @property
-    def max_load(self) -> float:
-        """Greatest one-minute load average so far."""
-        return self._max_load
 
     def start(self) -> None:
         self._last_beat = time.monotonic()
@@ -76,15 +67,15 @@ class MeshMonitor:
         self._registry.close()
 
     def _take_snapshot(self) -> None:
-        self._max_load = max(self._max_load, os.getloadavg()[0])
+        self.max_load = max(self.max_load, os.getloadavg()[0])
         try:
             teachers = self._registry.members("teachers", self._service)
             students = self._registry.members("students", self._service)
             rows = self._registry.table(self._service).rows
         except EdlError:  # Redis is down: an empty snapshot records that
-            self._snapshots.append(MembershipSnapshot(self._clock()))
+            self.snapshots.append(MembershipSnapshot(self._clock()))
             return
-        self._snapshots.append(
+        self.snapshots.append(
             MembershipSnapshot(
                 self._clock(),
                 frozenset(one.member for one in teachers),
@@ -97,7 +88,7 @@ class MeshMonitor:
         now = time.monotonic()
         if now - self._last_beat > HEARTBEAT_INTERVAL_S + STALL_S:
             ended_s = self._clock()
-            self._stalls.append((ended_s - (now - self._last_beat), ended_s))
+            self.stalls.append((ended_s - (now - self._last_beat), ended_s))
         self._last_beat = now
 
 

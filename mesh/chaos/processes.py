@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,6 +27,32 @@ BACKEND_HOST = "127.0.0.2"
 START_TIMEOUT_S = 60.0
 POLL_S = 0.1
 STOP_TIMEOUT_S = 15.0
+
+
+def wait_for(
+    condition: Callable[[], bool],
+    processes: Collection[Process],
+    timeout_s: float,
+    problem: str,
+    check: Callable[[], None],
+) -> None:
+    """Wait for a condition that these processes are to fulfil, and call `check` meanwhile.
+
+    Raises:
+        ProcessFailed: one of them ended, or `timeout_s` passed; the message has `problem`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        check()
+        for one in processes:
+            if not one.alive or time.monotonic() > deadline:
+                raise ProcessFailed(f"{one.name}: {problem}: {last_lines(one)}")
+        time.sleep(POLL_S)
+
+
+def last_lines(process: Process) -> str:
+    """Return the last two lines of a process's output, for messages."""
+    return " | ".join(process.tail(2))
 
 
 @dataclass(eq=False)
@@ -180,7 +207,7 @@ class ChaosMesh:
             The problem by the name of the student.
         """
         troubles = {
-            name: f"exited by itself: {' | '.join(process.tail(2))}"
+            name: f"exited by itself: {last_lines(process)}"
             for name, process in self.students.items()
             if not process.alive
         }

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from ...runtime.errors import ProcessFailed
 from ...runtime.lifecycle import Stop
 from .elastic_training import ElasticTraining
 from .fault_injector import FaultInjector
 from .fault_plan import KIND_BY_NAME, ChaosSettings, Fault, make_plan
 from .invariants import check_invariants, mesh_recovered
 from .monitoring import LeftoverCheck, MeshMonitor
-from .processes import POLL_S, SERVICE, START_TIMEOUT_S, ChaosMesh
+from .processes import SERVICE, START_TIMEOUT_S, ChaosMesh, wait_for
 from .report import ChaosReport
 from .run_trace import (
     CALL_RECORD,
@@ -37,7 +36,6 @@ def run_chaos(
     *,
     say: Callable[[str], None],
     stop: Stop,
-    check: Callable[[], None],
 ) -> ChaosReport:
     """Start a mesh, inject the planned faults, and check the invariants.
 
@@ -47,9 +45,8 @@ def run_chaos(
         leftover_check: finds the processes and shared memory that the run leaves behind; made
             before the run, because it has to know what existed already.
         say: called with a line of text for each fault that begins.
-        stop: ends the run early; the invariants are checked on the trace so far.
-        check: called repeatedly while the mesh starts; it ends the run by raising, for example
-            because the user has interrupted it.
+        stop: ends the run early; the invariants are checked on the trace so far. While the mesh
+            starts, its `check` ends the run with an exception.
 
     Raises:
         ProcessFailed: the mesh did not start.
@@ -61,7 +58,7 @@ def run_chaos(
         stack.callback(run.mesh.close)
         stack.callback(run.training.stop)
         stack.callback(run.monitor.stop)
-        run.start(check)
+        run.start(stop.check)
         run.carry_out(plan, say, stop)
         run.wait_recovered(stop)
         run.stop_students()
@@ -97,18 +94,14 @@ class _ChaosRun:
         self.mesh.start(check)
         self.training.start(check)
         self.mesh.start_students()
-        deadline = time.monotonic() + START_TIMEOUT_S
-        configs = self.mesh.student_configs.values()
-        while not all(config.samples_file.exists() for config in configs) or not all(
-            config.samples_file.stat().st_size for config in configs
-        ):
-            check()
-            for process in self.mesh.students.values():
-                if not process.alive or time.monotonic() > deadline:
-                    raise ProcessFailed(
-                        f"{process.name} received no sample: {' | '.join(process.tail(2))}"
-                    )
-            time.sleep(POLL_S)
+        files = [config.samples_file for config in self.mesh.student_configs.values()]
+        wait_for(
+            lambda: all(file.exists() and file.stat().st_size for file in files),
+            self.mesh.students.values(),
+            START_TIMEOUT_S,
+            "received no sample",
+            check,
+        )
         self.mesh.start_misconfigured(check)
         self._startup_s = time.monotonic() - self._created
         self.monitor.start()
@@ -153,8 +146,8 @@ class _ChaosRun:
             self._settings.teacher_names,
             {name: self._student_trace(name) for name in self.mesh.student_configs},
             self.injector.injected,
-            self.monitor.snapshots,
-            self.monitor.stalls,
+            tuple(self.monitor.snapshots),
+            tuple(self.monitor.stalls),
             leftovers,
             self.monitor.max_load,
             self.training.result,

@@ -8,6 +8,7 @@ several times a second (`read_stats`).
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -64,7 +65,8 @@ class StudentStats:
     labelling: tuple[str, ...] = ()
 
     @property
-    def ejected_for_lying(self) -> tuple[str, ...]:
+    def liars(self) -> tuple[str, ...]:
+        """Teachers that its reader ejected for lying."""
         return tuple(name for name, reason in self.ejected if reason == "lied")
 
     def to_line(self) -> str:
@@ -119,6 +121,11 @@ class InjectedFault:
     skipped: str = ""
     effects: int | None = None
     trouble: str = ""
+
+    @property
+    def ends_s(self) -> float:
+        """`healed_s`, or infinity."""
+        return math.inf if self.healed_s is None else self.healed_s
 
     @property
     def without_effect(self) -> bool:

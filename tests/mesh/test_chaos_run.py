@@ -43,6 +43,5 @@ def test_a_failed_start_closes_the_connection_of_the_monitor(
             LeftoverCheck.before("none"),
             say=print,
             stop=Stop(),
-            check=lambda: None,
         )
     assert len(closed) == 1
