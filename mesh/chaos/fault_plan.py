@@ -153,7 +153,6 @@ class FaultKind:
 
 _TEACHER, _CONTROL = FaultTarget.TEACHER, FaultTarget.CONTROL_PLANE
 _HELD, _DELAYED, _CLOSED = "chunks held back", "chunks delayed", "connections closed"
-_CORRUPTED = "responses corrupted"
 #: Duration (minimum, maximum) and settle time of corrupted responses, in seconds.
 _CORRUPTION_S = (1.0, 2.0, 1.0)
 
@@ -191,31 +190,22 @@ FAULT_KINDS: tuple[FaultKind, ...] = (
         1.0,
         effect_unit=_DELAYED,
     ),
-    FaultKind("answer-nan", _TEACHER, "labels with a NaN", *_CORRUPTION_S, effect_unit=_CORRUPTED),
-    FaultKind(
-        "answer-flip",
-        _TEACHER,
-        "responses with a flipped bit outside the labels",
-        *_CORRUPTION_S,
-        effect_unit=_CORRUPTED,
-    ),
-    FaultKind(
-        "answer-shape", _TEACHER, "labels without one row", *_CORRUPTION_S, effect_unit=_CORRUPTED
-    ),
-    FaultKind(
-        "answer-instance",
-        _TEACHER,
-        "responses of another incarnation",
-        *_CORRUPTION_S,
-        effect_unit=_CORRUPTED,
-    ),
-    FaultKind(
-        "answer-other",
-        _TEACHER,
-        "labels of other samples",
-        *_CORRUPTION_S,
-        needs_comparison=True,
-        effect_unit=_CORRUPTED,
+    *(
+        FaultKind(
+            name,
+            _TEACHER,
+            description,
+            *_CORRUPTION_S,
+            needs_comparison=name == "answer-other",
+            effect_unit="responses corrupted",
+        )
+        for name, description in (
+            ("answer-nan", "labels with a NaN"),
+            ("answer-flip", "responses with a flipped bit outside the labels"),
+            ("answer-shape", "labels without one row"),
+            ("answer-instance", "responses of another incarnation"),
+            ("answer-other", "labels of other samples"),
+        )
     ),
     FaultKind("drain-teacher", _TEACHER, "SIGTERM, then a restart", settle_s=6.0),
     FaultKind("add-teacher", FaultTarget.GUEST, "a teacher joins, then drains", 8.0, 15.0, 6.0),

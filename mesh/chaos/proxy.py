@@ -50,7 +50,7 @@ class ChaosProxy:
         self.effects = 0
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
-        self._threads: set[threading.Thread] = set()
+        self._threads: list[threading.Thread] = []
         self._start_thread(self._accept)
 
     @property
@@ -90,9 +90,7 @@ class ChaosProxy:
         self._listener.close()
         self.close_connections()
         self.heal()
-        with self._lock:
-            threads = list(self._threads)
-        for thread in threads:
+        for thread in self._threads:  # the first one starts the others
             thread.join(_JOIN_TIMEOUT_S)
 
     def __enter__(self) -> Self:
@@ -101,26 +99,18 @@ class ChaosProxy:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start_thread(self, work: Callable[[], None]) -> None:
-        def run() -> None:
-            try:
-                work()
-            finally:
-                with self._lock:
-                    self._threads.discard(threading.current_thread())
-
-        thread = threading.Thread(target=run, name=f"edl-proxy-{self._name}", daemon=True)
-        with self._lock:
-            self._threads.add(thread)
+    def _start_thread(self, work: Callable[..., None], *arguments: object) -> threading.Thread:
+        name = f"edl-proxy-{self._name}"
+        thread = threading.Thread(target=work, args=arguments, name=name, daemon=True)
+        self._threads.append(thread)
         thread.start()
+        return thread
 
     def _accept(self) -> None:
-        while not self._closed.is_set():
-            try:
+        with contextlib.suppress(OSError):  # the listener was closed
+            while True:
                 client, _ = self._listener.accept()
-            except OSError:  # the listener was closed
-                return
-            self._start_thread(lambda client=client: self._serve(client))  # type: ignore[misc]
+                self._start_thread(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:
         """Serve one connection: this thread forwards responses, another one forwards requests."""
@@ -139,16 +129,10 @@ class ChaosProxy:
                 self._sockets.update(pair)
             if self._closed.is_set():  # `close` may have missed these sockets
                 self.close_connections()
-            requests_done = threading.Event()
-
-            def forward_requests() -> None:
-                self._forward(client, server, bytes)
-                requests_done.set()
-
-            self._start_thread(forward_requests)
+            requests = self._start_thread(self._forward, client, server, bytes)
             response_filter = self._response_filter() if self._response_filter else bytes
             self._forward(server, client, response_filter)
-            requests_done.wait(_JOIN_TIMEOUT_S)
+            requests.join(_JOIN_TIMEOUT_S)
             with self._lock:
                 self._sockets.difference_update(pair)
 

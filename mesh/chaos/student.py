@@ -7,6 +7,7 @@ Meanwhile, threads call for labels through a pool that shares the reader's engin
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, Self, TextIO
+from typing import BinaryIO, Self
 
 import numpy as np
 
@@ -129,82 +130,54 @@ def write_records(batch: dict[str, Array], at_s: float, file: BinaryIO) -> None:
     file.write(rows.tobytes())
 
 
-class Callers:
-    """Threads that call for labels and record each answer, until `stop`.
+def call_for_labels(
+    config: StudentConfig, pool: TeacherPool, records: BinaryIO, caller: int, stop: Stop
+) -> None:
+    """Call for labels, and append a `CALL_RECORD` for each answer, until `stop`.
 
     Args:
         config: configuration of the student.
         pool: labels the calls.
-        records: gets a `CALL_RECORD` for every call.
+        records: file of the records.
+        caller: number of the caller; each one has its own ids.
+        stop: ends the calls after the one in progress.
     """
-
-    def __init__(self, config: StudentConfig, pool: TeacherPool, records: BinaryIO) -> None:
-        self._config = config
-        self._pool = pool
-        self._records = records
-        self._stopped = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._call, args=(number,), name=f"edl-chaos-caller-{number}")
-            for number in range(CALLERS)
-        ]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        """Wait for the calls in progress."""
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _call(self, caller: int) -> None:
-        first, rows = caller << 28, 0
-        while not self._stopped.wait(CALL_PAUSE_S):
-            first, rows = first + rows, 1 + (rows * 5 + 1) % MAX_ROWS
-            x = samples_of(np.arange(first, first + rows, dtype=np.uint64))
-            record = np.zeros(1, CALL_RECORD)
-            record["id"], record["rows"], began = first, rows, time.monotonic()
-            try:
-                labels = self._pool.label({INPUT: x}, CALL_TIMEOUT_S)
-                record["digest"] = digest_of_call(x, labels[OUTPUT])
-            except EdlError as error:
-                log.warning("a call of %d rows failed: %s", rows, error)
-            ended = time.monotonic()
-            record["at_s"], record["took_s"] = ended - self._config.began, ended - began
-            self._records.write(record.tobytes())
+    first, rows = caller << 28, 0
+    while not stop.wait(CALL_PAUSE_S):
+        first, rows = first + rows, 1 + (rows * 5 + 1) % MAX_ROWS
+        x = samples_of(np.arange(first, first + rows, dtype=np.uint64))
+        record = np.zeros(1, CALL_RECORD)
+        record["id"], record["rows"], began = first, rows, time.monotonic()
+        try:
+            labels = pool.label({INPUT: x}, CALL_TIMEOUT_S)
+            record["digest"] = digest_of_call(x, labels[OUTPUT])
+        except EdlError as error:
+            log.warning("a call of %d rows failed: %s", rows, error)
+        ended = time.monotonic()
+        record["at_s"], record["took_s"] = ended - config.began, ended - began
+        records.write(record.tobytes())
 
 
-class StatsWriter:
-    """Appends lines of statistics to a file."""
-
-    def __init__(self, config: StudentConfig, reader: DistilReader, file: TextIO) -> None:
-        self._config = config
-        self._reader = reader
-        self._file = file
-        self._count = 0
-
-    def write(self) -> None:
-        stats, engine = self._reader.stats, self._reader.engine_pid
-        trainer_bytes = engine_bytes = 0
-        if self._count % MEMORY_INTERVAL == 0:
-            with contextlib.suppress(OSError):  # the engine has just been killed
-                engine_bytes, trainer_bytes = pss_bytes(engine), pss_bytes("self")
-        self._count += 1
-        ejected = dict(zip(stats.ejected, stats.ejected_for, strict=True))
-        line = StudentStats(
-            time.monotonic() - self._config.began,
-            tuple(name for name in stats.teachers if ejected.get(name) != "lied"),
-            engine,
-            stats.volume_bytes,
-            stats.resends,
-            stats.waiting_for,
-            trainer_bytes,
-            engine_bytes,
-            tuple(ejected.items()),
-            tuple(name for name, batches in stats.served if batches),
-        )
-        self._file.write(line.to_line())
+def stats_of(config: StudentConfig, reader: DistilReader, *, with_memory: bool) -> StudentStats:
+    """Return the statistics of this moment."""
+    stats, engine = reader.stats, reader.engine_pid
+    trainer_bytes = engine_bytes = 0
+    if with_memory:
+        with contextlib.suppress(OSError):  # the engine has just been killed
+            engine_bytes, trainer_bytes = pss_bytes(engine), pss_bytes("self")
+    ejected = dict(zip(stats.ejected, stats.ejected_for, strict=True))
+    return StudentStats(
+        time.monotonic() - config.began,
+        tuple(name for name in stats.teachers if ejected.get(name) != "lied"),
+        engine,
+        stats.volume_bytes,
+        stats.resends,
+        stats.waiting_for,
+        trainer_bytes,
+        engine_bytes,
+        tuple(ejected.items()),
+        tuple(name for name, batches in stats.served if batches),
+    )
 
 
 def pss_bytes(process: int | str) -> int:
@@ -238,14 +211,23 @@ def main() -> None:
                 canaries=CanaryPolicy(share=config.compared),
             )
         )
-        writer = StatsWriter(config, reader, lines)
-        stats_loop = Periodic("edl-chaos-stats", STATS_INTERVAL_S, writer.write)
+        count = itertools.count()
+
+        def write_stats() -> None:
+            with_memory = next(count) % MEMORY_INTERVAL == 0
+            lines.write(stats_of(config, reader, with_memory=with_memory).to_line())
+
+        stats_loop = Periodic("edl-chaos-stats", STATS_INTERVAL_S, write_stats)
         stats_loop.start()
         stack.callback(stats_loop.stop)
         calls = stack.enter_context(config.calls_file.open("ab", buffering=0))
-        callers = Callers(config, TeacherPool.of(reader), calls)
-        callers.start()
-        stack.callback(callers.stop)
+        pool = TeacherPool.of(reader)
+        for caller in range(CALLERS):
+            arguments = (config, pool, calls, caller, stop)
+            thread = threading.Thread(target=call_for_labels, args=arguments)
+            thread.start()
+            stack.callback(thread.join)
+        stack.callback(stop.request)  # also after an error, before the threads are joined
         train(config, reader, records, stop)
         log.info("stopped: %s", reader.stats.line())
 
