@@ -14,7 +14,7 @@ from .fault_plan import KIND_BY_NAME, ChaosSettings, Fault, is_allowed
 from .processes import STOP_TIMEOUT_S, ChaosMesh
 from .proxy import ChaosProxy
 from .response_corruptor import CORRUPTIONS, ResponseCorruptor
-from .run_trace import InjectedFault, latest_stats
+from .run_trace import InjectedFault, read_stats
 
 #: Delay of each chunk by "delay-teacher", in each direction.
 DELAY_S = 0.2
@@ -146,14 +146,12 @@ class FaultInjector:
         return ""
 
     def _kill_engine(self, student: str) -> str:
-        stats = latest_stats(self._mesh.student_configs[student].stats_file)
+        stats = read_stats(self._mesh.student_configs[student].stats_file)
         try:
-            if stats is not None:
-                os.kill(stats.engine_pid, signal.SIGKILL)
-                return ""
-        except ProcessLookupError:
-            pass
-        return "it was not up"
+            os.kill(stats[-1].engine_pid, signal.SIGKILL)
+        except (IndexError, ProcessLookupError):
+            return "it was not up"
+        return ""
 
     def _undo(self, fault: Fault) -> None:
         """Undo a fault of a kind that lasts until it is undone; do nothing for other kinds."""

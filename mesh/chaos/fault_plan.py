@@ -292,17 +292,13 @@ def make_plan(settings: ChaosSettings) -> tuple[Fault, ...]:
 
 def is_allowed(kind: FaultKind, active: Sequence[Fault], settings: ChaosSettings) -> bool:
     """Whether a fault of this kind may begin while the `active` ones have not settled."""
+    if kind.target in (FaultTarget.STUDENT, FaultTarget.GUEST):
+        return True
     struck = [KIND_BY_NAME[fault.kind].target for fault in active]
+    if kind.target is FaultTarget.CONTROL_PLANE and kind.target in struck:
+        return False
     faulty = struck.count(FaultTarget.TEACHER) + struck.count(FaultTarget.CONTROL_PLANE)
-    match kind.target:
-        case FaultTarget.TEACHER:
-            return faulty < settings.max_concurrent_faults
-        case FaultTarget.CONTROL_PLANE:
-            return (
-                faulty < settings.max_concurrent_faults and FaultTarget.CONTROL_PLANE not in struck
-            )
-        case FaultTarget.STUDENT | FaultTarget.GUEST:
-            return True
+    return faulty < settings.max_concurrent_faults
 
 
 def _draw_kinds(rng: Random, kinds: Sequence[FaultKind]) -> Iterator[FaultKind]:

@@ -15,15 +15,13 @@ from ...runtime.errors import ProcessFailed
 from ...runtime.supervise import Command, Process, python_command, start, stop_all
 from ..local import COORDINATOR_READY, TEACHER_READY, TeacherSpec
 from .fault_plan import PROBABILITIES, ChaosSettings
-from .proxy import ChaosProxy, StreamFilter
+from .proxy import BACKEND_HOST, ChaosProxy, StreamFilter
 from .response_corruptor import ResponseCorruptor
 from .student import MAX_ROWS, StudentConfig
 from .synthetic_samples import MODEL, PROBABILITIES_MODEL, REFUSES
 
 SERVICE = "chaos"
 REDIS_READY = "Ready to accept connections"
-#: Address on which processes behind a proxy listen, with the port number of the proxy.
-BACKEND_HOST = "127.0.0.2"
 START_TIMEOUT_S = 60.0
 POLL_S = 0.1
 STOP_TIMEOUT_S = 15.0
@@ -236,7 +234,7 @@ class ChaosMesh:
         target: str | None = None,
         response_filter: Callable[[], StreamFilter] | None = None,
     ) -> ChaosProxy:
-        proxy = ChaosProxy(name, target, host=BACKEND_HOST, response_filter=response_filter)
+        proxy = ChaosProxy(name, target, response_filter=response_filter)
         self._proxies.append(proxy)
         return proxy
 

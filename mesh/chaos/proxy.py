@@ -6,8 +6,9 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
-from typing import Self
 
+#: Address on which processes behind a proxy listen, with the port number of the proxy.
+BACKEND_HOST = "127.0.0.2"
 _CHUNK_BYTES = 1 << 16
 _CONNECT_TIMEOUT_S = 5.0
 _JOIN_TIMEOUT_S = 5.0
@@ -21,8 +22,7 @@ class ChaosProxy:
 
     Args:
         name: name for the threads.
-        target: `host:port` to forward to; None: the proxy's port number on `host`.
-        host: address of the target if `target` is None.
+        target: `host:port` to forward to; None: the proxy's port number on `BACKEND_HOST`.
         response_filter: makes the filter of the target's bytes for each connection; None: no
             filter.
 
@@ -35,12 +35,11 @@ class ChaosProxy:
         name: str,
         target: str | None = None,
         *,
-        host: str = "127.0.0.2",
         response_filter: Callable[[], StreamFilter] | None = None,
     ) -> None:
         self._name = name
         self._listener = socket.create_server(("127.0.0.1", 0))
-        target_host, _, port = (target or f"{host}:{self.port}").rpartition(":")
+        target_host, _, port = (target or f"{BACKEND_HOST}:{self.port}").rpartition(":")
         self._target = (target_host, int(port))
         self._response_filter = response_filter
         self._flowing = threading.Event()
@@ -92,12 +91,6 @@ class ChaosProxy:
         self.heal()
         for thread in self._threads:  # the first one starts the others
             thread.join(_JOIN_TIMEOUT_S)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _start_thread(self, work: Callable[..., None], *arguments: object) -> threading.Thread:
         name = f"edl-proxy-{self._name}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -32,8 +31,6 @@ CALL_RECORD = np.dtype(
 CALL_TIMEOUT_S = 10.0
 #: Interval of a student's statistics, in seconds.
 STATS_INTERVAL_S = 0.2
-#: More bytes than any line of statistics has.
-_TAIL_BYTES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,6 @@ class StudentStats:
         teachers: teachers that its reader sends to, without those ejected for lying.
         engine_pid: process id of its engine.
         volume_bytes: bytes of labelled batches that wait for the student.
-        resends: requests so far beyond the first of each batch.
         waiting_for: what the stream waits for, as text.
         trainer_bytes: memory (PSS) of its own process; 0: not measured this time.
         engine_bytes: memory (PSS) of its engine; 0: not measured this time.
@@ -57,7 +53,6 @@ class StudentStats:
     teachers: tuple[str, ...]
     engine_pid: int
     volume_bytes: int = 0
-    resends: int = 0
     waiting_for: str = ""
     trainer_bytes: int = 0
     engine_bytes: int = 0
@@ -219,13 +214,3 @@ def read_stats(path: Path) -> tuple[StudentStats, ...]:
     """Read a student's statistics, without an incomplete last line."""
     text = path.read_text() if path.exists() else ""
     return tuple(map(StudentStats.from_line, text.splitlines()[: text.count("\n")]))
-
-
-def latest_stats(path: Path) -> StudentStats | None:
-    """Read the last complete line of a student's statistics, in constant time."""
-    if not path.exists():
-        return None
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        lines = file.read().split(b"\n")[:-1]
-    return StudentStats.from_line(lines[-1].decode()) if lines else None

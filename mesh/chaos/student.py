@@ -171,7 +171,6 @@ def stats_of(config: StudentConfig, reader: DistilReader, *, with_memory: bool) 
         tuple(name for name in stats.teachers if ejected.get(name) != "lied"),
         engine,
         stats.volume_bytes,
-        stats.resends,
         stats.waiting_for,
         trainer_bytes,
         engine_bytes,

@@ -52,7 +52,7 @@ def echo() -> Iterator[str]:
 
 @pytest.fixture
 def proxy(echo: str) -> Iterator[ChaosProxy]:
-    with ChaosProxy("test", echo) as proxy:
+    with closing(ChaosProxy("test", echo)) as proxy:
         yield proxy
 
 
@@ -112,7 +112,7 @@ def test_close_wakes_clients_and_leaves_no_thread(echo: str) -> None:
         proxy.close()
         assert client.recv(5) == b""
     # Nothing listens at the proxy's own port on the other address of loopback.
-    with ChaosProxy("closing") as without_target, connect(without_target) as client:
+    with closing(ChaosProxy("closing")) as without_target, connect(without_target) as client:
         assert client.recv(5) == b""
     assert not [one for one in threading.enumerate() if one.name == "edl-proxy-closing"]
 
@@ -275,7 +275,7 @@ class InjectorFixture:
 @pytest.fixture
 def fixture() -> Iterator[InjectorFixture]:
     fixture = InjectorFixture()
-    with fixture.listener, fixture.proxy:
+    with fixture.listener, closing(fixture.proxy):
         yield fixture
 
 

@@ -27,7 +27,6 @@ from edl.mesh.chaos.fault_plan import (
 from edl.mesh.chaos.run_trace import (
     SAMPLE_RECORD,
     StudentStats,
-    latest_stats,
     read_records,
     read_stats,
 )
@@ -158,13 +157,12 @@ def test_records_are_read_as_they_were_written_but_for_what_a_kill_cut_short(
     np.testing.assert_array_equal(
         rows["digest"][:1], synthetic_samples.expected_digests(batch["id"])
     )
-    told = StudentStats(1.0, ("t1", "t2"), 7, 8, 9, "0 of 2 teachers live", 10, 11)
+    told = StudentStats(1.0, ("t1", "t2"), 7, 8, "0 of 2 teachers live", 10, 11)
     file.write_text(told.to_line() * 2 + told.to_line()[:20])
     assert read_stats(file) == (told, told)
-    assert latest_stats(file) == told
     assert told.shifted(-1.0).at_s == 0.0
     no = tmp_path / "no"
-    assert (len(read_records(no, SAMPLE_RECORD)), latest_stats(no), read_stats(no)) == (0, None, ())
+    assert (len(read_records(no, SAMPLE_RECORD)), read_stats(no)) == (0, ())
     part = StudentConfig("s1", "chaos", "redis://127.0.0.1:1", 5.0, "trace", shared_memory=False)
     assert StudentConfig.from_json(part.to_json()) == part
 
