@@ -10,6 +10,7 @@ import difflib
 import os
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,14 +20,12 @@ from ...runtime.errors import UsageError
 from ...scheduler.units import EXAMPLES, LARGEST, SPELLINGS, Number, sensible
 
 
+@dataclass(frozen=True, slots=True)
 class FileLocation:
     """A file and a key in the file, such as `devices[1].price_per_hour`."""
 
-    __slots__ = ("key", "name")
-
-    def __init__(self, name: str, key: str = "") -> None:
-        self.name = name
-        self.key = key
+    name: str
+    key: str = ""
 
     def of(self, key: str) -> FileLocation:
         """Return the location of a key of this mapping."""

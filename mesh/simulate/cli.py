@@ -118,41 +118,27 @@ def _simulate(scenario: Scenario, name: str, *, keep_batches: bool = False) -> S
 
 @contextmanager
 def _progress(duration_s: float | None) -> Iterator[Progress]:
-    """Show a bar in a terminal, lines elsewhere."""
-    if not sys.stderr.isatty():
-        yield _progress_lines(duration_s)
-        return
+    """Show a bar in a terminal, a line every `LINE_INTERVAL_S` elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    terminal = sys.stderr.isatty()
+    of = "" if duration_s is None else f" of {format_duration(duration_s)}"
+    printed_s = time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not terminal) as bar:
         task = bar.add_task("simulating", total=None)
 
         def show(now: float, share: float | None) -> None:
-            total = None if share is None else 1.0
-            bar.update(
-                task, description=_progress_text(now, duration_s), completed=share, total=total
-            )
+            nonlocal printed_s
+            text = f"simulated {format_duration(now)}{of}"
+            if terminal:
+                total = None if share is None else 1.0
+                bar.update(task, description=text, completed=share, total=total)
+            elif time.monotonic() - printed_s >= LINE_INTERVAL_S:
+                printed_s = time.monotonic()
+                part = "" if share is None else f" ({100 * share:.0f} %)"
+                print(f"{text}{part}", file=sys.stderr, flush=True)
 
         yield show
-
-
-def _progress_lines(duration_s: float | None) -> Progress:
-    """Return a function that prints a line to stderr every `LINE_INTERVAL_S`."""
-    printed_s = time.monotonic()
-
-    def show(now: float, share: float | None) -> None:
-        nonlocal printed_s
-        if time.monotonic() - printed_s < LINE_INTERVAL_S:
-            return
-        printed_s = time.monotonic()
-        part = "" if share is None else f" ({100 * share:.0f} %)"
-        print(f"{_progress_text(now, duration_s)}{part}", file=sys.stderr, flush=True)
-
-    return show
-
-
-def _progress_text(now: float, duration_s: float | None) -> str:
-    of = "" if duration_s is None else f" of {format_duration(duration_s)}"
-    return f"simulated {format_duration(now)}{of}"

@@ -65,11 +65,12 @@ def print_report(report: SimulationReport) -> None:
 def as_json(report: SimulationReport) -> dict[str, Any]:
     """Return scenario, result and totals as JSON values."""
     result = report.result
+    lists = ("students", "teachers", "points", "happenings")
     # Requests and steps are only in the timeline, as there may be millions.
     whole = {
         name: getattr(result, name)
         for name in result.__dataclass_fields__
-        if name not in ("students", "teachers", "points", "happenings", "labelled", "stepped")
+        if name not in (*lists, "labelled", "stepped")
     }
     return {
         "scenario": asdict(report.scenario),
@@ -78,10 +79,7 @@ def as_json(report: SimulationReport) -> dict[str, Any]:
         "samples_per_s": result.samples_per_s,
         "cost": result.cost,
         "cost_per_million_samples": cost_per_million(result),
-        "students": [asdict(student) for student in result.students],
-        "teachers": [asdict(group) for group in result.teachers],
-        "points": [asdict(point) for point in result.points],
-        "happenings": [asdict(happening) for happening in result.happenings],
+        **{name: [asdict(one) for one in getattr(result, name)] for name in lists},
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,22 +71,21 @@ class _Tracks:
 
     def _track(self, group: int, name: str, number: int) -> int:
         key = group, name, number
-        track = self._known.get(key)
-        if track is None:
-            track = self._known[key] = _FIRST_TRACK + len(self._known)
+        if key not in self._known:
+            self._known[key] = _FIRST_TRACK + len(self._known)
             shown = f"{name} ({number + 1})" if number else name
-            self._file.name_track("thread_name", shown, group, track)
-        return track
+            self._file.name_track("thread_name", shown, group, self._known[key])
+        return self._known[key]
 
 
 def _events(result: SimulationResult, tracks: _Tracks) -> Iterator[TraceEvent]:
     """Return all events, ordered by time."""
-    at = _time_of
+    at, began = itemgetter("ts"), attrgetter("began_s")
     drawn: list[Iterable[TraceEvent]] = [
         sorted(_counters(result.points), key=at),
         sorted(_mesh_events(result), key=at),
-        (_request(one, tracks) for one in sorted(result.labelled, key=_began)),
-        (_step(one, tracks) for one in sorted(result.stepped, key=_began)),
+        (_request(one, tracks) for one in sorted(result.labelled, key=began)),
+        (_step(one, tracks) for one in sorted(result.stepped, key=began)),
     ]
     return heapq.merge(*drawn, key=at)
 
@@ -117,7 +117,7 @@ def _mesh_events(result: SimulationResult) -> Iterator[TraceEvent]:
 
 def _request(one: LabelledRequest, tracks: _Tracks) -> TraceEvent:
     track = tracks.teacher(one.teacher, one.began_s, one.ended_s)
-    args: Mapping[str, Any] = {
+    args = {
         "student": one.student,
         "batch": one.batch,
         "rows": one.rows,
@@ -125,31 +125,19 @@ def _request(one: LabelledRequest, tracks: _Tracks) -> TraceEvent:
         "travelled_s": round(one.answered_s - one.ended_s, 6),
         "used": one.used,
     }
-    name = f"{one.student} batch {one.batch}"
-    return _slice(name, TEACHERS, track, one.began_s, one.ended_s, args)
+    return _slice(f"{one.student} batch {one.batch}", TEACHERS, track, one, args)
 
 
 def _step(one: Stepped, tracks: _Tracks) -> TraceEvent:
     track = tracks.student(one.student)
-    return _slice(
-        f"step {one.batch}", STUDENTS, track, one.began_s, one.ended_s, {"batch": one.batch}
-    )
-
-
-def _began(one: LabelledRequest | Stepped) -> float:
-    return one.began_s
-
-
-def _time_of(event: TraceEvent) -> float:
-    time: float = event["ts"]
-    return time
+    return _slice(f"step {one.batch}", STUDENTS, track, one, {"batch": one.batch})
 
 
 def _slice(
-    name: str, group: int, track: int, began_s: float, ended_s: float, args: Mapping[str, Any]
+    name: str, group: int, track: int, one: LabelledRequest | Stepped, args: Mapping[str, Any]
 ) -> TraceEvent:
-    dur = _us(max(ended_s - began_s, 0.0))
-    return _event(name, "X", group, track, began_s, dur=dur, args=args)
+    dur = _us(max(one.ended_s - one.began_s, 0.0))
+    return _event(name, "X", group, track, one.began_s, dur=dur, args=args)
 
 
 def _event(name: str, phase: str, group: int, track: int, at: float, **more: Any) -> TraceEvent:
