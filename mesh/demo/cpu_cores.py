@@ -40,14 +40,10 @@ class CpuMeter:
     """
 
     def __init__(self, roles: Mapping[str, Iterable[int]]) -> None:
-        self._role_of: dict[int, str] = {}
-        self._baseline: dict[psutil.Process, float] = {}
-        self._latest: dict[psutil.Process, tuple[str, float]] = {}
-        for role, pids in roles.items():
-            for pid in pids:
-                self._role_of[pid] = role
+        self._role_of = {pid: role for role, pids in roles.items() for pid in pids}
+        self._latest: dict[tuple[str, psutil.Process], float] = {}
         self.sample()
-        self._baseline = {process: used for process, (_, used) in self._latest.items()}
+        self._baseline = dict(self._latest)
 
     def add(self, role: str, pid: int) -> None:
         """Add a process that started after the meter's creation; all its CPU time counts."""
@@ -59,17 +55,14 @@ class CpuMeter:
             with contextlib.suppress(psutil.NoSuchProcess):
                 root = psutil.Process(pid)
                 for process in (root, *root.children(recursive=True)):
-                    self._read(process, role)
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        times = process.cpu_times()
+                        self._latest[role, process] = times.user + times.system
 
     def seconds(self, role: str) -> float:
         """Return the core-seconds of a role at the last sample."""
         return sum(
-            used - self._baseline.get(process, 0.0)
-            for process, (own, used) in self._latest.items()
+            used - self._baseline.get((own, process), 0.0)
+            for (own, process), used in self._latest.items()
             if own == role
         )
-
-    def _read(self, process: psutil.Process, role: str) -> None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            self._latest[process] = (role, times.user + times.system)

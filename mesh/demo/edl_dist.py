@@ -100,54 +100,48 @@ def run_edl_dist(
     Raises:
         NoTeacherAvailable: the teachers do not join within `TEACHERS_TIMEOUT_S`.
     """
+    timeline: list[BufferSample] = []
+    trained = 0
     with open_reader(mesh, digits, settings, cores) as reader:
         wait_for_teachers(reader, settings.teachers, check)
-        meter = _make_meter(mesh, reader)
-        recorder = _BufferRecorder(on_batch)
+        teachers = [process.pid for process in mesh.teachers.values()]
+        meter = CpuMeter({"teachers": teachers, "mesh": [reader.engine_pid, mesh.coordinator.pid]})
+        began = time.monotonic()
         churn = _make_churn(mesh, spec, meter, settings, cores, say)
-        periodic = Periodic(
-            "edl-demo-churn", POLL_S, lambda: churn.update(recorder.batches, reader.stats)
-        )
+        periodic = Periodic("edl-demo-churn", POLL_S, lambda: churn.update(trained, reader.stats))
+
+        def after_batch(number: int) -> None:
+            nonlocal trained
+            trained, stats = number, reader.stats
+            if number % SAMPLE_EVERY_BATCHES == 0:
+                at_s = time.monotonic() - began
+                timeline.append(BufferSample(at_s, stats.volume_bytes, len(stats.teachers)))
+            if number % METER_EVERY_BATCHES == 0:
+                meter.sample()
+            on_batch(number, stats)
+
         periodic.start()
         try:
             training = StudentTraining(
                 "edl_dist", iter(reader), distill_loss(settings), digits, settings
             )
-            training.run(
-                settings.seeds, lambda number: recorder.record(number, reader.stats, meter)
-            )
+            training.run(settings.seeds, after_batch)
             meter.sample()
             stats = reader.stats
             _wait_for_replacement(churn, check)
         finally:
             periodic.stop()
-    return EdlDistResult(
-        result=_add_costs(training.result, meter, stats),
-        reader=stats,
-        timeline=tuple(recorder.timeline),
-        events=tuple(churn.events),
-        killed=_count_killed(mesh, churn.events),
-        added=sum(event.kind == "join" for event in churn.events),
-    )
-
-
-def _add_costs(result: ModeResult, meter: CpuMeter, stats: ReaderStats) -> ModeResult:
-    return replace(
-        result,
+    result = replace(
+        training.result,
         teacher_core_s=meter.seconds("teachers"),
         other_core_s=meter.seconds("mesh"),
         starved_s=stats.starved_s,
         resends=stats.resends + stats.hedges,
     )
-
-
-def _make_meter(mesh: LocalMesh, reader: DistilReader) -> CpuMeter:
-    """Make a meter for teachers, and for the engine and the coordinator together."""
-    return CpuMeter(
-        {
-            "teachers": [process.pid for process in mesh.teachers.values()],
-            "mesh": [reader.engine_pid, mesh.coordinator.pid],
-        }
+    events = tuple(churn.events)
+    joined = sum(event.kind == "join" for event in events)
+    return EdlDistResult(
+        result, stats, tuple(timeline), events, _count_killed(mesh, events), joined
     )
 
 
@@ -155,25 +149,6 @@ def _count_killed(mesh: LocalMesh, events: Sequence[TeacherEvent]) -> int:
     """Return the number of victims that SIGKILL ended."""
     victims = [mesh.teachers[event.teacher] for event in events if event.kind == "kill"]
     return sum(process.wait(TEACHERS_TIMEOUT_S) == -signal.SIGKILL for process in victims)
-
-
-class _BufferRecorder:
-    """Records the state of the buffer over time."""
-
-    def __init__(self, on_batch: OnBatch) -> None:
-        self.batches = 0
-        self.timeline: list[BufferSample] = []
-        self._on_batch = on_batch
-        self._began = time.monotonic()
-
-    def record(self, number: int, stats: ReaderStats, meter: CpuMeter) -> None:
-        self.batches = number
-        if number % SAMPLE_EVERY_BATCHES == 0:
-            at_s = time.monotonic() - self._began
-            self.timeline.append(BufferSample(at_s, stats.volume_bytes, len(stats.teachers)))
-        if number % METER_EVERY_BATCHES == 0:
-            meter.sample()
-        self._on_batch(number, stats)
 
 
 def _make_churn(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 import signal
 import tempfile
@@ -46,17 +45,12 @@ def teacher_network() -> Layer:
 
     return nn.Sequential(
         grey_scale(),
-        nn.Conv2D(1, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2D(16, 16, 3, padding=1),
-        nn.ReLU(),
+        *_convolution(1, 16),
+        *_convolution(16, 16),
         nn.MaxPool2D(2),
-        nn.Conv2D(16, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2D(32, 48, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2D(48, 48, 3, padding=1),
-        nn.ReLU(),
+        *_convolution(16, 32),
+        *_convolution(32, 48),
+        *_convolution(48, 48),
         nn.MaxPool2D(4),
         nn.Flatten(),
         nn.Linear(48 * 4 * 4, 128),
@@ -71,16 +65,20 @@ def student_network() -> Layer:
 
     return nn.Sequential(
         grey_scale(),
-        nn.Conv2D(1, 24, 3, stride=2, padding=1),
-        nn.ReLU(),
-        nn.Conv2D(24, 48, 3, stride=2, padding=1),
-        nn.ReLU(),
+        *_convolution(1, 24, stride=2),
+        *_convolution(24, 48, stride=2),
         nn.MaxPool2D(2),
         nn.Flatten(),
         nn.Linear(48 * 4 * 4, 64),
         nn.ReLU(),
         nn.Linear(64, CLASSES),
     )
+
+
+def _convolution(inputs: int, outputs: int, stride: int = 1) -> tuple[Layer, Layer]:
+    from paddle import nn
+
+    return nn.Conv2D(inputs, outputs, 3, stride=stride, padding=1), nn.ReLU()
 
 
 def grey_scale() -> Layer:
@@ -244,27 +242,24 @@ def _train(digits: DigitDataset, settings: DemoSettings, on_step: OnStep) -> Any
 def _export(
     network: Any, measured: float, digits: DigitDataset, settings: DemoSettings, folder: Path
 ) -> None:
-    """Write the model to a temporary folder and move it to `folder`, the manifest last."""
+    """Write the model to a temporary folder, which replaces `folder`."""
     paddle = load_paddle()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as temporary:
-        new = Path(temporary) / NAME
+        new_folder = Path(temporary) / folder.name
+        new_folder.mkdir()
+        new = new_folder / NAME
         shape = [None, *digits.test_image.shape[1:]]
         spec = [paddle.static.InputSpec(shape, "uint8", name="image")]
         static = paddle.jit.to_static(network, input_spec=spec, full_graph=True)
         paddle.jit.save(static, str(new))
         _check_export(new, network, digits, settings)
-        files = {path.name: _sha256(path) for path in sorted(Path(temporary).iterdir())}
+        files = {path.name: _sha256(path) for path in sorted(new_folder.iterdir())}
         manifest = {"accuracy": measured, "files": files}
-        (Path(temporary) / MANIFEST).write_text(json.dumps(manifest, indent=2))
+        (new_folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
         if folder.exists():
             shutil.rmtree(folder)
-        os.mkdir(folder)
-        for path in Path(temporary).iterdir():
-            # The manifest is moved last, as it makes the other files valid.
-            if path.name != MANIFEST:
-                os.replace(path, folder / path.name)
-        os.replace(Path(temporary) / MANIFEST, folder / MANIFEST)
+        new_folder.rename(folder)
 
 
 def _check_export(path: Path, network: Any, digits: DigitDataset, settings: DemoSettings) -> None:

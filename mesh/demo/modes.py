@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -141,6 +141,7 @@ class StudentTraining:
         settings: seeds and steps.
         network: makes a student.
         framework: framework of the student.
+        predictor: the teacher, if `batches` are labelled in this process.
 
     Attributes:
         mode: name of the mode.
@@ -155,6 +156,7 @@ class StudentTraining:
         settings: DemoSettings,
         network: Callable[[], Any] = student_network,
         framework: FrameworkName = "paddle",
+        predictor: Predictor | None = None,
     ) -> None:
         self.mode: Mode = mode
         self._loss = loss
@@ -162,6 +164,7 @@ class StudentTraining:
         self._settings = settings
         self._network = network
         self._framework: FrameworkName = framework
+        self._predictor = predictor
         self._check = StreamCheck()
         self._stream = self._check.watch(batches)
         self._accuracy: list[float] = []
@@ -178,8 +181,14 @@ class StudentTraining:
     @property
     def result(self) -> ModeResult:
         """Result of the students trained so far."""
+        teacher_core_s = self._predictor.cpu_s if self._predictor else 0.0
         return ModeResult(
-            self.mode, tuple(self._accuracy), self._seconds, self._core_s, self._check.summary
+            self.mode,
+            tuple(self._accuracy),
+            self._seconds,
+            self._core_s - teacher_core_s,
+            self._check.summary,
+            teacher_core_s,
         )
 
     def _train_student(self, before: int, on_batch: OnBatch) -> None:
@@ -209,23 +218,13 @@ def _adam(framework: FrameworkName, model: Any, rate: float) -> Any:
     return paddle.optimizer.Adam(rate, parameters=model.parameters())
 
 
-class OnlineTraining(StudentTraining):
-    """Trains students with the teacher in the same process."""
-
-    def __init__(self, digits: DigitDataset, settings: DemoSettings, predictor: Predictor) -> None:
-        batches = label_in_process(BatchSource(digits, settings), predictor)
-        super().__init__("online", batches, distill_loss(settings), digits, settings)
-        self._predictor = predictor
-
-    @property
-    def result(self) -> ModeResult:
-        """Result of the students trained so far."""
-        both, teacher_core_s = super().result, self._predictor.cpu_s
-        return replace(
-            both,
-            student_core_s=both.student_core_s - teacher_core_s,
-            teacher_core_s=teacher_core_s,
-        )
+def online_training(
+    digits: DigitDataset, settings: DemoSettings, predictor: Predictor
+) -> StudentTraining:
+    """Make the training with the teacher in the same process."""
+    batches = label_in_process(BatchSource(digits, settings), predictor)
+    loss = distill_loss(settings)
+    return StudentTraining("online", batches, loss, digits, settings, predictor=predictor)
 
 
 def n_training(digits: DigitDataset, settings: DemoSettings) -> StudentTraining:
@@ -243,6 +242,5 @@ def label_in_process(
     batches: Iterable[Batch], predictor: Callable[[Any], Any]
 ) -> Generator[tuple[Any, ...]]:
     """Yield each batch with the soft labels that `predictor` computes for its images."""
-    source: Iterator[Batch] = iter(batches)
-    for batch in source:
+    for batch in batches:
         yield (*batch, predictor(batch[0]))

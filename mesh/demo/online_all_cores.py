@@ -6,23 +6,22 @@ A child is needed as Paddle reads its number of threads at import; in the demo's
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
-import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from ...runtime.errors import ProcessFailed
-from ...runtime.supervise import describe_exit, end_with_parent, python_command, start
+from ...runtime.supervise import end_with_parent, python_command, start
 from ..cores import children_on
 from .cpu_cores import CoreAssignment
 from .modes import Mode, ModeResult, OnBatch, StreamSummary
 from .settings import DemoSettings
 
 MODE: Mode = "online_all_cores"
-POLL_S = 0.1
 PROGRESS = re.compile(r"batch (\d+)")
+RESULT = re.compile(r"result (\{.*\})")
 #: Batches between two lines of progress of the child.
 PRINT_EVERY_BATCHES = 10
 
@@ -51,7 +50,6 @@ def run_online_on_all_cores(
         ProcessFailed: the child exited without a result.
     """
     used = cores.student | cores.others
-    settings_json = json.dumps(asdict(settings))
     done = 0
 
     def echo(line: str) -> None:
@@ -59,37 +57,29 @@ def run_online_on_all_cores(
         if progress := PROGRESS.fullmatch(line):
             done = int(progress[1])
 
-    with tempfile.TemporaryDirectory(prefix="edl-demo-") as folder:
-        result = Path(folder) / "result.json"
-        command = python_command(
-            "online-all-cores",
-            __name__,
-            settings_json,
-            teacher,
-            result,
-            env={"OMP_NUM_THREADS": str(len(used))},
-        )
-        with children_on(used):
-            process = start(command, echo=echo)
-        try:
-            while (returncode := process.wait(POLL_S)) is None:
-                on_batch(done)
-        finally:
-            process.stop()
-        if returncode:
-            output = "; ".join(process.tail(3))
-            raise ProcessFailed(f"Online on all cores {describe_exit(returncode)}: {output}")
-        found = json.loads(result.read_text())
+    command = python_command(
+        "online-all-cores",
+        __name__,
+        json.dumps(asdict(settings)),
+        teacher,
+        env={"OMP_NUM_THREADS": str(len(used))},
+    )
+    with children_on(used):
+        process = start(command, echo=echo)
+    try:
+        found = json.loads(process.expect(RESULT, math.inf, lambda: on_batch(done))[1])
+    finally:
+        process.stop()
     found["accuracy"] = tuple(found["accuracy"])
     return ModeResult(**{**found, "stream": StreamSummary(**found["stream"])})
 
 
-def main(settings_json: str, teacher: str, result_file: str) -> None:
-    """Run in the child: train, print the progress, and write the result to a file."""
+def main(settings_json: str, teacher: str) -> None:
+    """Run in the child: train, and print the progress and the result."""
     end_with_parent()
     from .digits import load_digits
     from .models import Predictor, load_paddle
-    from .modes import OnlineTraining
+    from .modes import online_training
 
     settings = DemoSettings(**json.loads(settings_json))
     load_paddle().set_device(settings.device)
@@ -102,9 +92,9 @@ def main(settings_json: str, teacher: str, result_file: str) -> None:
         if number % PRINT_EVERY_BATCHES == 0:
             print(f"batch {number}", flush=True)
 
-    training = OnlineTraining(load_digits(settings.size), settings, predictor)
+    training = online_training(load_digits(settings.size), settings, predictor)
     training.run(settings.seeds, on_batch)
-    Path(result_file).write_text(json.dumps(asdict(replace(training.result, mode=MODE))))
+    print(f"result {json.dumps(asdict(replace(training.result, mode=MODE)))}", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from rich.console import Console
 from rich.progress import (
@@ -25,15 +25,16 @@ class ProgressDisplay:
     Args:
         console: console for the messages.
         bars: bars of the stages, below the messages; None: lines for the stages.
+        check: called by each `ProgressStage.reach`; an exception from it ends the stage.
     """
 
-    def __init__(self, console: Console, bars: Progress | None) -> None:
-        self._console, self._bars = console, bars
+    def __init__(self, console: Console, bars: Progress | None, check: Callable[[], None]) -> None:
+        self._console, self._bars, self.check = console, bars, check
 
     @contextlib.contextmanager
-    def stage(self, title: str, total: int) -> Generator[ProgressStage]:
-        """Show a stage of `total` steps while the body runs."""
-        stage = ProgressStage(self, self._bars, title, total)
+    def stage(self, title: str, total: int, *, every: int = 1) -> Generator[ProgressStage]:
+        """Show a stage of `total` steps while the body runs, with an update `every` few steps."""
+        stage = ProgressStage(self, self._bars, title, total, every)
         yield stage
         stage.note("")
 
@@ -46,9 +47,10 @@ class ProgressStage:
     """A stage of the demo that is in progress: a bar, or a line at its start and each quarter."""
 
     def __init__(
-        self, display: ProgressDisplay, bars: Progress | None, title: str, total: int
+        self, display: ProgressDisplay, bars: Progress | None, title: str, total: int, every: int
     ) -> None:
         self._display, self._bars, self._title, self._total = display, bars, title, total
+        self._every = every
         self._part, self._note = 0, ""
         if bars is None:
             display.say(f"{title} ...")
@@ -57,10 +59,13 @@ class ProgressStage:
 
     def reach(self, done: int, total: int | None = None) -> None:
         """Set the number of completed steps; with `total` also the number of all steps."""
+        self._display.check()
+        self._total = total or self._total
+        if done % self._every and done != self._total:
+            return
         if self._bars is not None:
             self._bars.update(self._task, completed=done, total=total)
             return
-        self._total = total or self._total
         part = PLAIN_PARTS * done // max(1, self._total)
         if part > self._part:
             self._part = part
@@ -75,10 +80,10 @@ class ProgressStage:
 
 
 @contextlib.contextmanager
-def open_display(console: Console) -> Generator[ProgressDisplay]:
+def open_display(console: Console, check: Callable[[], None]) -> Generator[ProgressDisplay]:
     """Open a display with bars if the console is a terminal, with plain lines otherwise."""
     if not console.is_terminal:
-        yield ProgressDisplay(console, None)
+        yield ProgressDisplay(console, None, check)
         return
     columns = (
         SpinnerColumn(),
@@ -89,4 +94,4 @@ def open_display(console: Console) -> Generator[ProgressDisplay]:
         TextColumn("[dim]{task.fields[note]}"),
     )
     with Progress(*columns, console=console, refresh_per_second=4) as bars:
-        yield ProgressDisplay(console, bars)
+        yield ProgressDisplay(console, bars, check)

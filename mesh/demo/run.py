@@ -7,6 +7,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def run_demo(
     *,
     fresh: bool,
     check: Callable[[], None],
-) -> DemoReport:
+) -> None:
     """Run all modes, print the table, and write picture and JSON.
 
     Args:
@@ -71,9 +72,9 @@ def run_demo(
     began = time.monotonic()
     cores = CoreAssignment.divide(available_cores())
     pin_process(cores.student)
-    with open_display(console) as display:
+    with open_display(console, check) as display:
         settings, digits = _load(settings, display)
-        run = _DemoRun(settings, cores, display, check, digits)
+        run = _DemoRun(settings, cores, display, digits)
         with usable_cache(cache, display.say) as folder:
             teacher = run.obtain_teacher(folder, fresh=fresh)
             results, edl_dist = run.train(teacher)
@@ -83,7 +84,6 @@ def run_demo(
         console.print(line, soft_wrap=True, highlight=False)
     write_outputs(report, picture, json_file)
     console.print(f"Picture: {picture.resolve()}", soft_wrap=True, highlight=False)
-    return report
 
 
 def _load(settings: DemoSettings, display: ProgressDisplay) -> tuple[DemoSettings, DigitDataset]:
@@ -106,19 +106,13 @@ class _DemoRun:
     settings: DemoSettings
     cores: CoreAssignment
     display: ProgressDisplay
-    check: Callable[[], None]
     digits: DigitDataset
 
     def obtain_teacher(self, cache: Path, *, fresh: bool) -> TeacherModel:
         """Return the teacher from `cache`, or train it."""
         with self.display.stage("Teacher (a CNN trained on all labels)", 1) as stage:
-
-            def on_step(done: int, total: int) -> None:
-                self.check()
-                stage.reach(done, total)
-
             teacher = obtain_teacher(
-                self.digits, self.settings, cache, fresh=fresh, on_step=on_step
+                self.digits, self.settings, cache, fresh=fresh, on_step=stage.reach
             )
             stage.reach(1, 1)
         origin = "from the cache" if teacher.cached else "trained and exported"
@@ -137,14 +131,14 @@ class _DemoRun:
         results: dict[modes.Mode, modes.ModeResult] = {}
         if settings.device == "cpu" and self.cores.student != self.cores.others:
             part = for_throughput(settings)
-            with self._bar(ALL_CORES, part.batches) as (_, on_batch):
+            with self._bar(ALL_CORES, part.batches) as stage:
                 results[ALL_CORES] = run_online_on_all_cores(
-                    part, teacher.path, self.cores, on_batch
+                    part, teacher.path, self.cores, stage.reach
                 )
         predictor = Predictor(
             teacher.path, micro_batch=settings.micro_batch, device=settings.device
         )
-        online = modes.OnlineTraining(self.digits, settings, predictor)
+        online = modes.online_training(self.digits, settings, predictor)
         plain = modes.n_training(self.digits, settings)
         spec = TeacherSpec(
             SERVICE,
@@ -167,8 +161,8 @@ class _DemoRun:
 
     def _train(self, training: modes.StudentTraining, seeds: int) -> None:
         if seeds:
-            with self._bar(training.mode, seeds * self.settings.steps) as (_, on_batch):
-                training.run(seeds, on_batch)
+            with self._bar(training.mode, seeds * self.settings.steps) as stage:
+                training.run(seeds, stage.reach)
 
     @contextlib.contextmanager
     def _mesh(self, spec: TeacherSpec) -> Iterator[LocalMesh]:
@@ -178,7 +172,7 @@ class _DemoRun:
             title = f"Mesh: coordinator and {len(names)} teacher processes"
             with self.display.stage(title, 1 + len(names)) as stage:
                 with children_on(self.cores.others):
-                    mesh = stack.enter_context(LocalMesh(check=self.check))
+                    mesh = stack.enter_context(LocalMesh(check=self.display.check))
                     for name in names:
                         mesh.start_teacher(name, spec)
                 stage.reach(1)
@@ -188,11 +182,14 @@ class _DemoRun:
             yield mesh
 
     def _edl_dist(self, mesh: LocalMesh, spec: TeacherSpec) -> EdlDistResult:
-        with self._bar("edl_dist", self.settings.batches) as (stage, on_batch):
+        with self._bar("edl_dist", self.settings.batches) as stage:
 
-            def after_batch(number: int, stats: ReaderStats) -> None:
-                stage.note(reader_status(stats))
-                on_batch(number)
+            def on_batch(number: int, stats: ReaderStats) -> None:
+                stage.note(
+                    f"{len(stats.teachers)} teachers, buffer {stats.volume_bytes / 1024:.0f} KiB,"
+                    f" resends {stats.resends + stats.hedges}"
+                )
+                stage.reach(number)
 
             return run_edl_dist(
                 mesh,
@@ -200,29 +197,14 @@ class _DemoRun:
                 self.digits,
                 self.settings,
                 self.cores,
-                on_batch=after_batch,
+                on_batch=on_batch,
                 say=self.display.say,
-                check=self.check,
+                check=self.display.check,
             )
 
-    @contextlib.contextmanager
-    def _bar(self, mode: modes.Mode, batches: int) -> Iterator[tuple[ProgressStage, modes.OnBatch]]:
-        with self.display.stage(f"Train: {modes.TITLES[mode]}", batches) as stage:
-
-            def on_batch(number: int) -> None:
-                self.check()
-                if number % SHOW_EVERY_BATCHES == 0 or number == batches:
-                    stage.reach(number)
-
-            yield stage, on_batch
-
-
-def reader_status(stats: ReaderStats) -> str:
-    """Return the reader's statistics as text for the bar."""
-    return (
-        f"{len(stats.teachers)} teachers, buffer {stats.volume_bytes / 1024:.0f} KiB,"
-        f" resends {stats.resends + stats.hedges}"
-    )
+    def _bar(self, mode: modes.Mode, batches: int) -> AbstractContextManager[ProgressStage]:
+        title = f"Train: {modes.TITLES[mode]}"
+        return self.display.stage(title, batches, every=SHOW_EVERY_BATCHES)
 
 
 @contextlib.contextmanager
@@ -243,16 +225,15 @@ def usable_cache(preferred: Path, say: Callable[[str], None]) -> Iterator[Path]:
 def write_outputs(report: DemoReport, picture: Path, json_file: Path | None) -> None:
     """Write the JSON and the picture, each even if the other fails. Raises UsageError."""
     failures: list[str] = []
-    if json_file is not None:
-        text = json.dumps(as_json(report), indent=2) + "\n"
-        _attempt(json_file, lambda path: path.write_text(text), failures)
-    _attempt(picture, lambda path: draw(report, path), failures)
+    for path in (json_file, picture):
+        if path is None:
+            continue
+        try:
+            if path == json_file:
+                path.write_text(json.dumps(as_json(report), indent=2) + "\n")
+            else:
+                draw(report, path)
+        except OSError as error:
+            failures.append(f"cannot write {path}: {error.strerror or error}")
     if failures:
         raise UsageError("; ".join(failures))
-
-
-def _attempt(path: Path, write: Callable[[Path], object], failures: list[str]) -> None:
-    try:
-        write(path)
-    except OSError as error:
-        failures.append(f"cannot write {path}: {error.strerror or error}")

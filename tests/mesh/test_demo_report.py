@@ -145,7 +145,7 @@ def test_what_is_not_installed_is_named_before_the_work(monkeypatch: pytest.Monk
 def test_progress_is_a_few_lines_or_a_bar_for_each_stage(terminal: bool) -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=100)
-    with open_display(console) as display:
+    with open_display(console, lambda: None) as display:
         with display.stage("Train", 8) as stage:
             for done in range(1, 9):
                 stage.note(f"n{done}")
