@@ -80,7 +80,7 @@ class FaultInjector:
             case "kill-teacher" | "kill-manager" | "kill-redis":
                 self._in_thread(self._restart, fault)
             case "add-teacher":
-                self._drain(fault, restart=False)
+                self._in_thread(self._drain, fault)
             case _:
                 self._undo(fault)
                 self._record_healed(fault)
@@ -102,16 +102,12 @@ class FaultInjector:
     def _active_faults(self) -> list[Fault]:
         """Return the faults that are not healed or have not settled."""
         now = self._clock()
-        return [
-            one.fault
-            for one in self.injected
-            if not one.skipped
-            and (
-                one.healed_s is None
-                or now < one.fault.settled_s
-                or now < one.healed_s + min(LATE_SETTLE_S, KIND_BY_NAME[one.fault.kind].settle_s)
-            )
-        ]
+        active = []
+        for one in self.injected:
+            settle_s = min(LATE_SETTLE_S, KIND_BY_NAME[one.fault.kind].settle_s)
+            if not one.skipped and now < max(one.fault.settled_s, one.ends_s + settle_s):
+                active.append(one.fault)
+        return active
 
     # --- each kind
 
@@ -133,7 +129,7 @@ class FaultInjector:
             case "suspend-teacher":
                 struck.process.send_signal(signal.SIGSTOP)
             case "drain-teacher":
-                self._drain(fault, restart=True)
+                self._in_thread(self._drain, fault)
         for link in self._links(fault):
             if isinstance(link, ResponseCorruptor):
                 link.use(fault.kind)
@@ -190,24 +186,21 @@ class FaultInjector:
                 self._record(fault, healed_s=self._clock())
                 return
 
-    def _drain(self, fault: Fault, *, restart: bool) -> None:
-        """Drain a teacher; the fault is healed once it has exited, or is ready after a restart."""
+    def _drain(self, fault: Fault) -> None:
+        """Drain a teacher; the fault is healed once a guest has exited, another one restarted."""
         teacher = self._mesh.teachers[fault.target]
         was_ready = teacher.is_ready  # a teacher that is still starting may exit with any code
         teacher.process.send_signal(signal.SIGTERM)
-        self._in_thread(self._finish_drain, fault, was_ready, restart)
-
-    def _finish_drain(self, fault: Fault, was_ready: bool, restart: bool) -> None:
-        code = self._mesh.teachers[fault.target].process.wait(STOP_TIMEOUT_S)
+        code = teacher.process.wait(STOP_TIMEOUT_S)
         if was_ready and code != 0 and not self._closing:
             self._record(fault, trouble=f"it drained with exit code {code}, not 0")
-        if restart:
+        if fault.kind == "drain-teacher":
             self._restart(fault)
         else:
             self._record(fault, healed_s=self._clock())
 
-    def _in_thread(self, work: Callable[..., None], *arguments: object) -> None:
-        thread = threading.Thread(target=work, args=arguments, name="edl-chaos-heal", daemon=True)
+    def _in_thread(self, work: Callable[[Fault], None], fault: Fault) -> None:
+        thread = threading.Thread(target=work, args=(fault,), name="edl-chaos-heal", daemon=True)
         self._threads.append(thread)
         thread.start()
 

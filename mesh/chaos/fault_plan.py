@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
-from typing import Any
 
 from ...runtime.errors import UsageError
 
@@ -80,11 +79,6 @@ class ChaosSettings:
     @property
     def student_names(self) -> tuple[str, ...]:
         return tuple(f"student-{number + 1}" for number in range(self.students))
-
-    @property
-    def student_options(self) -> dict[str, Any]:
-        """Fields of `StudentConfig`; to find a lying teacher, a reader needs two honest ones."""
-        return {"teachers": 3, "compared": 1.0} if self.deceive else {}
 
     @property
     def max_concurrent_faults(self) -> int:

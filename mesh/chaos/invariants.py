@@ -32,28 +32,6 @@ MIN_DISTANCE_S = 8.0
 #: cause smaller slopes; the trainer's memory over five minutes allows a tighter limit.
 MAX_GROWTH = 100 << 10
 MAX_GROWTH_OF_LONG_RUN = 20 << 10
-
-
-def median_slope(points: Sequence[tuple[float, float, int]]) -> float | None:
-    """Return the Theil-Sen estimate of growth; None: there are too few pairs of measurements.
-
-    That is the median slope over pairs, which is robust against steps and outliers.
-
-    Args:
-        points: time in seconds, bytes, and a number; only points with equal numbers form pairs.
-    """
-    if len(points) < MIN_POINTS:
-        return None
-    times_s, sizes, lives = np.array(points).T
-    slopes = []
-    for at in range(1, len(points)):
-        distance_s = times_s[at] - times_s[:at]
-        usable = (lives[:at] == lives[at]) & (distance_s >= MIN_DISTANCE_S)
-        slopes.append((sizes[at] - sizes[:at][usable]) / distance_s[usable])
-    joined = np.concatenate(slopes)
-    return float(np.median(joined)) if len(joined) >= MIN_POINTS else None
-
-
 #: Longest permitted pause of a student's stream while a teacher is healthy.
 MAX_PAUSE_S = 3.0
 #: Minimum share of the run in which a student has a healthy teacher; with less, the check of its
@@ -266,8 +244,8 @@ def memory_bounded(trace: RunTrace) -> InvariantResult:
         ]
         minutes = max(seen.ended_s - seen.began_s, 60.0) / 60
         for processes, slope, limit in (
-            ("trainer and engine", median_slope(both), MAX_GROWTH),
-            ("trainer", median_slope(trainer), max(MAX_GROWTH_OF_LONG_RUN, MAX_GROWTH / minutes)),
+            ("trainer and engine", _median_slope(both), MAX_GROWTH),
+            ("trainer", _median_slope(trainer), max(MAX_GROWTH_OF_LONG_RUN, MAX_GROWTH / minutes)),
         ):
             if slope is None:
                 continue
@@ -332,6 +310,26 @@ def _may_be_undetected(trace: RunTrace, seen: StudentTrace, times: Array) -> Arr
         )
         mask |= (times >= fault.at_s) & (times < min(end, next(detected, np.inf)))
     return mask
+
+
+def _median_slope(points: Sequence[tuple[float, float, int]]) -> float | None:
+    """Return the Theil-Sen estimate of growth; None: there are too few pairs of measurements.
+
+    That is the median slope over pairs, which is robust against steps and outliers.
+
+    Args:
+        points: time in seconds, bytes, and a number; only points with equal numbers form pairs.
+    """
+    if len(points) < MIN_POINTS:
+        return None
+    times_s, sizes, lives = np.array(points).T
+    slopes = []
+    for at in range(1, len(points)):
+        distance_s = times_s[at] - times_s[:at]
+        usable = (lives[:at] == lives[at]) & (distance_s >= MIN_DISTANCE_S)
+        slopes.append((sizes[at] - sizes[:at][usable]) / distance_s[usable])
+    joined = np.concatenate(slopes)
+    return float(np.median(joined)) if len(joined) >= MIN_POINTS else None
 
 
 def _describe(one: InjectedFault) -> str:

@@ -122,12 +122,10 @@ class LeftoverCheck:
         return found
 
     def _find(self) -> tuple[str, ...]:
-        processes = tuple(
-            f"process {pid}: {command}" for pid, command in _processes_of_run(self.run_id)
-        )
         new = _segments() - self.segments
         segments = sorted(new - _segments_in_use()) if new else []
-        return processes + tuple(f"shared memory {SHARED_MEMORY / name}" for name in segments)
+        memory = (f"shared memory {SHARED_MEMORY / name}" for name in segments)
+        return (*_processes_of_run(self.run_id), *memory)
 
 
 def _segments() -> frozenset[str]:
@@ -135,8 +133,8 @@ def _segments() -> frozenset[str]:
     return frozenset(name for name in names if not name.startswith(_FOREIGN_PREFIXES))
 
 
-def _processes_of_run(run_id: str) -> list[tuple[int, str]]:
-    """Return process id and command line of all processes of the run except this one."""
+def _processes_of_run(run_id: str) -> list[str]:
+    """Describe all processes of the run except this one."""
     wanted = f"{RUN_ID_VARIABLE}={run_id}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -144,7 +142,7 @@ def _processes_of_run(run_id: str) -> list[tuple[int, str]]:
         with contextlib.suppress(OSError):  # the process ended, or belongs to another user
             if pid != os.getpid() and wanted in (folder / "environ").read_bytes().split(b"\0"):
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
-                found.append((pid, command.decode(errors="replace").strip()[:200]))
+                found.append(f"process {pid}: {command.decode(errors='replace').strip()[:200]}")
     return found
 
 

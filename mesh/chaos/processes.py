@@ -121,11 +121,9 @@ class ChaosMesh:
         began: `time.monotonic()` of the beginning, for the students.
 
     Attributes:
-        redis: the Redis server.
-        manager: the service manager.
         manager_proxy: proxy between students and the manager.
         teachers: teachers by name, including guests and misconfigured ones.
-        processes: teachers, manager and Redis by name.
+        processes: Redis ("redis"), the service manager ("manager") and the teachers by name.
         students: processes of students by name.
         student_configs: configurations of students by name.
         url: Redis URL without a proxy.
@@ -139,9 +137,7 @@ class ChaosMesh:
         self.url = f"redis://127.0.0.1:{port}"
         self._redis_address = f"127.0.0.1:{port}"
         redis = replace(server_command(port), log=folder / "redis.log")
-        self.redis = RestartableProcess(redis, REDIS_READY)
         self.manager_proxy = self._new_proxy("manager")
-        self.manager = RestartableProcess(self._manager_command(), COORDINATOR_READY)
         names = (
             *settings.teacher_names,
             *settings.guest_names,
@@ -149,9 +145,9 @@ class ChaosMesh:
         )
         self.teachers = {name: self._new_teacher(name, at) for at, name in enumerate(names)}
         self.processes: dict[str, RestartableProcess] = {
+            "redis": RestartableProcess(redis, REDIS_READY),
+            "manager": RestartableProcess(self._manager_command(), COORDINATOR_READY),
             **self.teachers,
-            "manager": self.manager,
-            "redis": self.redis,
         }
         self.student_configs = {
             name: self._student_config(name, at, began)
@@ -159,33 +155,20 @@ class ChaosMesh:
         }
         self.students: dict[str, Process] = {}
 
-    def start(self, check: Callable[[], None]) -> None:
-        """Start Redis, the manager and the correct teachers, and wait until they are ready.
+    def start(self, names: Sequence[str], check: Callable[[], None]) -> None:
+        """Start some of `processes` together, and wait until they are ready.
 
         Args:
+            names: names of the processes.
             check: called while waiting; an exception from it ends the wait.
 
         Raises:
             ProcessFailed: a process did not become ready.
         """
-        for process in (self.redis, self.manager):
-            process.start()
-            process.wait_ready(check)
-        self._start_teachers(self._settings.teacher_names, check)
-
-    def start_misconfigured(self, check: Callable[[], None]) -> None:
-        """Start the misconfigured teachers, and wait until they are ready.
-
-        Call it once students train: the first content_id that registers becomes that of the
-        service, and it must be the one of the correct teachers.
-        """
-        self._start_teachers(self._settings.misconfigured_names, check)
-
-    def _start_teachers(self, names: Sequence[str], check: Callable[[], None]) -> None:
         for name in names:
-            self.teachers[name].start()
+            self.processes[name].start()
         for name in names:
-            self.teachers[name].wait_ready(check)
+            self.processes[name].wait_ready(check)
 
     def start_students(self) -> None:
         """Start all students. Raises ProcessFailed."""
@@ -221,9 +204,9 @@ class ChaosMesh:
         teachers = [one.process for one in self.teachers.values() if one.alive]
         try:
             stop_all([*self.students.values(), *teachers], self._settings.grace_s)
-            for one in (self.manager, self.redis):
-                if one.alive:
-                    one.process.stop()
+            for name in ("manager", "redis"):
+                if self.processes[name].alive:
+                    self.processes[name].process.stop()
         finally:
             for proxy in self._proxies:
                 proxy.close()
@@ -280,7 +263,7 @@ class ChaosMesh:
         )
 
     def _student_config(self, name: str, number: int, began: float) -> StudentConfig:
-        return StudentConfig(
+        config = StudentConfig(
             name,
             SERVICE,
             self.url,
@@ -290,5 +273,6 @@ class ChaosMesh:
             # Every other student lets teachers read its batches from shared memory, which bypasses
             # the proxies; the others send everything through sockets.
             shared_memory=number % 2 == 0,
-            **self._settings.student_options,
         )
+        # To find a lying teacher, a reader needs two honest ones.
+        return replace(config, teachers=3, compared=1.0) if self._settings.deceive else config

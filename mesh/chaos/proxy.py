@@ -107,13 +107,11 @@ class ChaosProxy:
 
     def _serve(self, client: socket.socket) -> None:
         """Serve one connection: this thread forwards responses, another one forwards requests."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(client)
-            try:
-                server = socket.create_connection(self._target, timeout=_CONNECT_TIMEOUT_S)
-            except OSError:
-                return
-            stack.enter_context(server)
+        with (
+            contextlib.suppress(OSError),  # the target does not listen
+            client,
+            socket.create_connection(self._target, timeout=_CONNECT_TIMEOUT_S) as server,
+        ):
             server.settimeout(None)
             pair = (client, server)
             for one in pair:

@@ -90,19 +90,14 @@ def as_json(report: ChaosReport) -> dict[str, Any]:
         "load": report.trace.max_load,
         "stalls": report.trace.stalls,
         "planned": len(report.plan),
-        "faults": [
-            {
-                **asdict(one.fault),
-                "at_s": one.at_s,
-                "healed_s": one.healed_s,
-                "recovery_s": None if one.skipped else recovery_s(report.trace, one),
-                "effects": one.effects,
-                "skipped": one.skipped,
-                "trouble": one.trouble,
-            }
-            for one in report.trace.faults
-        ],
+        "faults": [_fault_json(report.trace, one) for one in report.trace.faults],
     }
+
+
+def _fault_json(trace: RunTrace, one: InjectedFault) -> dict[str, Any]:
+    values = asdict(one)
+    recovered_s = None if one.skipped else recovery_s(trace, one)
+    return {**values.pop("fault"), **values, "recovery_s": recovered_s}
 
 
 def _fault_line(trace: RunTrace, one: InjectedFault) -> str:

@@ -102,27 +102,30 @@ class _ResponseStream:
     def feed(self, data: bytes) -> bytes:
         self._buffered += data
         forwarded = b""
-        if not self._handshake_done and len(self._buffered) >= REPLY_BYTES:
-            self._handshake_done = True
-            forwarded = self._take(REPLY_BYTES)
-        while self._handshake_done and (frame := self._next_frame()):
-            forwarded += frame
+        while piece := self._next_piece():
+            forwarded += piece
         return forwarded
 
     def _take(self, count: int) -> bytes:
+        """Take so many bytes from the buffer; empty until they have arrived."""
+        if len(self._buffered) < count:
+            return b""
         taken, self._buffered = self._buffered[:count], self._buffered[count:]
         return taken
 
-    def _next_frame(self) -> bytes:
-        """Return the bytes to send for the next frame; empty until it has arrived completely."""
+    def _next_piece(self) -> bytes:
+        """Return the bytes to send for the handshake or the next frame; empty: none is complete."""
+        if not self._handshake_done:
+            reply = self._take(REPLY_BYTES)
+            self._handshake_done = bool(reply)
+            return reply
         if len(self._buffered) < HEADER.size:
             return b""
         header = FrameHeader.unpack(self._buffered)
-        frame_bytes = HEADER.size + header.head_bytes + header.nbytes
-        if len(self._buffered) < frame_bytes:
-            return b""
-        frame = self._take(frame_bytes)
-        return self._filter_result(header, frame) if header.kind == frames.RESULT else frame
+        frame = self._take(HEADER.size + header.head_bytes + header.nbytes)
+        return (
+            self._filter_result(header, frame) if frame and header.kind == frames.RESULT else frame
+        )
 
     def _filter_result(self, header: FrameHeader, frame: bytes) -> bytes:
         begin = HEADER.size + header.head_bytes

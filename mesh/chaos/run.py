@@ -91,7 +91,8 @@ class _ChaosRun:
 
         Raises ProcessFailed.
         """
-        self.mesh.start(check)
+        for names in (["redis"], ["manager"], self._settings.teacher_names):
+            self.mesh.start(names, check)
         self.training.start(check)
         self.mesh.start_students()
         files = [config.samples_file for config in self.mesh.student_configs.values()]
@@ -102,7 +103,8 @@ class _ChaosRun:
             "received no sample",
             check,
         )
-        self.mesh.start_misconfigured(check)
+        # Late, as the first content_id that registers becomes that of the service.
+        self.mesh.start(self._settings.misconfigured_names, check)
         self._startup_s = time.monotonic() - self._created
         self.monitor.start()
 
