@@ -126,7 +126,7 @@ def _progress(duration_s: float | None) -> Iterator[Progress]:
     of = "" if duration_s is None else f" of {format_duration(duration_s)}"
     printed_s = time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), TimeElapsedColumn())
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=not terminal)
     with Progress(*columns, console=console, transient=True, disable=not terminal) as bar:
         task = bar.add_task("simulating", total=None)
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 from ...runtime.files import save_plot
-from ...scheduler.simulator.result import (
-    MeshSample,
-    SimulatedEvent,
-    SimulationResult,
-    StudentResult,
-)
+from ...scheduler.simulator.result import MeshSample, SimulationResult, StudentResult
 from ...scheduler.simulator.scenario import Scenario
 from ..output import BLUE, GREEN, GREY, ORANGE, RED, format_duration, report_console
 
@@ -52,14 +48,24 @@ class SimulationReport:
 
 def print_report(report: SimulationReport) -> None:
     """Print the report to stdout."""
-    console = report_console()
-    for line in heading_lines(report):
-        console.print(line, soft_wrap=True)
-    console.print(_students(report.result))
-    if report.result.teachers:
-        console.print(_teachers(report.result))
-    for line in summary_lines(report):
-        console.print(line, soft_wrap=True)
+    scenario, result, console = report.scenario, report.result, report_console()
+    say = partial(console.print, soft_wrap=True)
+    students = _count(sum(group.count for group in scenario.students), "student")
+    teachers = _count(sum(group.started for group in result.teachers), "teacher")
+    virtual = format_duration(result.virtual_s)
+    say(f"{scenario.name}: {students}, {teachers}, {virtual} of virtual time, seed {scenario.seed}")
+    say("simulated, not measured")
+    console.print(_students(result))
+    if result.teachers:
+        console.print(_teachers(result))
+    price = cost_per_million(result)
+    cost = f", cost {result.cost:.4g}" if result.cost else ""
+    cost += f" ({price:.4g} per million samples)" if result.cost and price is not None else ""
+    say(f"all students together: {result.samples_per_s:,.1f} samples/s{cost}")
+    say(
+        f"{result.events:,} events in {report.wall_s:.1f} s;"
+        f" trace hash {result.trace_hash} (equal for equal scenarios and seeds)"
+    )
 
 
 def as_json(report: SimulationReport) -> dict[str, Any]:
@@ -83,32 +89,6 @@ def as_json(report: SimulationReport) -> dict[str, Any]:
     }
 
 
-def heading_lines(report: SimulationReport) -> Iterator[str]:
-    """Yield the lines before the tables."""
-    scenario, result = report.scenario, report.result
-    students = sum(group.count for group in scenario.students)
-    teachers = sum(group.started for group in result.teachers)
-    name = scenario.name or "a scenario"
-    yield (
-        f"{name}: {_count(students, 'student')}, {_count(teachers, 'teacher')},"
-        f" {format_duration(result.virtual_s)} of virtual time, seed {scenario.seed}"
-    )
-    yield "simulated, not measured"
-
-
-def summary_lines(report: SimulationReport) -> Iterator[str]:
-    """Yield the lines after the tables: throughput, cost, trace hash."""
-    result = report.result
-    price = cost_per_million(result)
-    cost = f", cost {result.cost:.4g}" if result.cost else ""
-    cost += f" ({price:.4g} per million samples)" if result.cost and price is not None else ""
-    yield f"all students together: {result.samples_per_s:,.1f} samples/s{cost}"
-    yield (
-        f"{result.events:,} events in {report.wall_s:.1f} s;"
-        f" trace hash {result.trace_hash} (equal for equal scenarios and seeds)"
-    )
-
-
 def cost_per_million(result: SimulationResult) -> float | None:
     """Return the cost of the teachers per million samples; None: no samples were trained."""
     samples = sum(student.samples for student in result.students)
@@ -116,12 +96,8 @@ def cost_per_million(result: SimulationResult) -> float | None:
 
 
 def _students(result: SimulationResult) -> Table:
-    from rich.table import Table
-
-    table = Table(title="students", title_justify="left")
-    table.add_column("student")
-    for column in ("batches", "samples/s", *SHARES, "wanted", "resent"):
-        table.add_column(column, justify="right")
+    table = _table("student", "batches", "samples/s", *SHARES, "wanted", "resent")
+    table.title = "students"
     single = len(result.students) <= MAX_STUDENT_ROWS
     names = dict.fromkeys(student.group for student in result.students)
     for name in names:
@@ -149,12 +125,8 @@ def _cells(students: Sequence[StudentResult]) -> Iterator[str]:
 
 
 def _teachers(result: SimulationResult) -> Table:
-    from rich.table import Table
-
-    table = Table(title="teachers", title_justify="left")
-    table.add_column("group")
-    for column in ("started", "lost", "uptime, h", "busy", "batches", "cost"):
-        table.add_column(column, justify="right")
+    table = _table("group", "started", "lost", "uptime, h", "busy", "batches", "cost")
+    table.title = "teachers"
     for group in result.teachers:
         table.add_row(
             group.group,
@@ -165,6 +137,15 @@ def _teachers(result: SimulationResult) -> Table:
             f"{group.batches:,.0f}",
             f"{group.cost:,.2f}",
         )
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    from rich.table import Table
+
+    table = Table(first, title_justify="left")
+    for column in others:
+        table.add_column(column, justify="right")
     return table
 
 
@@ -194,7 +175,8 @@ def draw(result: SimulationResult, title: str, path: Path) -> None:
     _draw_volume(volume, result)
     marks = [one for one in result.happenings if one.kind in MARKED]
     for happening in marks if len(marks) <= MAX_MARKS else ():
-        _mark(teachers, happening)
+        colour = MARKED[happening.kind]
+        teachers.axvline(happening.at_s, color=colour, linewidth=1, alpha=0.6)
     throughput.set_title(f"{title} (simulated)")
     volume.set_xlabel("virtual seconds")
     volume.set_xlim(0, max(result.virtual_s, 1e-9))
@@ -249,7 +231,3 @@ def _draw_volume(axes: Any, result: SimulationResult) -> None:
     axes.fill_between(times, volume, color=BLUE, alpha=0.3, linewidth=0)
     axes.set_ylabel("batches labelled, not taken")
     axes.set_ylim(bottom=0)
-
-
-def _mark(axes: Any, happening: SimulatedEvent) -> None:
-    axes.axvline(happening.at_s, color=MARKED[happening.kind], linewidth=1, alpha=0.6)
