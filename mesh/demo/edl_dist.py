@@ -16,6 +16,7 @@ from ..local import LocalMesh, TeacherSpec
 from .cpu_cores import CoreAssignment, CpuMeter
 from .digits import CLASSES, BatchSource, DigitDataset
 from .modes import ModeResult, StudentTraining, distill_loss
+from .progress_display import ProgressDisplay, ProgressStage
 from .settings import DemoSettings
 from .teacher_churn import TeacherChurn, TeacherEvent
 
@@ -27,8 +28,6 @@ POLL_S = 0.05
 SAMPLE_EVERY_BATCHES = 5
 METER_EVERY_BATCHES = 100
 RECORD_ALIGNMENT = 64
-
-OnBatch = Callable[[int, ReaderStats], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +79,8 @@ def run_edl_dist(
     digits: DigitDataset,
     settings: DemoSettings,
     cores: CoreAssignment,
-    *,
-    on_batch: OnBatch,
-    say: Callable[[str], None],
-    check: Callable[[], None],
+    display: ProgressDisplay,
+    stage: ProgressStage,
 ) -> EdlDistResult:
     """Train all students on one stream of the mesh.
 
@@ -93,9 +90,8 @@ def run_edl_dist(
         digits: the data set.
         settings: seeds, steps, thresholds.
         cores: cores of the student, and of its engine and the new teacher.
-        on_batch: called after each batch with the number of batches and the reader's statistics.
-        say: called with a line of text for each event of a teacher.
-        check: called while waiting; an exception from it ends the run.
+        display: shows the events of teachers; its check may end the run.
+        stage: shows the number of batches and the reader's state.
 
     Raises:
         NoTeacherAvailable: the teachers do not join within `TEACHERS_TIMEOUT_S`.
@@ -103,11 +99,11 @@ def run_edl_dist(
     timeline: list[BufferSample] = []
     trained = 0
     with open_reader(mesh, digits, settings, cores) as reader:
-        wait_for_teachers(reader, settings.teachers, check)
+        wait_for_teachers(reader, settings.teachers, display.check)
         teachers = [process.pid for process in mesh.teachers.values()]
         meter = CpuMeter({"teachers": teachers, "mesh": [reader.engine_pid, mesh.coordinator.pid]})
         began = time.monotonic()
-        churn = _make_churn(mesh, spec, meter, settings, cores, say)
+        churn = _make_churn(mesh, spec, meter, settings, cores, display.say)
         periodic = Periodic("edl-demo-churn", POLL_S, lambda: churn.update(trained, reader.stats))
 
         def after_batch(number: int) -> None:
@@ -118,7 +114,11 @@ def run_edl_dist(
                 timeline.append(BufferSample(at_s, stats.volume_bytes, len(stats.teachers)))
             if number % METER_EVERY_BATCHES == 0:
                 meter.sample()
-            on_batch(number, stats)
+            stage.note(
+                f"{len(stats.teachers)} teachers, buffer {stats.volume_bytes / 1024:.0f} KiB,"
+                f" resends {stats.resends + stats.hedges}"
+            )
+            stage.reach(number)
 
         periodic.start()
         try:
@@ -128,7 +128,7 @@ def run_edl_dist(
             training.run(settings.seeds, after_batch)
             meter.sample()
             stats = reader.stats
-            _wait_for_replacement(churn, check)
+            _wait_for_replacement(churn, display.check)
         finally:
             periodic.stop()
     result = replace(

@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -43,38 +44,31 @@ class StreamCheck:
     """
 
     def __init__(self) -> None:
-        self._seen: set[int] = set()
-        self._last = -1
-        self._batches = self._samples = self._duplicates = self._out_of_order = 0
+        self._numbers: list[int] = []
+        self._samples = 0
         self._digest = hashlib.sha256()
 
     def watch(self, batches: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
         """Yield (image, label[, soft_label]) for each (image, label, number[, soft_label])."""
         for image, label, number, *soft in batches:
             fields = (image, label, *soft)
-            self._count(int(number[0]), fields)
+            self._numbers.append(int(number[0]))
+            self._samples += len(image)
+            for field in fields:
+                self._digest.update(np.ascontiguousarray(field).data)
             yield fields
 
     @property
     def summary(self) -> StreamSummary:
         """Summary of the batches so far."""
+        numbers = self._numbers
         return StreamSummary(
-            self._batches,
-            self._samples,
-            self._duplicates,
-            self._out_of_order,
-            self._digest.hexdigest(),
+            batches=len(numbers),
+            samples=self._samples,
+            duplicates=len(numbers) - len(set(numbers)),
+            out_of_order=sum(number <= before for before, number in pairwise(numbers)),
+            sha256=self._digest.hexdigest(),
         )
-
-    def _count(self, number: int, fields: tuple[Any, ...]) -> None:
-        self._batches += 1
-        self._samples += len(fields[0])
-        self._duplicates += number in self._seen
-        self._out_of_order += number <= self._last
-        self._seen.add(number)
-        self._last = number
-        for field in fields:
-            self._digest.update(np.ascontiguousarray(field).data)
 
 
 Mode = Literal["n_training", "online", "online_all_cores", "edl_dist"]

@@ -26,21 +26,16 @@ RESULT = re.compile(r"result (\{.*\})")
 PRINT_EVERY_BATCHES = 10
 
 
-def for_throughput(settings: DemoSettings) -> DemoSettings:
-    """Shorten the settings to half a training of one seed, enough to measure the throughput."""
-    return replace(settings, seeds=1, steps=settings.steps // 2)
-
-
 def run_online_on_all_cores(
     settings: DemoSettings,
     teacher: Path,
     cores: CoreAssignment,
     on_batch: OnBatch,
 ) -> ModeResult:
-    """Train one student on all cores, with the teacher in its process, to measure the throughput.
+    """Train students on all cores, with the teacher in their process, to measure the throughput.
 
     Args:
-        settings: settings from `for_throughput`.
+        settings: settings of the training; its seeds are trained one after another.
         teacher: path of the exported model.
         cores: cores of the machine.
         on_batch: called ten times a second with the number of batches trained so far; an

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ...distill_reader import ReaderStats
 from ...runtime.errors import UsageError
 from ...runtime.files import check_writable
 from ..cores import available_cores, children_on, pin_process
@@ -24,7 +23,7 @@ from .digits import DigitDataset, load_digits
 from .edl_dist import SERVICE, EdlDistResult, run_edl_dist
 from .models import Predictor, TeacherModel, load_paddle, obtain_teacher
 from .online_all_cores import MODE as ALL_CORES
-from .online_all_cores import for_throughput, run_online_on_all_cores
+from .online_all_cores import run_online_on_all_cores
 from .picture import draw
 from .progress_display import ProgressDisplay, ProgressStage, open_display
 from .report import DemoReport, as_json, results_table, summary_lines
@@ -130,7 +129,8 @@ class _DemoRun:
         settings = self.settings
         results: dict[modes.Mode, modes.ModeResult] = {}
         if settings.device == "cpu" and self.cores.student != self.cores.others:
-            part = for_throughput(settings)
+            # Half a training of one seed is enough to measure the throughput.
+            part = replace(settings, seeds=1, steps=settings.steps // 2)
             with self._bar(ALL_CORES, part.batches) as stage:
                 results[ALL_CORES] = run_online_on_all_cores(
                     part, teacher.path, self.cores, stage.reach
@@ -152,7 +152,10 @@ class _DemoRun:
         with self._mesh(spec) as mesh:  # idle teachers take hardly any CPU
             self._train(online, before)
             self._train(plain, before)
-            edl_dist = self._edl_dist(mesh, spec)
+            with self._bar("edl_dist", settings.batches) as stage:
+                edl_dist = run_edl_dist(
+                    mesh, spec, self.digits, settings, self.cores, self.display, stage
+                )
         self._train(plain, after)
         self._train(online, after)
         for result in (online.result, plain.result, edl_dist.result):
@@ -180,27 +183,6 @@ class _DemoRun:
                     mesh.wait_ready(name)
                     stage.reach(ready)
             yield mesh
-
-    def _edl_dist(self, mesh: LocalMesh, spec: TeacherSpec) -> EdlDistResult:
-        with self._bar("edl_dist", self.settings.batches) as stage:
-
-            def on_batch(number: int, stats: ReaderStats) -> None:
-                stage.note(
-                    f"{len(stats.teachers)} teachers, buffer {stats.volume_bytes / 1024:.0f} KiB,"
-                    f" resends {stats.resends + stats.hedges}"
-                )
-                stage.reach(number)
-
-            return run_edl_dist(
-                mesh,
-                spec,
-                self.digits,
-                self.settings,
-                self.cores,
-                on_batch=on_batch,
-                say=self.display.say,
-                check=self.display.check,
-            )
 
     def _bar(self, mode: modes.Mode, batches: int) -> AbstractContextManager[ProgressStage]:
         title = f"Train: {modes.TITLES[mode]}"
