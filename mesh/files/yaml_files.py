@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -23,7 +23,6 @@ from .yaml_tree import (
     ANY_NUMBER,
     FileLocation,
     boolean,
-    compose,
     compose_all,
     describe_node,
     integer,
@@ -66,7 +65,8 @@ def parse(text: str, kind: type[T], name: str = "text") -> T:
     Raises:
         UsageError: as for `read`.
     """
-    value: T = _dataclass(compose(text, name), kind, FileLocation(name))
+    (root,) = compose_all(text, name, most=1)
+    value: T = _dataclass(root, kind, FileLocation(name))
     return value
 
 
@@ -139,17 +139,17 @@ def _dataclass(node: yaml.Node, kind: Any, location: FileLocation) -> Any:
         if key not in known:
             location.of(key).fail(child, unknown_key(key, known))
         given[key] = _value(child, hints[key], location.of(key))
-    missing = [name for name, field in known.items() if name not in given and _required(field)]
+    missing = [
+        repr(name)
+        for name, field in known.items()
+        if name not in given and field.default is MISSING and field.default_factory is MISSING
+    ]
     if missing:
-        location.fail(node, f"{_quoted(missing)} {'is' if len(missing) == 1 else 'are'} missing")
+        location.fail(node, f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
     try:
         return kind(**given)
     except ValueError as error:
         location.fail(node, str(error))
-
-
-def _required(field: Field[Any]) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _items(node: yaml.Node, location: FileLocation) -> list[tuple[str, yaml.Node]]:
@@ -216,10 +216,6 @@ def _union(node: yaml.Node, kinds: tuple[Any, ...], location: FileLocation) -> A
 
 def _either(words: list[str]) -> str:
     return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
-
-
-def _quoted(names: list[str]) -> str:
-    return ", ".join(repr(name) for name in names)
 
 
 def write(path: str | os.PathLike[str], value: object, heading: str = "") -> None:

@@ -99,34 +99,26 @@ def _check_size(size_bytes: int, name: str) -> None:
         raise UsageError(f"{name} is larger than {MAX_BYTES >> 20} MiB, the limit")
 
 
-def compose(text: str, name: str) -> yaml.MappingNode:
-    """Parse a text with one document, a mapping.
+def compose_all(text: str, name: str, *, most: int) -> list[yaml.MappingNode]:
+    """Parse a text with one to `most` documents, each a mapping.
 
     Args:
         text: YAML, at most `MAX_BYTES`.
         name: name of the file, for errors.
+        most: greatest number of documents.
 
     Raises:
-        UsageError: the text is too large, is not YAML, is empty, has several documents, anchors or
-            tags, is nested too deeply, or is not a mapping.
-    """
-    (root,) = compose_all(text, name, most=1)
-    return root
-
-
-def compose_all(text: str, name: str, *, most: int) -> list[yaml.MappingNode]:
-    """Parse a text with one to `most` documents, each a mapping.
-
-    Raises:
-        UsageError: as for `compose`.
+        UsageError: the text is too large, is not YAML, is empty, has too many documents, anchors or
+            tags, is nested too deeply, or a document is not a mapping.
     """
     _check_size(len(text.encode(errors="surrogatepass")), name)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _check(text, name, loader, most)
-        roots = [one for one in yaml.compose_all(text, Loader=loader) if not _is_empty(one)]
+        documents = [one for one in yaml.compose_all(text, Loader=loader) if one is not None]
     except yaml.YAMLError as error:
         raise UsageError(_not_yaml(error, text, name)) from error
+    roots = [one for one in documents if one.tag != f"{_TAG}null"]
     if not roots:
         raise UsageError(f"{name} is empty: expects a mapping, `key: value` a line")
     found = []
@@ -137,10 +129,6 @@ def compose_all(text: str, name: str, *, most: int) -> list[yaml.MappingNode]:
             )
         found.append(root)
     return found
-
-
-def _is_empty(root: yaml.Node | None) -> bool:
-    return root is None or root.tag == f"{_TAG}null"
 
 
 def _check(text: str, name: str, loader: type[yaml.SafeLoader], most: int) -> None:
