@@ -142,7 +142,7 @@ class FaultInjector:
         return ""
 
     def _kill_engine(self, student: str) -> str:
-        stats = read_stats(self._mesh.student_configs[student].stats_file)
+        stats = read_stats(self._mesh.student_configs[student].file("stats"))
         try:
             os.kill(stats[-1].engine_pid, signal.SIGKILL)
         except (IndexError, ProcessLookupError):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from ...runtime.lifecycle import Stop
-from .elastic_training import ElasticTraining
 from .fault_injector import FaultInjector
 from .fault_plan import KIND_BY_NAME, ChaosSettings, Fault, make_plan
 from .invariants import check_invariants, mesh_recovered
 from .monitoring import LeftoverCheck, MeshMonitor
-from .processes import SERVICE, START_TIMEOUT_S, ChaosMesh, wait_for
+from .processes import SERVICE, START_TIMEOUT_S, ChaosMesh, ElasticTraining, wait_for
 from .report import ChaosReport
 from .run_trace import (
     CALL_RECORD,
@@ -95,7 +95,7 @@ class _ChaosRun:
             self.mesh.start(names, check)
         self.training.start(check)
         self.mesh.start_students()
-        files = [config.samples_file for config in self.mesh.student_configs.values()]
+        files = [config.file("samples") for config in self.mesh.student_configs.values()]
         wait_for(
             lambda: all(file.exists() and file.stat().st_size for file in files),
             self.mesh.students.values(),
@@ -159,11 +159,14 @@ class _ChaosRun:
 
     def _student_trace(self, name: str) -> StudentTrace:
         config = self.mesh.student_configs[name]
-        samples = read_records(config.samples_file, SAMPLE_RECORD).copy()
-        calls = read_records(config.calls_file, CALL_RECORD).copy()
+        samples = read_records(config.file("samples"), SAMPLE_RECORD).copy()
+        calls = read_records(config.file("calls"), CALL_RECORD).copy()
         samples["at_s"] -= self._startup_s
         calls["at_s"] -= self._startup_s
-        stats = tuple(one.shifted(-self._startup_s) for one in read_stats(config.stats_file))
+        stats = tuple(
+            replace(one, at_s=one.at_s - self._startup_s)
+            for one in read_stats(config.file("stats"))
+        )
         began_s = float(samples["at_s"][0]) if len(samples) else 0.0
         ended_s, trouble = self.ended_s or self.clock(), self._troubles.get(name, "")
         return StudentTrace(samples, stats, began_s, ended_s, trouble, calls)

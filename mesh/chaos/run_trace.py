@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -66,10 +66,6 @@ class StudentStats:
 
     def to_line(self) -> str:
         return json.dumps(asdict(self)) + "\n"
-
-    def shifted(self, seconds: float) -> Self:
-        """Return a copy with a time that is `seconds` later."""
-        return replace(self, at_s=self.at_s + seconds)
 
     @classmethod
     def from_line(cls, line: str) -> Self:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, Literal, Self
 
 import numpy as np
 
@@ -76,17 +76,9 @@ class StudentConfig:
     shared_memory: bool = True
     compared: float = 0.1
 
-    @property
-    def samples_file(self) -> Path:
-        return Path(self.folder) / f"{self.name}.samples"
-
-    @property
-    def calls_file(self) -> Path:
-        return Path(self.folder) / f"{self.name}.calls"
-
-    @property
-    def stats_file(self) -> Path:
-        return Path(self.folder) / f"{self.name}.stats"
+    def file(self, content: Literal["samples", "calls", "stats"]) -> Path:
+        """Return the path of one of its files."""
+        return Path(self.folder) / f"{self.name}.{content}"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -193,8 +185,8 @@ def main() -> None:
     config = StudentConfig.from_json(sys.argv[1])
     with stop_on_signals() as stop, ExitStack() as stack:
         # Samples are unbuffered and statistics line-buffered, so both survive SIGKILL.
-        records = stack.enter_context(config.samples_file.open("ab", buffering=0))
-        lines = stack.enter_context(config.stats_file.open("a", buffering=1))
+        records = stack.enter_context(config.file("samples").open("ab", buffering=0))
+        lines = stack.enter_context(config.file("stats").open("a", buffering=1))
         reader = stack.enter_context(
             DistilReader(
                 SampleSource(),
@@ -219,7 +211,7 @@ def main() -> None:
         stats_loop = Periodic("edl-chaos-stats", STATS_INTERVAL_S, write_stats)
         stats_loop.start()
         stack.callback(stats_loop.stop)
-        calls = stack.enter_context(config.calls_file.open("ab", buffering=0))
+        calls = stack.enter_context(config.file("calls").open("ab", buffering=0))
         pool = TeacherPool.of(reader)
         for caller in range(CALLERS):
             arguments = (config, pool, calls, caller, stop)
