@@ -140,37 +140,26 @@ def sample_std(values: Sequence[float]) -> float:
 def results_table(report: DemoReport) -> Table:
     """Make the table, with a row for each mode."""
     settings = report.settings
+    all_cores = ""
+    if ALL_CORES in report.modes:
+        all_cores = " Online (all): on all cores, only to measure its speed."
     result = Table(
         title="The same student, trained in each mode"
         f" ({settings.seeds} x {settings.steps} steps of {settings.batch_size} images)",
         caption="±: standard deviation over the seeds. core-ms: core-milliseconds per step of the"
         " training process, of the teachers (including the start of the new one), and of the mesh"
-        " (the reader's engine and the coordinator)."
-        + (
-            " Online (all): on all cores, only to measure its speed."
-            if ALL_CORES in report.modes
-            else ""
-        ),
+        f" (the reader's engine and the coordinator).{all_cores}",
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         padding=0,
     )
+    online = report.modes["online"]
     result.add_column("mode", no_wrap=True)
-    for heading in (
-        "accuracy\n%",
-        "images\n/s",
-        "ratio to\nOnline",
-        "student\ncore-ms",
-        "teacher\ncore-ms",
-        "mesh\ncore-ms",
-        "starved\ns",
-        "resent\n",
-    ):
+    for heading in _cells(online, online):
         result.add_column(heading, justify="right", no_wrap=True)
-    online = report.modes["online"].samples_per_s
     for mode, found in report.modes.items():
-        result.add_row(TITLES[mode], *_cells(found, online))
+        result.add_row(TITLES[mode], *_cells(found, online).values())
     return result
 
 
@@ -178,6 +167,7 @@ def summary_lines(report: DemoReport) -> list[str]:
     """Return sentences that explain the table, one per line."""
     edl = report.modes["edl_dist"]
     gains = [100 * gain for gain in report.gains]
+    short = report.settings.steps < DemoSettings().steps
     return [
         _placement(report),
         _expectation(report),
@@ -191,7 +181,7 @@ def summary_lines(report: DemoReport) -> list[str]:
         f" {'equal' if report.same_bytes else 'DIFFER FROM'} those of the model without a mesh.",
         f"Soft labels gain {statistics.mean(gains):+.1f} ± {sample_std(gains):.1f} points of"
         f" accuracy here (by seed: {', '.join(f'{gain:+.1f}' for gain in gains)})."
-        f"{_short_training_note(report.settings)}",
+        + (" So short a training proves little." if short else ""),
     ]
 
 
@@ -250,19 +240,22 @@ def as_json(report: DemoReport) -> dict[str, Any]:
     }
 
 
-def _cells(result: ModeResult, online: float) -> list[str]:
+def _cells(result: ModeResult, online: ModeResult) -> dict[str, str]:
+    """Return the cells of a row, by heading."""
     per_batch_ms = 1e3 / result.stream.batches
     with_mesh = result.mode == "edl_dist"
-    return [
-        "-" if result.mode == ALL_CORES else _accuracy(result.accuracy),
-        f"{result.samples_per_s:,.0f}",
-        f"{result.samples_per_s / online:.2f}",
-        f"{result.student_core_s * per_batch_ms:.1f}",
-        f"{result.teacher_core_s * per_batch_ms:.1f}" if result.teacher_core_s else "-",
-        f"{result.other_core_s * per_batch_ms:.1f}" if with_mesh else "-",
-        f"{result.starved_s:.1f}" if with_mesh else "-",
-        f"{result.resends}" if with_mesh else "-",
-    ]
+    accuracy = "-" if result.mode == ALL_CORES else _accuracy(result.accuracy)
+    teacher_ms = f"{result.teacher_core_s * per_batch_ms:.1f}" if result.teacher_core_s else "-"
+    return {
+        "accuracy\n%": accuracy,
+        "images\n/s": f"{result.samples_per_s:,.0f}",
+        "ratio to\nOnline": f"{result.samples_per_s / online.samples_per_s:.2f}",
+        "student\ncore-ms": f"{result.student_core_s * per_batch_ms:.1f}",
+        "teacher\ncore-ms": teacher_ms,
+        "mesh\ncore-ms": f"{result.other_core_s * per_batch_ms:.1f}" if with_mesh else "-",
+        "starved\ns": f"{result.starved_s:.1f}" if with_mesh else "-",
+        "resent\n": f"{result.resends}" if with_mesh else "-",
+    }
 
 
 def _accuracy(values: Sequence[float]) -> str:
@@ -289,10 +282,6 @@ def _mode_json(result: ModeResult) -> dict[str, Any]:
         "resends": result.resends,
         "stream_sha256": result.stream.sha256,
     }
-
-
-def _short_training_note(settings: DemoSettings) -> str:
-    return " So short a training proves little." if settings.steps < DemoSettings().steps else ""
 
 
 def _disturbance_notes(report: DemoReport) -> list[str]:
