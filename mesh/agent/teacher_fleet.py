@@ -8,7 +8,7 @@ import random
 import re
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -50,32 +50,25 @@ _MARGIN_S: Final = 5.0
 class ServicePoller:
     """Polls the wanted number of teachers of a fleet, and the names of registered teachers.
 
-    Properties may be read from any thread.
-
     Args:
         url: Redis URL of the mesh.
         service: name of the service.
         security: credentials for managers; None: neither TLS nor token.
+
+    Attributes:
+        desired: number of teachers that fleets should run; None: unknown. Any thread may read it.
+        registered: names of the service's teachers; None: unknown, or the coordinator does not
+            answer. Any thread may read it.
     """
 
     def __init__(self, url: str, service: str, security: ClientSecurity | None = None) -> None:
         self._url = url
         self._service = service
         self._security = security
-        self._desired: int | None = None
-        self._registered: frozenset[str] | None = None
+        self.desired: int | None = None
+        self.registered: frozenset[str] | None = None
         self._error = ""
         self._thread = Periodic("edl-fleet-poller", _ASK_S, self.poll)
-
-    @property
-    def desired(self) -> int | None:
-        """Number of teachers that fleets should run; None: unknown."""
-        return self._desired
-
-    @property
-    def registered(self) -> frozenset[str] | None:
-        """Names of the service's teachers; None: unknown, or the coordinator does not answer."""
-        return self._registered
 
     def start(self) -> None:
         """Start the thread; call it once."""
@@ -90,7 +83,7 @@ class ServicePoller:
         try:
             found = fetch_status(self._url, self._service, security=self._security).services
         except EdlError as error:
-            self._registered = None
+            self.registered = None
             if str(error) != self._error:
                 log.warning("%s; the fleet stays as it is", error)
             self._error = str(error)
@@ -103,8 +96,8 @@ class ServicePoller:
             if status.name == self._service:
                 registered = frozenset(one.teacher_id for one in status.teachers)
                 if status.HasField("desired_teachers"):
-                    self._desired = max(0, status.desired_teachers - count_unmanaged(status))
-        self._registered = registered
+                    self.desired = max(0, status.desired_teachers - count_unmanaged(status))
+        self.registered = registered
 
 
 def count_unmanaged(status: pb.ServiceStatus) -> int:
@@ -175,30 +168,16 @@ class LocalFleetRunner:
 
     Args:
         fleet: settings of the fleet.
-        desired: returns the wanted number of teachers; None: unknown, nothing changes. Called
-            every 0.1 s.
-        rng: source of jitter for pauses before dead teachers are replaced.
-        command: returns the command that starts a teacher of that name; None: that of `fleet`.
-        registered: returns the names of registered teachers; None: unknown. Called every 0.1 s.
+        service: what the coordinator says about the service. While it is unknown, nothing changes.
 
     Attributes:
         teachers: the teachers, oldest first.
         ready: names of teachers that have become ready.
     """
 
-    def __init__(
-        self,
-        fleet: LocalFleetConfig,
-        desired: Callable[[], int | None],
-        rng: random.Random | None = None,
-        command: Callable[[str], Command] | None = None,
-        registered: Callable[[], Collection[str] | None] = lambda: None,
-    ) -> None:
-        self._fleet = fleet
-        self._command = command or fleet.command
-        self._desired = desired
-        self._registered = registered
-        self._rng = rng or random.Random()
+    def __init__(self, fleet: LocalFleetConfig, service: ServicePoller) -> None:
+        self._fleet, self._service = fleet, service
+        self._rng = random.Random()
         self.teachers: list[FleetTeacher] = []
         self.ready: set[str] = set()
         self._pause = RetryPause()
@@ -224,7 +203,7 @@ class LocalFleetRunner:
             self.teachers.remove(teacher)
             self._ended(teacher, now)
         self._kill_late(now)
-        fleet, desired = self._fleet, self._desired()
+        fleet, desired = self._fleet, self._service.desired
         if desired is not None:
             count = fleet_size(desired, fleet.least, fleet.most)
             if count != self._count:
@@ -238,7 +217,7 @@ class LocalFleetRunner:
 
     def _kill_late(self, now: float) -> None:
         """Kill teachers that are late to leave or hang."""
-        registered, silent_s = self._registered(), _SILENT_TTLS * self._fleet.teacher.ttl_s
+        registered, silent_s = self._service.registered, _SILENT_TTLS * self._fleet.teacher.ttl_s
         for teacher in self.teachers:
             if teacher.leaving:
                 if now > teacher.deadline_s:
@@ -273,9 +252,8 @@ class LocalFleetRunner:
     def _start(self, now: float) -> None:
         name = f"{self._fleet.prefix}-{self._started + 1}"
         ready = re.compile(TEACHER_READY)
-        process = start(
-            self._command(name), echo=lambda line: self._note_ready(name, ready.search(line))
-        )
+        command = self._fleet.command(name)
+        process = start(command, echo=lambda line: self._note_ready(name, ready.search(line)))
         self._started += 1
         self.teachers.append(FleetTeacher(name, process, now, now))
         log.info("%s starts", name)
@@ -350,8 +328,6 @@ def run_local_fleet(
     try:
         poller.start()
         say(f"fleet ready: {teacher.service}, {fleet.least} to {fleet.most} teachers")
-        LocalFleetRunner(fleet, lambda: poller.desired, registered=lambda: poller.registered).run(
-            stop
-        )
+        LocalFleetRunner(fleet, poller).run(stop)
     finally:
         poller.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import threading
 from collections.abc import Iterable
@@ -11,7 +10,7 @@ import pytest
 
 from edl.cli import command_line
 from edl.mesh.agent import teacher_fleet
-from edl.mesh.agent.teacher_fleet import LocalFleetConfig, LocalFleetRunner
+from edl.mesh.agent.teacher_fleet import LocalFleetConfig, LocalFleetRunner, ServicePoller
 from edl.mesh.local import TeacherSpec
 from edl.runtime import supervise
 from edl.runtime.errors import UsageError
@@ -52,18 +51,18 @@ MISUSED = """
 
 class Fleet:
     def __init__(self, program: str = TEACHER, most: int = 2) -> None:
-        self.desired: int | None = None
-        self.registered: set[str] | None = None
         self.started: list[str] = []
-        self._program = program
-        spec = TeacherSpec("s", "m", ttl_s=0.04, grace_s=5.0)
-        local = LocalFleetConfig(spec, "redis://nowhere", "f", 0, most)
-        desired, registered = lambda: self.desired, lambda: self.registered
-        self.runner = LocalFleetRunner(local, desired, random.Random(1), self._command, registered)
+        started = self.started
 
-    def _command(self, name: str) -> Command:
-        self.started.append(name)
-        return python(self._program, name, name=name)
+        class Programs(TeacherSpec):
+            def command(self, teacher_id: str, *_: object, **__: object) -> Command:
+                started.append(teacher_id)
+                return python(program, teacher_id, name=teacher_id)
+
+        spec = Programs("s", "m", ttl_s=0.04, grace_s=5.0)
+        self.service = ServicePoller("redis://nowhere", "s")
+        local = LocalFleetConfig(spec, "redis://nowhere", "f", 0, most)
+        self.runner = LocalFleetRunner(local, self.service)
 
     @property
     def running(self) -> list[str]:
@@ -75,16 +74,16 @@ def test_there_are_as_many_as_are_desired_within_bounds(caplog: pytest.LogCaptur
     one = Fleet()
     with in_thread(one.runner.run) as (_, ended):
         assert one.running == []  # nobody has said anything
-        one.desired = 9
+        one.service.desired = 9
         wait_until(lambda: "f-1 serves" in caplog.text and "f-2 serves" in caplog.text)
         assert one.running == ["f-1", "f-2"]
-        one.desired = 1
+        one.service.desired = 1
         wait_until(lambda: "f-2 has left: it ended with exit code 0" in caplog.text)
-        one.desired = None  # nobody answers: all stays
+        one.service.desired = None  # nobody answers: all stays
         one.runner.teachers[0].process.kill()
         wait_until(lambda: one.running == ["f-3"])
         wait_until(lambda: "f-3 serves" in caplog.text)
-        one.desired = 0
+        one.service.desired = 0
         wait_until(lambda: one.running == [])
     ended.result()
     assert one.started == ["f-1", "f-2", "f-3"]
@@ -93,10 +92,10 @@ def test_there_are_as_many_as_are_desired_within_bounds(caplog: pytest.LogCaptur
 def test_one_that_hangs_is_replaced_and_all_finish_when_the_fleet_ends() -> None:
     one = Fleet(most=1)
     with in_thread(one.runner.run) as (_, ended):
-        one.registered = {"f-2"}
-        one.desired = 1
+        one.service.registered = frozenset({"f-2"})
+        one.service.desired = 1
         wait_until(lambda: one.runner.ready == {"f-2"})
-        one.registered = None  # nobody answers: it may be
+        one.service.registered = None  # nobody answers: it may be
         teacher = one.runner.teachers[0]
         seen_s = teacher.seen_s
         wait_until(lambda: teacher.seen_s > seen_s)
@@ -115,11 +114,11 @@ def test_a_draining_teacher_gets_no_second_signal_when_the_fleet_ends(
         supervise.wait_all(deadlines)
 
     monkeypatch.setattr(teacher_fleet, "wait_all", wait_all)
-    one.desired = 1
+    one.service.desired = 1
     with in_thread(one.runner.run) as (stop, ended):
         wait_until(lambda: one.runner.ready == {"f-1"})
         process = one.runner.teachers[0].process
-        one.desired = 0
+        one.service.desired = 0
         process.expect("drains", DEADLINE_S)
         stop.request()
         assert waits.wait(DEADLINE_S)
@@ -130,7 +129,7 @@ def test_a_draining_teacher_gets_no_second_signal_when_the_fleet_ends(
 
 def test_teachers_that_cannot_be_started_so_end_the_fleet() -> None:
     one = Fleet(MISUSED)
-    one.desired = 1
+    one.service.desired = 1
     refused = pytest.raises(UsageError, match="--model is what")
     with in_thread(one.runner.run) as (_, ended), refused:
         ended.result(DEADLINE_S)
