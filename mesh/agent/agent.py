@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from ... import __version__
@@ -188,29 +189,22 @@ class _Agent:
         self._sent, self._beat_s = report, 0.0
 
     def _report(self, leaving: bool) -> Report:
-        view, own = self._host.status, self._settings
-        if view.state != "fetching":
+        found, own = self._host.status, self._settings
+        if found.state != "fetching":
             self._cached = self._cache.contents()
-        state, why = view.state, view.why
         if not self._lending.lent:
-            why = self._lending.why
-            if self._host.is_empty:
-                state = "yielded"
-        return Report(
+            state = "yielded" if self._host.is_empty else found.state
+            found = replace(found, state=state, why=self._lending.why)
+        return replace(
+            found,
             host=socket.gethostname(),
             devices=own.devices,
             memory_bytes=self._memory_bytes,
             version=__version__,
-            state=state,
-            service=view.service,
-            content_id=view.content_id,
             teacher_id=own.machine_id,
             order=self._order.number,
             load=round(self._memory.load, 1),
             until_s=round(self._lending.left_s),
-            why=why,
-            blocked=view.blocked,
-            troubles=view.errors,
             cached=self._cached,
             leaving=leaving or not self._lending.lent,
         )

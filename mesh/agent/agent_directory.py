@@ -11,15 +11,15 @@ import contextlib
 import fcntl
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from ...runtime.errors import ProcessFailed, UsageError
+from ...runtime.files import replacing
 
 _POLL_S: Final = 0.05
 
@@ -80,16 +80,15 @@ class AgentDirectory:
         until = None if for_s is None else time.time() + for_s
         try:
             _write(self._folder / "yield", {"until": until})
-        except OSError as error:
+        except UsageError as error:
             raise UsageError(
-                f"the agent {self.machine_id} cannot be asked: {error.strerror}; run this as the "
-                "user that it runs as"
+                f"the agent {self.machine_id} cannot be asked: {error}; run this as the user that"
+                " it runs as"
             ) from None
 
     def cancel_yield(self) -> None:
         """Let the agent lend the machine again."""
-        with contextlib.suppress(FileNotFoundError):
-            (self._folder / "yield").unlink()
+        (self._folder / "yield").unlink(missing_ok=True)
 
     def yield_left_s(self) -> float | None:
         """Return the seconds that the agent still has to yield; inf: no end; None: no request."""
@@ -104,8 +103,8 @@ class AgentDirectory:
 
     def write_state(self, state: Mapping[str, Any]) -> None:
         """Write the state of the agent; ignore errors of the file system."""
-        with contextlib.suppress(OSError):
-            _write(self._folder / "state", dict(state))
+        with contextlib.suppress(UsageError):
+            _write(self._folder / "state", state)
 
     def read_state(self) -> Mapping[str, Any]:
         """Return the latest state of the agent."""
@@ -118,12 +117,8 @@ def running_agents(cache: Path, machine_id: str | None) -> list[AgentDirectory]:
     Raises:
         UsageError: there is no such agent.
     """
-    from urllib.parse import unquote
-
-    names = [machine_id] if machine_id is not None else []
-    if machine_id is None:
-        with contextlib.suppress(OSError):
-            names = sorted(unquote(entry.name) for entry in (cache / "agents").iterdir())
+    there = sorted(unquote(entry.name) for entry in (cache / "agents").glob("*"))
+    names = there if machine_id is None else [machine_id]
     found = [agent for name in names if (agent := AgentDirectory(cache, name)).runs]
     if not found:
         who = "no agent" if machine_id is None else f"no agent of the name {machine_id}"
@@ -161,10 +156,9 @@ def wait_until_yielded(
 
 
 def _write(file: Path, value: Mapping[str, Any]) -> None:
-    """Write a file atomically."""
-    part = file.with_name(f".{file.name}-{os.getpid()}")
-    part.write_text(json.dumps(value))
-    part.replace(file)
+    """Write a file atomically. Raises UsageError."""
+    with replacing(file) as part:
+        part.write_text(json.dumps(value))
 
 
 def _read(file: Path) -> dict[str, Any] | None:

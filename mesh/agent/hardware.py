@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,24 +19,16 @@ _BUSY: Final = (0, 1, 2, 5, 6)
 
 def find_devices(proc: Path = _PROC) -> tuple[str, ...]:
     """Return this machine's GPUs, or the cores that this process may use if there is no GPU."""
-    try:
-        count = sum(1 for _ in (proc / _GPUS).iterdir())
-    except OSError:
-        count = 0
-    if count:
-        return tuple(f"gpu:{number}" for number in range(count))
+    if gpus := list((proc / _GPUS).glob("*")):
+        return tuple(f"gpu:{number}" for number in range(len(gpus)))
     if not hasattr(os, "sched_getaffinity"):
         return ("cpu",)  # macOS binds no process to cores
     return (f"cpu:{'+'.join(map(str, sorted(os.sched_getaffinity(0))))}",)
 
 
-def memory_bytes(proc: Path = _PROC) -> int:
-    """Return the memory of the machine in bytes; 0: unknown."""
-    try:
-        found = re.search(r"^MemTotal:\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE)
-    except OSError:
-        return 0
-    return int(found[1]) << 10 if found else 0
+def memory_bytes() -> int:
+    """Return the memory of the machine in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class OtherLoad:

@@ -27,7 +27,6 @@ class TeacherOptions:
         tls: files of the servers.
         tokens: file with the accepted tokens.
         grace_s: seconds that a teacher has to finish its requests.
-        start_s: seconds that a teacher has to load its model.
     """
 
     listen: str = "127.0.0.1:0"
@@ -36,10 +35,9 @@ class TeacherOptions:
     tls: TlsFiles = field(default_factory=TlsFiles)
     tokens: Path | None = None
     grace_s: float = 30.0
-    start_s: float = 900.0
 
     def arguments(self) -> list[str]:
-        """Return the options as arguments of `edl teacher serve`, except `start_s`."""
+        """Return the options as arguments of `edl teacher serve`."""
         named = {
             "listen": self.listen,
             "advertise": self.advertise,

@@ -11,11 +11,12 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ...coordinator.machines import Deployment
+from ...coordinator.machines import Deployment, Report
 from ...coordinator.machines.schema import State, arguments, retry_key
 from ...runtime.errors import EdlError, ProcessFailed, UsageError
 from ...runtime.supervise import Process, describe_exit, python_command, start
@@ -32,6 +33,8 @@ _POLL_S: Final = 0.1
 #: other failures.
 _WRONG_S: Final = (30.0, 600.0)
 _FAILED_S: Final = (5.0, 300.0)
+#: Seconds that a teacher has to load its model.
+_START_S: Final = 900.0
 #: Seconds added to the grace period of a teacher.
 _LEAVE_S: Final = 5.0
 #: Seconds that a teacher has to run until earlier failures of its deployment are forgotten.
@@ -39,24 +42,12 @@ _HEALTHY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class HostStatus:
-    """State of the teacher of a machine.
+class _RunningTeacher:
+    """The teacher that runs, or has just ended."""
 
-    Attributes:
-        state: one of `machines.schema.STATES`, except "yielded".
-        service: service of the teacher that runs, starts or has failed.
-        content_id: content_id of that teacher.
-        why: progress of the download, or the error.
-        blocked: `retry_key` of each deployment whose pause before a retry is not over.
-        errors: error of each of these deployments.
-    """
-
-    state: State = "idle"
-    service: str = ""
-    content_id: str = ""
-    why: str = ""
-    blocked: tuple[str, ...] = ()
-    errors: tuple[str, ...] = ()
+    deployment: Deployment
+    process: Process
+    since_s: float
 
 
 class TeacherHost:
@@ -84,24 +75,24 @@ class TeacherHost:
         self._changed = threading.Condition()
         self._wanted: Deployment | None = None
         self._stopping = False
-        self._status = HostStatus()
-        self._pauses: dict[str, RetryPause] = {}  # by attempt; replaced, never changed
-        self._errors: dict[str, str] = {}
-        self._teacher = _RunningTeacher()
+        self._status = Report()
+        # Pause and error of each failed deployment, by `retry_key`; replaced, never changed.
+        self._failures: dict[str, tuple[RetryPause, str]] = {}
+        self._teacher: _RunningTeacher | None = None
         self._thread = threading.Thread(target=self._run, name="edl-host", daemon=True)
 
     @property
-    def status(self) -> HostStatus:
-        """Current state."""
-        now, pauses = time.monotonic(), self._pauses
-        blocked = tuple(name for name, pause in pauses.items() if now < pause.until_s)
-        errors = tuple(self._errors.get(name, "") for name in blocked)
-        return replace(self._status, blocked=blocked, errors=errors)
+    def status(self) -> Report:
+        """Current state: the fields of a report about the teacher and failed deployments."""
+        now = time.monotonic()
+        failures = self._failures.items()
+        troubles = {name: error for name, (pause, error) in failures if now < pause.until_s}
+        return replace(self._status, blocked=tuple(troubles), troubles=tuple(troubles.values()))
 
     @property
     def is_empty(self) -> bool:
         """Whether no teacher runs or starts here."""
-        return self._teacher.process is None and self._status.state in ("idle", "failing")
+        return self._teacher is None and self._status.state in ("idle", "failing")
 
     def start(self) -> None:
         """Start the thread; call it once."""
@@ -155,34 +146,34 @@ class TeacherHost:
     def _has_to_end(self, wanted: Deployment | None) -> bool:
         """Whether the teacher has ended or is no longer wanted."""
         teacher = self._teacher
-        if teacher.process is None:
+        if teacher is None:
             return False
         return not teacher.process.alive or not _same(teacher.deployment, wanted)
 
     def _due(self) -> bool:
         teacher, wanted = self._teacher, self._wanted
-        if teacher.process is not None:
-            if self._has_to_end(wanted):
-                return True
-            if teacher.deployment is not None and time.monotonic() - teacher.since_s > _HEALTHY_S:
-                name = retry_key(teacher.deployment)
-                self._pauses = {n: pause for n, pause in self._pauses.items() if n != name}
-            return False
+        if teacher is not None:
+            if time.monotonic() - teacher.since_s > _HEALTHY_S:
+                healthy = retry_key(teacher.deployment)
+                self._failures = {n: one for n, one in self._failures.items() if n != healthy}
+            return self._has_to_end(wanted)
         if wanted is None:
             if self._status.state == "failing" and not self.status.blocked:
                 self._show("idle", None)
             return self._stopping
-        return self._pauses.get(retry_key(wanted), RetryPause()).until_s <= time.monotonic()
+        return self._pause(wanted).until_s <= time.monotonic()
+
+    def _pause(self, deployment: Deployment) -> RetryPause:
+        pause, _ = self._failures.get(retry_key(deployment), (RetryPause(), ""))
+        return pause
 
     def _sleep_s(self) -> float | None:
         """Return the seconds until a retry is due; None: there is none."""
-        if self._teacher.process is not None:
+        if self._teacher is not None:
             return _POLL_S
         now = time.monotonic()
-        return min(
-            (pause.until_s - now for pause in self._pauses.values() if now < pause.until_s),
-            default=None,
-        )
+        left_s = [pause.until_s - now for pause, _ in self._failures.values()]
+        return min((one for one in left_s if one > 0), default=None)
 
     def _check(self, deployment: Deployment) -> None:
         """Raise InterruptedError if this deployment is no longer wanted."""
@@ -191,9 +182,7 @@ class TeacherHost:
 
     def _start(self, deployment: Deployment) -> None:
         self._show("fetching", deployment)
-
-        def check() -> None:
-            self._check(deployment)
+        check = partial(self._check, deployment)
 
         def log_progress(text: str) -> None:
             log.info("%s", text)
@@ -202,10 +191,9 @@ class TeacherHost:
         model = self._cache.fetch(deployment, check, log_progress)
         check()
         self._show("starting", deployment)
-        self._teacher = _RunningTeacher(
-            deployment, self._spawn(deployment, model), time.monotonic()
-        )
-        self._await_ready(self._teacher.process, check)
+        process = self._spawn(deployment, model)
+        self._teacher = _RunningTeacher(deployment, process, time.monotonic())
+        self._await_ready(process, check)
         self._show("serving", deployment)
 
     def _spawn(self, deployment: Deployment, model: Path) -> Process:
@@ -230,10 +218,9 @@ class TeacherHost:
         )
         return start(command)
 
-    def _await_ready(self, process: Process | None, check: Callable[[], None]) -> None:
-        assert process is not None
+    def _await_ready(self, process: Process, check: Callable[[], None]) -> None:
         try:
-            process.expect(TEACHER_READY, self._settings.teacher.start_s, check)
+            process.expect(TEACHER_READY, _START_S, check)
         except ProcessFailed:
             if process.alive:
                 raise
@@ -242,10 +229,10 @@ class TeacherHost:
     def _end(self) -> None:
         """Drain the teacher, if it has not ended already."""
         teacher = self._teacher
-        if teacher.process is None or teacher.deployment is None:
+        if teacher is None:
             return
         if not teacher.process.alive:
-            self._teacher = _RunningTeacher()
+            self._teacher = None
             self._ended(teacher)
             return
         self._show("draining", teacher.deployment)
@@ -254,13 +241,11 @@ class TeacherHost:
             log.warning("the teacher of %s did not end: killed", teacher.deployment.service)
             teacher.process.kill()
             teacher.process.wait(_LEAVE_S)
-        self._teacher = _RunningTeacher()
+        self._teacher = None
         self._show("idle", None)
 
     def _ended(self, teacher: _RunningTeacher) -> None:
         """Record the end of a teacher that the host did not drain."""
-        assert teacher.deployment is not None
-        assert teacher.process is not None
         if self._status.state == "serving" and teacher.process.returncode == 0:
             log.info("the teacher of %s was drained", teacher.deployment.service)
             self._on_drained()
@@ -274,27 +259,17 @@ class TeacherHost:
         if deployment is None:
             return
         base_s, cap_s = _WRONG_S if isinstance(error, UsageError) else _FAILED_S
-        name, now = retry_key(deployment), time.monotonic()
-        pause = self._pauses.get(name, RetryPause()).failed(now, self._rng, base_s, cap_s, sure=0.5)
-        self._pauses = {**self._pauses, name: pause}
-        self._errors[name] = str(error)
+        now = time.monotonic()
+        pause = self._pause(deployment).failed(now, self._rng, base_s, cap_s, sure=0.5)
+        self._failures = {**self._failures, retry_key(deployment): (pause, str(error))}
         log.error("%s; next attempt in %.0f s or later", error, pause.until_s - now)
         self._show("failing", deployment, str(error))
 
     def _show(self, state: State, deployment: Deployment | None, why: str = "") -> None:
         service = "" if deployment is None else deployment.service
         content = "" if deployment is None else deployment.content_id
-        self._status = HostStatus(state, service, content, why)
+        self._status = Report(state=state, service=service, content_id=content, why=why)
         self._on_change()
-
-
-@dataclass(frozen=True, slots=True)
-class _RunningTeacher:
-    """The teacher that runs, or none."""
-
-    deployment: Deployment | None = None
-    process: Process | None = None
-    since_s: float = field(default=0.0)
 
 
 def _same(one: Deployment | None, other: Deployment | None) -> bool:
