@@ -137,12 +137,12 @@ def _mesh_run(file: Path, logs: Path | None, keep: bool) -> MeshRun:
 def _run(mesh: MeshRun, names: list[str] | None, stop: Stop) -> int:
     from rich.console import Console
 
-    from .display import OutputFilter, open_display
+    from .display import line_prefixes, open_display
     from .mesh_run import run_mesh
     from .state_directory import relative_path
 
-    follow = OutputFilter(names, {one.spec.name: one.group for one in mesh.plan.processes})
-    with open_display(Console(), relative_path(mesh.file), follow, _write) as display:
+    prefixes = line_prefixes(names, {one.name: one.group for one in mesh.plan.processes})
+    with open_display(Console(), relative_path(mesh.file), prefixes, _write) as display:
         return run_mesh(mesh, display, stop)
 
 

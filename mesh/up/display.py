@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,8 +165,8 @@ def shortened(line: str) -> str:
     return clean if len(clean) <= _LONGEST else clean[: _LONGEST - 3] + "..."
 
 
-class OutputFilter:
-    """Selects the processes with output to show.
+def line_prefixes(names: Collection[str] | None, members: Mapping[str, str]) -> dict[str, str]:
+    """Return the prefix of each line of the processes with output to show, by name.
 
     Args:
         names: names of processes, services or students; empty: all processes; None: no process.
@@ -175,97 +175,64 @@ class OutputFilter:
     Raises:
         UsageError: a name is unknown.
     """
-
-    def __init__(self, names: Collection[str] | None, members: dict[str, str]) -> None:
-        for name in names or ():
-            if name not in members and name not in members.values():
-                there = ", ".join(dict.fromkeys([*members.values(), *members]))
-                raise UsageError(f"nothing here is called {name!r}; there are: {there}")
-        chosen = [
-            name
-            for name, group in members.items()
-            if names is not None and (not names or name in names or group in names)
-        ]
-        self.names: frozenset[str] = frozenset(chosen)
-        self._width = max(map(len, chosen), default=0)
-
-    def prefixed(self, name: str, line: str) -> str | None:
-        """Return the line after the name of its process; None: do not show it."""
-        return f"{name:<{self._width}} | {line}" if name in self.names else None
+    for name in names or ():
+        if name not in members and name not in members.values():
+            there = ", ".join(dict.fromkeys([*members.values(), *members]))
+            raise UsageError(f"nothing here is called {name!r}; there are: {there}")
+    chosen = [
+        name
+        for name, group in members.items()
+        if names is not None and (not names or name in names or group in names)
+    ]
+    width = max(map(len, chosen), default=0)
+    return {name: f"{name:<{width}} | " for name in chosen}
 
 
-class LineDisplay:
+class MeshDisplay:
     """Displays lines. Thread-safe.
 
     Args:
         write: called with each line, by one thread at a time.
-        follow: selects the output to show.
+        prefixes: see `line_prefixes`.
+
+    Attributes:
+        view: latest state of the mesh; only shown in a terminal.
     """
 
-    def __init__(self, write: Callable[[str], None], follow: OutputFilter) -> None:
-        self._write, self._follow = write, follow
+    def __init__(self, write: Callable[[str], None], prefixes: Mapping[str, str]) -> None:
+        self._write, self._prefixes = write, prefixes
         self._lock = threading.Lock()
+        self.view: MeshView | None = None
 
     def say(self, text: str) -> None:
         with self._lock:
             self._write(text)
 
-    def show(self, view: MeshView) -> None:
-        """Do nothing: the state is only shown in a terminal."""
-
     def print_output(self, name: str, line: str) -> None:
-        if (text := self._follow.prefixed(name, line)) is not None:
-            self.say(escape_control_characters(text))
-
-
-class TerminalDisplay(LineDisplay):
-    """Displays lines, and a live table of the mesh below them.
-
-    Args:
-        console: console of a terminal.
-        title: name of the mesh.
-        follow: selects the output to show.
-    """
-
-    def __init__(self, console: Console, title: str, follow: OutputFilter) -> None:
-        super().__init__(lambda text: print_plainly(console, text), follow)
-        self._title = title
-        self._view: MeshView | None = None
-        self._live = Live(
-            get_renderable=self._render,
-            console=console,
-            refresh_per_second=_REFRESHES_PER_S,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-
-    def start(self) -> None:
-        self._live.start()
-
-    def stop(self) -> None:
-        self._live.stop()
-
-    def show(self, view: MeshView) -> None:
-        self._view = view
-
-    def _render(self) -> Any:
-        return Text("") if self._view is None else render(self._view, self._title)
+        if name in self._prefixes:
+            self.say(escape_control_characters(f"{self._prefixes[name]}{line}"))
 
 
 @contextmanager
 def open_display(
-    console: Console, title: str, follow: OutputFilter, write: Callable[[str], None]
-) -> Generator[LineDisplay]:
-    """Open a display for a console; if the console is no terminal, `write` gets the lines."""
+    console: Console, title: str, prefixes: Mapping[str, str], write: Callable[[str], None]
+) -> Iterator[MeshDisplay]:
+    """Open a display for a console.
+
+    A terminal has a live table of the mesh below the lines; otherwise, `write` gets the lines.
+    """
     if not console.is_terminal:
-        yield LineDisplay(write, follow)
+        yield MeshDisplay(write, prefixes)
         return
-    terminal = TerminalDisplay(console, title, follow)
-    terminal.start()
-    try:
-        yield terminal
-    finally:
-        terminal.stop()
+    display = MeshDisplay(lambda text: print_plainly(console, text), prefixes)
+    with Live(
+        get_renderable=lambda: "" if display.view is None else render(display.view, title),
+        console=console,
+        refresh_per_second=_REFRESHES_PER_S,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ):
+        yield display
 
 
 def render(view: MeshView, title: str) -> Any:

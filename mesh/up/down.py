@@ -87,12 +87,15 @@ def stop_orphans(
         return
     what = "a process" if len(left) == 1 else f"{len(left)} processes"
     say(f"waiting for {what} of a mesh whose 'edl up' was killed")
-    late = wait_gone(left, within_s)
-    for one in late:
+    _kill(wait_gone(left, within_s))
+
+
+def _kill(processes: Sequence[Identity]) -> None:
+    for one in processes:
         one.send(signal.SIGKILL)
-    if stuck := wait_gone(late, _KILL_S):
-        pids = ", ".join(str(one.pid) for one in stuck)
-        raise ProcessFailed(f"still running after SIGKILL: processes {pids}")
+    if stuck := wait_gone(processes, _KILL_S):
+        names = ", ".join(f"process {one.pid}" for one in stuck)
+        raise ProcessFailed(f"still running after SIGKILL: {names}")
 
 
 def _end_keeper(state: MeshRecord, within_s: float, say: Callable[[str], None]) -> None:
@@ -104,9 +107,7 @@ def _end_keeper(state: MeshRecord, within_s: float, say: Callable[[str], None]) 
         if not wait_gone([keeper], within_s):
             return
         say(f"process {keeper.pid} has not ended within {within_s:g} s and is killed")
-    keeper.send(signal.SIGKILL)
-    if wait_gone([keeper], _KILL_S):
-        raise ProcessFailed(f"still running after SIGKILL: process {keeper.pid}")
+    _kill([keeper])
 
 
 def selected_meshes(

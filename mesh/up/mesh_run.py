@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -15,12 +15,12 @@ from ...runtime.errors import ProcessFailed, UsageError
 from ...runtime.lifecycle import Stop
 from ...runtime.supervise import Background, describe_exit, identity_of, python_command
 from ...scheduler.job_states import USAGE_CODE
-from .display import LineDisplay, MeshView, describe_end, shortened
+from .display import MeshDisplay, MeshView, describe_end, shortened
 from .down import stop_orphans
 from .mesh_state import ROLES, ProcessState
 from .plan import LaunchPlan
 from .runner import MeshRunner
-from .state_directory import LockedPidFile, MeshRecord, ProcessRecord, StateDirectory, relative_path
+from .state_directory import MeshRecord, ProcessRecord, StateDirectory, relative_path
 
 #: Seconds added to the grace periods of all roles.
 _MARGIN_S: Final = 5.0
@@ -49,7 +49,7 @@ class MeshRun:
     @property
     def grace_s(self) -> float:
         """Maximum seconds of an orderly end, in which one role ends after the other."""
-        specs = [planned.spec for planned in self.plan.processes]
+        specs = self.plan.processes
         roles = [[spec.grace_s for spec in specs if spec.role == role] for role in ROLES]
         return sum(max(graces, default=0.0) for graces in roles) + _MARGIN_S
 
@@ -62,7 +62,7 @@ class MeshRun:
             return state
         phase = "leaving" if view.mesh.stopping else "starting" if view.up_s is None else "up"
         entries = tuple(_entry(one, view) for one in view.mesh.processes)
-        return MeshRecord(state.file, keeper, phase, view.url, state.logs, self.grace_s, entries)
+        return replace(state, phase=phase, url=view.url, entries=entries)
 
 
 def _entry(one: ProcessState, view: MeshView) -> ProcessRecord:
@@ -72,7 +72,7 @@ def _entry(one: ProcessState, view: MeshView) -> ProcessRecord:
     return ProcessRecord(one.spec.name, one.spec.role, one.phase, running.identity, running.address)
 
 
-def run_mesh(mesh: MeshRun, display: LineDisplay, stop: Stop) -> int:
+def run_mesh(mesh: MeshRun, display: MeshDisplay, stop: Stop) -> int:
     """Run a mesh until it ends.
 
     Returns:
@@ -99,8 +99,10 @@ def run_mesh(mesh: MeshRun, display: LineDisplay, stop: Stop) -> int:
                 f"trainings without --checkpoint resume from {directory.checkpoints};"
                 f" 'edl down {relative_path(mesh.file)}' deletes it"
             )
-        changed = _Recorder(mesh, pid_file, display).write
-        view = MeshRunner(mesh.plan, mesh.logs, display, changed, keep=mesh.keep).run(stop)
+        runner = MeshRunner(
+            mesh.plan, mesh.logs, display, lambda view: pid_file.write(mesh.record(view)), mesh.keep
+        )
+        view = runner.run(stop)
     return _exit_code(view, display)
 
 
@@ -116,31 +118,6 @@ def already_up(file: Path, state: MeshRecord | None) -> str:
     facts += [masked(state.url)] if state.url else []
     facts.append(f"logs in {state.logs}")
     return f"{name} is up already ({', '.join(facts)}): 'edl down {name}' ends it"
-
-
-class _Recorder:
-    """Writes the record of a mesh; the mesh continues if this fails.
-
-    Args:
-        mesh: the mesh.
-        pid_file: its pid file.
-        display: shows the first of consecutive failures.
-    """
-
-    def __init__(self, mesh: MeshRun, pid_file: LockedPidFile, display: LineDisplay) -> None:
-        self._mesh, self._pid_file, self._display = mesh, pid_file, display
-        self._failed = False
-
-    def write(self, view: MeshView) -> bool:
-        """Write the record; return whether it was written."""
-        try:
-            self._pid_file.write(self._mesh.record(view))
-            self._failed = False
-        except UsageError as error:
-            if not self._failed:
-                self._display.say(f"the mesh continues, but its record cannot be written: {error}")
-            self._failed = True
-        return not self._failed
 
 
 def _prepare(mesh: MeshRun) -> None:
@@ -160,7 +137,7 @@ def _prepare(mesh: MeshRun) -> None:
         ) from error
 
 
-def _exit_code(view: MeshView, display: LineDisplay) -> int:
+def _exit_code(view: MeshView, display: MeshDisplay) -> int:
     """Return the exit code of a mesh that has ended; raise an error if the mesh has failed."""
     if (broken := view.mesh.broken) is not None:
         running = view.running.get(broken.spec.name)
@@ -203,51 +180,29 @@ def run_in_background(
         background = Background(
             python_command("edl up", "edl", *words, log=directory.background_log)
         )
-        tail = _Tail(log, write)
-        code = _until_up(background, directory, tail, stop)
-        if code and not tail.any:  # the log may be empty as the disk is full
-            write(f"'edl up' {describe_exit(code)}, without output in {directory.background_log}")
+        identity = identity_of(background.pid)
+        said = terminated = False
+        while True:
+            code, record = background.wait(_POLL_S), directory.read()
+            for line in _new_lines(log):
+                said = True
+                write(line)
+            if code is not None:
+                break
+            if stop.requested:
+                if not terminated and identity is not None:
+                    identity.send(signal.SIGTERM)
+                terminated = True
+            elif record is not None and record.keeper == identity and record.phase == "up":
+                background.leave()
+                return None
+    if code and not said:  # the log may be empty as the disk is full
+        write(f"'edl up' {describe_exit(code)}, without output in {directory.background_log}")
     return code
 
 
-def _until_up(
-    background: Background, directory: StateDirectory, tail: _Tail, stop: Stop
-) -> int | None:
-    """Return the exit code of the process if it ends before the mesh is up, otherwise None."""
-    identity = identity_of(background.pid)
-    terminated = False
-    while (code := background.wait(_POLL_S)) is None:
-        tail.update()
-        state = directory.read()
-        if stop.requested:
-            if not terminated and identity is not None:
-                identity.send(signal.SIGTERM)
-            terminated = True
-        elif state is not None and state.keeper == identity and state.phase == "up":
-            tail.update()
-            background.leave()
-            return None
-    tail.update()
-    return code
-
-
-class _Tail:
-    """Copies lines that are appended to a file.
-
-    Attributes:
-        any: there were lines.
-    """
-
-    def __init__(self, file: BinaryIO, write: Callable[[str], None]) -> None:
-        self._file, self._write, self._at = file, write, 0
-        self.any = False
-
-    def update(self) -> None:
-        """Write new lines."""
-        self._file.seek(self._at)
-        data = self._file.read()
-        end = data.rfind(b"\n") + 1
-        self._at += end
-        for line in data[:end].decode("utf-8", "replace").splitlines():
-            self.any = True
-            self._write(line)
+def _new_lines(file: BinaryIO) -> Iterator[str]:
+    """Yield the lines that were appended to a file; leave an incomplete one for the next call."""
+    while (line := file.readline()).endswith(b"\n"):
+        yield line[:-1].decode("utf-8", "replace")
+    file.seek(-len(line), os.SEEK_CUR)

@@ -9,8 +9,8 @@ the mesh fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from ...scheduler.backoff import RandomLike, retry_s
@@ -34,25 +34,31 @@ ATTEMPTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """One process of the mesh.
+    """One process of the mesh, and the command that starts it.
 
     Attributes:
         name: name of the process.
         role: role of the process.
-        service: service of a teacher; empty for other roles.
+        group: key of its service or student in the file.
         grace_s: seconds that it has to end when told to; then it is killed.
         ready_s: seconds that it has to get ready after its start; then it is killed.
         retries: number of failures that a student survives.
-        trains: it is an `edl student train`, with known exit codes.
+        argv: arguments of `edl`, or a program with arguments. `{coordinator}` is the Redis URL.
+        is_edl: it is a command of `edl`, with known exit codes.
+        ready: pattern of the line that it prints when it is ready; empty: it is ready at once.
+        env: environment variables.
     """
 
     name: str
     role: Role
-    service: str = ""
+    group: str = ""
     grace_s: float = 10.0
     ready_s: float = 120.0
     retries: int = 3
-    trains: bool = False
+    argv: tuple[str, ...] = ()
+    is_edl: bool = True
+    ready: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,23 +174,18 @@ def initial_state(specs: Iterable[ProcessSpec], keep: bool = False) -> MeshState
 
 def started(mesh: MeshState, name: str, now: float) -> MeshState:
     """Record the start of a process; call `ended` next if the start fails."""
-
-    def change(one: ProcessState) -> ProcessState:
-        due_s = now + one.spec.ready_s
-        return replace(one, phase="starting", since_s=now, due_s=due_s, starts=one.starts + 1)
-
-    return _changed(mesh, name, change)
+    one = mesh.of(name)
+    due_s = now + one.spec.ready_s
+    one = replace(one, phase="starting", since_s=now, due_s=due_s, starts=one.starts + 1)
+    return _with(mesh, one)
 
 
 def ready(mesh: MeshState, name: str, now: float) -> MeshState:
     """Record that a process is ready, if it is starting."""
-
-    def change(one: ProcessState) -> ProcessState:
-        if one.phase != "starting":
-            return one
-        return replace(one, phase="running", since_s=now, served=True)
-
-    return _changed(mesh, name, change)
+    one = mesh.of(name)
+    if one.phase != "starting":
+        return mesh
+    return _with(mesh, replace(one, phase="running", since_s=now, served=True))
 
 
 def ended(
@@ -200,22 +201,19 @@ def ended(
         now: seconds of a monotonic clock.
         rng: source of jitter for the pause before a restart.
     """
-
-    def change(one: ProcessState) -> ProcessState:
-        young = 0 if ran_s >= HEALTHY_S else one.young + 1
-        known = replace(one, since_s=now, young=young, code=code)
-        ending = _ending(one, code)
-        if ending == "left":
-            return replace(known, phase="left")
-        if ending == "done":
-            return replace(known, phase="done")
-        known = replace(known, failures=one.failures + 1)
-        if ending == "hopeless" or _given_up(known):
-            return replace(known, phase="failed")
-        pause_s = retry_s(max(young - 1, 0), rng, BASE_S, CAP_S)
-        return replace(known, phase="due", due_s=now + pause_s)
-
-    return _changed(mesh, name, change)
+    one = mesh.of(name)
+    young = 0 if ran_s >= HEALTHY_S else one.young + 1
+    ending = _ending(one, code)
+    one = replace(one, since_s=now, young=young, code=code)
+    match ending:
+        case "left" | "done":
+            return _with(mesh, replace(one, phase=ending))
+        case "failed" | "hopeless":
+            one = replace(one, failures=one.failures + 1)
+    if ending == "hopeless" or _given_up(one):
+        return _with(mesh, replace(one, phase="failed"))
+    pause_s = retry_s(max(young - 1, 0), rng, BASE_S, CAP_S)
+    return _with(mesh, replace(one, phase="due", due_s=now + pause_s))
 
 
 def stop_requested(mesh: MeshState, urgent: bool = False) -> MeshState:
@@ -250,18 +248,19 @@ def _finished(mesh: MeshState) -> bool:
 
 def _may_start(mesh: MeshState, spec: ProcessSpec) -> bool:
     """Whether the processes that it needs are ready: a student needs a teacher of each service."""
-    runs = [one.spec for one in mesh.processes if one.phase == "running"]
     if spec.role == "coordinator":
         return True
-    if not any(one.role == "coordinator" for one in runs):
+    if not any(one.phase == "running" for one in mesh.with_role("coordinator")):
         return False
-    services = {one.spec.service for one in mesh.with_role("teacher")}
-    return spec.role == "teacher" or services <= {one.service for one in runs}
+    teachers = mesh.with_role("teacher")
+    served = {one.spec.group for one in teachers if one.phase == "running"}
+    return spec.role == "teacher" or served == {one.spec.group for one in teachers}
 
 
 def _leave(mesh: MeshState, now: float) -> tuple[MeshState, MeshActions]:
     """Stop students first, then teachers, then the coordinator; start nothing."""
-    last = next((role for role in reversed(ROLES) if _any_alive(mesh, role)), None)
+    alive = [one.spec.role for one in mesh.processes if one.alive]
+    last = max(alive, key=ROLES.index, default=None)
     terminate: list[str] = []
     processes: list[ProcessState] = []
     for one in mesh.processes:
@@ -277,10 +276,6 @@ def _leave(mesh: MeshState, now: float) -> tuple[MeshState, MeshActions]:
     return mesh, MeshActions(kill=tuple(one.spec.name for one in processes if one.alive))
 
 
-def _any_alive(mesh: MeshState, role: Role) -> bool:
-    return any(one.alive for one in mesh.with_role(role))
-
-
 def _late(mesh: MeshState, now: float) -> tuple[str, ...]:
     late = (one for one in mesh.processes if one.phase in ("starting", "leaving"))
     return tuple(one.spec.name for one in late if now > one.due_s)
@@ -290,7 +285,7 @@ def _ending(one: ProcessState, code: int) -> NodeEnding:
     """Classify an end. A coordinator or teacher that ends unexpectedly has failed."""
     told = one.phase == "leaving"
     if one.spec.role == "student":
-        return ending_of(code, told, one.spec.trains)
+        return ending_of(code, told, one.spec.is_edl)
     if told:
         return "left"
     # A process that was once ready has valid options, so its exit code does not mean wrong usage.
@@ -304,8 +299,6 @@ def _given_up(one: ProcessState) -> bool:
     return not one.served and one.failures >= ATTEMPTS
 
 
-def _changed(
-    mesh: MeshState, name: str, change: Callable[[ProcessState], ProcessState]
-) -> MeshState:
-    processes = (change(one) if one.spec.name == name else one for one in mesh.processes)
+def _with(mesh: MeshState, changed: ProcessState) -> MeshState:
+    processes = (changed if one.spec.name == changed.spec.name else one for one in mesh.processes)
     return replace(mesh, processes=tuple(processes))

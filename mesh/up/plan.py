@@ -7,8 +7,7 @@ import os
 import re
 import shlex
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -39,27 +38,6 @@ _ORPHAN_GRACE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedProcess:
-    """A process and the command that starts it.
-
-    Attributes:
-        spec: name, role and time limits.
-        group: key of its service or student in the file.
-        argv: arguments of `edl`, or a program with arguments. `{coordinator}` is the Redis URL.
-        is_edl: it is a command of `edl`.
-        ready: pattern of the line that it prints when it is ready; empty: it is ready at once.
-        env: environment variables.
-    """
-
-    spec: ProcessSpec
-    group: str
-    argv: tuple[str, ...]
-    is_edl: bool = True
-    ready: str = ""
-    env: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class LaunchPlan:
     """All processes of a mesh.
 
@@ -69,19 +47,15 @@ class LaunchPlan:
         redis: URL of a running Redis; None: the coordinator starts one.
     """
 
-    processes: tuple[PlannedProcess, ...]
+    processes: tuple[ProcessSpec, ...]
     folder: Path
     redis: str | None = None
-
-    def of(self, name: str) -> PlannedProcess:
-        """Return the process of this name."""
-        return next(one for one in self.processes if one.spec.name == name)
 
     def summary(self) -> str:
         """Return a summary of the processes in words."""
         fleets = [one.group for one in self.processes if one.ready == _FLEET_READY]
         counts = {
-            role: sum(one.spec.role == role for one in self.processes)
+            role: sum(one.role == role for one in self.processes)
             for role in ("teacher", "student")
         }
         counts["teacher"] -= len(fleets)
@@ -89,16 +63,15 @@ class LaunchPlan:
         told += [f"teachers of {name} as they are desired" for name in fleets]
         return ", ".join(["coordinator", *told])
 
-    def command(self, name: str, url: str | None, logs: Path) -> Command:
+    def command(self, process: ProcessSpec, url: str | None, logs: Path) -> Command:
         """Return the command that starts a process.
 
         Args:
-            name: name of the process.
+            process: one of the processes.
             url: Redis URL of the mesh; None: unknown, only for the coordinator.
             logs: folder for its output.
         """
-        process = self.of(name)
-        argv = self.argv(process, url)
+        name, argv = process.name, self.argv(process, url)
         log = logs / f"{name}.log"
         env = {"EDL_COORDINATOR": url or "", "PYTHONUNBUFFERED": "1", **process.env}
         if process.is_edl:
@@ -110,10 +83,10 @@ class LaunchPlan:
             orphan_grace_s=_ORPHAN_GRACE_S,
         )  # fmt: skip
 
-    def argv(self, process: PlannedProcess, url: str | None) -> tuple[str, ...]:
+    def argv(self, process: ProcessSpec, url: str | None) -> tuple[str, ...]:
         """Return the command line of a process; `url` None: the Redis URL is unknown."""
         argv = tuple(word.replace(URL, url or UNKNOWN) for word in process.argv)
-        if process.spec.role != "coordinator" or self.redis or "--redis-port" in _options(argv):
+        if process.role != "coordinator" or self.redis or "--redis-port" in _options(argv):
             return argv
         # A restarted coordinator keeps its port, as all other processes know it.
         return (*argv, "--redis-port", url.rpartition(":")[2] if url else "0")
@@ -136,7 +109,7 @@ def plan_of(file: MeshFile, path: Path, checkpoints: Path) -> LaunchPlan:
         processes += _teachers(name, service, tag, file.folder)
     for name, student in file.students.items():
         processes += _students(file, name, student, checkpoints, f"{path}: students.{name}")
-    names = [process.spec.name for process in processes]
+    names = [process.name for process in processes]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{path}: two processes would be called {twice[0]!r}: rename one")
     return LaunchPlan(tuple(processes), file.folder, file.coordinator.redis)
@@ -147,8 +120,8 @@ def command_lines(plan: LaunchPlan) -> list[str]:
     lines = [f"cd {shlex.quote(str(plan.folder))}"]
     role = ""
     for process in plan.processes:
-        if process.spec.role != role:
-            role = process.spec.role
+        if process.role != role:
+            role = process.role
             lines.append(f"# {_ORDER[role]}")
         argv = plan.argv(process, plan.redis and masked(plan.redis))
         env = [f"{key}={shlex.quote(value)}" for key, value in process.env.items() if key != "PATH"]
@@ -156,7 +129,7 @@ def command_lines(plan: LaunchPlan) -> list[str]:
     return lines
 
 
-def _coordinator(file: MeshFile) -> PlannedProcess:
+def _coordinator(file: MeshFile) -> ProcessSpec:
     given = file.coordinator
     argv = ["coordinator", "serve", *shlex.split(given.options)]
     env = dict(given.env)
@@ -164,11 +137,18 @@ def _coordinator(file: MeshFile) -> PlannedProcess:
         argv += ["--redis", URL]
     else:  # variables of this process may name another Redis
         env = {"EDL_REDIS": "", "EDL_REDIS_PORT": "", **env}
-    spec = ProcessSpec(COORDINATOR, "coordinator", grace_s=_COORDINATOR_GRACE_S)
-    return PlannedProcess(spec, COORDINATOR, tuple(argv), ready=COORDINATOR_READY, env=env)
+    return ProcessSpec(
+        COORDINATOR,
+        "coordinator",
+        COORDINATOR,
+        grace_s=_COORDINATOR_GRACE_S,
+        argv=tuple(argv),
+        ready=COORDINATOR_READY,
+        env=env,
+    )
 
 
-def _teachers(name: str, service: ServiceSpec, tag: str, folder: Path) -> list[PlannedProcess]:
+def _teachers(name: str, service: ServiceSpec, tag: str, folder: Path) -> list[ProcessSpec]:
     options = tuple(shlex.split(service.options))
     env = dict(service.env)
     if service.is_factory and "PYTHONPATH" not in env:  # the module may be in the folder
@@ -177,26 +157,28 @@ def _teachers(name: str, service: ServiceSpec, tag: str, folder: Path) -> list[P
     place = ("--service", name, "--model", service.model, "--redis", URL)
     common = (*place, "--grace", f"{service.grace_s:g}")
     late_s = service.grace_s + _MARGIN_S
+    teacher = ProcessSpec(
+        name, "teacher", name, late_s, service.ready_s, ready=TEACHER_READY, env=env
+    )
     if service.teachers == "auto":
         named = {"min": service.min_teachers, "max": service.max_teachers}
         given = ",".join(f"{key}={one}" for key, one in named.items() if one is not None)
         bounds = ("--teachers", given) if given else ()
-        spec = ProcessSpec(f"{name}-fleet", "teacher", name, late_s + _MARGIN_S, service.ready_s)
         more = ("--teacher-options", service.options) if options else ()
         argv = ("agent", "--local", *common, *bounds, *more)
-        return [PlannedProcess(spec, name, argv, ready=_FLEET_READY, env=env)]
+        late_s += _MARGIN_S
+        fleet = f"{name}-fleet"
+        return [replace(teacher, name=fleet, grace_s=late_s, argv=argv, ready=_FLEET_READY)]
     found = []
-    for number in range(1, service.teachers + 1):
-        spec = ProcessSpec(f"{name}-{number}", "teacher", name, late_s, service.ready_s)
-        own = ("--teacher-id", f"{spec.name}{tag}")
-        argv = ("teacher", "serve", *common, *own, *options)
-        found.append(PlannedProcess(spec, name, argv, ready=TEACHER_READY, env=env))
+    for member in (f"{name}-{number}" for number in range(1, service.teachers + 1)):
+        argv = ("teacher", "serve", *common, "--teacher-id", f"{member}{tag}", *options)
+        found.append(replace(teacher, name=member, argv=argv))
     return found
 
 
 def _students(
     file: MeshFile, name: str, student: StudentSpec, checkpoints: Path, place: str
-) -> list[PlannedProcess]:
+) -> list[ProcessSpec]:
     if student.trains:
         argv = ("student", "train", *_training(name, student, checkpoints))
     else:
@@ -207,12 +189,14 @@ def _students(
         spec = ProcessSpec(
             name if student.nodes == 1 else f"{name}-{number}",
             "student",
-            grace_s=student.grace_s,
+            name,
+            student.grace_s,
             retries=student.retries,
-            trains=student.trains,
+            argv=argv,
+            is_edl=student.trains,
+            env={"EDL_STUDENT": name, "EDL_STUDENT_NODE": str(number), **env},
         )
-        own = {"EDL_STUDENT": name, "EDL_STUDENT_NODE": str(number), **env}
-        found.append(PlannedProcess(spec, name, argv, student.trains, env=own))
+        found.append(spec)
     return found
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from ...coordinator.store.redis_url import masked
-from ...runtime.errors import ProcessFailed
+from ...runtime.errors import ProcessFailed, UsageError
 from ...runtime.lifecycle import Stop
 from ...runtime.supervise import Process, identity_of, start, stop_all
-from .display import LineDisplay, MeshView, RunningProcess, changes, up_line
+from .display import MeshDisplay, MeshView, RunningProcess, changes, up_line
 from .mesh_state import MeshState, decide, ended, initial_state, ready, started, stop_requested
 from .plan import COORDINATOR, LaunchPlan
 
@@ -31,26 +31,22 @@ class MeshRunner:
         plan: the processes.
         logs: folder for the output of each process.
         display: display of the mesh.
-        changed: called with each changed view to record it; if it returns False, it is called with
-            the next view too.
+        record: called with each changed view; after a UsageError, also with the next view.
         keep: stay up when all students have ended.
-        rng: source of jitter for pauses before restarts.
     """
 
     def __init__(
         self,
         plan: LaunchPlan,
         logs: Path,
-        display: LineDisplay,
-        changed: Callable[[MeshView], bool] = lambda view: True,
-        *,
-        keep: bool = False,
-        rng: random.Random | None = None,
+        display: MeshDisplay,
+        record: Callable[[MeshView], None],
+        keep: bool,
     ) -> None:
         self._plan, self._logs = plan, logs
-        self._display, self._changed = display, changed
-        self._rng = rng or random.Random()
-        self._mesh = initial_state((planned.spec for planned in plan.processes), keep)
+        self._display, self._record = display, record
+        self._rng = random.Random()
+        self._mesh = initial_state(plan.processes, keep)
         self._running: dict[str, RunningProcess] = {}
         self._ready: queue.SimpleQueue[tuple[str, RunningProcess, re.Match[str]]] = (
             queue.SimpleQueue()
@@ -93,10 +89,20 @@ class MeshRunner:
         if self._up_s is None and self._mesh.up:
             self._up_s = time.monotonic() - self._began_s
             self._display.say(up_line(self._plan.summary(), self._up_s, masked(self._url or "")))
-        view = self._view()
-        self._display.show(view)
+        view = self._display.view = self._view()
         if self._mesh != before or self._unrecorded:
-            self._unrecorded = not self._changed(view)
+            self._try_to_record(view)
+
+    def _try_to_record(self, view: MeshView) -> None:
+        """Record the state; the mesh continues if this fails."""
+        try:
+            self._record(view)
+        except UsageError as error:
+            if not self._unrecorded:
+                self._display.say(f"the mesh continues, but its record cannot be written: {error}")
+            self._unrecorded = True
+        else:
+            self._unrecorded = False
 
     def _view(self) -> MeshView:
         return MeshView(self._mesh, self._running, self._url or "", self._up_s, time.monotonic())
@@ -108,9 +114,9 @@ class MeshRunner:
         self._mesh = mesh
 
     def _start(self, name: str) -> None:
-        now, planned = time.monotonic(), self._plan.of(name)
+        now, spec = time.monotonic(), self._mesh.of(name).spec
         self._set_state(started(self._mesh, name, now))
-        pattern = re.compile(planned.ready) if planned.ready else None
+        pattern = re.compile(spec.ready) if spec.ready else None
 
         def on_line(line: str) -> None:
             if line.strip():
@@ -121,7 +127,7 @@ class MeshRunner:
 
         running = self._running[name] = RunningProcess(None, None, now)
         try:
-            running.process = start(self._plan.command(name, self._url, self._logs), echo=on_line)
+            running.process = start(self._plan.command(spec, self._url, self._logs), echo=on_line)
         except ProcessFailed as error:
             running.last = str(error)
             self._set_state(ended(self._mesh, name, _NOT_STARTED, 0.0, now, self._rng))

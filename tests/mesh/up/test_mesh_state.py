@@ -98,8 +98,8 @@ class World:
         assert one.spec.role == "coordinator" or "c" in runs
         if one.spec.role == "student":
             teachers = [teacher.spec for teacher in before.with_role("teacher")]
-            serving = {teacher.service for teacher in teachers if teacher.name in runs}
-            assert serving == {teacher.service for teacher in teachers}
+            serving = {teacher.group for teacher in teachers if teacher.name in runs}
+            assert serving == {teacher.group for teacher in teachers}
 
 
 @st.composite
@@ -107,7 +107,7 @@ def parts_of_a_mesh(draw: st.DrawFn) -> tuple[ProcessSpec, ...]:
     services, trains = draw(st.lists(st.sampled_from("ab"), max_size=3)), draw(st.booleans())
     teachers = [ProcessSpec(f"t{n}", "teacher", service) for n, service in enumerate(services)]
     numbers = range(draw(st.integers(0, 3)))
-    students = [ProcessSpec(f"u{n}", "student", retries=n, trains=trains) for n in numbers]
+    students = [ProcessSpec(f"u{n}", "student", retries=n, is_edl=trains) for n in numbers]
     return (COORDINATOR, *teachers, *students)
 
 

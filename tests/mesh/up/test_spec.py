@@ -28,7 +28,7 @@ def commands(folder: Path, text: str, url: str | None = None) -> dict[str, str]:
     """Name -> words of each process."""
     file = written(folder, text)
     plan = plan_of(read_mesh(file), file, folder / "own")
-    found = {one.spec.name: plan.argv(one, url) for one in plan.processes}
+    found = {one.name: plan.argv(one, url) for one in plan.processes}
     for words in found.values():
         if is_ours(["edl", *words]) and words[0] in ("coordinator", "teacher", "agent", "student"):
             check(["edl", *words])
@@ -143,20 +143,23 @@ def test_a_password_is_on_no_command_line_of_ours(tmp_path: Path) -> None:
     text = f"services: {{{services}}}\nstudents: {{s: {{train: job.py}}}}\n"
     file = written(tmp_path, f"coordinator: {{redis: '{url}'}}\n{text}")
     plan = plan_of(read_mesh(file), file, tmp_path)
-    teacher = plan.command("a-1", "redis://h:1", tmp_path)
+    (teacher,) = (
+        plan.command(one, "redis://h:1", tmp_path) for one in plan.processes if one.name == "a-1"
+    )
     assert url not in teacher.env.values()
     assert (teacher.env["PYTHONPATH"].split(":")[0], teacher.cwd) == (str(tmp_path), tmp_path)
     assert "secret" not in "\n".join(command_lines(plan))
     said = {}
     for member in plan.processes:
-        command = plan.command(member.spec.name, url, tmp_path)
+        command = plan.command(member, url, tmp_path)
         assert not {url, "--redis"} & set(command.argv), command.argv
-        said[member.spec.name] = [name for name, value in command.env.items() if value == url]
+        said[member.name] = [name for name, value in command.env.items() if value == url]
     assert said.pop("coordinator") == ["EDL_COORDINATOR", "EDL_REDIS"]
     assert set(map(tuple, said.values())) == {("EDL_COORDINATOR",)}
     text = f"coordinator: {{redis: '{url}'}}\nstudents: {{s: {{train: 'job.py --set x {url}'}}}}"
     file = written(tmp_path, text)
-    command = plan_of(read_mesh(file), file, tmp_path).command("s", url, tmp_path)
+    plan = plan_of(read_mesh(file), file, tmp_path)
+    command = plan.command(plan.processes[-1], url, tmp_path)
     assert " ".join(command.argv).count(f"job.py --set x {url}") == 1
     assert "--redis" not in command.argv
     assert command.env["EDL_COORDINATOR"] == url

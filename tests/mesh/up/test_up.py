@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import signal
 import sys
@@ -13,16 +12,17 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from edl.mesh.local import COORDINATOR_READY, TEACHER_READY
-from edl.mesh.up.display import LineDisplay, MeshView, OutputFilter, open_display
+from edl.mesh.up.display import MeshDisplay, MeshView, line_prefixes, open_display
 from edl.mesh.up.down import stop_mesh
 from edl.mesh.up.mesh_run import MeshRun, run_mesh
-from edl.mesh.up.mesh_state import ProcessSpec
-from edl.mesh.up.plan import LaunchPlan, PlannedProcess
+from edl.mesh.up.mesh_state import ProcessSpec, Role
+from edl.mesh.up.plan import LaunchPlan
 from edl.mesh.up.runner import MeshRunner
 from edl.mesh.up.state_directory import MeshRecord, ProcessRecord, StateDirectory
 from edl.runtime.errors import ProcessFailed, UsageError
@@ -38,19 +38,17 @@ pytestmark = pytest.mark.system
 class Kept(AbstractContextManager["Kept"]):
     """A runner in a thread, and what it has said; it ends with the `with`."""
 
-    def __init__(self, folder: Path, *members: PlannedProcess, keep: bool = False) -> None:
+    def __init__(self, folder: Path, *members: ProcessSpec, keep: bool = False) -> None:
         self.said: list[str] = []
         self.views: list[MeshView] = []
         self.writable = True
         self.wish = Stop()
-        names = {one.spec.name: one.group for one in members}
+        names = {one.name: one.group for one in members}
         plan = LaunchPlan(members, folder)
-        display = LineDisplay(
-            self.said.append, OutputFilter(["u"] if "u" in names else None, names)
+        display = MeshDisplay(
+            self.said.append, line_prefixes(["u"] if "u" in names else None, names)
         )
-        self.runner = MeshRunner(
-            plan, folder / "logs", display, self._seen, keep=keep, rng=random.Random(1)
-        )
+        self.runner = MeshRunner(plan, folder / "logs", display, self._seen, keep)
         self._pool = ThreadPoolExecutor(1)
         self._ended = self._pool.submit(self.runner.run, self.wish)
 
@@ -58,9 +56,10 @@ class Kept(AbstractContextManager["Kept"]):
         self.end(urgent=True)
         self._pool.shutdown()
 
-    def _seen(self, view: MeshView) -> bool:
+    def _seen(self, view: MeshView) -> None:
         self.views.append(view)
-        return self.writable
+        if not self.writable:
+            raise UsageError("the disk is full")
 
     def until(self, pattern: str) -> None:
         wait_until(lambda: any(re.search(pattern, line) for line in list(self.said)))
@@ -105,12 +104,12 @@ def test_all_is_killed_when_it_is_urgent(tmp_path: Path) -> None:
 
 def test_the_lines_of_named_processes_are_shown() -> None:
     members = {"coordinator": "coordinator", "s-1": "s", "s-2": "s", "u": "u"}
-    assert OutputFilter(None, members).names == set()
-    assert OutputFilter([], members).names == set(members)
-    assert OutputFilter(["s", "u"], members).names == {"s-1", "s-2", "u"}
-    assert OutputFilter(["s-2", "u"], members).prefixed("u", "hello") == "u   | hello"
+    assert line_prefixes(None, members) == {}
+    assert line_prefixes([], members).keys() == members.keys()
+    assert line_prefixes(["s", "u"], members).keys() == {"s-1", "s-2", "u"}
+    assert line_prefixes(["s-2", "u"], members)["u"] == "u   | "
     with pytest.raises(UsageError, match="nothing here is called 'x'"):
-        OutputFilter(["x"], members)
+        line_prefixes(["x"], members)
 
 
 def test_a_terminal_has_a_table_with_a_row_for_each_process_below_the_lines(tmp_path: Path) -> None:
@@ -121,8 +120,8 @@ def test_a_terminal_has_a_table_with_a_row_for_each_process_below_the_lines(tmp_
         view = mesh.end()
     screen, said = StringIO(), list[str]()
     terminal = Console(width=100, force_terminal=True, file=screen, record=True)
-    with open_display(terminal, "mesh.yaml", OutputFilter([], {"u": "u"}), said.append) as display:
-        display.show(view)
+    with open_display(terminal, "mesh.yaml", line_prefixes([], {"u": "u"}), said.append) as display:
+        display.view = view
         display.print_output("u", "[b] epoch 3\x1b[2J")
     text = screen.getvalue()
     assert r"u | [b] epoch 3\x1b[2J" in text
@@ -134,8 +133,8 @@ def test_a_terminal_has_a_table_with_a_row_for_each_process_below_the_lines(tmp_
         ["u", "done"],
     ]
     assert rows[2].rstrip().endswith("[b]3 % [31m"), "output of programs is no markup"
-    with open_display(Console(file=screen), "x", OutputFilter(None, {}), said.append) as display:
-        display.show(view)
+    with open_display(Console(file=screen), "x", {}, said.append) as display:
+        display.view = view
         display.say("plain")
     assert said == ["plain"]
 
@@ -150,25 +149,24 @@ COORDINATOR = "coordinator ready: redis://r:1 manager h:1"
 TEACHER = "teacher ready: t s on h:2"
 
 
-def member(part: ProcessSpec, code: str, *args: str, ready: str = "") -> PlannedProcess:
+def member(name: str, role: Role, code: str, *args: str, **more: Any) -> ProcessSpec:
     words = (sys.executable, "-P", "-u", "-c", dedent(code), *args)
-    return PlannedProcess(part, part.service or part.name, words, is_edl=False, ready=ready)
+    return ProcessSpec(name, role, more.pop("group", name), argv=words, is_edl=False, **more)
 
 
-def coordinator() -> PlannedProcess:
-    part = ProcessSpec("coordinator", "coordinator")
-    return member(part, SERVES, COORDINATOR, ready=COORDINATOR_READY)
+def coordinator() -> ProcessSpec:
+    return member("coordinator", "coordinator", SERVES, COORDINATOR, ready=COORDINATOR_READY)
 
 
-def teacher(code: str = SERVES) -> PlannedProcess:
-    return member(ProcessSpec("t", "teacher", "s"), code, TEACHER, ready=TEACHER_READY)
+def teacher(code: str = SERVES) -> ProcessSpec:
+    return member("t", "teacher", code, TEACHER, ready=TEACHER_READY, group="s")
 
 
-def student(code: str, *args: str, retries: int = 1) -> PlannedProcess:
-    return member(ProcessSpec("u", "student", retries=retries), code, *args)
+def student(code: str, *args: str, retries: int = 1) -> ProcessSpec:
+    return member("u", "student", code, *args, retries=retries)
 
 
-def keeping_of(folder: Path, *members: PlannedProcess) -> MeshRun:
+def keeping_of(folder: Path, *members: ProcessSpec) -> MeshRun:
     place = StateDirectory.of(folder / "mesh.yaml", folder / "base")
     return MeshRun(folder / "mesh.yaml", place, LaunchPlan(members, folder), place.logs)
 
@@ -178,7 +176,7 @@ def kept(keeping: MeshRun, say: Callable[[str], None] = lambda line: None) -> in
         print(line)  # for the report of a failure
         say(line)
 
-    return run_mesh(keeping, LineDisplay(told, OutputFilter(None, {})), Stop())
+    return run_mesh(keeping, MeshDisplay(told, {}), Stop())
 
 
 LEARNS = "print('learned')"
