@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ...coordinator.contexts import MeshContext
@@ -108,71 +107,39 @@ def wait_for_end(backend: JobBackend, job: QueuedJob, timeout_s: float) -> JobPr
     return end
 
 
-@dataclass(frozen=True, slots=True)
-class JobLocation:
-    """Location of jobs: a Kubernetes cluster, or a queue.
+def cluster_namespace(mesh: MeshContext) -> str | None:
+    """Return the namespace of a mesh's jobs on a cluster; None: they are in a queue.
 
-    Attributes:
-        kubernetes: jobs run on a cluster, otherwise on the fleet of a queue.
-        namespace: namespace on the cluster; empty: that of the kubeconfig's context.
-        context: context of the kubeconfig; empty: the current one.
-        kubeconfig: path of the kubeconfig; None: the service account in a pod, otherwise the
-            default one.
-        queue: name of the queue.
-        coordinator: Redis URL of the mesh; not used on a cluster.
+    An empty namespace is that of the kubeconfig's context.
+
+    Raises:
+        UsageError: `jobs_on` is neither `queue` nor `kubernetes` or `kubernetes:NAMESPACE`.
     """
+    if mesh.jobs_on == "queue":
+        return None
+    kind, colon, namespace = mesh.jobs_on.partition(":")
+    if kind != "kubernetes" or (colon and not _NAMESPACE.fullmatch(namespace)):
+        raise UsageError(
+            "jobs-on of a context (EDL_JOBS_ON) expects queue, kubernetes or"
+            f" kubernetes:NAMESPACE, got {mesh.jobs_on!r}"
+        )
+    return namespace
 
-    kubernetes: bool = False
-    namespace: str = ""
-    context: str = ""
-    kubeconfig: Path | None = None
-    queue: str = "main"
-    coordinator: str = ""
 
-    @classmethod
-    def of(cls, mesh: MeshContext) -> JobLocation:
-        """Return the location in a mesh context.
+def open_backend(mesh: MeshContext) -> JobBackend:
+    """Connect to the queue or the cluster of a mesh's jobs.
 
-        Raises:
-            UsageError: `jobs_on` is neither `queue` nor `kubernetes` or `kubernetes:NAMESPACE`.
-        """
-        if mesh.jobs_on == "queue":
-            return cls(queue=mesh.queue, coordinator=mesh.coordinator)
-        kind, colon, namespace = mesh.jobs_on.partition(":")
-        if kind != "kubernetes" or (colon and not _NAMESPACE.fullmatch(namespace)):
-            raise UsageError(
-                "jobs-on of a context (EDL_JOBS_ON) expects queue, kubernetes or"
-                f" kubernetes:NAMESPACE, got {mesh.jobs_on!r}"
-            )
-        return cls(True, namespace, mesh.kube_context, mesh.kubeconfig)
+    Raises:
+        UsageError: `jobs_on` or the URL is invalid, or there is no kubeconfig or no such context.
+    """
+    namespace = cluster_namespace(mesh)
+    if namespace is not None:
+        from ..kubernetes.client import Client, connect
+        from .kubernetes_backend import KubernetesBackend
 
-    def open(self) -> JobBackend:
-        """Connect to the backend.
+        cluster = connect(mesh.kubeconfig, mesh.kube_context or None, namespace or None)
+        return KubernetesBackend(Client(cluster), str(cluster.configuration.host))
+    from ...coordinator.job_queue import open_queue
+    from .queue_backend import QueueBackend
 
-        Raises:
-            UsageError: the URL is invalid, or there is no kubeconfig or no such context.
-        """
-        if self.kubernetes:
-            from ..kubernetes.client import Client, connect
-            from .kubernetes_backend import KubernetesBackend
-
-            cluster = connect(self.kubeconfig, self.context or None, self.namespace or None)
-            return KubernetesBackend(Client(cluster), str(cluster.configuration.host))
-        from ...coordinator.job_queue import open_queue
-        from .queue_backend import QueueBackend
-
-        return QueueBackend(open_queue(self.coordinator, self.queue), self.queue)
-
-    def plan(self, spec: QueuedJobSpec) -> Iterator[str]:
-        """Yield lines that describe what `submit` would run, without connecting.
-
-        Raises:
-            UsageError: the job cannot run at this location.
-        """
-        if self.kubernetes:
-            from .kubernetes_resource import manifest
-
-            return manifest(spec, self)
-        from .views import plan
-
-        return plan(spec)
+    return QueueBackend(open_queue(mesh.coordinator, mesh.queue), mesh.queue)

@@ -163,14 +163,10 @@ class TrainingProgress:
         progress: share of completed steps, 0 to 1; None: unknown.
         steady: the training's generation has as many nodes as run on this machine, and a step is
             completed.
-        step: latest completed step; 0: none.
-        steps: steps of the whole training; 0: unknown.
     """
 
     progress: float | None = None
     steady: bool = False
-    step: int = 0
-    steps: int = 0
 
 
 def progress_of(board: JobBoard, job: str, nodes: int) -> TrainingProgress:
@@ -202,7 +198,7 @@ def read_progress(board: JobBoard, job: str, nodes: int) -> TrainingProgress:
     steps = max(_count(facts.get("steps")) for facts in stepped)
     world = generation.body.get("nodes")
     steady = isinstance(world, list) and len(world) == nodes
-    return TrainingProgress(min(step, steps) / steps if steps else None, steady, step, steps)
+    return TrainingProgress(min(step, steps) / steps if steps else None, steady)
 
 
 def _count(told: object) -> int:

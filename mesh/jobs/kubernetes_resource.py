@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ...coordinator.job_queue import DesiredJobState, JobProgress, QueuedJob
 from ...coordinator.store.records import Facts, TimelineEntry
@@ -14,10 +14,6 @@ from ...coordinator.store.redis_url import holds_password
 from ...runtime.errors import UsageError
 from ..kubernetes.resources import DISTILL_JOB, GPU, Object, seconds_of
 from .spec import QueuedJobSpec
-
-if TYPE_CHECKING:
-    from .backend import JobLocation
-
 
 #: Names that the schema of the resource allows; names of pods append a number.
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
@@ -104,8 +100,12 @@ def facts_of(resource: Object) -> Facts:
     return facts
 
 
-def manifest(spec: QueuedJobSpec, where: JobLocation) -> Iterator[str]:
+def manifest(spec: QueuedJobSpec, namespace: str) -> Iterator[str]:
     """Yield the lines of a YAML manifest for `kubectl apply -f -`, with notes as comments.
+
+    Args:
+        spec: the job.
+        namespace: namespace of the resource; empty: none is set.
 
     Raises:
         UsageError: as for `to_resource`.
@@ -114,7 +114,7 @@ def manifest(spec: QueuedJobSpec, where: JobLocation) -> Iterator[str]:
 
     for note in notes(spec):
         yield f"# {note}"
-    resource = to_resource(spec, where.namespace)
+    resource = to_resource(spec, namespace)
     # Without allow_unicode, YAML escapes characters that it treats as line breaks.
     yield from yaml.safe_dump(resource, sort_keys=False, width=100).rstrip("\n").split("\n")
 

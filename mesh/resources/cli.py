@@ -185,7 +185,7 @@ def apply(
     quiet_grpc()
     jobs = _jobs(context)
     documents = [
-        (path, checked_job(spec, path, here=not jobs.location.kubernetes))
+        (path, checked_job(spec, path, here=jobs.namespace is None))
         if isinstance(spec, QueuedJobSpec)
         else (path, spec)
         for path, spec in read_documents(files)
@@ -201,7 +201,7 @@ def _apply(path: Path, spec: Spec, jobs: JobKind, services: ServiceKind, dry_run
     from .documents import DeploymentSpec
 
     if isinstance(spec, QueuedJobSpec):
-        for line in jobs.location.plan(spec) if dry_run else jobs.submit(spec):
+        for line in jobs.plan(spec) if dry_run else jobs.submit(spec):
             typer.echo(line)
     elif not isinstance(spec, DeploymentSpec):
         up(path, detach=True, dry_run=dry_run)
@@ -265,7 +265,7 @@ def reserve(
     from ..jobs.queue_backend import hold_slots
 
     jobs = _jobs(context)
-    if jobs.location.kubernetes:
+    if jobs.namespace is not None:
         raise UsageError(
             "on Kubernetes there are no slots to reserve: elastic jobs make room for teachers of a"
             " TeacherService by themselves, and for pods of others that have a `priorityClassName`"

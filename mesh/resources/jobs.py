@@ -11,7 +11,7 @@ from ...coordinator.job_queue import QueuedJob
 from ...coordinator.store.records import TimelineEntry
 from ...runtime.errors import UsageError
 from ..jobs import views
-from ..jobs.backend import JobBackend, JobLocation, wait_for_end
+from ..jobs.backend import JobBackend, cluster_namespace, open_backend, wait_for_end
 from ..jobs.spec import QueuedJobSpec
 from .resource_kind import ResourceKind, ResourceList, facts_table
 
@@ -82,14 +82,26 @@ class JobKind(ResourceKind):
         with self.backend() as backend:
             return backend.events(last)
 
+    def plan(self, spec: QueuedJobSpec) -> Iterator[str]:
+        """Return lines that describe what `submit` would run, without connecting.
+
+        Raises:
+            UsageError: the job cannot run in this mesh.
+        """
+        if self.namespace is None:
+            return views.plan(spec)
+        from ..jobs.kubernetes_resource import manifest
+
+        return manifest(spec, self.namespace)
+
     @property
-    def location(self) -> JobLocation:
-        """Location of the jobs: a queue or a cluster."""
-        return JobLocation.of(self.mesh)
+    def namespace(self) -> str | None:
+        """Namespace of the jobs on a cluster; None: they are in a queue."""
+        return cluster_namespace(self.mesh)
 
     def backend(self) -> closing[JobBackend]:
         """Connect to the queue or the cluster of the jobs while a `with` block runs."""
-        return closing(self.location.open())
+        return closing(open_backend(self.mesh))
 
 
 def _check_limits(job: QueuedJob, count: int | None) -> None:

@@ -16,7 +16,7 @@ from edl.cli import command_line
 from edl.coordinator.contexts import ContextFile, Contexts, MeshContext
 from edl.coordinator.job_queue import JobProgress, QueueBoard
 from edl.coordinator.store.redis_store import RedisStore
-from edl.mesh.jobs.backend import JobLocation
+from edl.mesh.jobs.backend import open_backend
 from edl.mesh.kubernetes import resources
 from edl.mesh.kubernetes.resources import DISTILL_JOB, rfc3339
 from edl.runtime.errors import UnavailableError, UsageError
@@ -31,14 +31,12 @@ class Fleet:
     """A queue of jobs, and the runner that a test plays."""
 
     def __init__(self, url: str) -> None:
+        self.context = MeshContext(url)
         self.options = ("--redis", url)
         self.board = QueueBoard(RedisStore(url, timeout_s=DEADLINE_S))
         fence = self.board.lead("r", {"host": "here", "slots": 4}, 60.0)
         assert fence is not None
         self.fence = fence
-
-    def where(self) -> JobLocation:
-        return JobLocation.of(MeshContext(self.options[1]))
 
     def becomes(self, name: str, progress: JobProgress) -> None:
         job = next(one for one in self.board.jobs() if one.name == name)
@@ -61,9 +59,6 @@ class OnCluster:
         )
         self.options = ("--context", "cluster")
         self._printed = 0
-
-    def where(self) -> JobLocation:
-        return JobLocation.of(self.context)
 
     def becomes(self, name: str, progress: JobProgress) -> None:
         job = self.client.get(DISTILL_JOB, name)
@@ -266,7 +261,7 @@ def test_logs_follow_until_the_end(
         monkeypatch.setattr(f"edl.mesh.jobs.{module}._POLL_S", 0.02)
     edl("apply", "-f", edl.file("a"))
     stage.prints("a", 1, "up")
-    with closing(stage.where().open()) as backend:
+    with closing(open_backend(stage.context)) as backend:
         lines = backend.log_lines(backend.find("a"), follow=True)
         assert next(lines) == "node 1 | up"
         stage.prints("a", 2, "up")

@@ -19,7 +19,7 @@ from edl.cli import command_line
 from edl.coordinator.contexts import ContextFile, Contexts, MeshContext
 from edl.deploy.operator.config import OperatorConfig
 from edl.deploy.operator.jobs.reconciler import DistillJobReconciler
-from edl.mesh.jobs.backend import JobLocation
+from edl.mesh.jobs.backend import open_backend
 from edl.mesh.jobs.kubernetes_backend import KubernetesBackend
 from edl.mesh.jobs.kubernetes_resource import to_resource
 from edl.mesh.jobs.spec import QueuedJobSpec
@@ -203,8 +203,8 @@ def test_following_logs_survives_an_outage_of_the_api_server(
     monkeypatch.setattr("edl.mesh.jobs.kubernetes_backend._POLL_S", 0.01)
     submitted(cluster)
     requests = cluster.server.requests
-    where = JobLocation(True, cluster.namespace, kubeconfig=cluster.kubeconfig)
-    with closing(where.open()) as backend, ThreadPoolExecutor(1) as pool:
+    mesh = MeshContext(jobs_on=f"kubernetes:{cluster.namespace}", kubeconfig=cluster.kubeconfig)
+    with closing(open_backend(mesh)) as backend, ThreadPoolExecutor(1) as pool:
         job = backend.find("a")
         with cluster.server.outage():
             lines = pool.submit(lambda: list(backend.log_lines(job, follow=True)))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.coordinator.contexts import MeshContext
-from edl.mesh.jobs.backend import JobLocation
+from edl.mesh.jobs.backend import cluster_namespace
 from edl.mesh.jobs.kubernetes_resource import facts_of, manifest, to_resource
 from edl.mesh.jobs.spec import QueuedJobSpec
 from edl.mesh.kubernetes.resources import GPU
@@ -60,7 +60,7 @@ def test_a_job_comes_back_from_its_resource_which_is_its_manifest(spec: QueuedJo
     resource = json.loads(json.dumps(to_resource(spec, "here")))
     assert QueuedJobSpec(**facts_of(resource)) == spec
     assert resource["metadata"] == {"name": spec.name, "namespace": "here"}
-    text = "\n".join(manifest(spec, JobLocation(True, "here")))
+    text = "\n".join(manifest(spec, "here"))
     assert yaml.safe_load(text) == resource
 
 
@@ -87,9 +87,7 @@ def test_a_password_does_not_go_into_a_resource() -> None:
 
 def test_what_stands_in_a_file_and_is_left_out_is_said() -> None:
     def comments(**more: Any) -> int:
-        lines = list(
-            manifest(QueuedJobSpec("a", command="x", image="i", **more), JobLocation(True))
-        )
+        lines = list(manifest(QueuedJobSpec("a", command="x", image="i", **more), ""))
         assert "namespace" not in yaml.safe_load("\n".join(lines))["metadata"]
         return sum(line.startswith("#") for line in lines)
 
@@ -112,8 +110,9 @@ def test_what_no_cluster_runs(spec: QueuedJobSpec, says: str) -> None:
 
 
 def test_a_place() -> None:
-    assert JobLocation.of(MeshContext(jobs_on="kubernetes:team-a")).namespace == "team-a"
-    assert JobLocation.of(MeshContext(jobs_on="kubernetes")).namespace == ""
+    assert cluster_namespace(MeshContext(jobs_on="kubernetes:team-a")) == "team-a"
+    assert cluster_namespace(MeshContext(jobs_on="kubernetes")) == ""
+    assert cluster_namespace(MeshContext()) is None
     for jobs_on in ("", "k8s", "kubernetes:", "kubernetes:A b", "queue:main"):
         with pytest.raises(UsageError, match="expects queue, kubernetes or kubernetes:NAMESPACE"):
-            JobLocation.of(MeshContext(jobs_on=jobs_on))
+            cluster_namespace(MeshContext(jobs_on=jobs_on))
