@@ -9,11 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ... import __version__
 from ...coordinator.beat_relay import BeatRelay
-from ...coordinator.machines import Deployment, MachineBoard, MachineOrder, Report, open_machines
+from ...coordinator.machines import MachineBoard, MachineOrder, Report, open_machines
 from ...coordinator.registry import connect
 from ...runtime.errors import AccessError, LeaseSuperseded, UnavailableError
 from ...runtime.lifecycle import Stop
@@ -79,7 +80,10 @@ class _Agent:
         self._board = board
         self._incarnation = incarnation
         self._changed = threading.Event()
-        self._host = TeacherHost(settings, cache, self._changed.set, self._yield)
+        # After an operator has drained its teacher, the machine stays free until somebody runs
+        # 'edl agent yield --end'.
+        keep_free = partial(directory.request_yield, None)
+        self._host = TeacherHost(settings, cache, self._changed.set, keep_free)
         self._order = MachineOrder()
         self._lending = LendingDecision(True)
         self._memory = LendingMemory()
@@ -93,10 +97,6 @@ class _Agent:
         self._beat_s = 0.0
         self._redis_answers = True
 
-    def _yield(self) -> None:
-        """Keep this machine free until 'edl agent yield --end': its teacher was drained."""
-        self._directory.request_yield(None)
-
     def run(self, stop: Stop, say: Callable[[str], None]) -> None:
         self._host.start()
         try:
@@ -108,7 +108,7 @@ class _Agent:
             )
             while not stop.requested:
                 self._check_lending()
-                self._host.set_wanted(self._wanted())
+                self._host.set_wanted(self._order.deployment if self._lending.lent else None)
                 self._report_if_due()
                 self._changed.wait(_TICK_S)
                 self._changed.clear()
@@ -127,7 +127,7 @@ class _Agent:
             self._board.leave(self._settings.machine_id, self._incarnation)
         except (UnavailableError, AccessError) as error:
             log.debug("the registration expires by itself: %s", error)
-        self._directory.write_state({"state": "yielded"})
+        self._directory.write_state("yielded")
 
     def _check_lending(self) -> None:
         """Decide whether the machine is lent now."""
@@ -143,9 +143,6 @@ class _Agent:
         if before.lent != self._lending.lent:
             log.info("%s", self._lending.why or "this machine is lent to the mesh again")
 
-    def _wanted(self) -> Deployment | None:
-        return self._order.deployment if self._lending.lent else None
-
     def _report_if_due(self, *, leaving: bool = False) -> None:
         """Send a heartbeat if one is due or something has changed; follow the returned order."""
         report, now = self._report(leaving), time.monotonic()
@@ -153,9 +150,7 @@ class _Agent:
         if not news and now < self._beat_s:
             return
         if news:
-            self._directory.write_state(
-                {"state": report.state, "service": report.service, "why": report.why}
-            )
+            self._directory.write_state(report.state)
         if not self._redis_answers and now < self._beat_s:
             return
         self._beat_s = now + self._settings.beat_s

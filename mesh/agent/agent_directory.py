@@ -56,7 +56,7 @@ class AgentDirectory:
                     f"an agent named {self.machine_id} already runs on this machine: give another"
                     " --machine and other --devices"
                 ) from None
-            self.write_state({})
+            self.write_state("unknown")
             yield
 
     @property
@@ -101,14 +101,14 @@ class AgentDirectory:
         left_s = float(until) - time.time() if isinstance(until, int | float) else 0.0
         return left_s if left_s > 0 else None
 
-    def write_state(self, state: Mapping[str, Any]) -> None:
-        """Write the state of the agent; ignore errors of the file system."""
+    def write_state(self, state: str) -> None:
+        """Write the state of the agent's teacher; ignore errors of the file system."""
         with contextlib.suppress(UsageError):
-            _write(self._folder / "state", state)
+            _write(self._folder / "state", {"state": state})
 
-    def read_state(self) -> Mapping[str, Any]:
-        """Return the latest state of the agent."""
-        return _read(self._folder / "state") or {}
+    def read_state(self) -> str:
+        """Return the latest state of the agent's teacher."""
+        return str((_read(self._folder / "state") or {}).get("state"))
 
 
 def running_agents(cache: Path, machine_id: str | None) -> list[AgentDirectory]:
@@ -144,12 +144,11 @@ def wait_until_yielded(
     """
     deadline = time.monotonic() + timeout_s
     for agent in agents:
-        while agent.runs and agent.read_state().get("state") != "yielded":
+        while agent.runs and agent.read_state() != "yielded":
             if time.monotonic() >= deadline:
-                state = agent.read_state().get("state", "unknown")
                 raise ProcessFailed(
                     f"{agent.machine_id} has not given the machine back within {timeout_s:g} s: "
-                    f"it is {state}"
+                    f"it is {agent.read_state()}"
                 )
             time.sleep(_POLL_S)
         say(f"{agent.machine_id} has given this machine back")

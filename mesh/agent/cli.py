@@ -15,7 +15,7 @@ import typer
 from ...coordinator.contexts import MeshContext
 from ...coordinator.ops.options import Mesh, mesh_context, quiet_grpc, source_of
 from ...coordinator.options import BEYOND_LOOPBACK, DEFAULT_LISTEN, LISTEN, ListenAddress
-from ...proto.security.options import Tls, Tokens, server_security, tls_files
+from ...proto.security.options import Tls, Tokens, server_security, tls_files, tls_words
 from ...runtime.errors import UsageError
 from ...runtime.lifecycle import open_all_descriptors, stop_on_signals
 from ...runtime.logs import configure_logging
@@ -254,13 +254,16 @@ def agent(
     from .agent import run_agent
     from .hardware import find_devices
     from .lending import LendingConfig
-    from .settings import AgentSettings, TeacherOptions
+    from .settings import AgentSettings
 
     files, kept, least = tls_files(tls), CACHE.read(cache), LOAD.read(load)
     security = server_security(files, tokens)
     check_exposure(listen.host, security, insecure, "a teacher of this machine")
     named = parse_devices(",".join(find_devices()) if devices is None else devices)
     check_cores(named)
+    addresses = {"listen": listen, "advertise": advertise, "tokens": tokens}
+    options = [f"--{name}={value}" for name, value in addresses.items() if value is not None]
+    options += [*tls_words(files), *(["--insecure"] if insecure else [])]
     settings = AgentSettings(
         coordinator=mesh.coordinator,
         machine_id=machine or default_name(),
@@ -269,7 +272,8 @@ def agent(
         cache_bytes=None if kept.gib is None else round(kept.gib * (1 << 30)),
         ttl_s=ttl,
         lending=LendingConfig(least.cores, least.quiet),
-        teacher=TeacherOptions(str(listen), advertise, insecure, files, tokens, grace_s=grace),
+        grace_s=grace,
+        teacher_options=tuple(options),
         log_dir=logs,
     )
     with stop_on_signals() as stop:

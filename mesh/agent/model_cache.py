@@ -287,10 +287,8 @@ class ModelCache:
         with contextlib.ExitStack() as stack:
             while (part := self._new_part(stack)) is None:
                 pass
-            try:
-                yield part
-            finally:
-                shutil.rmtree(part, ignore_errors=True)
+            stack.callback(shutil.rmtree, part, ignore_errors=True)
+            yield part
 
     def _new_part(self, stack: contextlib.ExitStack) -> Path | None:
         """Create and lock a folder; return None if another agent removes it before the lock.
@@ -340,10 +338,8 @@ class ModelCache:
         if self._most_bytes is None:
             return
         with contextlib.suppress(OSError):
-            models = sorted(
-                (entry for entry in self._folder.iterdir() if not entry.name.startswith(".")),
-                key=lambda entry: entry.stat().st_mtime,
-            )
+            models = [self._folder / name for name in self.contents()]
+            models.sort(key=lambda entry: entry.stat().st_mtime)
             sizes = {
                 entry: sum(file.stat().st_size for file in entry.rglob("*") if file.is_file())
                 for entry in models

@@ -7,45 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ...proto.security import TlsFiles
-from ...proto.security.options import tls_words
 from ...runtime.errors import UsageError
 from .lending import LendingConfig
 
 #: Heartbeats per TTL.
 BEATS_PER_TTL: Final = 6
-
-
-@dataclass(frozen=True, slots=True)
-class TeacherOptions:
-    """Options of teachers that belong to the machine, not to a deployment.
-
-    Attributes:
-        listen: address of the gRPC servers, `HOST:PORT`.
-        advertise: host name or address by which students reach them; None: that of `listen`.
-        insecure: allow listening beyond this machine without credentials.
-        tls: files of the servers.
-        tokens: file with the accepted tokens.
-        grace_s: seconds that a teacher has to finish its requests.
-    """
-
-    listen: str = "127.0.0.1:0"
-    advertise: str | None = None
-    insecure: bool = False
-    tls: TlsFiles = field(default_factory=TlsFiles)
-    tokens: Path | None = None
-    grace_s: float = 30.0
-
-    def arguments(self) -> list[str]:
-        """Return the options as arguments of `edl teacher serve`."""
-        named = {
-            "listen": self.listen,
-            "advertise": self.advertise,
-            "tokens": self.tokens,
-            "grace": self.grace_s,
-        }
-        given = [f"--{name}={value}" for name, value in named.items() if value is not None]
-        return [*given, *tls_words(self.tls), *(["--insecure"] if self.insecure else [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +26,9 @@ class AgentSettings:
         cache_bytes: size limit of the models in bytes; None: no limit.
         ttl_s: seconds without a heartbeat after which the machine or its teacher is dead.
         lending: conditions under which the machine is lent.
-        teacher: options of its teachers.
+        grace_s: seconds that a teacher has to finish its requests.
+        teacher_options: further arguments of `edl teacher serve` that belong to the machine, not to
+            a deployment.
         log_dir: folder for the teachers' output; None: only the last lines are kept, in memory.
     """
 
@@ -71,14 +39,13 @@ class AgentSettings:
     cache_bytes: int | None = None
     ttl_s: float = 6.0
     lending: LendingConfig = field(default_factory=LendingConfig)
-    teacher: TeacherOptions = field(default_factory=TeacherOptions)
+    grace_s: float = 30.0
+    teacher_options: tuple[str, ...] = ()
     log_dir: Path | None = None
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.ttl_s <= 3600:
             raise UsageError(f"a machine's TTL is 0.5 to 3600 seconds, not {self.ttl_s:g}")
-        if not self.devices:
-            raise UsageError("a machine without devices runs no teacher: name them by --devices")
         most = self.lending.max_load
         if most is not None and not 0 < most <= 1 << 16:
             raise UsageError(f"--load is a number of CPU cores above 0, not {most:g}")

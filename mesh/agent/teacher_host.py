@@ -210,7 +210,8 @@ class TeacherHost:
             f"--devices={','.join(own.devices)}",
             *arguments(deployment.options),
             # Last, as these override options of the deployment.
-            *own.teacher.arguments(),
+            *own.teacher_options,
+            f"--grace={own.grace_s}",
             f"--ttl={own.ttl_s}",
             # Variables, as all users of this machine can read command lines.
             env={"EDL_COORDINATOR": own.coordinator, "EDL_BEAT_RELAY": str(own.beat_relay)},
@@ -237,7 +238,7 @@ class TeacherHost:
             return
         self._show("draining", teacher.deployment)
         teacher.process.terminate()
-        if teacher.process.wait(self._settings.teacher.grace_s + _LEAVE_S) is None:
+        if teacher.process.wait(self._settings.grace_s + _LEAVE_S) is None:
             log.warning("the teacher of %s did not end: killed", teacher.deployment.service)
             teacher.process.kill()
             teacher.process.wait(_LEAVE_S)

@@ -59,10 +59,10 @@ def test_an_agent_is_one_per_name_and_found_while_it_runs(tmp_path: Path) -> Non
 def test_who_asked_waits_until_the_machine_is_free(tmp_path: Path) -> None:
     directory, told = AgentDirectory(tmp_path, "m"), list[str]()
     with directory.lock():
-        directory.write_state({"state": "draining"})
+        directory.write_state("draining")
         with pytest.raises(ProcessFailed, match="it is draining"):
             wait_until_yielded([directory], 0.1, told.append)
-        directory.write_state({"state": "yielded"})
+        directory.write_state("yielded")
         wait_until_yielded([directory], 5.0, told.append)
     assert told == ["m has given this machine back"]
 
