@@ -76,12 +76,18 @@ def to_json(state: QueueState) -> dict[str, Any]:
     }
 
 
+def fleet_line(runner: Runner | None) -> str:
+    """Describe a fleet and its taken slots."""
+    if runner is None:
+        return NO_FLEET
+    facts = runner.facts
+    taken, slots = len(facts.get("taken", ())), facts.get("slots", 0)
+    return f"fleet on {facts.get('host') or '?'}: {taken} of {slots} slots taken"
+
+
 def line(state: QueueState) -> str:
     """Return the line of `edl status`."""
     counts = [f"{state.jobs[one]} {word}" for one, word in _WORDS.items() if state.jobs[one]]
-    told = to_json(state)
-    fleet = NO_FLEET
-    if state.runner is not None:
-        fleet = f"fleet on {told['fleet'] or '?'}: {told['taken']} of {told['slots']} slots taken"
+    fleet = fleet_line(state.runner)
     where = "" if state.queue == "main" else f" of queue {state.queue}"
     return f"elastic jobs{where}: {', '.join(counts) or 'none'}; {fleet}"

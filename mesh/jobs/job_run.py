@@ -14,7 +14,7 @@ from ...coordinator.job_queue import JobProgress, QueuedJob
 from ...coordinator.jobs import JobBoard
 from ...runtime.errors import EdlError
 from ...runtime.supervise import Command, Process, describe_exit, start
-from ...scheduler.elastic_values import ElasticJob, Target
+from ...scheduler.elastic_values import ElasticJob
 from ...scheduler.job_states import NodeEndings, ending_of, limits_of, state_of
 from ..cores import children_on
 from .spec import QueuedJobSpec
@@ -227,6 +227,7 @@ class JobRun:
         nodes: node processes.
         endings: summary of the ended nodes.
         target: wanted number of nodes.
+        reason: reason of the target.
         training: progress of the training.
         not_before_s: monotonic time before which no node is started, as one has failed.
         reported: latest progress reported to the queue; None: none yet.
@@ -239,14 +240,13 @@ class JobRun:
         self.job, self.spec, self._submitted_s = job, spec, submitted_s
         self.nodes = NodeGroup(spec, folder, first_node)
         self.endings = NodeEndings(spec.retries, job.progress.failures)
-        self.target = 0
+        self.target, self.reason = 0, "submitted"
         self.training = TrainingProgress(steady=not spec.trains)
         self.not_before_s = 0.0
         self.reported: JobProgress | None = None
         self.replaced = False
         self._first_ms = job.progress.first_ms
         self._why_failed = ""
-        self._reason = "submitted"
 
     @property
     def name(self) -> str:
@@ -284,14 +284,6 @@ class JobRun:
             progress=self.training.progress,
             steady=self.training.steady or not self.nodes.staying,
         )
-
-    def set_target(self, target: Target) -> None:
-        """Apply a decision of `scheduler.elastic`."""
-        self.target, self._reason = target.nodes, target.reason
-
-    def pause(self, why: str) -> None:
-        """Set the target to no nodes for now, for the reason `why`."""
-        self.target, self._reason = 0, why
 
     def ended(self, node: NodeProcess, now_s: float) -> str:
         """Record the end of a node; return a description."""
@@ -362,7 +354,7 @@ class JobRun:
             return "a node has finished; waiting for the others"
         if self.endings.failures and len(self.nodes.staying) < self.target:
             return f"a node is started again: {self._why_failed}"[:_REASON_CHARS]
-        return self._reason[:_REASON_CHARS]
+        return self.reason[:_REASON_CHARS]
 
 
 def _last_lines(lines: Sequence[str]) -> str:

@@ -85,10 +85,15 @@ class Slots:
     complete: frozenset[str] = frozenset()
 
     @property
+    def held(self) -> set[int]:
+        """Numbers of reserved slots."""
+        return {slot for slots in self.reserved.values() for slot in slots}
+
+    @property
     def free(self) -> list[int]:
         """Numbers of slots that are neither used nor reserved."""
-        held = {slot for slots in self.reserved.values() for slot in slots}
-        return [slot for slot in range(len(self.cores)) if slot not in self.used | held]
+        taken = self.used | self.held
+        return [slot for slot in range(len(self.cores)) if slot not in taken]
 
     def reserve(self, reservations: Sequence[Reservation]) -> list[str]:
         """Keep free slots for reservations, the oldest first.
@@ -197,10 +202,10 @@ class NodeScaler:
         targets, self._memory = decide(
             pool, [*views.values(), rest], self._memory, now_s, self._config.elastic
         )
-        by_name = {job.name: job for job in jobs}
-        for target in targets:
-            if target.job in by_name:
-                by_name[target.job].set_target(target)
+        by_name = {target.job: target for target in targets}
+        for job in jobs:
+            if (target := by_name.get(job.name)) is not None:
+                job.target, job.reason = target.nodes, target.reason
 
     def _shrink(self, job: JobRun, continues: bool, now_s: float) -> None:
         staying = len(job.nodes.staying)

@@ -16,13 +16,12 @@ from ...coordinator.job_queue import (
     QueueBoard,
     QueuedJob,
 )
-from ...coordinator.ops.queue_view import NO_FLEET, is_lost
+from ...coordinator.ops.queue_view import NO_FLEET, fleet_line, is_lost
 from ...coordinator.store.records import TimelineEntry
 from ...runtime.errors import EdlError, UsageError
 from ...runtime.lifecycle import Stop
 from .backend import Listing, not_ended
 from .spec import QueuedJobSpec
-from .views import fleet_line
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ class QueueBackend:
         self._board, self._queue = board, queue
 
     def submit(self, spec: QueuedJobSpec) -> list[str]:
-        number = self._board.submit(spec.name, spec.for_a_fleet().to_json())
+        number = self._board.submit(spec.name, spec.to_json())
         if number is None:
             raise not_ended(spec.name)
         lines = [f"job {spec.name} is number {number} of queue {self._queue}"]
@@ -64,11 +63,16 @@ class QueueBackend:
 
     def listing(self) -> Listing:
         jobs, runner = self._board.jobs(), self._board.runner()
-        reservations = self._board.reservations()
+        reservations, head = self._board.reservations(), fleet_line(runner)
+        if runner is not None:
+            kept = runner.facts.get("kept", {})
+            for one in reservations:
+                count = len(kept.get(one.name, ()))
+                head += f"; {one.name} has {count} of {one.slots} that it asked for"
         return Listing(
             jobs,
             self._board.time_ms(),
-            fleet_line(runner, reservations),
+            head,
             f"no job in queue {self._queue}: 'edl apply -f JOB.yaml' adds one",
             {
                 "fleet": None if runner is None else {"runner": runner.runner_id, **runner.facts},

@@ -87,11 +87,8 @@ class JobRunner:
 
     def _leave_reserved_cores(self) -> None:
         """Keep this process off the cores of reserved slots."""
-        slots = self._scaler.slots
-        reserved = {slot for held in slots.reserved.values() for slot in held}
-        own = {
-            core for slot, cores in enumerate(slots.cores) if slot not in reserved for core in cores
-        }
+        held, slots = self._scaler.slots.held, self._config.cores
+        own = {core for slot, cores in enumerate(slots) if slot not in held for core in cores}
         if own and own != self._own_cores:
             pin_process(own)
             self._own_cores = own
@@ -103,8 +100,7 @@ class JobRunner:
         is_waiting = False
         while True:
             try:
-                if (fence := self._take_queue(self._facts())) is not None:
-                    self._fence = fence
+                if self._lead():
                     return True
                 other = self._queue.runner()
             except EdlError as error:
@@ -122,8 +118,13 @@ class JobRunner:
             if stop.wait(TICK_S):
                 return False
 
-    def _take_queue(self, facts: Facts) -> Leads | None:
-        return self._queue.lead(self._config.runner_id, facts, self._config.ttl_s)
+    def _lead(self) -> bool:
+        """Take or renew the lead of the queue; return whether this runner leads."""
+        facts = self._facts()
+        fence = self._queue.lead(self._config.runner_id, facts, self._config.ttl_s)
+        if fence is not None:
+            self._fence, self._beaten_s, self._sent_facts = fence, time.monotonic(), facts
+        return fence is not None
 
     def _sync(self, now_s: float) -> None:
         """Send a heartbeat and read the queue, unless Redis does not answer."""
@@ -142,20 +143,13 @@ class JobRunner:
         self._redis_away = False
 
     def _beat(self, now_s: float) -> None:
-        facts = self._facts()
-        if (
-            now_s - self._beaten_s < self._config.ttl_s / _BEATS_PER_TTL
-            and facts == self._sent_facts
-        ):
-            return
-        fence = self._take_queue(facts)
-        if fence is None:
+        is_due = now_s - self._beaten_s >= self._config.ttl_s / _BEATS_PER_TTL
+        if (is_due or self._facts() != self._sent_facts) and not self._lead():
             other = self._queue.runner()
             raise LeaseSuperseded(
                 f"runner {other.runner_id if other else '?'} took over the queue after"
                 f" {self._config.ttl_s:g} s without a heartbeat of this one; ending its nodes"
             )
-        self._fence, self._beaten_s, self._sent_facts = fence, now_s, facts
 
     def _facts(self) -> Facts:
         """Return the facts of this runner that commands show."""
@@ -258,7 +252,8 @@ class JobRunner:
         """End all nodes at safe points; their jobs wait for the next runner."""
         jobs = list(self._jobs.values())
         for run in jobs:
-            run.pause("the fleet was ended: it waits for the next 'edl agent jobs'")
+            run.target = 0
+            run.reason = "the fleet was ended: it waits for the next 'edl agent jobs'"
         self._report(time.monotonic())
         beating = Periodic("edl-fleet-beats", self._config.ttl_s / _BEATS_PER_TTL, self._hold)
         beating.start()  # otherwise another runner would start nodes before these have ended
@@ -267,8 +262,7 @@ class JobRunner:
         finally:
             beating.stop()
         try:
-            if (fence := self._take_queue(self._facts())) is not None:
-                self._fence = fence
+            if self._lead():
                 self._lines_s = float("-inf")
                 self._report(time.monotonic())
                 self._queue.resign(self._config.runner_id)
@@ -277,4 +271,4 @@ class JobRunner:
 
     def _hold(self) -> None:
         with contextlib.suppress(EdlError):  # the next heartbeat may succeed
-            self._take_queue(self._facts())
+            self._lead()

@@ -129,20 +129,15 @@ class QueuedJobSpec:
         """Whether the nodes run `edl student train`."""
         return bool(self.train.strip())
 
-    def for_a_fleet(self) -> Self:
-        """Return a copy without the keys that only a cluster uses."""
-        return replace(self, image="", resources={}, checkpoint_claim="", coordinator="")
-
     def fleet_note(self) -> str:
         """Return a note about keys that a fleet ignores; empty: none."""
         keys = ", ".join(name for name in _CLUSTER_ONLY if getattr(self, name))
         return f"a fleet ignores what only Kubernetes uses: {keys}" if keys else ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values for `from_json`."""
+        """Return JSON values for a fleet, without the keys that only a cluster uses."""
         values = {**asdict(self), "folder": str(self.folder), "env": dict(self.env)}
-        # Fleets of older versions refuse unknown keys, so unused keys of clusters are left out.
-        return {key: one for key, one in values.items() if one or key not in _CLUSTER_ONLY}
+        return {key: one for key, one in values.items() if key not in _CLUSTER_ONLY}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:

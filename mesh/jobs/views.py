@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...coordinator.job_queue import QueuedJob, Reservation, Runner
-from ...coordinator.ops.queue_view import NO_FLEET
+from ...coordinator.job_queue import QueuedJob
 from ...coordinator.store.records import TimelineEntry
 from .spec import QueuedJobSpec
 
@@ -63,21 +62,6 @@ def _nodes(job: QueuedJob) -> str:
     if progress.ended or progress.running == progress.target:
         return str(progress.running)
     return f"{progress.running} -> {progress.target}"
-
-
-def fleet_line(runner: Runner | None, reservations: Sequence[Reservation]) -> str:
-    """Describe the fleet, its taken slots and its reservations."""
-    if runner is None:
-        return NO_FLEET
-    facts = runner.facts
-    kept = facts.get("kept", {})
-    line = (
-        f"fleet on {facts.get('host', '?')}: {len(facts.get('taken', ()))} of"
-        f" {facts.get('slots', '?')} slots taken"
-    )
-    for one in reservations:
-        line += f"; {one.name} has {len(kept.get(one.name, ()))} of {one.slots} that it asked for"
-    return line
 
 
 def to_json(listing: Listing) -> dict[str, Any]:
