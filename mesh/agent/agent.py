@@ -48,19 +48,15 @@ def run_agent(settings: AgentSettings, stop: Stop, say: Callable[[str], None]) -
         LeaseSuperseded: a newer agent has registered the same name.
     """
     directory = AgentDirectory(settings.cache, settings.machine_id)
-    with directory.lock():
+    with directory.lock(), contextlib.ExitStack() as stack:
         cache = ModelCache(settings.cache, settings.cache_bytes)
-        board = open_machines(settings.coordinator)
-        registry = connect(settings.coordinator)
+        board = stack.enter_context(contextlib.closing(open_machines(settings.coordinator)))
+        registry = stack.enter_context(contextlib.closing(connect(settings.coordinator)))
         relay = BeatRelay(registry, settings.beat_relay)
-        try:
-            incarnation = registry.time_ms()
-            relay.start()
-            _Agent(settings, directory, cache, board, incarnation).run(stop, say)
-        finally:
-            relay.stop()
-            registry.close()
-            board.close()
+        stack.callback(relay.stop)
+        incarnation = registry.time_ms()
+        relay.start()
+        _Agent(settings, directory, cache, board, incarnation).run(stop, say)
 
 
 class _Agent:
@@ -134,11 +130,9 @@ class _Agent:
         now = time.monotonic()
         if self._other is not None and now - self._loaded_s >= _LOAD_S:
             self._load, self._loaded_s = self._other.cores(), now
-        asked_s = self._directory.yield_left_s()
-        until_s = None if asked_s is None else now + asked_s
-        before = self._lending
+        asked_s, before = self._directory.yield_left_s(), self._lending
         self._lending, self._memory = decide_lending(
-            self._load, until_s, self._memory, now, self._settings.lending
+            self._load, asked_s, self._memory, now, self._settings.lending
         )
         if before.lent != self._lending.lent:
             log.info("%s", self._lending.why or "this machine is lent to the mesh again")

@@ -31,67 +31,55 @@ _CHECK_S: Final = 0.1
 _BESIDE: Final[Mapping[str, str]] = {".json": ".pdiparams", ".pdmodel": ".pdiparams"}
 
 
-def download(
-    url: str, into: Path, room: int, check: Callable[[], None], say: Callable[[str], None]
-) -> None:
-    """Download a model.
-
-    The download runs in its own thread, so that a silent server cannot keep a machine from
-    yielding.
+class _Download:
+    """The download of a model, in its own thread, so that no server keeps a machine from yielding.
 
     Args:
         url: URL of the model.
         into: folder for its files. After an exception it may have partial files, and the thread
             removes it once it notices.
         room: size limit in bytes.
-        check: called every 0.1 s; an exception from it aborts the download.
         say: called with a line about the download, in any thread.
-
-    Raises:
-        ModelError: the URL has no model.
-        ModelUnavailable: the model cannot be downloaded now, or is larger than `room`.
-        UsageError: the URL needs a library that is not installed.
-    """
-    work = _Work(url, into, room, say)
-    threading.Thread(target=work.run, name="edl-fetch", daemon=True).start()
-    try:
-        while not wait([work.ended], _CHECK_S).done:
-            check()
-            if time.monotonic() - work.last_s > _SILENT_S:
-                raise ModelUnavailable(
-                    f"the model at {url} cannot be fetched now: nothing came for {_SILENT_S:g} s"
-                )
-        work.ended.result()
-        check()
-    except BaseException:
-        work.given_up.set()
-        raise
-
-
-class _Work:
-    """One download, in its thread.
-
-    Attributes:
-        ended: completes with the download.
-        given_up: set when the download is aborted.
-        last_s: monotonic time of the latest bytes.
     """
 
     def __init__(self, url: str, into: Path, room: int, say: Callable[[str], None]) -> None:
         self._url, self._into, self._room, self._say = url, into, room, say
-        self.ended: Future[None] = Future()
-        self.given_up = threading.Event()
-        self.last_s = time.monotonic()
+        self._ended: Future[None] = Future()
+        self._given_up = threading.Event()
+        self._last_s = time.monotonic()  # of the latest bytes
+        threading.Thread(target=self._run, name="edl-fetch", daemon=True).start()
 
-    def run(self) -> None:
+    def wait(self, check: Callable[[], None]) -> None:
+        """Wait for the end; call `check` every 0.1 s, and abort if it raises an exception.
+
+        Raises:
+            ModelError: the URL has no model.
+            ModelUnavailable: the model cannot be downloaded now, or is larger than `room`.
+            UsageError: the URL needs a library that is not installed.
+        """
+        try:
+            while not wait([self._ended], _CHECK_S).done:
+                check()
+                if time.monotonic() - self._last_s > _SILENT_S:
+                    raise ModelUnavailable(
+                        f"the model at {self._url} cannot be fetched now: nothing came for"
+                        f" {_SILENT_S:g} s"
+                    )
+            self._ended.result()
+            check()
+        except BaseException:
+            self._given_up.set()
+            raise
+
+    def _run(self) -> None:
         try:
             with _translated(self._url):
                 self._fetch()
         except BaseException as error:
-            self.ended.set_exception(error)
+            self._ended.set_exception(error)
         else:
-            self.ended.set_result(None)
-        if self.given_up.is_set():
+            self._ended.set_result(None)
+        if self._given_up.is_set():
             shutil.rmtree(self._into, ignore_errors=True)
 
     def _fetch(self) -> None:
@@ -105,7 +93,7 @@ class _Work:
                 f"{self._room:,} in {self._into.parent}: make room, raise gib= of --cache, or name "
                 "another folder by --cache"
             )
-        if not self.given_up.is_set():
+        if not self._given_up.is_set():
             self._say(f"fetching {self._url}: {len(files)} files, {known:,} bytes")
         room = self._room - known  # for files of unknown size
         for name, path in files.items():
@@ -120,9 +108,9 @@ class _Work:
         copied = 0
         with fs.open(path, "rb") as source, to.open("xb") as target:
             while block := source.read(_BLOCK_BYTES):
-                if self.given_up.is_set():
+                if self._given_up.is_set():
                     raise InterruptedError
-                self.last_s = time.monotonic()
+                self._last_s = time.monotonic()
                 copied += len(block)
                 if copied > most:
                     raise ModelUnavailable(
@@ -275,7 +263,7 @@ class ModelCache:
             say(f"the cached model {folder} has changed or was removed: downloading it again")
             shutil.rmtree(folder, ignore_errors=True)
         with self._part() as part:
-            download(deployment.model_url, part, self._room(), check, say)
+            _Download(deployment.model_url, part, self._room(), say).wait(check)
             self._verify(part, deployment)
             self._keep(part, folder)
         self._prune(folder)
