@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from ...coordinator.job_queue import JobProgress, QueuedJob
@@ -31,6 +31,7 @@ from ..kubernetes.resources import (
     Object,
     is_controlled_by,
     rfc3339_s,
+    seconds_of,
     selector,
 )
 from .backend import Listing, not_ended
@@ -208,6 +209,7 @@ def _not_installed() -> KubernetesObjectMissing:
 TAIL: Final = 400
 #: Seconds since 1970, and nanoseconds within the second.
 Stamp = tuple[int, int]
+_FRACTION: Final = re.compile(r"\.([0-9]+)")
 
 
 @dataclass(slots=True)
@@ -310,11 +312,9 @@ def _unread(position: _ReadPosition, lines: Iterable[str]) -> list[tuple[Stamp, 
 def _parts(line: str) -> tuple[Stamp | None, str]:
     """Split a line into time and text; time None: the line has none."""
     time, _, text = line.partition(" ")
-    whole, dot, rest = time.partition(".")
-    digits = rest.rstrip("Zz").partition("+")[0].partition("-")[0]
-    zone = rest[len(digits) :]
+    fraction = _FRACTION.search(time)
+    nanoseconds = fraction[1].ljust(9, "0")[:9] if fraction else "0"
     try:
-        seconds = int(datetime.fromisoformat(whole + zone if dot else time).timestamp())
-        return (seconds, int(digits.ljust(9, "0")[:9]) if dot else 0), text
-    except ValueError:
+        return (int(seconds_of(time)), int(nanoseconds)), text
+    except UsageError:
         return None, line
