@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ class RunningProcess:
         process: the process; None: it could not be started.
         identity: identity for the record; None: it does not run.
         started_s: monotonic time of the start.
+        ready: line with which it said that it is ready.
         address: address of its server; empty: none.
         last: last line that it printed.
     """
@@ -41,6 +43,7 @@ class RunningProcess:
     process: Process | None
     identity: Identity | None
     started_s: float
+    ready: re.Match[str] | None = None
     address: str = ""
     last: str = ""
 

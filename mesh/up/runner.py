@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import queue
 import random
 import re
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,9 +48,7 @@ class MeshRunner:
         self._rng = random.Random()
         self._mesh = initial_state(plan.processes, keep)
         self._running: dict[str, RunningProcess] = {}
-        self._ready: queue.SimpleQueue[tuple[str, RunningProcess, re.Match[str]]] = (
-            queue.SimpleQueue()
-        )
+        self._has_ready = threading.Event()
         self._url = plan.redis
         self._up_s: float | None = None
         self._unrecorded = False
@@ -73,7 +71,9 @@ class MeshRunner:
     def _step(self, stop: Stop) -> None:
         """Wait briefly for events, and act on them."""
         before = self._mesh
-        self._note_ready(_POLL_S)
+        self._has_ready.wait(_POLL_S)
+        self._has_ready.clear()
+        self._note_ready()
         self._note_ended()
         if stop.requested and not (self._mesh.stopping and self._mesh.urgent >= stop.urgent):
             self._set_state(stop_requested(self._mesh, stop.urgent))
@@ -116,14 +116,14 @@ class MeshRunner:
     def _start(self, name: str) -> None:
         now, spec = time.monotonic(), self._mesh.of(name).spec
         self._set_state(started(self._mesh, name, now))
-        pattern = re.compile(spec.ready) if spec.ready else None
 
         def on_line(line: str) -> None:
             if line.strip():
                 running.last = line
             self._display.print_output(name, line)
-            if pattern is not None and (match := pattern.search(line)):
-                self._ready.put((name, running, match))
+            if spec.ready and (match := re.search(spec.ready, line)):
+                running.ready = match
+                self._has_ready.set()
 
         running = self._running[name] = RunningProcess(None, None, now)
         try:
@@ -133,7 +133,7 @@ class MeshRunner:
             self._set_state(ended(self._mesh, name, _NOT_STARTED, 0.0, now, self._rng))
             return
         running.identity = identity_of(running.process.pid)
-        if pattern is None:
+        if not spec.ready:
             self._set_state(ready(self._mesh, name, now))
 
     def _process(self, name: str) -> Process:
@@ -141,18 +141,11 @@ class MeshRunner:
         assert process is not None, "decide() acts only on processes that run"
         return process
 
-    def _note_ready(self, timeout_s: float) -> None:
-        """Record processes that are ready; wait at most `timeout_s` for the first."""
-        try:
-            found = [self._ready.get(timeout=timeout_s)]
-            while not self._ready.empty():
-                found.append(self._ready.get())
-        except queue.Empty:
-            return
-        for name, running, match in found:
-            if self._running.get(name) is not running:  # the process was restarted meanwhile
+    def _note_ready(self) -> None:
+        for name, running in self._running.items():
+            if running.ready is None or self._mesh.of(name).phase != "starting":
                 continue
-            groups = match.groups()
+            groups = running.ready.groups()
             if name == COORDINATOR:
                 self._url = self._plan.redis or groups[0]
             running.address = groups[-1]
