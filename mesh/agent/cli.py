@@ -42,14 +42,6 @@ Name = Annotated[
         help="Name of this machine in the mesh, and of its teachers. Default: the host's.",
     ),
 ]
-Devices = Annotated[
-    str | None,
-    typer.Option(
-        envvar="EDL_DEVICES",
-        help="Devices of its teacher: cpu, cpu:CORES, gpu:N, separated by commas. Default: all "
-        "GPUs, or all cores if there are none.",
-    ),
-]
 CacheFolder = Annotated[
     Path | None,
     typer.Option(
@@ -76,7 +68,6 @@ class CacheKeys:
 
 
 CACHE: Final = StructuredOption("--cache", CacheKeys, first="folder")
-Cache = Annotated[list[Given] | None, CACHE.option("Where fetched models are kept.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,80 +89,6 @@ class LoadKeys:
 
 
 LOAD: Final = StructuredOption("--load", LoadKeys, first="cores")
-Load = Annotated[
-    list[Given] | None,
-    LOAD.option(
-        "Give the machine back while other processes need it, as in 4,quiet=60.", panel=_LENDING
-    ),
-]
-Ttl = Annotated[
-    float,
-    typer.Option(
-        min=0.5,
-        envvar="EDL_TTL",
-        help="Seconds without a heartbeat after which the machine or its teacher counts as lost.",
-    ),
-]
-Grace = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        envvar="EDL_GRACE",
-        rich_help_panel=_TEACHERS,
-        help="Seconds that draining a teacher may take.",
-    ),
-]
-Listen = Annotated[
-    ListenAddress,
-    typer.Option(
-        "--listen",
-        rich_help_panel=_TEACHERS,
-        help=f"Address of the teacher's gRPC server. {BEYOND_LOOPBACK}",
-        **LISTEN,
-    ),
-]
-Advertise = Annotated[
-    str | None,
-    typer.Option(
-        envvar="EDL_ADVERTISE",
-        rich_help_panel=_TEACHERS,
-        help="Host name or address at which students reach the teacher. Default: that of --listen, "
-        "or this machine's name if that is a wildcard.",
-    ),
-]
-Insecure = Annotated[
-    bool,
-    typer.Option(
-        "--insecure",
-        rich_help_panel=_TEACHERS,
-        help="Allow --listen beyond loopback without credentials.",
-    ),
-]
-Logs = Annotated[
-    Path | None,
-    typer.Option(
-        file_okay=False, rich_help_panel=_TEACHERS, help="Folder for the output of teachers."
-    ),
-]
-
-
-Local = Annotated[
-    bool,
-    typer.Option(
-        "--local",
-        rich_help_panel=_LOCAL,
-        help="Run teachers of --service on this machine; it does not register.",
-    ),
-]
-Service = Annotated[
-    str, typer.Option(rich_help_panel=_LOCAL, show_default=False, help="Name of the service.")
-]
-Model = Annotated[
-    str,
-    typer.Option(
-        rich_help_panel=_LOCAL, show_default=False, help="As --model of 'edl teacher serve'."
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,43 +100,111 @@ class TeachersKeys:
 
 
 TEACHERS: Final = StructuredOption("--teachers", TeachersKeys)
-Teachers = Annotated[
-    list[Given] | None, TEACHERS.option("Their number, as in max=4.", panel=_LOCAL)
-]
-OptionsOfTeachers = Annotated[
-    str,
-    typer.Option(
-        "--teacher-options",
-        metavar="OPTIONS",
-        rich_help_panel=_LOCAL,
-        show_default=False,
-        help="Further options of 'edl teacher serve', as in a shell. Default: '--threads 1"
-        " --micro-batch 8'.",
-    ),
-]
 
 
 @app.callback(invoke_without_command=True)
 def agent(
     ctx: typer.Context,
-    local: Local = False,
-    service: Service = "",
-    model: Model = "",
-    teachers: Teachers = None,
-    teacher_options: OptionsOfTeachers = "",
+    local: Annotated[
+        bool,
+        typer.Option(
+            "--local",
+            rich_help_panel=_LOCAL,
+            help="Run teachers of --service on this machine; it does not register.",
+        ),
+    ] = False,
+    service: Annotated[
+        str, typer.Option(rich_help_panel=_LOCAL, show_default=False, help="Name of the service.")
+    ] = "",
+    model: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=_LOCAL, show_default=False, help="As --model of 'edl teacher serve'."
+        ),
+    ] = "",
+    teachers: Annotated[
+        list[Given] | None, TEACHERS.option("Their number, as in max=4.", panel=_LOCAL)
+    ] = None,
+    teacher_options: Annotated[
+        str,
+        typer.Option(
+            "--teacher-options",
+            metavar="OPTIONS",
+            rich_help_panel=_LOCAL,
+            show_default=False,
+            help="Further options of 'edl teacher serve', as in a shell. Default: '--threads 1"
+            " --micro-batch 8'.",
+        ),
+    ] = "",
     context: Mesh = None,
     machine: Name = None,
-    devices: Devices = None,
-    cache: Cache = None,
-    load: Load = None,
-    ttl: Ttl = 6.0,
-    grace: Grace = 30.0,
-    listen: Listen = DEFAULT_LISTEN,
-    advertise: Advertise = None,
-    insecure: Insecure = False,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            envvar="EDL_DEVICES",
+            help="Devices of its teacher: cpu, cpu:CORES, gpu:N, separated by commas. Default: all "
+            "GPUs, or all cores if there are none.",
+        ),
+    ] = None,
+    cache: Annotated[list[Given] | None, CACHE.option("Where fetched models are kept.")] = None,
+    load: Annotated[
+        list[Given] | None,
+        LOAD.option(
+            "Give the machine back while other processes need it, as in 4,quiet=60.", panel=_LENDING
+        ),
+    ] = None,
+    ttl: Annotated[
+        float,
+        typer.Option(
+            min=0.5,
+            envvar="EDL_TTL",
+            help="Seconds without a heartbeat after which the machine or its teacher counts as"
+            " lost.",
+        ),
+    ] = 6.0,
+    grace: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            envvar="EDL_GRACE",
+            rich_help_panel=_TEACHERS,
+            help="Seconds that draining a teacher may take.",
+        ),
+    ] = 30.0,
+    listen: Annotated[
+        ListenAddress,
+        typer.Option(
+            "--listen",
+            rich_help_panel=_TEACHERS,
+            help=f"Address of the teacher's gRPC server. {BEYOND_LOOPBACK}",
+            **LISTEN,
+        ),
+    ] = DEFAULT_LISTEN,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            envvar="EDL_ADVERTISE",
+            rich_help_panel=_TEACHERS,
+            help="Host name or address at which students reach the teacher. Default: that of"
+            " --listen, or this machine's name if that is a wildcard.",
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            rich_help_panel=_TEACHERS,
+            help="Allow --listen beyond loopback without credentials.",
+        ),
+    ] = False,
     tls: Tls = None,
     tokens: Tokens = None,
-    logs: Logs = None,
+    logs: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False, rich_help_panel=_TEACHERS, help="Folder for the output of teachers."
+        ),
+    ] = None,
 ) -> None:
     """Lend this machine to the mesh: it registers and runs a teacher of a service that needs one.
 
