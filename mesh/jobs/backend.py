@@ -37,17 +37,26 @@ class Listing:
         jobs: jobs in the order of submission.
         now_ms: current time in milliseconds, by the clock of the jobs' times.
         head: one line about the fleet or cluster.
-        empty: text to show if there are no jobs.
+        place: queue or namespace of the jobs, for messages.
         more: further keys of the JSON output.
         lost: names of jobs with a fleet that no longer answers.
+        stop_note: text to append to "job NAME is to stop"; usually empty.
     """
 
     jobs: Sequence[QueuedJob]
     now_ms: int
     head: str
-    empty: str
+    place: str
     more: Mapping[str, Any] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
+    stop_note: str = ""
+
+    def find(self, name: str) -> QueuedJob:
+        """Return the job of this name; raise UsageError if there is none."""
+        for job in self.jobs:
+            if job.name == name:
+                return job
+        raise UsageError(f"there is no job {name!r} in {self.place}: 'edl get jobs' shows all")
 
 
 class JobBackend(Protocol):
@@ -66,17 +75,11 @@ class JobBackend(Protocol):
     def listing(self) -> Listing:
         """Return all jobs."""
 
-    def find(self, name: str) -> QueuedJob:
-        """Return the job of this name; raise UsageError if there is none."""
-
     def scale(self, job: QueuedJob, nodes: int | None) -> bool:
         """Limit the number of nodes, None: no limit; return False if the job has ended."""
 
     def stop(self, job: QueuedJob) -> bool:
         """Stop a job; return False if it has ended."""
-
-    def stop_note(self) -> str:
-        """Return text to append to "job NAME is to stop"; usually empty."""
 
     def ended(self, job: QueuedJob) -> JobProgress | None:
         """Return the final progress of a job; None: it has not ended. A replaced job has ended."""

@@ -112,27 +112,15 @@ class KubernetesBackend:
             jobs,
             int(time.time() * 1000),
             f"Kubernetes at {self._host}, namespace {namespace}: {nodes} nodes run",
-            f"no job in namespace {namespace}: 'edl apply -f JOB.yaml' adds one",
+            f"namespace {namespace}",
             {"cluster": {"host": self._host, "namespace": namespace}},
         )
-
-    def find(self, name: str) -> QueuedJob:
-        found = self._resource(name)
-        if found is None:
-            raise UsageError(
-                f"there is no job {name!r} in namespace {self._client.namespace}: 'edl get jobs'"
-                " shows all"
-            )
-        return job_of(found)
 
     def scale(self, job: QueuedJob, nodes: int | None) -> bool:
         return self._change(job, {"nodes": nodes})
 
     def stop(self, job: QueuedJob) -> bool:
         return self._change(job, {"stopped": True})
-
-    def stop_note(self) -> str:
-        return ""
 
     def _change(self, job: QueuedJob, spec: dict[str, Any]) -> bool:
         if self.ended(job) is not None:

@@ -73,24 +73,14 @@ class QueueBackend:
             jobs,
             self._board.time_ms(),
             head,
-            f"no job in queue {self._queue}: 'edl apply -f JOB.yaml' adds one",
+            f"queue {self._queue}",
             {
                 "fleet": None if runner is None else {"runner": runner.runner_id, **runner.facts},
                 "reservations": [{"name": one.name, "slots": one.slots} for one in reservations],
             },
             frozenset(job.name for job in jobs if is_lost(job.progress, runner)),
+            "" if runner is not None else ", once a runner is up; none is now",
         )
-
-    def find(self, name: str) -> QueuedJob:
-        found = self._find(name)
-        if found is None:
-            raise UsageError(
-                f"there is no job {name!r} in queue {self._queue}: 'edl get jobs' shows all"
-            )
-        return found
-
-    def _find(self, name: str) -> QueuedJob | None:
-        return next((one for one in self._board.jobs() if one.name == name), None)
 
     def scale(self, job: QueuedJob, nodes: int | None) -> bool:
         return self._board.set_desired_state(job.name, replace(job.desired, nodes=nodes))
@@ -100,11 +90,9 @@ class QueueBackend:
             job.name, DesiredJobState(job.desired.nodes, stop=True)
         )
 
-    def stop_note(self) -> str:
-        return "" if self._board.runner() is not None else ", once a runner is up; none is now"
-
     def ended(self, job: QueuedJob) -> JobProgress | None:
-        found = self._find(job.name)
+        same = (one for one in self._board.jobs() if one.name == job.name)
+        found = next(same, None)
         if found is None or found.number != job.number:
             return JobProgress("stopped", reason="the queue does not have it any more")
         return found.progress if found.progress.ended else None

@@ -35,9 +35,10 @@ class JobKind(ResourceKind):
             raise UsageError("jobs have no service: 'edl get students --service NAME' shows those")
         with self.backend() as backend:
             found = backend.listing()
-            if name:
-                found = replace(found, jobs=[backend.find(name)])
-        table = views.table(found) if found.jobs else Text(found.empty)
+        if name:
+            found = replace(found, jobs=[found.find(name)])
+        none = Text(f"no job in {found.place}: 'edl apply -f JOB.yaml' adds one")
+        table = views.table(found) if found.jobs else none
         return ResourceList(views.to_json(found), Group(Text(found.head), table))
 
     def describe(self, name: str) -> RenderableType:
@@ -51,14 +52,14 @@ class JobKind(ResourceKind):
 
     def logs(self, name: str, follow: bool) -> Iterator[str]:
         with self.backend() as backend:
-            yield from backend.log_lines(backend.find(name), follow)
+            yield from backend.log_lines(backend.listing().find(name), follow)
 
     def scale(self, name: str, size: str) -> str:
         if size != "auto" and not size.isdecimal():
             raise UsageError(f"expects a number of nodes or 'auto', got {size!r:.40}")
         count = None if size == "auto" else int(size)
         with self.backend() as backend:
-            found = backend.find(name)
+            found = backend.listing().find(name)
             _check_limits(found, count)
             _check_running(backend.scale(found, count), name)
         asked = "as many nodes as there is room for" if count is None else f"{count} nodes"
@@ -66,11 +67,12 @@ class JobKind(ResourceKind):
 
     def delete(self, name: str, wait_s: float) -> str:
         with self.backend() as backend:
-            found = backend.find(name)
+            listing = backend.listing()
+            found = listing.find(name)
             _check_running(backend.stop(found), name)
             if wait_s:
                 return f"job {name}: {wait_for_end(backend, found, wait_s).state}"
-            return f"job {name} is to stop{backend.stop_note()}"
+            return f"job {name} is to stop{listing.stop_note}"
 
     def submit(self, spec: QueuedJobSpec) -> list[str]:
         """Add a job; return lines about what happens now."""

@@ -262,7 +262,7 @@ def test_logs_follow_until_the_end(
     edl("apply", "-f", edl.file("a"))
     stage.prints("a", 1, "up")
     with closing(open_backend(stage.context)) as backend:
-        lines = backend.log_lines(backend.find("a"), follow=True)
+        lines = backend.log_lines(backend.listing().find("a"), follow=True)
         assert next(lines) == "node 1 | up"
         stage.prints("a", 2, "up")
         stage.prints("a", 1, "step 1")

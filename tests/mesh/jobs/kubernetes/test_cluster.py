@@ -122,7 +122,7 @@ def test_a_newer_job_is_left_alone_by_submit_scale_and_stop(cluster: Emulated) -
         with pytest.raises(UsageError, match="there is a job a that has not ended"):
             jobs.submit(JOB)
         for change in (lambda job: jobs.scale(job, 2), jobs.stop):
-            assert change(jobs.find("a")) is False
+            assert change(jobs.listing().find("a")) is False
     spec = cluster.client.get(DISTILL_JOB, "a")["spec"]
     assert not {"nodes", "stopped"} & {key for key, value in spec.items() if value}
 
@@ -133,7 +133,7 @@ def test_refusals_of_the_server_are_reported(
     submitted(cluster)
     jobs = KubernetesBackend(cluster.client, "here")
     with pytest.raises(ManifestRefused, match=r"spec\.nodes"):
-        jobs.scale(jobs.find("a"), -1)
+        jobs.scale(jobs.listing().find("a"), -1)
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("EDL_JOBS_ON", "kubernetes:nowhere")
         with pytest.raises(UsageError, match='namespaces "nowhere" not found'):
@@ -205,7 +205,7 @@ def test_following_logs_survives_an_outage_of_the_api_server(
     requests = cluster.server.requests
     mesh = MeshContext(jobs_on=f"kubernetes:{cluster.namespace}", kubeconfig=cluster.kubeconfig)
     with closing(open_backend(mesh)) as backend, ThreadPoolExecutor(1) as pool:
-        job = backend.find("a")
+        job = backend.listing().find("a")
         with cluster.server.outage():
             lines = pool.submit(lambda: list(backend.log_lines(job, follow=True)))
             asked = len(requests)
