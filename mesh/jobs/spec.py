@@ -37,38 +37,24 @@ _WHOLE: Final = re.compile(r"[0-9]+")
 _LEAST_BYTES: Final = 1 << 20
 
 
-def checked_resources(resources: Mapping[str, int | float | str]) -> dict[str, str]:
-    """Check resource names and quantities; return the quantities as text.
-
-    Raises:
-        ValueError: a name or a quantity is invalid.
-    """
-    found = {name: str(amount) for name, amount in resources.items()}
-    for name, amount in found.items():
-        _check(name, amount)
-    return found
-
-
-def _check(name: str, amount: str) -> None:
+def _check_resource(name: str, amount: str) -> None:
+    """Raise ValueError if the name or the quantity of a resource is invalid."""
     where = f"resources.{name}"
     if name == "cpu":
         if not _CORES.fullmatch(amount):
             raise ValueError(f"{where}: expects cores, `2`, `0.5` or `500m`, got {amount!r:.60}")
     elif name in ("memory", "ephemeral-storage"):
-        _check_bytes(where, amount)
+        if not _BYTES.fullmatch(amount):
+            raise ValueError(
+                f"{where}: expects bytes as Kubernetes has them, `4Gi` or `512Mi`, got"
+                f" {amount!r:.60}"
+            )
+        if quantity(amount) < _LEAST_BYTES:
+            raise ValueError(f"{where}: {amount!r} is less than 1Mi: it needs a unit, as in `4Gi`")
     elif name != "gpu" and not _FULL.fullmatch(name):
         raise ValueError(f"{where}: expects {', '.join(PLAIN)}, or a full name such as amd.com/gpu")
     elif not _WHOLE.fullmatch(amount):
         raise ValueError(f"{where}: expects a whole number, got {amount!r:.60}")
-
-
-def _check_bytes(where: str, amount: str) -> None:
-    if not _BYTES.fullmatch(amount):
-        raise ValueError(
-            f"{where}: expects bytes as Kubernetes has them, `4Gi` or `512Mi`, got {amount!r:.60}"
-        )
-    if quantity(amount) < _LEAST_BYTES:
-        raise ValueError(f"{where}: {amount!r} is less than 1Mi: it needs a unit, as in `4Gi`")
 
 
 #: Options of `edl student train` that the runner sets.
@@ -122,7 +108,10 @@ class QueuedJobSpec:
             raise ValueError(
                 f"max_nodes: expects min_nodes ({self.min_nodes}) or more, got {self.max_nodes}"
             )
-        object.__setattr__(self, "resources", checked_resources(self.resources))
+        resources = {name: str(amount) for name, amount in self.resources.items()}
+        for name, amount in resources.items():
+            _check_resource(name, amount)
+        object.__setattr__(self, "resources", resources)
 
     @property
     def trains(self) -> bool:

@@ -155,12 +155,6 @@ def _state_of(one: ProcessState, now_s: float) -> str:
     return one.phase
 
 
-def _counts(mesh: MeshState) -> str:
-    """Describe how many processes run."""
-    running = sum(one.phase in ("running", "done") for one in mesh.processes)
-    return f"{running} of {len(mesh.processes)} processes"
-
-
 def shortened(line: str) -> str:
     """Return a line of another program without control characters, shortened to `_LONGEST`."""
     clean = "".join(letter for letter in line.strip() if letter.isprintable())
@@ -248,9 +242,9 @@ def render(view: MeshView, title: str) -> Any:
         table.add_row(*_row(one, view.running.get(one.spec.name), view.now_s))
     up = "starting" if view.up_s is None else f"up in {view.up_s:.1f} s"
     state = "ending" if view.mesh.stopping else up
-    head = Text.assemble(
-        (title, "bold"), f"  {state}  {_counts(view.mesh)}  ", (masked(view.url), "cyan")
-    )
+    running = sum(one.phase in ("running", "done") for one in view.mesh.processes)
+    counts = f"{running} of {len(view.mesh.processes)} processes"
+    head = Text.assemble((title, "bold"), f"  {state}  {counts}  ", (masked(view.url), "cyan"))
     return Group(head, table)
 
 
