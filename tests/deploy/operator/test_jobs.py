@@ -172,8 +172,8 @@ def test_how_far_a_training_is_comes_from_its_board() -> None:
     assert board.lead("ctr", "n1", 10)
     assert board.publish("ctr", of_job(board, "ctr", "n1"), 1, {"nodes": ["n1"]})
     assert board.report("ctr", 1, 0, {"step": 30, "steps": 120})
-    assert trainings.read(REDIS, "ctr", 1) == TrainingProgress(0.25, True, 30, 120)
-    assert trainings.read(REDIS, "ctr", 2) == TrainingProgress(0.25, False, 30, 120)
+    assert trainings.read(REDIS, "ctr", 1) == TrainingProgress(0.25, steady=True)
+    assert trainings.read(REDIS, "ctr", 2) == TrainingProgress(0.25, steady=False)
     trainings.close()
 
 
