@@ -67,6 +67,7 @@ class RedisLeases:
         self._connection = connection
         self._client = connection.client
         self._whole: dict[str, _WholeBeat] = {}
+        self._prune_at_s = 0.0
 
     # --- members
 
@@ -110,14 +111,17 @@ class RedisLeases:
     ) -> set[int]:
         """Send the heartbeats that need no script; return the positions of those that succeeded."""
         now = time.monotonic()
-        # Drop old entries, which would accumulate. Other threads change the dict meanwhile.
-        for key, one in self._whole.copy().items():  # a copy is atomic
-            if now >= one.usable_until_s:
-                self._whole.pop(key, None)
+        if now >= self._prune_at_s:
+            self._prune_at_s = now + ttl_s
+            for key, one in self._whole.copy().items():  # a copy is atomic: other threads add some
+                if now >= one.usable_until_s:
+                    self._whole.pop(key, None)
         sent = []
         for place, (leases, beat) in enumerate(beats):
             last = self._whole.get(leases.facts + beat.member)
-            if last is None or last.incarnation != beat.incarnation or not _may_be_plain(beat):
+            if last is None or now >= last.usable_until_s:
+                continue
+            if last.incarnation != beat.incarnation or not _may_be_plain(beat):
                 continue
             deadline_ms = last.redis_ms + round((now - last.at_s + ttl_s) * 1000)
             if not beat.facts and now - last.at_s < ttl_s * PLAIN_TTLS:
