@@ -124,8 +124,11 @@ class LeaseElection:
         self._view = lease_read(self._view, lease, self._me, self._clock())
         if lease_action(self._view, self._me, self._clock()) == "wait":
             return
-        write = self._client.create if found is None else self._client.replace
-        done = write(LEASE, self._renewed(found))
+        renewed = self._renewed(found)
+        if found is None:
+            done = self._client.create(LEASE, renewed)
+        else:
+            done = self._client.replace(LEASE, renewed)
         # If leadership lapsed since the last look, this is a change: `on_change` has to be called.
         self._led = self._led and self.leads()
         self._view = lease_written(self._view, _lease(done), self._me, began_s)

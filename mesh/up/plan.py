@@ -55,8 +55,7 @@ class LaunchPlan:
         """Return a summary of the processes in words."""
         fleets = [one.group for one in self.processes if one.ready == _FLEET_READY]
         counts = {
-            role: sum(one.role == role for one in self.processes)
-            for role in ("teacher", "student")
+            role: sum(one.role == role for one in self.processes) for role in ("teacher", "student")
         }
         counts["teacher"] -= len(fleets)
         told = [f"{count} {role}{'s' * (count != 1)}" for role, count in counts.items() if count]

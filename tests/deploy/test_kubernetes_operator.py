@@ -42,6 +42,7 @@ pytestmark = pytest.mark.system
 VERBS: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in ("get", "list", "create", "patch", "delete")},
     "find": ("get",), "apply": ("create", "patch"), "replace": ("update",),
+    "patch_status": ("patch",),
 }  # fmt: skip
 #: Kinds that stand in a variable where the operator makes what a TeacherService has.
 VARIABLE = {"kind": ("DEPLOYMENT", "SERVICE")}
@@ -66,6 +67,8 @@ def calls() -> Iterator[tuple[Kind, str, str, bool]]:
                 kind = getattr(resources, one)
                 assert isinstance(kind, Kind), f"{file.name} calls with {name}"
                 subresource = words.get("subresource", "''").strip("'\"")
+                if node.func.attr == "patch_status":
+                    subresource = "status"
                 yield kind, node.func.attr, subresource, everywhere or not kind.namespaced
 
 
