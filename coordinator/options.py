@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -181,7 +181,7 @@ Insecure = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class AutoscaleKeys:
-    """Keys of `--autoscale`, in the order of `AutoscaleConfig`."""
+    """Keys of `--autoscale`."""
 
     min: Annotated[
         int,
@@ -234,8 +234,18 @@ Autoscale = Annotated[
 
 def autoscale_config(given: Sequence[Given] | None) -> AutoscaleConfig:
     """Return settings of autoscaling from --autoscale; raise UsageError if they are invalid."""
+    keys = AUTOSCALE.read(given)
     try:
-        return AutoscaleConfig(*astuple(AUTOSCALE.read(given)))
+        return AutoscaleConfig(
+            min=keys.min,
+            max=keys.max,
+            freeze_s=keys.freeze,
+            up_after_s=keys.up_after,
+            down_after_s=keys.down_after,
+            idle_to_zero_s=keys.idle_to_zero,
+            price_per_teacher_hour=keys.price,
+            cost_ceiling_per_hour=keys.cost_ceiling,
+        )
     except ValueError as error:
         raise UsageError(f"--autoscale: {error}") from None
 

@@ -218,7 +218,7 @@ def run_cli(
         if isinstance(error, BrokenPipeError) and _nobody_reads_stdout():
             sys.exit(EXIT_BROKEN_PIPE)
         code, line = _describe(error)
-        if type(error).__name__ == "NoSuchOption":
+        if type(error).__name__ == "NoSuchOption":  # of Typer or click, see `_describe`
             line += _instead(error, moved or {})
         if debug:
             traceback.print_exception(error)

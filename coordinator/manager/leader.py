@@ -82,7 +82,7 @@ class Leader:
         self._grace_s = rule.grace_s(config.ttl_s)
         self._state: ServiceState | None = None
         self._previous: ServiceState | None = None  # ours, and nobody has led since
-        self._basis: tuple[Leads, str, float] | None = None  # of `_state`
+        self._standing: ElectionState | None = None  # that `_state` began with
         self._failed_s = float("-inf")
         self.due_s = math.inf
         self._seldom_s = self._compared_s = self._viewed_s = float("-inf")
@@ -135,7 +135,8 @@ class Leader:
         answer, state = standing.answer, self._state
         if (
             state is not None
-            and standing.basis == self._basis
+            and self._standing is not None
+            and standing.basis == self._standing.basis
             and not state.is_void(answer.epoch, answer.time_ms, standing.asked_s)
         ):
             return state
@@ -163,7 +164,7 @@ class Leader:
             rng=None if self._prober is None else self._rng,
             leader=self._address,
         )
-        self._basis, self._compared_s = standing.basis, now
+        self._standing, self._compared_s = standing, now
         self._sums = replace(self._sums, recoveries=self._sums.recoveries + 1)
         log.info("service %s: leads term %d", service, state.term)
         return state
@@ -173,7 +174,7 @@ class Leader:
             log.info("service %s: no longer leads", self.service)
         self._keep_state()
         self._autoscaler.forget()
-        self._state = self._basis = self.view = None
+        self._state = self._standing = self.view = None
 
     def _keep_state(self) -> None:
         """Keep the state of the last term, unless it wrote nothing and one before it did."""
@@ -195,8 +196,8 @@ class Leader:
 
     @property
     def _fence(self) -> Leads:
-        assert self._basis is not None  # set while a term lasts
-        return self._basis[0]
+        assert self._standing is not None  # set while a term lasts
+        return self._standing.answer.fence
 
     # -- what comes in
 

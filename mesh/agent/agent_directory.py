@@ -107,8 +107,8 @@ class AgentDirectory:
             _write(self._folder / "state", {"state": state})
 
     def read_state(self) -> str:
-        """Return the latest state of the agent's teacher."""
-        return str((_read(self._folder / "state") or {}).get("state"))
+        """Return the latest state of the agent's teacher; "unknown" without one."""
+        return str((_read(self._folder / "state") or {}).get("state", "unknown"))
 
 
 def running_agents(cache: Path, machine_id: str | None) -> list[AgentDirectory]:

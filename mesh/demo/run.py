@@ -206,15 +206,15 @@ def usable_cache(preferred: Path, say: Callable[[str], None]) -> Iterator[Path]:
 
 def write_outputs(report: DemoReport, picture: Path, json_file: Path | None) -> None:
     """Write the JSON and the picture, each even if the other fails. Raises UsageError."""
+    writers: dict[Path, Callable[[Path], object]] = {}
+    if json_file is not None:
+        text = json.dumps(as_json(report), indent=2) + "\n"
+        writers[json_file] = lambda path: path.write_text(text)
+    writers[picture] = lambda path: draw(report, path)
     failures: list[str] = []
-    for path in (json_file, picture):
-        if path is None:
-            continue
+    for path, write in writers.items():
         try:
-            if path == json_file:
-                path.write_text(json.dumps(as_json(report), indent=2) + "\n")
-            else:
-                draw(report, path)
+            write(path)
         except OSError as error:
             failures.append(f"cannot write {path}: {error.strerror or error}")
     if failures:

@@ -17,7 +17,7 @@ step that fails three times would always fail: the job stops and names it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from statistics import median_low
 from typing import Any, Final, Literal, Self
 
@@ -175,9 +175,6 @@ class RankFailure:
     def place(self) -> tuple[int, int]:
         """Key that is equal for failures on the same step."""
         return (self.step, 0) if self.step else (0, self.restored)
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "positions": list(self.positions)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:

@@ -141,6 +141,7 @@ def play(page: Page, folder: Path, *, short: bool) -> None:
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "HOME": str(folder / "session"),
             "CLONE": str(ROOT),
+            "PYTHONPATH": str(ROOT / "src"),  # this checkout, not an installed one
         }
         shell = undo.enter_context(Shell(folder, {**own, **PLAIN, **named}))
         for step in page.steps:

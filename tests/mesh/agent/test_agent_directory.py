@@ -59,6 +59,9 @@ def test_an_agent_is_one_per_name_and_found_while_it_runs(tmp_path: Path) -> Non
 def test_who_asked_waits_until_the_machine_is_free(tmp_path: Path) -> None:
     directory, told = AgentDirectory(tmp_path, "m"), list[str]()
     with directory.lock():
+        next(tmp_path.rglob("state")).unlink()  # as on a full disk, where it was never written
+        with pytest.raises(ProcessFailed, match="it is unknown"):
+            wait_until_yielded([directory], 0.1, told.append)
         directory.write_state("draining")
         with pytest.raises(ProcessFailed, match="it is draining"):
             wait_until_yielded([directory], 0.1, told.append)
