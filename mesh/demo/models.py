@@ -10,7 +10,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,16 +170,25 @@ def obtain_teacher(
     folder = cache / cache_key(digits, settings)
     if not fresh and (found := read_cached(folder)) is not None:
         return found
+    with _writing_to(folder):  # before the training, which takes a minute
+        cache.mkdir(parents=True, exist_ok=True)
     network = _train(digits, settings, on_step)
     measured = accuracy(network, digits.test_image, digits.test_label)
-    try:
+    with _writing_to(folder):
         _export(network, measured, digits, settings, folder)
+    return TeacherModel(folder / NAME, measured, cached=False)
+
+
+@contextlib.contextmanager
+def _writing_to(folder: Path) -> Iterator[None]:
+    """Raise errors of the block as an error that says what the user can do."""
+    try:
+        yield
     except (OSError, RuntimeError) as error:  # RuntimeError: Paddle on a full disk
         raise UsageError(
             f"the teacher's model cannot be written to {folder}: {_first_line(error)}."
             " Make room, or set XDG_CACHE_HOME to another folder"
         ) from error
-    return TeacherModel(folder / NAME, measured, cached=False)
 
 
 def cache_key(digits: DigitDataset, settings: DemoSettings) -> str:
@@ -244,7 +253,6 @@ def _export(
 ) -> None:
     """Write the model to a temporary folder, which replaces `folder`."""
     paddle = load_paddle()
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as temporary:
         new_folder = Path(temporary) / folder.name
         new_folder.mkdir()

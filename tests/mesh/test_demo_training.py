@@ -32,7 +32,14 @@ SETTINGS = DemoSettings(teacher_epochs=1)
 
 @pytest.fixture(scope="module")
 def digits() -> DigitDataset:
-    return load_digits(SETTINGS.size)
+    """A part of the data, because a training with all of it takes half a minute of CPU time."""
+    every = load_digits(SETTINGS.size)
+    return DigitDataset(
+        every.train_image[:320],
+        every.train_label[:320],
+        every.test_image[:64],
+        every.test_label[:64],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +106,12 @@ def test_a_model_that_cannot_be_written_is_one_clear_error(
     digits: DigitDataset, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("in the way")
+
+    def on_step(done: int, total: int) -> None:
+        raise AssertionError("trained for nothing")
+
     with pytest.raises(UsageError, match=r"cannot be written to .*File exists"):
-        obtain(digits, tmp_path / "file")
+        models.obtain_teacher(digits, SETTINGS, tmp_path / "file", fresh=False, on_step=on_step)
 
 
 SMALL = DemoSettings(seeds=2, steps=3, batch_size=16, labelled=40)
@@ -131,9 +142,8 @@ def test_n_training_is_distillation_without_its_soft_half(digits: DigitDataset) 
     assert plain.student_core_s > 0
 
 
-def test_held_out_digits_are_not_trained_on_and_labelled_ones_are_spread(
-    digits: DigitDataset,
-) -> None:
+def test_held_out_digits_are_not_trained_on_and_labelled_ones_are_spread() -> None:
+    digits = load_digits(SETTINGS.size)
     assert digits.test_image.shape == (TEST_DIGITS, 1, 32, 32)
     trained = {image.tobytes() for image in digits.train_image}
     assert not trained & {image.tobytes() for image in digits.test_image}
