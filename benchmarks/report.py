@@ -13,6 +13,7 @@ import os
 import platform
 import random
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,6 +43,11 @@ LIBRARIES = (
     "onnxruntime-gpu",
 )
 _GPUS = Path("/proc/driver/nvidia/gpus")
+#: A program whose CPU time tells how fast a machine is: what small calls of Python code take
+#: varies with it. A loop of additions does not show the price of system calls and of memory.
+SPEED_PROGRAM = "import asyncio, numpy"
+#: Its CPU time on the reference machine.
+REFERENCE_SPEED_S = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +153,8 @@ class BenchmarkReport:
         described = self.machine
         devices = [described["cpu"], f"{described['cores']} cores", *described.get("gpus", ())]
         console.print(", ".join([*devices, described["os"]]))
+        if (slowness := described.get("slowness", 1.0)) > 1.0:
+            console.print(f"this machine is {slowness:g} times slower than the reference")
         names = list(self.rows[0]) if self.rows else []
         rows = Table(*names)
         for row in self.rows:
@@ -220,18 +228,36 @@ def on_one_core() -> Iterator[None]:
 
 
 def machine() -> dict[str, Any]:
-    """Describe this machine, without names and paths: processor, memory, system, versions."""
+    """Describe this machine, without names and paths: processor, memory, system, versions.
+
+    `slowness` is the time of `SPEED_PROGRAM`, divided by that on the reference machine.
+    """
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     gpus = _gpu_models()
     return {
         "cpu": _cpu_model(),
         **({"gpus": gpus} if gpus else {}),
         "cores": _usable_cores(),
+        "slowness": round(
+            statistics.median(speed_program_s() for _ in range(3)) / REFERENCE_SPEED_S, 1
+        ),
         "memory_gib": round(pages * page_bytes / 2**30, 1),
         "os": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "libraries": dict(_versions()),
     }
+
+
+def speed_program_s() -> float:
+    """Return the CPU time of one run of `SPEED_PROGRAM`.
+
+    Other processes of this machine do not change it much. But a virtual machine takes more CPU
+    time for everything while others on its host are busy.
+    """
+    process = subprocess.Popen([sys.executable, "-P", "-c", SPEED_PROGRAM])
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _usable_cores() -> int:

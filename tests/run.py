@@ -6,8 +6,8 @@
 starts a short mesh. `test-system` has the others, and repeats the property tests with more
 examples. Tests marked `forks` run in a process that has no threads of other tests. A tier prints
 whether it took longer than its target; with CI=true it fails above twice the target. Targets are
-for the machine of REFERENCE_S: on one that is half as fast, for example because its host is busy,
-they are twice as long.
+for the reference machine of `edl.benchmarks.report`: on one that is half as fast, for example
+because its host is busy, they are twice as long.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from edl.benchmarks.report import REFERENCE_SPEED_S, speed_program_s
+
 ROOT = Path(__file__).resolve().parents[1]
 NO_TESTS = 5  # pytest's exit code for "nothing was selected"
 TIMED_OUT = 124  # exit code, as of timeout(1)
@@ -29,8 +31,6 @@ SLOWEST = 10  # number of slowest tests that a run prints
 CI_FACTOR = 2.0  # a tier that takes longer than this multiple of its target fails in CI
 ENVIRONMENTS = "edl.tests.interop.environments"  # module that makes environments
 HANG_FACTOR = 5.0  # a tier that takes longer than this multiple of its target is killed
-SPEED_PROGRAM = "import asyncio, numpy"  # what tests do most: start programs
-REFERENCE_S = 0.15  # CPU time of SPEED_PROGRAM beside the tests, on the reference machine
 MEASURE_EVERY_S = 20.0
 
 
@@ -64,14 +64,10 @@ TIERS = {
 
 
 class SpeedMeter:
-    """Measures in a thread how fast this machine is, as long as the context lasts.
-
-    Other processes of this machine do not change the result much, because it is CPU time. But a
-    virtual machine takes more CPU time for everything while others on its host are busy.
-    """
+    """Measures in a thread how fast this machine is, as long as the context lasts."""
 
     def __init__(self) -> None:
-        self._measured_s = [_cpu_s()]
+        self._measured_s = [speed_program_s()]
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._measure, daemon=True)
 
@@ -86,19 +82,11 @@ class SpeedMeter:
     @property
     def slowness(self) -> float:
         """How many times slower than the reference machine this one was; 1 if it was faster."""
-        return max(1.0, statistics.median(self._measured_s) / REFERENCE_S)
+        return max(1.0, statistics.median(self._measured_s) / REFERENCE_SPEED_S)
 
     def _measure(self) -> None:
         while not self._end.wait(MEASURE_EVERY_S):
-            self._measured_s.append(_cpu_s())
-
-
-def _cpu_s() -> float:
-    """CPU time of one run of SPEED_PROGRAM."""
-    process = subprocess.Popen([sys.executable, "-P", "-c", SPEED_PROGRAM])
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return usage.ru_utime + usage.ru_stime
+            self._measured_s.append(speed_program_s())
 
 
 def main(argv: list[str]) -> int:

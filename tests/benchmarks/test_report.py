@@ -173,7 +173,8 @@ def test_measurements_stay_on_one_core_and_the_others_come_back() -> None:
 
 def test_the_machine_is_described_without_its_name_or_paths() -> None:
     described = machine()
-    assert {"cpu", "cores", "memory_gib", "os", "python", "libraries"} == set(described)
+    assert {"cpu", "cores", "memory_gib", "os", "python", "libraries", "slowness"} == set(described)
+    assert 0.1 < described["slowness"] < 100.0
     assert platform.node() not in described["os"].split()
     assert os.path.expanduser("~") + "/" not in json.dumps(described)
 
@@ -190,7 +191,7 @@ def test_a_report_is_shown_and_written_whole() -> None:
         {"case": "b", "per_s": 0.25, "ok": False},
     ]
     goals = [Goal.judge("speed", AROUND_ONE, ">=", 1.0), Goal.judge("errors", 3, "==", 0)]
-    report = BenchmarkReport(rows, goals, {"cpu": "Z80", "cores": 1, "os": "CP/M"})
+    report = BenchmarkReport(rows, goals, {"cpu": "Z80", "cores": 1, "os": "CP/M", "slowness": 2.5})
     speed = {"name": "speed", "value": 1.1, "op": ">=", "limit": 1.0, "holds": True}
     errors = {"name": "errors", "value": 3, "op": "==", "limit": 0, "holds": False}
     assert json.loads(json.dumps(report.to_json())) == {
@@ -198,7 +199,7 @@ def test_a_report_is_shown_and_written_whole() -> None:
         "rows": rows,
         "goals": [speed | {"interval": [0.9, 1.3]}, errors],
     }
-    for part in ("1,234,567", "0.25", "0.9 .. 1.3", "speed", "errors"):
+    for part in ("1,234,567", "0.25", "0.9 .. 1.3", "speed", "errors", "2.5 times slower"):
         assert part in shown(report)
     without = BenchmarkReport(rows)
     assert (report.holds, without.holds, "goal" in shown(without)) == (False, True, False)
