@@ -152,8 +152,9 @@ class RequestPacing:
 
         A known one keeps its window and size, unless `most_rows` has changed.
         """
-        known = self._teachers.get(name)
-        if known is None or known.model_rows != most_rows:
+        if self.has_joined(name, most_rows):
+            known = self._teachers[name]
+        else:
             size, rows = None, self._rows
             if rows == "auto":
                 size = RequestSize.start(SizeConfig(most_rows), self._usual_rows, now)
@@ -161,6 +162,11 @@ class RequestPacing:
             window = Window.start(self._windows, now)
             known = self._teachers[name] = _Teacher(window, size, rows, most_rows)
         return ev.TeacherJoined(name, known.window.size, known.most_rows)
+
+    def has_joined(self, name: str, most_rows: int | None) -> bool:
+        """Whether a teacher is known, with a model that takes `most_rows`."""
+        known = self._teachers.get(name)
+        return known is not None and known.model_rows == most_rows
 
     def window(self, name: str) -> int:
         """Return the number of requests that a teacher may have in flight."""

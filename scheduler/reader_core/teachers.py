@@ -180,19 +180,30 @@ class TeacherStates:
         if not links.is_assigned(name):
             return  # it is leaving
         on_trial = self.comparisons.joined(name, links.peer(name).numerics_id)
+        rested = self._only_rested(name, event.most_rows)
         self._resting.discard(name)
         self.breakers.probed(name, now)
-        joined = replace(
-            self._pacing.joined(name, now, event.most_rows),
-            on_trial=on_trial,
-            has_labelled=name in self.breakers.labellers,
-        )
-        self._apply(joined)
+        if rested:
+            self._apply(ev.Resumed(name))
+        else:
+            joined = self._pacing.joined(name, now, event.most_rows)
+            has_labelled = name in self.breakers.labellers
+            self._apply(replace(joined, on_trial=on_trial, has_labelled=has_labelled))
         if on_trial:
             for refuser in sorted(self._ledger.refusers):  # this teacher can label its requests
                 self._judge(self.comparisons.refused(refuser), now)
             for copy in self.comparisons.catch_up():
                 self._apply(copy)
+
+    def _only_rested(self, name: str, most_rows: int | None) -> bool:
+        """Whether a teacher returns from a rest as it was: in the pool, and with the same model.
+
+        Then the ledger keeps its refusals: a batch that crashed its predictor is not sent again
+        before all others.
+        """
+        if name not in self._resting or self.breakers.is_open(name):
+            return False
+        return name in self._ledger.teachers and self._pacing.has_joined(name, most_rows)
 
     def _does_not_fit(self, name: str, words: str, now: float) -> None:
         """Send nothing to a teacher with a model that contradicts the reader's settings.

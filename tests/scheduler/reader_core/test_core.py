@@ -106,6 +106,29 @@ def test_refusing_teachers_are_ejected_and_their_batches_are_labelled_by_others(
     assert set(world.core.teachers.breakers.ejected) == {"u", "v", "w"}
 
 
+def test_a_lone_teacher_gets_a_batch_that_crashed_it_again_after_all_others() -> None:
+    world, sent = World(), list[int]()
+    world.assign("a")
+    world.probes.clear()
+    world.queue()
+    for turn in range(20):
+        while world.asked:
+            sent.append(batch := world.asked[0].send.spans[0].batch)
+            if batch == 0:
+                world.fail("crashed")
+            else:
+                world.answer()
+        if turn == 0:
+            world.queue()
+            world.queue()
+        world.now += 1.0
+        world.tell(ev.Tick())
+        while world.probes:
+            world.tell(ev.Probed(name := world.probes.pop(), world.links[name]))
+    assert sent == [0, 1, 2, 0, 0]
+    assert world.core.ledger.unlabelled == 0, "batch 0 is poison after three crashes"
+
+
 def test_the_last_answers_of_a_revoked_teacher_leave_no_time() -> None:
     world = World()
     world.assign("slow", "fast")
