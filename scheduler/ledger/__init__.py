@@ -1,11 +1,11 @@
 """The ledger of one service: which rows go to which teacher, and which batches have labels.
 
 `Ledger` is the state machine; `events` has its events and instructions; `InFlight` describes a
-request; `Ledger.validate` raises `LedgerInvariant`.
+request.
 """
 
 from . import events
 from .ledger import Ledger
-from .view import InFlight, LedgerInvariant
+from .view import InFlight
 
-__all__ = ["InFlight", "Ledger", "LedgerInvariant", "events"]
+__all__ = ["InFlight", "Ledger", "events"]

@@ -1,7 +1,8 @@
 """The ledger's batches, requests and teachers, and the tables that keep them consistent.
 
 Some tables are redundant for speed: `open`, `queue`, `refused` and the counters could be derived
-from `batches` and `teachers`. Each method updates both sides at once; `check` derives and compares.
+from `batches` and `teachers`. Each method updates both sides at once; tests derive and compare
+them (`tests/scheduler/ledger/invariants.py`).
 """
 
 from __future__ import annotations
@@ -252,7 +253,7 @@ class Tables:
 
     Attributes:
         teachers: all but those that are lost, or revoked and finished.
-        open: teachers with free places.
+        open: usable teachers with free places.
         batches: all from `Queued` or `BatchRestored` to `BatchConsumed`, by id, in order; poison
             until `Released`.
         batch_instructions: instructions about batches from the current event.

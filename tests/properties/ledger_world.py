@@ -19,6 +19,8 @@ from edl.scheduler.reader_core import instructions as do
 from edl.scheduler.reader_core.delivery import Delivery, look_ahead
 from edl.scheduler.stream_stats import STEP_WINDOW
 
+from ..scheduler.ledger import invariants
+
 ROW_NBYTES: Final = 7
 WAITS: Final = None  # a row that nobody has; an int: in flight in this request; a str: labelled by
 STORE: Final = "the store"
@@ -381,7 +383,7 @@ class World:
 
     def agrees(self) -> None:
         ledger, workers, books = self.ledger, self.workers, self.books
-        ledger.validate()
+        invariants.check(ledger)
         usable = [w for w in workers.values() if w.usable]
         unlabelled = [b for b in self.line if not books[b].settled]
         held = [b for b in self.line if books[b].settled and not books[b].condemned]
@@ -452,6 +454,6 @@ def _answers_until_the_head_is_out(ledger: Ledger, healthy: str, names: Sequence
             break
         assert oldest, "the healthy teacher idles while the head waits"
         out = ledger.handle(ev.Answered(healthy, oldest[0], ROW_NBYTES, 0.1))
-        ledger.validate()
+        invariants.check(ledger)
         answers += 1
     return answers

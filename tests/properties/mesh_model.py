@@ -23,6 +23,8 @@ from edl.scheduler.rates import LowQuantile, RecentMedian, pooled_t_t
 from edl.scheduler.reader_core import instructions as do
 from edl.scheduler.reader_core.delivery import Delivery
 
+from ..scheduler.ledger import invariants
+
 BATCH_BYTES, LABEL_BYTES, ROWS = 100, 10, 10
 TICK_S, GRANT_S, TTL_S, RECONNECT_S = 0.05, 0.2, 3.0, 0.1
 
@@ -226,7 +228,7 @@ class Mesh(VirtualTime):
         self.pull()
 
     def check(self) -> None:
-        self.ledger.validate()
+        invariants.check(self.ledger)
         bound = self.config.upper_bytes
         bound += self.most_unlabelled * (BATCH_BYTES + LABEL_BYTES)
         bound += len(self.held_poison.intersection(self.in_line)) * BATCH_BYTES

@@ -11,6 +11,7 @@ from edl.runtime.errors import EdlError
 from edl.scheduler.ledger import events as ev
 from edl.tests.distill_reader.engine.bench import tell_ledger
 
+from ..scheduler.ledger import invariants
 from .engine_world import ERRORS, NAMES, EngineWorld, x_of
 
 nth = st.integers(0, 30)  # picks from whatever there is, modulo its length
@@ -126,7 +127,7 @@ class EngineMachine(EngineWorld):
         self.now += seconds
         self.decide()
         for member in self.engine.members:
-            member.ledger.validate()
+            invariants.check(member.ledger)
 
     @precondition(lambda self: self.busy)
     @rule(count=st.integers(1, 6), which=nth)

@@ -21,6 +21,7 @@ from edl.runtime.errors import UsageError
 from edl.scheduler.ledger import events as ledger_events
 from edl.scheduler.reader_core import events as ev
 from edl.scheduler.reader_core import instructions as do
+from edl.tests.scheduler.ledger.invariants import check
 from edl.tests.scheduler.reader_core.test_core import ROWS, World
 
 TRUE = "the true labels"
@@ -240,7 +241,7 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         world = self.world
-        world.core.ledger.validate()
+        check(world.core.ledger)
         assert world.trusted or not world.core.teachers.comparisons.panel.members
         in_flight = {ask.send.request for ask in world.asked}
         assert set(world.kept) <= in_flight, "nothing is kept of what is over"

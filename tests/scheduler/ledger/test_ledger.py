@@ -11,13 +11,15 @@ import pytest
 from edl.scheduler.ledger import InFlight, Ledger
 from edl.scheduler.ledger import events as ev
 
+from .invariants import check
+
 
 def after(ledger: Ledger, *events: ev.Event) -> list[ev.Instruction]:
     """Handle events and return all instructions; the ledger is checked after each event."""
     out: list[ev.Instruction] = []
     for event in events:
         out += ledger.handle(event)
-        ledger.validate()
+        check(ledger)
     return out
 
 

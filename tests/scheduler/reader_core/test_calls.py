@@ -10,6 +10,7 @@ from edl.scheduler.reader_core import events as ev
 from edl.scheduler.reader_core import instructions as do
 from edl.scheduler.stream_stats import RATE_WINDOW_S, StreamStats
 
+from ..ledger.invariants import check
 from .test_core import NBYTES, ROWS, World
 
 TICK_S = 0.01
@@ -157,7 +158,7 @@ def test_calls_take_no_room_from_the_loop() -> None:
     first = callers.asked[1]
     callers.tell(ev.AnswerCame("t0", first.link, first.send.request, ROWS, 8, 0.1, ROWS))
     assert callers.core.ledger.volume_bytes == 0
-    callers.core.ledger.validate()
+    check(callers.core.ledger)
 
 
 def test_calls_without_labels_are_no_samples_taken() -> None:
@@ -169,7 +170,7 @@ def test_calls_without_labels_are_no_samples_taken() -> None:
     core = callers.core
     assert (core.calls, core.stats.batches_taken, core.stats.samples_taken) == (0, 0, 0)
     assert core.stats.samples_per_s(callers.now) == 0
-    core.ledger.validate()
+    check(core.ledger)
 
 
 def test_a_rate_is_forgotten_when_the_calls_end() -> None:
