@@ -173,16 +173,15 @@ def _against_none(by: dict[Method, MethodEstimate]) -> list[str]:
 def _limits(
     cluster: Cluster, job: Distillation, by: dict[Method, MethodEstimate], take: Method | None
 ) -> list[str]:
-    if take is None:
+    if take is None or by[take].within_limits(job):
         return []
-    found = []
-    if job.deadline_s is not None and by[take].total_s > job.deadline_s:
-        found.append(f"nothing keeps the deadline: {take} takes {by[take].total_s / 3600:.3g} h")
-    if job.budget is not None and by[take].cost > job.budget:
-        found.append(
-            f"nothing keeps the budget: {take} costs {money(by[take].cost)} {cluster.currency}"
-        )
-    return found
+    takes = f"takes {by[take].total_s / 3600:.3g} h"
+    costs = f"costs {money(by[take].cost)} {cluster.currency}"
+    if job.budget is None:
+        return [f"nothing keeps the deadline: {take} {takes}"]
+    if job.deadline_s is None:
+        return [f"nothing keeps the budget: {take} {costs}"]
+    return [f"nothing keeps both the deadline and the budget: {take} {takes} and {costs}"]
 
 
 def crossover(cluster: Cluster, job: Distillation, mesh: PlannedMesh, rate: float) -> int | None:
