@@ -385,8 +385,7 @@ class Hedge:
 # ---------------------------------------------------------------------- events: the student
 
 
-@dataclass(frozen=True, slots=True)
-class BatchConsumed:
+class BatchConsumed(NamedTuple):
     """The student has consumed a released batch: its bytes are free."""
 
     batch: int
