@@ -75,7 +75,7 @@ class RetryPause:
         return RetryPause(self.failures + 1, until_s)
 
 
-def next_retry_s(rests: Iterable[RetryPause], now: float, within_s: float) -> float:
+def next_retry_s(pauses: Iterable[RetryPause], now: float, within_s: float) -> float:
     """Return the seconds until the first retry, at most `within_s`."""
-    waits = (max(0.0, rest.until_s - now) for rest in rests if rest.failures)
+    waits = (max(0.0, pause.until_s - now) for pause in pauses if pause.failures)
     return min([within_s, *waits])

@@ -105,7 +105,7 @@ class ElasticShares:
         """Whether a job is near its end: then it does not grow, and gives nodes last."""
         return (job.progress or 0.0) >= NEAR_END
 
-    def _is_overtaken(self, job: ElasticJob) -> bool:
+    def _may_be_overtaken(self, job: ElasticJob) -> bool:
         """Whether a waiting job may still be overtaken."""
         waits_since = self._memory.waiting_since_s.get(job.name, self._now)
         patience_s = -inf if self.config.mode == "gang" else self.config.patience_s
@@ -124,12 +124,13 @@ class ElasticShares:
         )
         for job in ordered:
             fewest = min(job.min_nodes, job.nodes) if job.nodes else job.min_nodes
+            needs = held(job, fewest)
             if job.nodes == 0 and first_in_line is not None:
                 self.behind[job.name] = first_in_line
-            elif room.fits(held(job, fewest)):
-                room.take(held(job, fewest))
+            elif room.fits(needs):
+                room.take(needs)
                 floors[job.name] = fewest
-            elif not (job.nodes or self._is_overtaken(job)) and self.limit.fits(held(job, fewest)):
+            elif not (job.nodes or self._may_be_overtaken(job)) and self.limit.fits(needs):
                 # A job that even the empty pool could not hold blocks no other job.
                 first_in_line = job.name
         for job in ordered:

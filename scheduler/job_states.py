@@ -95,18 +95,18 @@ class NodeEndings:
 
 
 def limits_of(
-    life: NodeEndings, least: int, most: int, *, asked: int | None, nodes: int
+    endings: NodeEndings, least: int, most: int, *, asked: int | None, nodes: int
 ) -> tuple[int, int]:
     """Return the fewest and the most nodes that a job may have now.
 
     Args:
-        life: the endings of its nodes.
+        endings: the endings of its nodes.
         least: as submitted.
         most: as submitted.
         asked: requested limit; None: no limit was requested.
         nodes: running nodes that were not told to leave.
     """
-    if not life.grows:  # the job is at its end: fewer nodes, never more
+    if not endings.grows:  # the job is at its end: fewer nodes, never more
         most = max(1, nodes)
         return min(least, most), most
     if asked is not None:  # a limit reduces the nodes, but not below the minimum
@@ -115,12 +115,19 @@ def limits_of(
 
 
 def state_of(
-    life: NodeEndings, *, stop: bool, target: int, least: int, nodes: int, leaving: int, begun: bool
+    endings: NodeEndings,
+    *,
+    stop: bool,
+    target: int,
+    least: int,
+    nodes: int,
+    leaving: int,
+    begun: bool,
 ) -> ElasticJobState:
     """Return the state of a job.
 
     Args:
-        life: the endings of its nodes.
+        endings: the endings of its nodes.
         stop: it should stop.
         target: its target number of nodes.
         least: its minimum number of nodes.
@@ -129,14 +136,14 @@ def state_of(
         begun: it has had `least` nodes before.
     """
     if nodes + leaving == 0:
-        if life.broken:
+        if endings.broken:
             return "failed"
-        if life.done:
+        if endings.done:
             return "succeeded"
         return "stopped" if stop else "creating"
-    if stop or life.broken:
+    if stop or endings.broken:
         return "scaling"
-    if life.done:  # the last nodes are ending
+    if endings.done:  # the last nodes are ending
         return "running"
     if not begun and nodes < least:
         return "creating"

@@ -121,8 +121,8 @@ def look(
     return Reachability(silent_since, silent and in_vain, attempts), tuple(due)
 
 
-def look_at(known: Reachability[T]) -> float:
-    """Return when the next look can find something by time alone; minus infinity: at any time."""
+def next_look_at(known: Reachability[T]) -> float:
+    """Return when `look` can next find something by time alone; minus infinity: at any time."""
     if known.silent_since is None:
         return -inf
     if not known.attempts:

@@ -300,7 +300,7 @@ _TEACHERS: Final = (
     _counter(
         "canaries",
         "Requests that were also sent to a second teacher to compare the labels.",
-        lambda m: m.ledger.probes,
+        lambda m: m.ledger.named_copies,
     ),
     _counter(
         "discards",

@@ -256,7 +256,7 @@ def stats(
     return {
         "resends": sum(member.ledger.resends for member in members),
         "hedges": sum(member.ledger.hedges for member in members),
-        "canaries": sum(member.ledger.probes for member in members),
+        "canaries": sum(member.ledger.named_copies for member in members),
         "dispute": "; ".join(filter(None, (member.dispute for member in members))),
         "ejections": sum(member.core.teachers.breakers.ejections.total() for member in members),
         "liars": sum(member.core.teachers.breakers.ejections["lied"] for member in members),

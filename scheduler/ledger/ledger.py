@@ -313,7 +313,7 @@ class Ledger(LedgerView):
                     continue
                 if not teacher.room:
                     teacher = None
-                self.probes += teacher is not None
+                self.named_copies += teacher is not None
             if teacher is None:
                 tables.hedges.append((request, name))
             else:

@@ -68,12 +68,12 @@ class LedgerView:
         sent: number of requests sent so far, resends included, copies not.
         resends: number of those with rows that had been sent before.
         hedges: number of copies sent to any free teacher.
-        probes: number of copies sent to a named teacher.
+        named_copies: number of copies sent to a named teacher, for comparisons.
         accepted: number of answers that counted.
     """
 
     def __init__(self) -> None:
-        self.sent = self.resends = self.hedges = self.probes = self.accepted = 0
+        self.sent = self.resends = self.hedges = self.named_copies = self.accepted = 0
         self._tables = Tables()
 
     # ---------------------------------------------------------------------------- the batches

@@ -104,7 +104,7 @@ class TeacherStates:
     def _pause_s(self, name: str, now: float) -> float:
         return self.breakers.pause_s(name, self._ledger.usable, now)
 
-    # --- whether they can be reached
+    # --- reachability
 
     @property
     def silent_since(self) -> float | None:
@@ -112,9 +112,10 @@ class TeacherStates:
         return self._reach.silent_since if self._reach.is_cut_off else None
 
     def cut_off(self, now: float) -> tuple[bool, bool]:
-        """Return whether more teachers would not help, and whether that may turn out to be so.
+        """Return whether the reader is cut off, and whether it may be (not known yet).
 
-        They do not if no teacher can be reached, or none admits the reader.
+        It is cut off if no teacher can be reached, or none accepts it: then more teachers do not
+        help.
         """
         shut_out, reach = self.links.is_shut_out, self._reach
         return shut_out or reach.is_cut_off, shut_out or reach.may_be_cut_off(now)
@@ -122,7 +123,7 @@ class TeacherStates:
     def _look_for_paths(self, owed: bool, now: float) -> None:
         reach, due = reachability.look(self._reach, self.links.wanted.values(), owed, now)
         self._learn(reach)
-        self._paths_at = reachability.look_at(reach)
+        self._paths_at = reachability.next_look_at(reach)
         if due:
             self._emit(TryPaths(due, now))
 

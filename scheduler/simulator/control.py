@@ -54,7 +54,7 @@ class SimulatedControl:
                 self.fleet.teachers,
                 ranks.get(group.name),
                 self._report,
-                partial(self._part, kind="done", text="has trained its last batch"),
+                partial(self._remove, kind="done", text="has trained its last batch"),
             )
             for group in run.scenario.students
             for number in range(group.count)
@@ -121,14 +121,15 @@ class SimulatedControl:
     def _leave(self, student: SimulatedStudent) -> None:
         if student.is_there:
             student.leave()
-            self._part(student, "leave", "leaves as the scenario says")
+            self._remove(student, "leave", "leaves as the scenario says")
         elif student.ended_s is None:
             student.ended_s = self.clock.now  # it never came
             self._to_leave -= 1
 
-    def _part(
+    def _remove(
         self, student: SimulatedStudent, kind: str, text: str, told_in_s: float = 0.0
     ) -> None:
+        """Remove a student that left, and let the leader know after `told_in_s`."""
         student.ended_s = self.clock.now
         self._there.remove(student)
         self._to_leave -= 1
@@ -150,7 +151,7 @@ class SimulatedControl:
     def _group_speed_changed(self, group: StudentGroup) -> None:
         self.trace.record("pace", group.name, f"{group.t_s_at(self.clock.now):g} s per sample")
 
-    # -- what goes wrong
+    # -- faults
 
     def _on_disconnect(self, teacher: str) -> None:
         """Let connected students notice at once that the process of a teacher ended."""
@@ -175,7 +176,7 @@ class SimulatedControl:
             student.leave()
             is_crash = fault.kind == "crash"
             text = "crashes" if is_crash else "leaves in good order"
-            self._part(student, fault.kind, text, self.scenario.ttl_s if is_crash else 0.0)
+            self._remove(student, fault.kind, text, self.scenario.ttl_s if is_crash else 0.0)
 
     def _slow(self, fault: ScenarioFault, slow: Callable[[float], None]) -> None:
         slow(fault.factor)
@@ -261,9 +262,9 @@ class SimulatedControl:
         """Raise ValueError if nothing is trained and nothing would ever end the run."""
         if self.scenario.duration_s is not None:
             return
-        some_come = any(self.fleet.count(service, "starting") for service in self._leaders)
+        some_start = any(self.fleet.count(service, "starting") for service in self._leaders)
         batches, now = self._batches, self.clock.now
-        if batches != self._progress[0] or some_come or now < self.scenario.quiet_from_s:
+        if batches != self._progress[0] or some_start or now < self.scenario.quiet_from_s:
             self._progress = (batches, now)
         elif now - self._progress[1] >= self._patience_s():
             raise ValueError(

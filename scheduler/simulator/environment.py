@@ -165,13 +165,13 @@ class SimulationRun:
     clock: VirtualClock
     trace: EventTrace
 
-    def rng(self, who: str, what: str) -> Generator:
+    def rng(self, machine: str, purpose: str) -> Generator:
         """Return the generator of one machine for one purpose."""
-        return self.seeding(f"{self.scenario.seed}/{who}/{what}")
+        return self.seeding(f"{self.scenario.seed}/{machine}/{purpose}")
 
-    def jitter(self, who: str, what: str, deviation: float) -> Jitter:
+    def jitter(self, machine: str, purpose: str, deviation: float) -> Jitter:
         """Return the jitter of one kind of time of one machine."""
-        return Jitter(self.rng(who, what), deviation)
+        return Jitter(self.rng(machine, purpose), deviation)
 
 
 class NetworkPort:

@@ -1,6 +1,6 @@
 """Teachers in virtual time: their devices, leases, speeds, failures and drains.
 
-A request begins at max(arrival, lane free): idle time of the device is never made up.
+A request begins once it has arrived and a lane is free.
 
 A lease expires one TTL after the last heartbeat. Heartbeats are not simulated one by one: their
 times follow from the time of registration.
@@ -76,7 +76,7 @@ class SimulatedTeacher:
         served_from: since when it is there, for its costs; None: it is not there.
         there_s: seconds that it was there before that.
         drain_heard: students were told that it takes nothing new.
-        batches: number of batches that it labelled and that were used, in fractions.
+        batches: number of used batches that it labelled; a part of a batch is a fraction.
     """
 
     def __init__(
@@ -413,7 +413,7 @@ class TeacherFleet:
             return
         teacher.leased = False
         if teacher.state == "hung":
-            self._part(teacher)
+            self._stop_costs(teacher)
         self.lost[teacher.group.name] += 1
         self._trace.record("lost", teacher.name, "its lease ran out")
         self._on_event(teacher.group.service, rule.TeacherDown(teacher.name, lost=True))
@@ -435,7 +435,7 @@ class TeacherFleet:
     def _end_process(self, teacher: SimulatedTeacher) -> None:
         """End a teacher's process; connected students notice at once."""
         self._becomes(teacher, "gone")
-        self._part(teacher)
+        self._stop_costs(teacher)
         teacher.apply_state()
         self._on_disconnect(teacher.name)
 
@@ -460,7 +460,7 @@ class TeacherFleet:
 
     # -- time
 
-    def _part(self, teacher: SimulatedTeacher) -> None:
+    def _stop_costs(self, teacher: SimulatedTeacher) -> None:
         """Stop counting the teacher's costs."""
         teacher.there_s, teacher.served_from = teacher.there_until_now_s, None
 

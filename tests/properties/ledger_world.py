@@ -406,7 +406,7 @@ class World:
         trials = {n for n, w in workers.items() if w.on_trial and not w.revoked}
         assert set(ledger.on_trial) == trials
         assert (ledger.sent, ledger.resends) == (self.sent, self.resends)
-        assert ledger.hedges + ledger.probes == self.copies
+        assert ledger.hedges + ledger.named_copies == self.copies
         for name, worker in workers.items():
             assert list(ledger.in_flight_at(name)) == worker.requests
             for told in ledger.requests_at(name):

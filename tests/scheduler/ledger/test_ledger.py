@@ -143,7 +143,7 @@ class TestCopies:
     def test_copy_on_trial_never_counts(self, ledger: Ledger) -> None:
         after(ledger, ev.Ejected("quick"))
         assert after(ledger, ev.Hedge(1, "quick")) == [ev.Send(1, "quick", whole(0), 2)]
-        assert (ledger.hedges, ledger.probes) == (0, 1)
+        assert (ledger.hedges, ledger.named_copies) == (0, 1)
         assert after(ledger, answer("quick", 1)) == [ev.Discard(1, "quick")]
 
     def test_resting_teacher_may_be_named(self, ledger: Ledger) -> None:
