@@ -182,8 +182,8 @@ def decide(
 ) -> tuple[Desired, AutoscaleMemory]:
     """Decide how many teachers the service should have.
 
-    The number never exceeds `config.most`, and changes at most once in `config.freeze_s`. It falls
-    at once only if the settings changed and it exceeds them.
+    The number never exceeds `config.most`: it falls to that at once if the settings changed.
+    Otherwise it changes at most once in `config.freeze_s`.
 
     Args:
         view: the current state of the service.
@@ -381,10 +381,10 @@ class StudentLoad(NamedTuple):
 
     @property
     def own_want(self) -> float:
-        """The want; of a student that is cut off without replacements of unreachable teachers.
+        """The want; if the student is cut off, without replacements of unreachable teachers.
 
-        `flow.decide` adds one for each unreachable teacher, at most as many as the student wants
-        itself.
+        For a student that is cut off, `flow.decide` adds one for each unreachable teacher, at most
+        as many as the student wants itself.
         """
         return max(self.want - self.unreachable, self.want / 2) if self.cut_off else self.want
 
@@ -425,8 +425,8 @@ def load_of(
 ) -> ServiceLoad:
     """Return the load of a service; the arguments are those of `ServiceLoad`.
 
-    The needed number is known only if each student has measured both of its times: each student's
-    average teacher is weighted by the samples that the student trains.
+    The time per sample is the mean over the students, weighted by the samples that each trains. It
+    is known only if every student has measured both of its times.
     """
     every = tuple(students)
     known = bool(every) and all(one.t_t_s > 0 and one.t_s_s > 0 for one in every)

@@ -10,8 +10,8 @@ their order of arrival. It is sent as soon as a device has room and
 If several batches are ready, the one with the oldest first request goes first, so no shape starves.
 A request is never split; one above the largest size goes alone.
 
-*Lanes* are the devices of one teacher with the jobs sent to them. A lane takes at least two jobs:
-while the device works on the first, the second is already in its memory.
+*Lanes* are the devices of one teacher with the jobs sent to them. A teacher gives a lane room for
+two jobs: while the device works on the first, the second is already in its memory.
 
 *Micro-batches*: the size at which a device is fastest. Sizes are tried in ascending order, as long
 as the next one may still be faster. Then the sizes that may be the fastest take turns, so that a
@@ -197,7 +197,8 @@ def _ready(rule: BatchRule, line: Sequence[WaitingRequest], now: float) -> int:
     return fit if is_full or now >= line[0].arrived_s + rule.max_delay_s else 0
 
 
-#: A size is out if its seconds per sample exceed the best by this factor, after few and more runs.
+#: A size is out if its seconds per sample exceed the best by this factor: after few runs of it, and
+#: after more.
 _OUT, _OUT_LATER = 1.3, 1.1
 #: Runs after which a size can be out, and after which the stricter limit applies.
 _LOOK_RUNS, _LATER_RUNS = 5, 25

@@ -16,8 +16,8 @@ reported, and one more teacher is wanted for each that it keeps on trial (`Compa
 The first teacher of a pool is trusted without a comparison and compared with each later one. A
 teacher that was admitted without an agreement (the last one left, or the trusted ones stopped
 answering) is compared at the first occasion: its requests are copied to a teacher that has agreed.
-If newcomers agree only with each other, they are compared again when an elder answers. A largest
-group of liars that agree cannot be detected.
+If newcomers agree only with each other, they are compared again when an elder answers. Liars that
+agree and are the largest group cannot be detected.
 """
 
 from __future__ import annotations

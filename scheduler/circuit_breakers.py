@@ -56,8 +56,8 @@ LONGEST_PAUSE_OF_LIARS_S = 600.0
 FAILURES = 3
 #: Seconds that a teacher must be silent to be ejected.
 SILENCE_S = 0.5
-#: A teacher's ejections are forgotten after this multiple of its latest pause in the pool, and at
-#: least this many seconds.
+#: A teacher's ejections are forgotten once it has been back in the pool for this multiple of its
+#: latest pause, and for at least this many seconds.
 FORGIVEN_PAUSES, FORGIVEN_S = 4.0, 60.0
 #: Seconds between probes while no teacher is usable.
 DESPERATE_S = 1.0

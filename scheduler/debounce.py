@@ -2,10 +2,11 @@
 
 A fluctuating demand for teachers must not move teachers to and fro. Each report holds until the
 next one, so a lasting demand can take effect without another report. A higher demand takes effect
-at once if the student starves or asks for twice as much; otherwise once every report of the last
-`RISE_S` was above the demand in force, as their mean. A lower demand takes effect once all reports
-of the last `FALL_S` were clearly below it, or all of `DRIFT_S` below it at all, as their maximum:
-so noise around a demand cannot ratchet it down. A change to or from 0 takes effect at once.
+at once if the student starves or asks for twice as much. Otherwise all reports of the last `RISE_S`
+must be above the demand in force, and their mean replaces it. The demand falls when all reports of
+the last `FALL_S` were clearly below it, or all of the last `DRIFT_S` below it at all. Their maximum
+replaces it, so noise cannot lower a demand step by step. A change to or from 0 takes effect at
+once.
 
 Starvation is debounced too, when reported and when logged. Each epoch begins with an empty buffer,
 so even a student with enough teachers waits for a moment.

@@ -32,7 +32,8 @@ from .rates import rounded_up, time_ratio
 #: What the student's side is doing; see `flow.state_of`.
 FlowState = Literal["starved", "source_wait", "blocked", "steady"]
 
-#: Least seconds between two rises of the want: a new teacher needs time to help.
+#: Least seconds from a change of the want to a rise for starvation: a new teacher needs time to
+#: help. Also how long a slightly higher ratio must last.
 COOLDOWN_S = 2.0
 #: Net seconds of starvation that ask for one more teacher.
 STARVED_FOR_S = 0.3
@@ -163,7 +164,7 @@ NOTHING_MEASURED = "nothing is measured yet"
 
 
 class FlowMemory(NamedTuple):
-    """State between two decisions. The three sums of seconds are only reported."""
+    """State between two decisions; `decide` itself does not use the three sums of seconds."""
 
     starved_s: float = 0.0  # the student waited for labels
     blocked_s: float = 0.0  # pulling was paused

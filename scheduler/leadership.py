@@ -85,8 +85,8 @@ def sweep_until_ms(watch: RegistryWatch, now: float, grace: float, gap_s: float)
 
     Leases cannot be renewed while the registry is away. So expiry is trusted only after the
     registry has answered for `grace`, and while it has not been silent for more than `gap_s`. The
-    registry must check the latter itself: a sweep may wait behind a request that hangs, and would
-    run first afterwards, before any heartbeat.
+    returned time lets the registry check that gap itself: a sweep that waits behind a hanging
+    request would run before the heartbeats that wait there too.
     """
     answers = watch.registry_id and now - watch.answered_s <= gap_s
     believed = answers and now - watch.since_s >= grace

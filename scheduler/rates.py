@@ -17,8 +17,7 @@ from typing import Final
 class LowQuantile:
     """A quantile of the last `size` measurements.
 
-    A low quantile estimates an *unhindered* time, because disturbances only make a step longer. It
-    is an actual measurement (the nearest rank below), never an interpolation.
+    It is an actual measurement (the nearest rank below), never an interpolation.
 
     Args:
         size: number of measurements (>= 1).
@@ -107,9 +106,10 @@ class RecentMean:
 
 
 class MeanWithoutPause(RecentMean):
-    """The mean of the last `size` measurements without one that is twice as long as all others.
+    """The mean of the last `size` measurements; one long pause is left out.
 
-    It is left out only if `size` are known: what occurs more often is no pause.
+    Once `size` measurements are known, the longest one is left out if it is more than twice as long
+    as any other. Two long ones both count: what occurs repeatedly is no pause.
     """
 
     def _mean(self) -> float:

@@ -47,7 +47,8 @@ class StreamStats:
         t_t_s: seconds per sample of the average teacher, for computing n; None until measured.
             Speeds add up: teachers at 1x, 1x and 4x label as much as three at 2x. So it is the
             harmonic mean of their times; n is a number of such teachers.
-        steps, answers: numbers of all measurements so far; steps: and of calls.
+        steps: number of measured steps and calls so far.
+        answers: number of measured answers so far.
     """
 
     def __init__(self) -> None:
@@ -79,7 +80,7 @@ class StreamStats:
     def called(self, samples: int, now: float) -> None:
         """Record a call for the labels of `samples`.
 
-        A rate over less than a whole window would take a burst for the demand.
+        The rate counts after a whole window: before, a burst would look like a lasting demand.
         """
         if self._first_call_at is None:
             self._first_call_at = now
@@ -89,7 +90,7 @@ class StreamStats:
             self.steps += 1
 
     def look(self, now: float) -> bool:
-        """Forget the rate of calls that have ended; returns whether the times have changed."""
+        """Forget the rate of calls once they have ended; return whether the times have changed."""
         if not self._called_per_s or self._called.value(now):
             return False
         self._called_per_s, self._first_call_at = 0.0, None

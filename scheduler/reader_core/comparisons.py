@@ -111,9 +111,9 @@ class Comparisons:
     # --- requests
 
     def catch_up(self) -> list[ev.Hedge]:
-        """Return copies of requests in flight for teachers on trial.
+        """Return copies of one request in flight for teachers on trial.
 
-        The next request may take long to come.
+        Without it they would wait for the next request, which may take long to come.
         """
         for name in self.panel.trusted:
             for one in self._ledger.requests_at(name):

@@ -49,7 +49,7 @@ class Delivery:
         policy: what to do while a service has no teacher.
         ensemble: how labels of several services are mixed; None: there is one service.
         loop_delivery: delivery of the training loop's batches, if this is the delivery of calls;
-            call its `look` first. The trainer takes what it is offered for a call, so that is
+            call its `look` first. For a call the trainer uses an offer at once, so a batch is
             offered only when it is released. None: this one is the training loop's.
 
     Attributes:

@@ -3,13 +3,12 @@
 A teacher processes its window in order. So a request begins when it is sent or, with others before
 it, when the latest of them is answered. The time from there to its own answer is its *turnaround*.
 Turnarounds are kept per row and per teacher: a teacher that is ten times slower is expected to take
-ten times as long. The *stretch* of the pool is a high quantile, over the answers of all teachers,
-of actual over expected time.
+ten times as long, so it is not late for being slow and keeps its share of the work. The *stretch*
+of the pool is a high quantile, over the answers of all teachers, of actual over expected time.
 
 A request is late when it takes longer than its teacher's expected time, times the stretch, times a
 patience. Patience is lower for the batch that the student waits for, and the expected time is then
-at most that of an idle teacher, because asking an idle teacher costs nothing. So a slow teacher is
-not late for being slow: it keeps its share of the work.
+at most that of an idle teacher, because asking an idle teacher costs nothing.
 
 Hedges have a budget: a token bucket, counted in requests, that starts empty. At any time at most
 `SHARE` of the requests sent are hedged. Beyond the budget only requests of a *silent* teacher are

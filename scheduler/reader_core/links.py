@@ -117,7 +117,7 @@ class TeacherLinks:
         """Return the number of a teacher's connection."""
         return self._links[name].number
 
-    # --- what is heard
+    # --- messages
 
     def record_message(self, name: str, number: int) -> bool:
         """Record a message over connection `number`; return whether that is the current one."""
@@ -216,7 +216,7 @@ class TeacherLinks:
     # --- membership
 
     def update(self, assigned: Assigned, now: float) -> tuple[list[str], list[str]]:
-        """Follow an assignment; return the names that it (lost, revoked)."""
+        """Follow an assignment; return the names of lost teachers, and of revoked ones."""
         peers = {peer.teacher_id: peer for peer in assigned.peers}
         self.wanted = {name: peer for name, peer in peers.items() if name not in assigned.barred}
         new, self._barred = assigned.barred - self._barred, assigned.barred

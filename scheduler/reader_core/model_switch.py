@@ -84,7 +84,8 @@ def resume(
         state: state of this engine.
         data_epoch: number of epochs that the student has begun.
         left: state of the previous engine: content (`reported`), advice and `bound`.
-        heard: this engine's advice is at least as new as the previous engine's; else that counts.
+        heard: this engine's advice is at least as new as the previous engine's; else the previous
+            engine's counts.
         now: seconds of the same clock as in `begin`.
     """
     advice = state.advice if heard else left.advice

@@ -55,7 +55,7 @@ class TeachersResult:
         there_s: teacher-seconds from serving until gone.
         busy_s: lane-seconds of working devices.
         utilization: `busy_s` per lane-second there; 0 without any.
-        batches: number of batches that they labelled and that were used, in fractions.
+        batches: number of used batches that they labelled; a part of a batch is a fraction.
         cost: price of `there_s`.
     """
 

@@ -33,7 +33,7 @@ class Vote:
         waiting: it waits for a batch, and `rows` is not valid yet.
         leaving: its supervisor wants it to leave at a safe point.
         save: a snapshot is due.
-        pulled: the last step that it may have pulled rows for, or may before the next vote.
+        pulled: the last step for which it has pulled rows, or may pull them before the next vote.
         row_s: seconds per row of its previous step, of its source or of computing, whichever is
             longer; 0: unknown.
         busy_s: seconds between the previous vote and this one.
@@ -106,9 +106,9 @@ WORTH: Final = 0.1
 WINDOW: Final = 5
 #: Fewest times per rank for a change.
 ENOUGH: Final = 3
-#: Factor per step by which times from before the last change fade. A rank that waits for others
-#: hides a slow source, which works meanwhile, and shows it again when it gets more rows. So its
-#: earlier times are not forgotten at once.
+#: Factor per step by which times from before the last change fade. They are not forgotten at once:
+#: while a rank waits for others its source works ahead, so a slow source shows again only when the
+#: rank gets more rows.
 FADES: Final = 0.98
 #: Resolution of speeds, relative to the greatest.
 _FINE: Final = 1_000_000
@@ -135,7 +135,7 @@ def rows_by_speed(total: int, speeds: Sequence[float]) -> Rows:
     least = 1 if total >= world else 0
     # Only integers from here on, so that every rank computes exactly the same.
     parts = [max(1, round(_FINE * speed / max(speeds))) for speed in speeds]
-    beyond = [max(0, total * part - least * sum(parts)) for part in parts]  # of the least
+    beyond = [max(0, total * part - least * sum(parts)) for part in parts]  # above `least` rows
     spare, scale = total - least * world, max(1, sum(beyond))
     rows = [spare * part // scale for part in beyond]
     by_remainder = sorted(range(world), key=lambda rank: (-(spare * beyond[rank] % scale), rank))

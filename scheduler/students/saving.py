@@ -116,8 +116,8 @@ def expected_digest(origin: CheckpointEntry, history: CheckpointHistory) -> str:
     """Return the digest that the checkpoint of a generation must have; "": it is not known yet.
 
     Args:
-        origin: the checkpoint as the generation names it; without a digest, a node must write it
-            first. It is the first that the generation adds to the history.
+        origin: the checkpoint as the generation names it. Without a digest, a node must write it
+            first: the generation adds it to the history before any other.
         history: as the board has it.
     """
     newest = history.newest
