@@ -172,7 +172,7 @@ class ComparisonPanel:
         is_compared = asked.agreed or asked.vouched
         if not is_compared and (proven := [n for n in self.trusted if self.members[n].agreed]):
             return (proven[0],)
-        if rng.random() >= config.share:  # as nearly always
+        if rng.random() >= config.share:  # the usual case
             return ()
         others = [name for name in self.trusted if name != teacher]
         return (others[int(rng.random() * len(others))],) if others else ()

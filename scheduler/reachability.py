@@ -104,7 +104,7 @@ def look(
     if owed and teachers:
         silent_since = now if before.silent_since is None else before.silent_since
     silent = silent_since is not None and now - silent_since >= SILENT_S
-    if not silent and not before.attempts:  # as nearly always
+    if not silent and not before.attempts:  # the usual case
         return (before if before.silent_since == silent_since else Reachability(silent_since)), ()
     attempts: dict[T, Attempts] = {}
     due: list[T] = []
@@ -144,8 +144,8 @@ def attempted(
     after = Attempts(0 if reached else known.failures + 1, reached, began_at)
     attempts = {**before.attempts, teacher: after}
     is_cut_off = before.is_cut_off and not reached
-    anew = reached and known.failures >= FAILURES
-    return Reachability(before.silent_since, is_cut_off, attempts), anew
+    reconnects = reached and known.failures >= FAILURES
+    return Reachability(before.silent_since, is_cut_off, attempts), reconnects
 
 
 def answered(before: Reachability[T], teacher: T) -> Reachability[T]:

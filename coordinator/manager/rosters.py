@@ -299,8 +299,8 @@ class StudentRoster:
         life = self._incarnations.get(name, row.incarnation if row else 0)
         if life != member.incarnation:
             self._pending.student_incarnations[name] = member.incarnation
-            anew = f"started anew (incarnation {member.incarnation})" if life else "subscribed"
-            self._pending.log("subscribed", name, f"{anew}, wants teachers: {report.want}")
+            how = f"restarted (incarnation {member.incarnation})" if life else "subscribed"
+            self._pending.log("subscribed", name, f"{how}, wants teachers: {report.want}")
         is_new = life != member.incarnation or (self.recovering and not set(held) <= set(before))
         if is_new and self._reported.pop(name, None) is not None:
             # The rule looks at `holding` of new students only.

@@ -204,8 +204,8 @@ def reduce(
 
 def next_due(state: AssignmentState) -> float | None:
     """Return when `Ticked` is due because time alone changes something; None: never."""
-    wishes = (entry.demand.due for entry in state.students.values())
-    dues = chain(wishes, (entry.speed_class.due for entry in state.teachers.values()))
+    demands = (entry.demand.due for entry in state.students.values())
+    dues = chain(demands, (entry.speed_class.due for entry in state.teachers.values()))
     return min((due for due in dues if due is not None), default=None)
 
 

@@ -122,7 +122,7 @@ def next_request(
     tables: Tables, first: LedgerBatch, teacher: LedgerTeacher, number: int
 ) -> LedgerRequest:
     """Make a request of the front of the queue, where `first` is."""
-    if len(first.waiting) == 1 and teacher.most_rows is None:  # as nearly always
+    if len(first.waiting) == 1 and teacher.most_rows is None:  # the usual case
         start, stop, attempts = first.waiting.pop()
         heappop(tables.queue)
         span = Span(first.id, start, stop)

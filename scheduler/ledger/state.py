@@ -128,7 +128,7 @@ class LedgerRequest:
     @property
     def wanted(self) -> tuple[Span, ...]:
         """The spans in batches that are still unlabelled."""
-        if len(self.batches) == 1:  # as nearly always
+        if len(self.batches) == 1:  # the usual case
             return self.spans if self.batches[0].stage is UNLABELLED else ()
         pairs = zip(self.spans, self.batches, strict=True)
         return tuple(span for span, batch in pairs if batch.stage is UNLABELLED)
@@ -230,7 +230,7 @@ def pieces_of(rows: int, missing: Sequence[tuple[int, int]] | None) -> list[Wait
     Raises:
         ValueError: `missing` are not disjoint, ascending rows of the batch, or it has no rows.
     """
-    if missing is None and rows > 0:  # as nearly always
+    if missing is None and rows > 0:  # the usual case
         return [(0, rows, 0)]
     if rows < 1:
         raise ValueError(f"a batch has at least 1 row, not {rows}")

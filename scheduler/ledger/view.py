@@ -143,7 +143,7 @@ class LedgerView:
         known = self._tables.batches.get(batch)
         if known is None:
             return ()
-        if len(known.labels) == 1:  # as nearly always
+        if len(known.labels) == 1:  # the usual case
             return (known.labels[0][1],)
         return tuple(
             sorted({teacher for _, teacher in known.labels}.union(known.restored_labellers))

@@ -194,7 +194,7 @@ class Comparisons:
     def _copies(self, request: int, teacher: str) -> list[ev.Hedge]:
         assert self._rule is not None
         chosen = self.panel.copies(teacher, self._rng, self._rule)
-        if not chosen:  # as nearly always
+        if not chosen:  # the usual case
             return []
         self._end(self._resting.intersection(chosen))
         if names := [name for name in chosen if name not in self._resting]:

@@ -375,7 +375,7 @@ class ReaderCore:
             self._times = stream_stats.times(self._profile, measured, now + self._wall_ahead_s)
             self._pace_s = self.stats.pace_s(self._times.t_s_s)
         panel = self.teachers.comparisons.panel
-        view = FlowView(
+        view = FlowView(  # by position: with names, this takes three times as long
             load.volume_bytes,
             load.queued + look.in_store,
             load.unlabelled + look.in_store,

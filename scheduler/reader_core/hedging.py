@@ -241,7 +241,7 @@ def name_stragglers(
         now: seconds of a clock that does not go back.
     """
     times = seconds_per_row.values()
-    if not times or max(times) < CLEARED * min(times):  # as nearly always
+    if not times or max(times) < CLEARED * min(times):  # the usual case
         return Straggling(frozenset(silent))
     slow = {
         name

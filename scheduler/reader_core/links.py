@@ -230,7 +230,7 @@ class TeacherLinks:
                 continue
             if peer is not None or name in assigned.lost:
                 lost.append(name)
-                self.drop(name, "its lease ran out" if peer is None else "it was started anew")
+                self.drop(name, "its lease ran out" if peer is None else "it was restarted")
             elif not link.leaves:
                 revoked.append(name)
                 link.leaves = True

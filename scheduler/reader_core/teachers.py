@@ -144,7 +144,7 @@ class TeacherStates:
 
     def _heard(self, name: str) -> None:
         """Record that the teacher is reachable."""
-        if not self._reach.attempts:  # as nearly always
+        if not self._reach.attempts:  # the usual case
             self._reach, self._paths_at = _REACHABLE, -inf
         else:
             self._learn(reachability.answered(self._reach, self.links.peer(name)))

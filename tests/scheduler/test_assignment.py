@@ -46,7 +46,7 @@ class TestAssignment:
         service = Service(TeacherUp("a", 1), TeacherUp("b", 1), wants("a/0", 1))
         change = service.see(TeacherUp("a", 2))["a/0"]
         assert (change.teachers, change.lost) == (("a",), ("a",))
-        assert change.reason == "teacher a was started anew: 1 of 1 wanted"
+        assert change.reason == "teacher a was restarted: 1 of 1 wanted"
         assert service.see(TeacherUp("a", 2)) == {}
         service = Service(TeacherUp("a", 1), wants("a/0", 1))
         assert service.told(TeacherDown("a", lost=True), TeacherUp("a", 2)) == ("a", "a")
