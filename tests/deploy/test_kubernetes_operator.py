@@ -96,14 +96,6 @@ def test_its_rights_are_what_it_calls_and_no_more() -> None:
         assert [subject["name"] for subject in one["subjects"]] == ["edl-operator"]
 
 
-def test_the_role_of_those_who_submit_jobs_is_the_one_of_the_page() -> None:
-    # tests/mesh/jobs/kubernetes/test_cluster.py: the commands need these rights and no others.
-    page = (ROOT / "docs" / "how-to" / "elastic-jobs.md").read_text()
-    blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    (shown,) = (yaml.safe_load(one) for one in blocks if "kind: Role" in one)
-    assert granted(named(build("whole"), "Role", "edl-jobs")) == granted(shown)
-
-
 def as_stored(resource: Object) -> Object:
     """A resource as an API server keeps it: valid by its definition, with defaults."""
     specs = {one["spec"]["names"]["kind"]: one["spec"] for one in definitions()}
