@@ -1,8 +1,8 @@
-"""Pin the packages that the images install: `make constraints`.
+"""Pin the packages that machines of a mesh install: `make constraints`.
 
     python deploy/constraints/update.py
 
-Writes `constraints.txt`, with a version for each package that a runtime extra needs, and
+Writes `constraints.txt`, with a version for each package that `EXTRAS` need, and
 `licenses.md`, with their licences. A dry run of pip resolves the versions, so nothing is installed;
 no address of an index is stored. Licences are read from the installed packages.
 """
@@ -25,13 +25,14 @@ LICENSES: Final = FOLDER / "licenses.md"
 #: Extras for machines of a mesh; not torch and GPU builds: their versions depend on the driver.
 EXTRAS: Final = ("paddle", "onnx", "embedded", "events", "fs", "store", "http", "dashboard", "k8s")
 _HEAD: Final = """\
-# What the images install: made by `make constraints`, held against pyproject.toml by a test.
+# Versions for the machines of a mesh, written by `make constraints`. A test compares them with
+# pyproject.toml.
 # pip install --constraint constraints.txt 'edl-dist[...]'
 """
 _TITLE: Final = """\
-# Licences of what is installed
+# Licences of the pinned packages
 
-Made by `make constraints`; the packages are those of [constraints.txt](constraints.txt).
+Written by `make constraints`; the packages are those of [constraints.txt](constraints.txt).
 
 | package | version | licence |
 |---|---|---|
