@@ -37,7 +37,7 @@ COLOURS = 64
 
 
 def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Images and labels, without end."""
+    """Yield images and labels forever."""
     rng = np.random.default_rng(0)
     image = rng.integers(0, 256, (BATCH, 3, 224, 224), dtype=np.uint8)
     while True:
@@ -45,14 +45,14 @@ def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def train(reader: DistilReader, stop: threading.Event) -> None:
-    """A student whose step takes `STEP_S`."""
+    """Take a batch every `STEP_S` until `stop` is set, as a student does."""
     for _ in reader:
         if stop.wait(STEP_S):
             return
 
 
 def record(mesh: LocalMesh, url: str) -> list[Image.Image]:
-    """One frame every `FRAME_S`; a teacher is killed and another one is started meanwhile."""
+    """Take a screenshot every `FRAME_S`; meanwhile kill a teacher and start another one."""
     frames: list[Image.Image] = []
     due: list[tuple[float, Callable[[], object]]] = [
         (KILL_S, lambda: mesh.kill("teacher-2")),
@@ -74,7 +74,7 @@ def record(mesh: LocalMesh, url: str) -> list[Image.Image]:
 
 
 def write(frames: list[Image.Image], file: Path) -> None:
-    """All frames with one palette, so that what stands still costs no bytes."""
+    """Write the frames with one palette, so that unchanged parts cost no bytes."""
     palette = frames[0].convert("RGB").quantize(COLOURS)
     plain = [
         frame.convert("RGB").quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames

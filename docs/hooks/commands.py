@@ -1,7 +1,7 @@
-"""mkdocs hook: the whole command line and its variables, from what `--help` is made of.
+"""mkdocs hook: write all commands and their variables into `reference/cli.md`.
 
-`reference/cli.md` holds two marks, which are replaced by the results of `commands()` and
-`variables()`.
+The page has two marks, which the results of `commands()` and `variables()` replace. Both read the
+command line itself, as `--help` does.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ OPTIONS: Final = "Options"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option or argument, as its help tells of it.
+    """An option or argument, as its help shows it.
 
     Attributes:
         names: flags with the type of their value.
-        text: what it is.
-        variables: of the environment, and what each is.
+        text: description.
+        variables: environment variables that set it, with a description of each.
         default: as the help shows it; empty: none.
-        limits: of its value, or that it is required; empty: none.
-        panel: under which it stands in the help.
+        limits: bounds of its value, or "required"; empty: none.
+        panel: group of options in the help.
     """
 
     names: str
@@ -38,7 +38,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command with all that its help tells."""
+    """A command, as its help shows it."""
 
     path: str
     text: str
@@ -47,7 +47,7 @@ class Command:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put what is generated in the place of its mark."""
+    """Replace each mark by its generated text."""
     for mark, write in MARKS.items():
         if mark in markdown:
             markdown = markdown.replace(mark, write())
@@ -55,7 +55,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def walk() -> Iterator[Command]:
-    """Every command of `edl`, groups before what they hold."""
+    """Yield all commands of `edl`, each group before its commands."""
     import typer
 
     from edl.cli import command_line
@@ -64,17 +64,17 @@ def walk() -> Iterator[Command]:
 
 
 def commands() -> str:
-    """All commands in Markdown: a heading, the help and tables of options for each."""
+    """Return all commands in Markdown: for each a heading, its help, and tables of options."""
     return "\n\n".join(_section(command) for command in walk())
 
 
 def variables() -> str:
-    """A table of all variables: which commands read them, and what for."""
+    """Return a table of all variables, with the commands that read them."""
     readers: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for command in walk():
         for option in command.options:
             for name, text in option.variables.items():
-                readers[name][_sentence(text)].append(command.path)
+                readers[name][_first_sentence(text)].append(command.path)
     rows = ["| variable | read by | what it is |", "|---|---|---|"]
     for name, texts in sorted(readers.items()):
         paths = dict.fromkeys(path for found in texts.values() for path in found)
@@ -94,24 +94,24 @@ def _walk(command: Any, path: str, parent: Any) -> Iterator[Command]:
     usage = " ".join([path, *command.collect_usage_pieces(context)])
     found = (_option(one, context) for one in command.get_params(context))
     options = tuple(one for one in found if one is not None)
-    yield Command(path, _words(command.help or ""), usage, options)
+    yield Command(path, _plain(command.help or ""), usage, options)
     for name in getattr(command, "list_commands", lambda _: ())(context):
         yield from _walk(command.get_command(context, name), f"{path} {name}", context)
 
 
 def _option(parameter: Any, context: Any) -> Option | None:
-    """What the help says of a parameter; None of one that it hides, and of --help."""
+    """Return a parameter as the help shows it; None for --help and hidden parameters."""
     from edl.runtime.structured_option import variables_of
 
     record = parameter.get_help_record(context)
     if record is None or parameter.name == "help":
         return None
-    names, told = record
-    text, _, extra = _words(told).partition("  [")
-    if told.startswith("["):
-        text, extra = "", _words(told)[1:]
+    names, description = record
+    text, _, extra = _plain(description).partition("  [")
+    if description.startswith("["):
+        text, extra = "", _plain(description)[1:]
     facts = re.split(r"; (?=default: |env var: |required$|\S+[<>]=?)", extra.removesuffix("]"))
-    variables = {name: _words(about) for name, about in variables_of(parameter).items()}
+    variables = {name: _plain(about) for name, about in variables_of(parameter).items()}
     default = next((one[9:] for one in facts if one.startswith("default: ")), "")
     others = [one for one in facts if one and not one.startswith(("env var: ", "default: "))]
     panel = getattr(parameter, "rich_help_panel", None) or OPTIONS
@@ -139,17 +139,17 @@ def _section(command: Command) -> str:
     return "\n".join(lines)
 
 
-def _words(text: str) -> str:
-    """A help text without the marks of terminals."""
+def _plain(text: str) -> str:
+    """Return a help text without markup for terminals."""
     return text.replace("\\[", "[").replace("\b", "").strip()
 
 
-def _sentence(text: str) -> str:
+def _first_sentence(text: str) -> str:
     return text.split(". ")[0].rstrip(".")
 
 
 def _cell(text: str) -> str:
-    """A text as it is, in a cell of a table."""
+    """Escape a text for a cell of a table."""
     for mark in ("\\", "*", "<", "[", "|"):
         text = text.replace(mark, "&lt;" if mark == "<" else f"\\{mark}")
     return " ".join(text.split())

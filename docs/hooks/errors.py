@@ -1,4 +1,4 @@
-"""mkdocs hook: a table of the errors that users see, from the docstrings of `runtime/errors.py`."""
+"""mkdocs hook: write a table of errors from the docstrings of `runtime/errors.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mkdocs hook: a list that follows a paragraph without a blank line is a list, as on Git hosts."""
+"""mkdocs hook: accept lists directly after a paragraph, as Git hosts do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _ITEM = re.compile(r"(?:[-*]|\d+\.) ")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put the blank line that Python-Markdown wants before a list."""
+    """Insert the blank line that Python-Markdown needs before a list."""
     lines: list[str] = []
     fence = ""
     for line in markdown.splitlines():
@@ -24,5 +24,5 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def _is_text(line: str) -> bool:
-    """Whether a line is of a paragraph, and not of a list."""
+    """Return whether a line belongs to a paragraph."""
     return bool(line.strip()) and not _ITEM.match(line) and not line.startswith((" ", "|", "#"))

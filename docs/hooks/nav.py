@@ -1,7 +1,7 @@
-"""mkdocs hook: a folder in the nav stands for its pages, so that a new one needs no line there.
+"""mkdocs hook: expand each folder in the nav to its pages, so that a new page needs no entry.
 
-`adr/` is README.md, if there is one, and then the others by their names. A page that is named
-beside its folder keeps the place that it is given by name.
+README.md comes first, then the others by name. A page that has its own entry in the nav is not
+repeated.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Any
 
 
 def on_config(config: Any) -> Any:
-    """Write the folders of the nav out."""
+    """Expand the folders of the nav."""
     named = set(_named(config.nav))
-    config.nav = _written(config.nav, Path(config.docs_dir), named)
+    config.nav = _expanded(config.nav, Path(config.docs_dir), named)
     return config
 
 
-def _written(nav: Any, docs: Path, named: set[str]) -> Any:
+def _expanded(nav: Any, docs: Path, named: set[str]) -> Any:
     if isinstance(nav, dict):
-        return {title: _written(below, docs, named) for title, below in nav.items()}
+        return {title: _expanded(below, docs, named) for title, below in nav.items()}
     if isinstance(nav, str):
         return _pages(nav, docs, named) if nav.endswith("/") else nav
     found = []
     for entry in nav:
-        below = _written(entry, docs, named)
+        below = _expanded(entry, docs, named)
         found += below if isinstance(entry, str) and isinstance(below, list) else [below]
     return found
 
@@ -35,7 +35,7 @@ def _pages(folder: str, docs: Path, named: set[str]) -> list[str]:
 
 
 def _named(nav: Any) -> list[str]:
-    """The pages that are named in a nav."""
+    """Return the pages that have an entry in a nav."""
     if isinstance(nav, str):
         return [nav]
     below = nav.values() if isinstance(nav, dict) else nav

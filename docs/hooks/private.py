@@ -1,6 +1,6 @@
-"""mkdocs hook: a page that loads anything from another host is a warning, and so an error.
+"""mkdocs hook: warn about a page that loads anything from another host (`--strict`: an error).
 
-Who reads the site tells nobody else that he does, and needs no network.
+So the site works without a network, and no other host learns about its readers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _LOADED = re.compile(
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """Look at what a page makes a browser load."""
+    """Warn about everything that a browser would load from another host."""
     for found in _LOADED.finditer(output):
         where = found["src"] or found["href"]
-        log.warning("'%s' loads %s, which is not of this site", page.file.src_uri, where)
+        log.warning("'%s' loads %s, which is not on this site", page.file.src_uri, where)
     return output

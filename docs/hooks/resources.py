@@ -1,4 +1,4 @@
-"""mkdocs hook: the fields of our kinds in Kubernetes, from the definitions that are installed."""
+"""mkdocs hook: write the fields of our Kubernetes resources from their definitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 CRDS: Final = Path(__file__).resolve().parents[2] / "deploy" / "operator" / "crds"
 MARK: Final = "<!-- all resources -->"
-#: What a schema says of a value, and how it is said here.
+#: Keyword of a schema -> its text in the table.
 LIMITS: Final = {
     "minimum": "at least {}",
     "maximum": "at most {}",
@@ -23,25 +23,25 @@ LIMITS: Final = {
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put what is generated in the place of its mark."""
+    """Replace the mark by the generated text."""
     return markdown.replace(MARK, resources()) if MARK in markdown else markdown
 
 
 def resources() -> str:
-    """All kinds in Markdown: what each is, its fields, and the rules that its schema holds."""
+    """Return all kinds in Markdown: description, fields and validation rules of each."""
     return "\n\n".join(_kind(yaml.safe_load(file.read_text("utf-8"))) for file in definitions())
 
 
 def definitions() -> list[Path]:
-    """The files of the definitions, by name."""
+    """Return the files of the definitions, by name."""
     return sorted(file for file in CRDS.glob("*.yaml") if file.stem != "kustomization")
 
 
 def fields(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
-    """Every field below a schema: its path, its own schema, whether it has to be there."""
-    needed = schema.get("required", ())
+    """Yield every field below a schema: its path, its schema, and whether it is required."""
+    required = schema.get("required", ())
     for name, below in schema.get("properties", {}).items():
-        yield f"{path}.{name}", below, name in needed
+        yield f"{path}.{name}", below, name in required
         yield from fields(below, f"{path}.{name}")
         yield from fields(below.get("items", {}), f"{path}.{name}[]")
 
@@ -62,25 +62,25 @@ def _kind(definition: Mapping[str, Any]) -> str:
     for part in ("spec", "status"):
         lines += ["", "| field | type | default | what it is |", "|---|---|---|---|"]
         lines += [_row(*field) for field in fields(schema["properties"][part], part)]
-    lines += ["", "What is refused, and with which words:", ""]
+    lines += ["", "Messages of refused resources:", ""]
     lines += [f"- {_text(rule['message'])}" for rule in _rules(schema)]
     return "\n".join(lines)
 
 
-def _row(path: str, schema: Mapping[str, Any], needed: bool) -> str:
+def _row(path: str, schema: Mapping[str, Any], required: bool) -> str:
     kind = "integer or text" if schema.get("x-kubernetes-int-or-string") else schema.get("type", "")
     default = f"`{json.dumps(schema['default'])}`" if "default" in schema else ""
-    said = [schema.get("description", "")]
-    said += [how.format(schema[word]) for word, how in LIMITS.items() if word in schema]
+    parts = [schema.get("description", "")]
+    parts += [text.format(schema[word]) for word, text in LIMITS.items() if word in schema]
     if "enum" in schema:
-        said.append("one of " + ", ".join(f"`{value}`" for value in schema["enum"]))
-    text = "; ".join(part.rstrip(".") for part in said if part)
-    cells = (f"`{path}`" + " (required)" * needed, kind, default, _text(text))
+        parts.append("one of " + ", ".join(f"`{value}`" for value in schema["enum"]))
+    text = "; ".join(part.rstrip(".") for part in parts if part)
+    cells = (f"`{path}`" + " (required)" * required, kind, default, _text(text))
     return "| " + " | ".join(cells) + " |"
 
 
 def _rules(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The rules of a schema and of all below it."""
+    """Yield the validation rules of a schema and of all schemas below it."""
     yield from schema.get("x-kubernetes-validations", ())
     for below in schema.get("properties", {}).values():
         yield from _rules(below)
@@ -89,7 +89,7 @@ def _rules(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _text(text: str) -> str:
-    """A text as it is, in a list or a cell; what stands between backquotes needs no care."""
+    """Escape a text for a list or a cell, except between backquotes."""
     parts = " ".join(text.split()).split("`")
     for at in range(0, len(parts), 2):
         for mark, safe in (("*", "\\*"), ("|", "\\|"), ("<", "&lt;")):

@@ -1,7 +1,7 @@
-"""mkdocs hook: a package `edl` for the reference, of those folders alone that it is about.
+"""mkdocs hook: make a package `edl` with only the folders that the Python reference describes.
 
-The root of the repository is the package (docs/adr/0001-layout.md), and holds environments and a
-link to itself: who looks for modules in it finds more than there are.
+The root of the repository is the package (docs/adr/0001-layout.md). It also has environments and a
+link to itself, where the reference's generator would find further modules.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACE = ROOT / "build" / "reference" / "edl"
+PACKAGE = ROOT / "build" / "reference" / "edl"
 PARTS = (
     "__init__.py",
     "coordinator",
@@ -24,9 +24,9 @@ PARTS = (
 
 
 def on_startup(**_: Any) -> None:
-    """Make it, of links; again without effect."""
-    PLACE.mkdir(parents=True, exist_ok=True)
-    for link in PLACE.iterdir():
-        link.unlink()  # of parts that moved, too
+    """Make the package of links; replace existing ones."""
+    PACKAGE.mkdir(parents=True, exist_ok=True)
+    for link in PACKAGE.iterdir():
+        link.unlink()  # also those of folders that were moved
     for name in PARTS:
-        (PLACE / name).symlink_to(ROOT / name)
+        (PACKAGE / name).symlink_to(ROOT / name)
