@@ -34,7 +34,7 @@ PODS: Final = "pods"
 #: (cordoned or tainted); "silent": not ready or gone; "none": the pod is not scheduled yet.
 MachineState = Literal["counted", "closed", "silent", "none"]
 #: Upper bound of a request; Kubernetes has no larger quantity.
-_MOST: Final = 2.0**63
+_LARGEST: Final = 2.0**63
 #: Amount of each resource in a cluster that adds machines for waiting pods: no bound.
 PLENTY: Final = 1e12
 ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
@@ -79,8 +79,8 @@ def requests_of(spec: Mapping[str, Any]) -> dict[str, float]:
         if container.get("restartPolicy") == "Always":
             sidecars = _sum(sidecars, own)
             own = {}
-        largest = _most(largest, _sum(sidecars, own))
-    total = _most(_sum(total, sidecars), largest) | _container(spec)
+        largest = _maximum(largest, _sum(sidecars, own))
+    total = _maximum(_sum(total, sidecars), largest) | _container(spec)
     return {**_sum(total, amounts(spec.get("overhead") or {})), PODS: 1.0}
 
 
@@ -95,7 +95,7 @@ def checked_requests_of(spec: Mapping[str, Any]) -> dict[str, float]:
     except (TypeError, AttributeError) as error:
         raise UsageError(f"podTemplate is no template of a pod: {error}") from None
     for kind, amount in needs.items():
-        if not 0 <= amount <= _MOST:
+        if not 0 <= amount <= _LARGEST:
             raise UsageError(f"resources: a pod cannot request {amount:g} {kind}")
     return needs
 
@@ -110,7 +110,7 @@ def _sum(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, floa
     return {kind: one.get(kind, 0.0) + other.get(kind, 0.0) for kind in {**one, **other}}
 
 
-def _most(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+def _maximum(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
     return {kind: max(one.get(kind, 0.0), other.get(kind, 0.0)) for kind in {**one, **other}}
 
 

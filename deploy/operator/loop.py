@@ -45,7 +45,7 @@ class OperatorMetrics:
             "edl_operator_leading", "1 at the operator that acts.", registry=self.registry
         )
         leading.set_function(lambda: float(leads()))
-        self._turns = Counter(
+        self._reconciliations = Counter(
             "edl_operator_reconciliations",
             "Reconciliations by result: done, failed.",
             ["part", "result"],
@@ -60,9 +60,9 @@ class OperatorMetrics:
             buckets=(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0),
         )
 
-    def reconciled(self, part: str, well: bool, seconds: float) -> None:
+    def reconciled(self, part: str, succeeded: bool, seconds: float) -> None:
         """Count one run of a reconciler."""
-        self._turns.labels(part, "done" if well else "failed").inc()
+        self._reconciliations.labels(part, "done" if succeeded else "failed").inc()
         self._seconds.labels(part).observe(seconds)
 
 
@@ -129,14 +129,17 @@ class ReconcileLoop:
             if pause.until_s > self._clock():
                 continue
             began_s = time.perf_counter()
-            well = self._part(name, part, now)
-            self.metrics.reconciled(name, well, time.perf_counter() - began_s)
+            succeeded = self._reconcile(name, part, now)
+            self.metrics.reconciled(name, succeeded, time.perf_counter() - began_s)
             self._pauses[name] = (
-                RetryPause() if well else pause.failed(self._clock(), self._rng, _BASE_S, _CAP_S)
+                RetryPause()
+                if succeeded
+                else pause.failed(self._clock(), self._rng, _BASE_S, _CAP_S)
             )
         return next_retry_s(self._pauses.values(), self._clock(), self._interval_s)
 
-    def _part(self, name: str, part: Reconciler, now: float) -> bool:
+    def _reconcile(self, name: str, part: Reconciler, now: float) -> bool:
+        """Run one reconciler; return whether it succeeded."""
         try:
             part(now)
         except LeaseSuperseded as error:

@@ -66,11 +66,6 @@ class ResourceWatcher:
         """Start the thread; call it once."""
         self._thread.start()
 
-    @property
-    def alive(self) -> bool:
-        """Whether its thread runs."""
-        return self._thread.is_alive()
-
     def stop(self) -> None:
         """Stop the thread, within seconds."""
         self._stopping.set()
@@ -82,7 +77,7 @@ class ResourceWatcher:
         while not self._stopping.is_set():
             began_s = time.monotonic()
             try:
-                self._find()
+                self._check_definitions()
                 asyncio.run(self._watch())
             except Exception as error:
                 if time.monotonic() - began_s > self._again_s:  # it worked for a while
@@ -91,7 +86,7 @@ class ResourceWatcher:
                 self._errors.report(log, self._namespace, what, error)
             self._stopping.wait(self._again_s)
 
-    def _find(self) -> None:
+    def _check_definitions(self) -> None:
         """Check that our resource definitions exist, as kopf looks for them only once.
 
         Raises:

@@ -231,8 +231,8 @@ def decide_pods(
         raise ValueError(f"two jobs have one name: {sorted(job.name for job in jobs)}")
     cases = [assess_job(job, now, config) for job in jobs]
     views = {case.job.name: view for case in cases if (view := _view(case)) is not None}
-    over = [
-        _ghost(case, f"(over) {index}")
+    undecided = [
+        _placeholder(case, f"(undecided) {index}")
         for index, case in enumerate(cases)
         if case.job.name not in views
     ]
@@ -242,7 +242,7 @@ def decide_pods(
         return {name: at_s for name, at_s in found.items() if at_s is not None}
 
     memory = ElasticMemory(times("changed_s"), times("waiting_since_s"))
-    targets, memory = decide(pool, [*views.values(), *over], memory, now, config.elastic)
+    targets, memory = decide(pool, [*views.values(), *undecided], memory, now, config.elastic)
     by_name = {target.job: target for target in targets}
     found = []
     for case in cases:
@@ -286,7 +286,7 @@ def _leaving(job: ObservedJob) -> int:
     return sum(pod.deleting and not pod.ended and pod.machine == "counted" for pod in job.pods)
 
 
-def _ghost(case: AssessedJob, name: str) -> ElasticJob:
+def _placeholder(case: AssessedJob, name: str) -> ElasticJob:
     """Return a placeholder for a job without a decision; its pods still use room.
 
     The placeholder needs a resource that no pool has, so it never gets a node.

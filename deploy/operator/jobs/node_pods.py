@@ -9,10 +9,12 @@ from ....mesh.kubernetes.resources import JOB_LABEL, NODE_CONTAINER, NODE_LABEL,
 from ..capacity import ENDED_PHASES, Machines
 from .ledger import NodePod
 
-#: Reasons for which a container waits before it starts.
-_USUAL: Final = frozenset({"ContainerCreating", "PodInitializing"})
+#: Reasons for which every container waits before it starts.
+_USUAL_WAITS: Final = frozenset({"ContainerCreating", "PodInitializing"})
 #: Reasons of pods that the cluster has ended.
-_TAKEN: Final = frozenset({"Evicted", "Preempting", "Terminated", "NodeShutdown", "NodeLost"})
+_ENDED_BY_CLUSTER: Final = frozenset(
+    {"Evicted", "Preempting", "Terminated", "NodeShutdown", "NodeLost"}
+)
 _LAST_LINES: Final = 3
 
 
@@ -36,10 +38,11 @@ def node_pod_of(pod: Object, machines: Machines) -> NodePod:
     ended = sidecars_run or status.get("phase") in ENDED_PHASES
     conditions = {one["type"]: one for one in status.get("conditions", ())}
     placing = conditions.get("PodScheduled", {})
-    fails = placing.get("status") == "False" and placing.get("reason") == "Unschedulable"
-    unplaced = placing if fails else {}
+    unschedulable = placing.get("status") == "False" and placing.get("reason") == "Unschedulable"
+    unplaced = placing if unschedulable else {}
     runs = not ended and "running" in state
-    waits = {} if runs or ended else _hindrance(status)
+    problem = {} if runs or ended else _start_problem(status)
+    waits = not ended and bool(unschedulable or problem)
     return NodePod(
         number_of(pod) or 0,
         deleting="deletionTimestamp" in pod["metadata"],
@@ -48,8 +51,8 @@ def node_pod_of(pod: Object, machines: Machines) -> NodePod:
         runs=runs,
         ready=runs and conditions.get("Ready", {}).get("status") == "True",
         machine=machines.of_pod(pod),
-        unplaced_since_s=_since_s(pod, placing) if not ended and (fails or waits) else None,
-        message=_said(status, state, ended, unplaced, waits),
+        unplaced_since_s=_since_s(pod, placing) if waits else None,
+        message=_message(status, state, ended, unplaced, problem),
         sidecars_run=sidecars_run,
     )
 
@@ -77,7 +80,7 @@ def _code(
     if status.get("phase") == "Succeeded":
         return 0
     disrupted = conditions.get("DisruptionTarget", {}).get("status") == "True"
-    if disrupted or status.get("reason") in _TAKEN:
+    if disrupted or status.get("reason") in _ENDED_BY_CLUSTER:
         return None
     if "terminated" not in state:
         return 1 if _failed_before(status) else None
@@ -105,18 +108,19 @@ def _since_s(pod: Object, placing: Mapping[str, Any]) -> float:
     return seconds_of(text) if text else 0.0
 
 
-def _hindrance(status: Mapping[str, Any]) -> Mapping[str, Any]:
+def _start_problem(status: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return why a container cannot start, such as a missing image or Secret; empty: all can."""
     waits = [(one.get("state") or {}).get("waiting") for one in _containers(status, "init", "")]
-    return next((one for one in waits if one and one.get("reason") not in (None, *_USUAL)), {})
+    usual = (None, *_USUAL_WAITS)
+    return next((one for one in waits if one and one.get("reason") not in usual), {})
 
 
-def _said(
+def _message(
     status: Mapping[str, Any],
     state: Mapping[str, Any],
     ended: bool,
     unplaced: Mapping[str, Any],
-    waits: Mapping[str, Any],
+    problem: Mapping[str, Any],
 ) -> str:
     if ended:
         end = state.get("terminated") or _failed_before(status)
@@ -127,4 +131,4 @@ def _said(
         return ": ".join(part for part in (why, " | ".join(lines)) if part)
     if unplaced:
         return str(unplaced.get("message") or "no machine has room for it")
-    return f"{waits.get('reason', '')}: {waits.get('message', '')}".strip(": ")
+    return f"{problem.get('reason', '')}: {problem.get('message', '')}".strip(": ")

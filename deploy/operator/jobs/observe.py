@@ -34,7 +34,7 @@ from .status import has_ended, ledger_of
 
 log = logging.getLogger(__name__)
 
-#: Seconds before a Redis that did not answer is asked again, as other jobs wait meanwhile.
+#: Seconds before a Redis that did not answer is asked again: other jobs wait for each attempt.
 _PAUSE_S: Final = 30.0
 #: Progress of a training that cannot be known. The job counts as steady.
 _UNKNOWN: Final = TrainingProgress(steady=True)
@@ -57,7 +57,7 @@ class ProgressReader:
     ) -> None:
         self._open, self._clock = opening, clock
         self._boards: dict[str, JobBoard] = {}
-        self._silent: dict[str, float] = {}
+        self._retry_at_s: dict[str, float] = {}
 
     def read(self, url: str, job: str, nodes: int) -> TrainingProgress:
         """Return the progress of one training.
@@ -67,18 +67,18 @@ class ProgressReader:
             job: its name.
             nodes: number of its nodes.
         """
-        if self._silent.get(url, float("-inf")) > self._clock():
+        if self._retry_at_s.get(url, float("-inf")) > self._clock():
             return _UNKNOWN
         try:
             if url not in self._boards:
                 self._boards[url] = self._open(url)
             found = read_progress(self._boards[url], job, nodes)
         except EdlError as error:
-            level = logging.DEBUG if url in self._silent else logging.WARNING  # said once
+            level = logging.DEBUG if url in self._retry_at_s else logging.WARNING  # said once
             log.log(level, "cannot read the progress of trainings: %s", error)
-            self._silent[url] = self._clock() + _PAUSE_S
+            self._retry_at_s[url] = self._clock() + _PAUSE_S
             return _UNKNOWN
-        self._silent.pop(url, None)
+        self._retry_at_s.pop(url, None)
         return found
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class ClusterReader:
         self._client, self._config, self._trainings = client, config, trainings
         self._every_s = every_s
         self._read_s = float("-inf")
-        self._asked: frozenset[object] = frozenset()
+        self._read_for: frozenset[object] = frozenset()  # jobs, at the latest read of the others
         self._machines = Machines({}, frozenset())
         self._pods: list[Object] = []
 
@@ -162,13 +162,13 @@ class ClusterReader:
             jobs: DistillJobs that have not ended; if they have changed, everything is read again.
         """
         metas = [one["metadata"] for one in jobs]
-        asked = frozenset((meta["uid"], meta.get("generation")) for meta in metas)
-        if asked != self._asked or not 0 <= now - self._read_s < self._every_s:
+        current = frozenset((meta["uid"], meta.get("generation")) for meta in metas)
+        if current != self._read_for or not 0 <= now - self._read_s < self._every_s:
             tolerated = [tolerations_of(one, self._config.coordinator) for one in jobs]
             machines = Machines.of(self._client.list(NODE), tolerated)
             pods = self._client.list(POD, namespace=ALL_NAMESPACES, fields=NOT_ENDED)
             self._machines, self._pods = machines, [pod for pod in pods if not is_node(pod)]
-            self._read_s, self._asked = now, asked
+            self._read_s, self._read_for = now, current
 
     def _job(self, name: str, resource: Object, pods: Iterable[Object]) -> ObservedJob:
         wanted = wanted_of(resource, self._config.coordinator)

@@ -120,8 +120,8 @@ def deployment_of(resource: Object, replicas: int, coordinator: str | None) -> O
             "selector": {"matchLabels": selector_of(resource)},
             "strategy": {
                 "type": "RollingUpdate",
-                # Up to three teachers stay available during an update. More of them can be updated
-                # without room for another pod.
+                # 25 % of up to three teachers is rounded down to 0, so an update starts a new
+                # one first. Of four or more, some may end first: no room is needed for a new pod.
                 "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": 1},
             },
             "template": {"metadata": template_meta, "spec": pod},

@@ -75,7 +75,8 @@ class TeacherServiceReconciler:
         listed = self._client.list(TEACHER_SERVICE, namespace=where)
         alive = [one for one in listed if "deletionTimestamp" not in one["metadata"]]
         self._errors.retain({one["metadata"]["uid"] for one in alive})
-        self._desired_counts.keep({pair for one in alive if (pair := self._asked(one)) is not None})
+        sources = map(self._count_source, alive)
+        self._desired_counts.keep({source for source in sources if source is not None})
         if not alive:
             return
         made = {
@@ -87,7 +88,7 @@ class TeacherServiceReconciler:
         for resource in alive:
             meta = resource["metadata"]
             try:
-                self._one(resource, made, room, now)
+                self._reconcile_one(resource, made, room, now)
                 self._errors.clear(meta["uid"])
             except (LeaseSuperseded, UnavailableError, Unauthenticated):
                 raise
@@ -103,14 +104,14 @@ class TeacherServiceReconciler:
         if len(failed) == len(alive):  # so the cause is not a single service
             raise failed[0]
 
-    def _asked(self, resource: Object) -> tuple[str, str] | None:
+    def _count_source(self, resource: Object) -> tuple[str, str] | None:
         """Return Redis URL and service of the desired number; None: set by the spec, or no URL."""
         url = resource["spec"].get("coordinator") or self._config.coordinator
         if url is None or resource["spec"].get("replicas") is not None:
             return None
         return url, service_of(resource)
 
-    def _one(
+    def _reconcile_one(
         self,
         resource: Object,
         made: dict[Kind, dict[tuple[str, str], Object]],
@@ -119,8 +120,8 @@ class TeacherServiceReconciler:
     ) -> None:
         deployment = made[DEPLOYMENT].get(key_of(resource))
         try:
-            service = self._found(SERVICE, resource, made)
-            deployment = self._found(DEPLOYMENT, resource, made)
+            service = self._existing(SERVICE, resource, made)
+            deployment = self._existing(DEPLOYMENT, resource, made)
             count, manifest = self._wanted(resource, deployment, room)
         except UsageError as error:
             self._write_status(
@@ -144,7 +145,7 @@ class TeacherServiceReconciler:
             status = refused_status_of(resource, deployment, why, now)
         self._write_status(resource, status, now)
 
-    def _found(
+    def _existing(
         self, kind: Kind, resource: Object, made: dict[Kind, dict[tuple[str, str], Object]]
     ) -> Object | None:
         """Return the existing object of this name.
@@ -178,8 +179,8 @@ class TeacherServiceReconciler:
             spec.get("replicas"), spec["minReplicas"], spec["maxReplicas"], spec["scaleToZero"]
         )
         last = (resource.get("status") or {}).get("desired")
-        asked = self._asked(resource)
-        desired = None if asked is None else self._desired_counts.of(*asked)
+        source = self._count_source(resource)
+        desired = None if source is None else self._desired_counts.of(*source)
         count = count_of(bounds, desired, last)
         if count.cause == "FollowsCoordinator" and count.count > (last or 0):
             count = count_of(bounds, desired, last, room.of(manifest))

@@ -37,9 +37,9 @@ class TeacherRoom:
     ) -> None:
         self._client, self._config, self._errors = client, config, errors
         self._decided = {key_of(one): one for one in deployments}
-        self._seen: tuple[Machines, list[Object]] | None = None
-        self._there: Counter[tuple[str, str] | None] = Counter()
-        self._closed = config.growing_cluster
+        self._cluster: tuple[Machines, list[Object]] | None = None
+        self._pods_of: Counter[tuple[str, str] | None] = Counter()
+        self._is_unlimited = config.growing_cluster
 
     def reserve(self, deployment: Object) -> None:
         """Reserve room for the teachers of this Deployment."""
@@ -50,30 +50,30 @@ class TeacherRoom:
 
         Nodes of elastic jobs yield to teachers, so they do not count.
         """
-        if self._seen is None and not self._closed:
-            self._look()
-        if self._seen is None:
+        if self._cluster is None and not self._is_unlimited:
+            self._read_cluster()
+        if self._cluster is None:
             return None
-        machines, pods = self._seen
+        machines, pods = self._cluster
         own = key_of(deployment)
         pool = machines.pool(pods, lambda pod: is_node(pod) or service_key_of(pod) == own)
         promises = [
-            (one["spec"].get("replicas", 1) - self._there[key], requests_of(pod_spec_of(one)))
+            (one["spec"].get("replicas", 1) - self._pods_of[key], requests_of(pod_spec_of(one)))
             for key, one in self._decided.items()
             if key != own
         ]
         needs = requests_of(pod_spec_of(deployment))
         return room_for(pool, needs, self._config.elastic.max_load, promises)
 
-    def _look(self) -> None:
+    def _read_cluster(self) -> None:
         try:
             machines = Machines.of(self._client.list(NODE))
             pods = self._client.list(POD, namespace=ALL_NAMESPACES, fields=NOT_ENDED)
         except Forbidden as error:
             self._errors.report(log, NODE, "cannot read the capacity of the cluster", error)
-            self._closed = True
+            self._is_unlimited = True
             return
         self._errors.clear(NODE)
-        self._seen = machines, pods
+        self._cluster = machines, pods
         staying = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-        self._there = Counter(map(service_key_of, staying))
+        self._pods_of = Counter(map(service_key_of, staying))

@@ -152,7 +152,7 @@ def test_definitions_that_are_created_later_are_watched(tmp_path: Path) -> None:
             wait_until(lambda: asked() == {kind.plural for kind in WATCHED})
         finally:
             watching.stop()
-        assert not watching.alive
+        assert "edl-watch" not in {thread.name for thread in threading.enumerate()}
 
 
 @contextmanager
