@@ -103,11 +103,11 @@ class PredictorPool:
         If micro-batches are measured, equal devices wait for the first one and use its choice, so
         that they label with equal bits.
         """
-        for predictor, model in zip(self.predictors, self._measured_by, strict=True):
-            if model is predictor:
+        for predictor, first in zip(self.predictors, self._measured_by, strict=True):
+            if first is predictor:
                 predictor.start()
-            elif model.ready_report is not None:
-                predictor.start(model.ready_report.micro_batch)
+            elif first.ready_report is not None:
+                predictor.start(first.ready_report.micro_batch)
 
     def wait_loaded(self, timeout_s: float) -> bool:
         """Wait for the end of every first start.
@@ -235,6 +235,9 @@ class PredictorProcess:
         self._on_progress = on_progress if not name else lambda text: on_progress(f"{name}: {text}")
         self._on_change = on_change
         self._lock = threading.Lock()  # guards `_begun`, `_channel`, `_jobs` and `_sent_records`
+        #: Keeps `_jobs` in the order in which the predictor gets them. Not `_lock`: the thread that
+        #: listens to the predictor needs that one, and sending may block until it has listened.
+        self._sending = threading.Lock()
         self._begun = False
         self._process: supervise.Process | None = None
         self._channel: Channel | None = None  # while it accepts jobs
@@ -294,20 +297,21 @@ class PredictorProcess:
         inputs = dict(zip(first.inputs, refs, strict=True))
         parts = [(r.samples, outputs_to_text(tuple(r.outputs)), r.deadline_s) for r in requests]
         number, job = next(self._numbers), _PendingJob(record, parts, results)
-        with self._lock:
-            channel = self._channel
+        with self._sending:
+            with self._lock:
+                channel = self._channel
+                if channel is not None:
+                    self._jobs[number] = job  # from now on the job's end frees its memory
+                    free = self._sent_records[:]
+                    del self._sent_records[: len(free)]
             if channel is not None:
-                self._jobs[number] = job  # from now on the job's end frees its memory
-                free = self._sent_records[:]
-                del self._sent_records[: len(free)]
-        if channel is None:
-            self._free(job)
-            results.set_exception(RetryableError("the predictor is restarting"))
-        else:
-            # If sending fails, the predictor is gone, and the listening thread fails the job.
-            channel.send(
-                "job", id=number, at_s=time.monotonic(), inputs=inputs, parts=parts, free=free
-            )
+                # If sending fails, the predictor is gone, and the listening thread fails the job.
+                channel.send(
+                    "job", id=number, at_s=time.monotonic(), inputs=inputs, parts=parts, free=free
+                )
+                return results
+        self._free(job)
+        results.set_exception(RetryableError("the predictor is restarting"))
         return results
 
     def stop(self) -> None:
@@ -370,9 +374,9 @@ class PredictorProcess:
         with self._lock:
             self._channel, self.ready = None, False
             waiting, self._jobs = self._jobs, {}
-        for place, job in enumerate(waiting.values()):
+        for index, job in enumerate(waiting.values()):
             self._free(job)
-            job.results.set_exception(ended if place or self._stopping.is_set() else crashed)
+            job.results.set_exception(ended if index or self._stopping.is_set() else crashed)
 
     # --- the process, in a thread of its own
 

@@ -152,6 +152,45 @@ def test_a_job_gives_its_memory_back_once_if_its_predictor_ends_meanwhile(hold: 
         assert taken[0].offset != taken[1].offset
 
 
+def test_a_crash_is_blamed_on_the_job_that_ran_if_two_threads_submit_at_once() -> None:
+    """The second thread comes while the first one is about to send."""
+    second_came = threading.Event()  # it sends, or waits until the first one has sent
+
+    class Sending:
+        lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            if threading.current_thread().name.startswith("second"):
+                second_came.set()
+            self.lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
+
+    with running(STEERED) as bench, ThreadPoolExecutor(1, "second") as second:
+        (predictor,) = bench.pool.predictors
+        predictor._sending = Sending()  # type: ignore[assignment] # noqa: SLF001 - see above
+        channel = predictor._channel  # noqa: SLF001
+        assert channel is not None
+        send, fatal = channel.send, list[Results]()
+
+        def send_late(kind: str, **fields: object) -> bool:
+            if threading.current_thread() is threading.main_thread():
+                second.submit(lambda: fatal.append(submit(bench.pool, batch(KILL))))
+                assert second_came.wait(DEADLINE_S)
+                return send(kind, **fields)
+            sent = send(kind, **fields)
+            second_came.set()
+            return sent
+
+        channel.send = send_late  # type: ignore[method-assign]
+        (answer,) = submit(bench.pool, batch()).result(DEADLINE_S)
+        assert isinstance(answer, RequestLabels)
+        answer.release()
+        wait_until(lambda: fatal)
+        assert isinstance(fatal[0].exception(DEADLINE_S), PredictorCrashed)
+
+
 def test_the_memory_of_inputs_and_labels_is_used_again() -> None:
     x = batch(rows=GROWTH_BYTES // 64)
     sizes = []
