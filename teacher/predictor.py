@@ -32,7 +32,7 @@ from ..runtime.errors import (
 )
 from ..runtime.logs import configure_logging
 from . import jobs
-from .backends import Backend, ModelSpec, queue_of, submit_in_micro_batches, submit_to
+from .backends import Backend, ModelSpec, async_submit_of, submit_in_micro_batches, submit_to
 from .backends.paced import PacedBackend
 from .backends.selection import open_backend
 from .backends.tensor_specs import example_batch
@@ -152,7 +152,7 @@ class PredictorLoop:
             RetryableError: the device fails on an example too.
         """
         finisher = None
-        if queue_of(self._backend) is not None:
+        if async_submit_of(self._backend) is not None:
             finisher = threading.Thread(target=self._finish_jobs, name="results", daemon=True)
             finisher.start()
         try:

@@ -110,17 +110,17 @@ class Backend(Protocol):
         """
 
 
-def queue_of(backend: Backend) -> Submit | None:
-    """Return the backend's `submit`; None if it has none."""
+def async_submit_of(backend: Backend) -> Submit | None:
+    """Return the `submit` of a backend with an asynchronous device; None for other backends."""
     return getattr(backend, "submit", None)
 
 
 def submit_to(backend: Backend, clock: Callable[[], float] = time.perf_counter) -> Submit:
-    """Return the backend's `submit`, or one that runs at once, timed by `clock` (seconds)."""
-    return queue_of(backend) or at_once(backend.run, clock)
+    """Return the backend's `submit`, or a blocking one that is timed by `clock` (seconds)."""
+    return async_submit_of(backend) or blocking_submit(backend.run, clock)
 
 
-def at_once(
+def blocking_submit(
     run: Run,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Submit:
@@ -154,7 +154,7 @@ class WrappedBackend:
     ) -> None:
         self._backend, self._before, self._after = backend, before, after
         self.spec = spec
-        queue = queue_of(backend)
+        queue = async_submit_of(backend)
         self.submit = None if queue is None else partial(self._submit, queue)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -186,7 +186,7 @@ def run_in_micro_batches(
     Raises:
         BadAnswer: an output has another number of rows, or its shape differs between runs.
     """
-    outputs, _ = submit_in_micro_batches(at_once(run), inputs, micro_batch)()
+    outputs, _ = submit_in_micro_batches(blocking_submit(run), inputs, micro_batch)()
     return outputs
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,7 +16,7 @@ from ...proto.datatypes import FREE, Buffer, TensorSpec, datatype_of
 from ...proto.protobuf_fields import split_bytes_field
 from ...runtime.errors import ModelError, WireError
 from ...runtime.extras import install_command
-from . import Finish, ModelSpec, Submit, at_once
+from . import Finish, ModelSpec, Submit, blocking_submit
 from .framework import first_line, gpu_of, numerics, translate_errors
 from .model_source import BackendKind, ModelSettings, hash_of_files
 from .tensor_specs import outputs_by_trial, refuse_outputs, with_declared_shapes
@@ -139,7 +140,7 @@ class OnnxSession:
         )
 
     def _submit(self, pool: ThreadPoolExecutor, inputs: Mapping[str, Array]) -> Finish:
-        return pool.submit(lambda: at_once(self.run)(inputs)()).result
+        return pool.submit(lambda: blocking_submit(self.run)(inputs)()).result
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         given = {
@@ -223,11 +224,22 @@ def _size(size: object) -> int:
 
 
 def _gpu_name(gpu: int) -> str:
-    """Return the GPU's name from the driver; onnxruntime does not provide it."""
-    listed = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    lines = listed[gpu].read_text().splitlines() if gpu < len(listed) else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("Model")]
-    return names[0] if names else "unknown"
+    """Return the name of a GPU; "unknown" if CUDA does not tell it.
+
+    onnxruntime does not provide the name. CUDA's driver numbers GPUs as onnxruntime does: only
+    visible ones, and not always in the order of their slots.
+    """
+    name, device = ctypes.create_string_buffer(256), ctypes.c_int()
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "unknown"
+    failed = (
+        cuda.cuInit(0)
+        or cuda.cuDeviceGet(ctypes.byref(device), gpu)
+        or cuda.cuDeviceGetName(name, len(name), device)
+    )
+    return "unknown" if failed else name.value.decode()
 
 
 def _load_error(runtime: Any, model: Path, error: Exception) -> str:

@@ -14,7 +14,7 @@ import torch
 
 from edl.proto.arena import Array
 from edl.proto.datatypes import TensorSpec
-from edl.teacher.backends import queue_of, submit_to
+from edl.teacher.backends import async_submit_of, submit_to
 from edl.teacher.backends.onnx import has_cuda
 from edl.teacher.backends.selection import open_backend
 from edl.teacher.backends.torch_graphs import GraphedCalls
@@ -146,7 +146,7 @@ def test_t_t_is_the_time_of_the_device(device: TestDevice) -> None:
 def test_work_that_waits_in_the_device_does_not_count(device: TestDevice) -> None:
     needs_gpu(device)
     backend = open_backend(f"{networks.NAME}:heavy_teacher", device=device.teacher)
-    assert queue_of(backend) is not None
+    assert async_submit_of(backend) is not None
     submit = submit_to(backend)
     batch = {"x": np.zeros((ROWS, backend.spec.inputs[0].shape[1]), np.float32)}
     submit(batch)()

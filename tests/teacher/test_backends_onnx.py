@@ -219,6 +219,36 @@ def test_a_gpu_is_used_with_full_float32_and_no_cpu_instead(
         OnnxSession(model, ModelSettings()).run({"image": np.zeros((2, 1, 8, 8), np.float32)})
 
 
+class Driver:
+    """CUDA's driver, for two GPUs."""
+
+    NAMES = ("NVIDIA V100", "NVIDIA T4")
+
+    def __init__(self, _: str) -> None:
+        pass
+
+    def cuInit(self, flags: int) -> int:
+        return flags
+
+    def cuDeviceGet(self, device: Any, number: int) -> int:
+        device._obj.value = 10 + number  # noqa: SLF001 - what a pointer points to
+        return 0 if number < len(self.NAMES) else 101
+
+    def cuDeviceGetName(self, name: Any, size: int, device: Any) -> int:
+        name.value = self.NAMES[device.value - 10].encode()
+        return 0
+
+
+@pytest.mark.usefixtures("session")
+def test_the_numerics_have_the_name_that_cuda_gives_a_gpu(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctypes.CDLL", Driver)
+    for number, name in enumerate((*Driver.NAMES, "unknown")):
+        numerics = OnnxSession(model, ModelSettings(device=f"gpu:{number}")).spec.numerics
+        assert numerics[-1] == name
+
+
 @pytest.mark.parametrize(
     ("factory", "backend", "words"),
     [

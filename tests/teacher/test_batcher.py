@@ -24,7 +24,7 @@ from edl.runtime.errors import (
     RetryableError,
 )
 from edl.scheduler.batching import BatchRule
-from edl.teacher.backends import at_once
+from edl.teacher.backends import blocking_submit
 from edl.teacher.batcher import READ_AHEAD, UNMERGED_S, Batcher
 from edl.teacher.jobs import JobRequest, PredictorReady, RequestLabels, Results, submit_parts
 from edl.teacher.recorder import Recorder
@@ -94,7 +94,7 @@ class Bench(AbstractContextManager["Bench"]):
             raise self.error
         parts = [JobRequest(r.samples, tuple(r.outputs), r.deadline_s) for r in requests]
         rows = {"x": np.concatenate([request.inputs["x"] for request in requests])}
-        results = submit_parts(at_once(self.backend.run), rows, parts, self._clock)()
+        results = submit_parts(blocking_submit(self.backend.run), rows, parts, self._clock)()
         return [
             replace(one, release=self._release) if isinstance(one, RequestLabels) else one
             for one in results

@@ -27,7 +27,7 @@ from edl.runtime.errors import (
     RetryableError,
 )
 from edl.teacher import jobs
-from edl.teacher.backends import at_once, run_in_micro_batches
+from edl.teacher.backends import blocking_submit, run_in_micro_batches
 from edl.teacher.backends.tensor_specs import example_batch
 from edl.teacher.jobs import (
     JobRequest,
@@ -325,7 +325,7 @@ def test_expired_requests_are_not_computed(requests: list[tuple[int, bool]]) -> 
     backend, x = FakeBackend(), array(sum(samples for samples, _ in requests), 4)
     parts = [JobRequest(samples, DOUBLE, 2.0 if live else 1.0) for samples, live in requests]
 
-    results = submit_parts(at_once(backend.run), {"x": x}, parts, lambda: 1.0)()
+    results = submit_parts(blocking_submit(backend.run), {"x": x}, parts, lambda: 1.0)()
 
     start = 0
     for (samples, live), result in zip(requests, results, strict=True):
@@ -346,7 +346,7 @@ def test_nan_fails_its_own_request_only() -> None:
         JobRequest(2, DOUBLE),
         JobRequest(3, (RequestedOutput("sum"), RequestedOutput("double"))),
     ]
-    first, bad, last = submit_parts(at_once(FakeBackend().run), {"x": x}, parts)()
+    first, bad, last = submit_parts(blocking_submit(FakeBackend().run), {"x": x}, parts)()
     assert isinstance(bad, BadAnswer)
     np.testing.assert_array_equal(outputs(first)["double"], x[:2] * 2)
     assert list(outputs(last)) == ["sum", "double"]
@@ -360,11 +360,13 @@ def test_a_failed_joint_run_is_repeated_for_each() -> None:
         return double_and_sum(inputs)
 
     backend, x = FakeBackend(picky), array(6, 4)
-    (alone,) = submit_parts(at_once(backend.run), {"x": x}, [JobRequest(6, DOUBLE)])()
+    (alone,) = submit_parts(blocking_submit(backend.run), {"x": x}, [JobRequest(6, DOUBLE)])()
     assert isinstance(alone, RequestRefused)
     assert backend.runs == [6]
     backend.runs.clear()
-    first, bad, last = submit_parts(at_once(backend.run), {"x": x}, [JobRequest(2, DOUBLE)] * 3)()
+    first, bad, last = submit_parts(
+        blocking_submit(backend.run), {"x": x}, [JobRequest(2, DOUBLE)] * 3
+    )()
     assert isinstance(bad, RequestRefused)
     np.testing.assert_array_equal(outputs(first)["double"], x[:2] * 2)
     np.testing.assert_array_equal(outputs(last)["double"], x[4:] * 2)
