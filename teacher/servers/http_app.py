@@ -57,7 +57,7 @@ def credentials_of(request: Request) -> CallCredentials:
     return CallCredentials(metadata, identities, "", client=request.client)
 
 
-_is_here = lru_cache(maxsize=64)(names_loopback)  # a client sends the same name with each batch
+_is_own_name = lru_cache(maxsize=64)(names_loopback)  # clients send the same name with each batch
 
 
 def refuse_browsers(app: ASGIApp, *, local: bool) -> ASGIApp:
@@ -68,15 +68,15 @@ def refuse_browsers(app: ASGIApp, *, local: bool) -> ASGIApp:
         local: the server listens on loopback, so the name in `Host` must be one of this machine.
     """
 
-    async def ask(scope: Scope, receive: Receive, send: Send) -> None:
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         headers, answer = Headers(scope=scope), app
         if "origin" in headers:
             answer = JSONResponse({"error": "requests of web pages are refused"}, 403)
-        elif local and not _is_here(headers.get("host", "")):
+        elif local and not _is_own_name(headers.get("host", "")):
             answer = JSONResponse({"error": "use the host 127.0.0.1 or localhost"}, 421)
         await answer(scope, receive, send)
 
-    return ask
+    return wrapped
 
 
 #: Key in the `state` of a request: the record of its call.
@@ -92,7 +92,7 @@ def call_record_of(request: Request) -> CallRecord:
 def record_calls(app: ASGIApp, recorder: Recorder) -> ASGIApp:
     """Wrap an application to record each call."""
 
-    async def ask(scope: Scope, receive: Receive, send: Send) -> None:
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         # Without the query, which may contain secrets.
         method = f"{scope['method']} {scope['path']}"
         with recorder.call("http", method, lambda: _peer(scope)) as entry:
@@ -107,11 +107,11 @@ def record_calls(app: ASGIApp, recorder: Recorder) -> ASGIApp:
 
             await app(scope, receive, send_and_record)
 
-    return ask
+    return wrapped
 
 
 def _peer(scope: Scope) -> str:
-    """Return the address of the caller; "unknown" if it reset the connection before we took it."""
+    """Return the address of the caller; "unknown" if it reset the connection very early."""
     client: tuple[str, int] | None = scope.get("client")
     return "unknown" if client is None else join_address(*client)
 
@@ -319,11 +319,11 @@ class HttpApi:
         """Return the route of a method that takes its request from the path."""
 
         async def serve(request: Request) -> Response:
-            return answer(self._ask(name, request))
+            return answer(self._call(name, request))
 
         return Route(path, serve, methods=["GET"])
 
-    def _ask(self, name: str, request: Request, **fields: Any) -> Any:
+    def _call(self, name: str, request: Request, **fields: Any) -> Any:
         """Check the caller and call a method; the path and `fields` make up its request."""
         method = self._servicer.methods[name]
         of_model = "version" in method.request.DESCRIPTOR.fields_by_name
@@ -331,7 +331,11 @@ class HttpApi:
             call_record_of(request).model = request.path_params.get("name")
         caller = self._admission.admit(credentials_of(request), method.access)
         try:
-            return method.answer(method.request(**request.path_params, **fields), caller)
+            message = method.request(**request.path_params, **fields)
+        except ValueError as error:  # JSON allows lone surrogates, protobuf does not
+            raise WireError(f"the request has a value that cannot be used: {error}") from None
+        try:
+            return method.answer(message, caller)
         except RequestRefused as error:
             if of_model:
                 raise PathNotFound(str(error)) from None
@@ -339,16 +343,16 @@ class HttpApi:
 
     async def _index(self, request: Request) -> Response:
         ready = (await self._body("RepositoryIndex", request)).get("ready", False)
-        index = self._ask("RepositoryIndex", request, ready=ready is True)
+        index = self._call("RepositoryIndex", request, ready=ready is True)
         return JSONResponse([message_to_json(model) for model in index.models])
 
     async def _register(self, request: Request) -> Response:
-        place = _memory_in(await self._body("SystemSharedMemoryRegister", request))
-        self._ask("SystemSharedMemoryRegister", request, **place)
+        memory = _memory_in(await self._body("SystemSharedMemoryRegister", request))
+        self._call("SystemSharedMemoryRegister", request, **memory)
         return Response()
 
     async def _unregister(self, request: Request) -> Response:
-        self._ask("SystemSharedMemoryUnregister", request)
+        self._call("SystemSharedMemoryUnregister", request)
         return Response()
 
     async def _body(self, name: str, request: Request) -> dict[str, Any]:
@@ -383,7 +387,8 @@ class HttpApi:
         """Answer requests for unknown paths and methods."""
         assert isinstance(error, HTTPException)
         self._recorder.count_refusal("malformed")
-        what = f"{request.method} {request.url.path:.80}"
+        # Not `request.url`: older versions of Starlette cannot parse it if `Host` is no host name.
+        what = f"{request.method} {request.scope['path']:.80}"
         return JSONResponse({"error": f"{what}: {error.detail}"}, error.status_code, error.headers)
 
 

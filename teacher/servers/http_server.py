@@ -42,7 +42,7 @@ class HttpConnection(H11Protocol):
         self.idle_since: float | None = None
         self._receive_s = receive_s
         self._on_malformed = on_malformed
-        self._watching: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -50,7 +50,7 @@ class HttpConnection(H11Protocol):
         if (name := _common_name(transport)) is not None:
             self.app_state = {**self.app_state, COMMON_NAME: name}
         self._sending = SendingDeadline(transport, self._receive_s)
-        self._watch()
+        self._close_if_idle()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -60,8 +60,8 @@ class HttpConnection(H11Protocol):
         self.transport = self.flow = self.cycle = None  # type: ignore[assignment]
         # Otherwise uvicorn's timer would keep the last request.
         self._unset_keepalive_if_required()
-        if self._watching is not None:
-            self._watching.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -97,8 +97,8 @@ class HttpConnection(H11Protocol):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
-    def _watch(self) -> None:
-        """Close the connection when it has been idle for too long; repeats until it is lost."""
+    def _close_if_idle(self) -> None:
+        """Close the connection if it has been idle for too long; else check again later."""
         now = self.loop.time()
         left_s = _IDLE_S if self.idle_since is None else self.idle_since + _IDLE_S - now
         if left_s <= 0:
@@ -107,7 +107,7 @@ class HttpConnection(H11Protocol):
                 return
             self.transport.close()
             left_s = _IDLE_S
-        self._watching = self.loop.call_later(left_s, self._watch)
+        self._idle_timer = self.loop.call_later(left_s, self._close_if_idle)
 
 
 def end_longest_idle(open_: set[Any]) -> bool:
@@ -137,7 +137,7 @@ _BACKLOG: Final = 128
 _MAX_CONNECTIONS: Final = 1024
 _MAX_TLS_CONNECTIONS: Final = 256
 #: Seconds between checks, after a stop, whether everything is answered.
-_LOOK_S: Final = 0.01
+_POLL_S: Final = 0.01
 
 
 class HttpServer:
@@ -205,7 +205,7 @@ class HttpServer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 while state.connections or state.tasks:
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_POLL_S)
         self._api.close()
         for connection in list(state.connections):
             connection.transport.abort()

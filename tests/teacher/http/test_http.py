@@ -120,6 +120,22 @@ def test_tensors_in_shared_memory(make: Make) -> None:
     assert ask(bench, "GET", "/v2/systemsharedmemory/status").json() == []
 
 
+def test_a_host_that_is_no_name_is_refused_or_ignored(make: Make) -> None:
+    request = GET.replace(b"localhost", b"[").replace(b"/v2/health/live", b"/nothing")
+    for http, status in (("0", 421), ("0.0.0.0:0", 404)):
+        bench = make(http=http)
+        with Talk(bench) as talk:
+            assert talk.ask(request).status == status
+
+
+def test_a_key_that_is_no_unicode_is_refused(make: Make) -> None:
+    bench = make(allow_system_shm=True)
+    path = "/v2/systemsharedmemory/region/batch/register"
+    body = rb'{"key": "edl-\ud800", "byte_size": 8}'
+    assert "surrogates" in refused(ask(bench, "POST", path, content=body), 400)
+    assert bench.refused("malformed") == 1
+
+
 def test_statistics(bench: Bench) -> None:
     for _ in range(2):
         infer(bench, rows(3))
