@@ -82,14 +82,15 @@ class _Agent:
         self._host = TeacherHost(settings, cache, self._changed.set, keep_free)
         self._order = MachineOrder()
         self._lending = LendingDecision(True)
-        self._memory = LendingMemory()
+        self._lending_memory = LendingMemory()
         lending = settings.lending
-        self._other = OtherLoad() if lending.max_load is not None else None
+        self._other_load = OtherLoad() if lending.max_load is not None else None
         self._load = 0.0
-        self._loaded_s = 0.0
+        self._measured_s = 0.0
         self._memory_bytes = memory_bytes()
         self._cached: tuple[str, ...] = cache.contents()
         self._sent: Report | None = None
+        self._written_state = ""
         self._beat_s = 0.0
         self._redis_answers = True
 
@@ -128,11 +129,11 @@ class _Agent:
     def _check_lending(self) -> None:
         """Decide whether the machine is lent now."""
         now = time.monotonic()
-        if self._other is not None and now - self._loaded_s >= _LOAD_S:
-            self._load, self._loaded_s = self._other.cores(), now
+        if self._other_load is not None and now - self._measured_s >= _LOAD_S:
+            self._load, self._measured_s = self._other_load.cores(), now
         asked_s, before = self._directory.yield_left_s(), self._lending
-        self._lending, self._memory = decide_lending(
-            self._load, asked_s, self._memory, now, self._settings.lending
+        self._lending, self._lending_memory = decide_lending(
+            self._load, asked_s, self._lending_memory, now, self._settings.lending
         )
         if before.lent != self._lending.lent:
             log.info("%s", self._lending.why or "this machine is lent to the mesh again")
@@ -140,12 +141,12 @@ class _Agent:
     def _report_if_due(self, *, leaving: bool = False) -> None:
         """Send a heartbeat if one is due or something has changed; follow the returned order."""
         report, now = self._report(leaving), time.monotonic()
-        news = self._sent is None or _urgent(report) != _urgent(self._sent)
-        if not news and now < self._beat_s:
-            return
-        if news:
+        if report.state != self._written_state:
             self._directory.write_state(report.state)
-        if not self._redis_answers and now < self._beat_s:
+            self._written_state = report.state
+        changed = self._sent is None or _urgent(report) != _urgent(self._sent)
+        # While Redis does not answer, changes wait for the next heartbeat.
+        if now < self._beat_s and not (changed and self._redis_answers):
             return
         self._beat_s = now + self._settings.beat_s
         try:
@@ -192,7 +193,7 @@ class _Agent:
             version=__version__,
             teacher_id=own.machine_id,
             order=self._order.number,
-            load=round(self._memory.load, 1),
+            load=round(self._lending_memory.load, 1),
             until_s=round(self._lending.left_s),
             cached=self._cached,
             leaving=leaving or not self._lending.lent,

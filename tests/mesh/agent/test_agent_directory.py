@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
+from edl.mesh.agent.agent import run_agent
 from edl.mesh.agent.agent_directory import AgentDirectory, running_agents, wait_until_yielded
 from edl.mesh.agent.cli import default_name, parse_time
 from edl.mesh.agent.hardware import OtherLoad, find_devices, memory_bytes
+from edl.mesh.agent.settings import AgentSettings
 from edl.runtime.errors import ProcessFailed, UsageError
+from edl.runtime.lifecycle import Stop
 from edl.teacher.config import check_cores, parse_devices
 from edl.tests.waiting import wait_until
 
@@ -68,6 +72,21 @@ def test_who_asked_waits_until_the_machine_is_free(tmp_path: Path) -> None:
         directory.write_state("yielded")
         wait_until_yielded([directory], 5.0, told.append)
     assert told == ["m has given this machine back"]
+
+
+def test_an_agent_that_starts_yielded_says_so(tmp_path: Path) -> None:
+    directory, stop, told = AgentDirectory(tmp_path, "m"), Stop(), list[str]()
+    with directory.lock():  # a former agent of this name
+        directory.request_yield(None)
+    settings = AgentSettings("memory://yielded", "m", ("cpu",), tmp_path)
+    agent = threading.Thread(target=run_agent, args=(settings, stop, told.append))
+    agent.start()
+    try:
+        wait_until(lambda: told)
+        wait_until(lambda: directory.read_state() == "yielded")
+    finally:
+        stop.request()
+        agent.join()
 
 
 def test_times_are_read() -> None:
