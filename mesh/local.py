@@ -65,8 +65,8 @@ class TeacherSpec:
         }
         pairs = [str(word) for pair in flags.items() for word in pair]
         words = ("teacher", "serve", *pairs, *self.options)
-        told = {"EDL_COORDINATOR": coordinator, **(env or {})}
-        return python_command(teacher_id, "edl", *words, env=told, **more)
+        variables = {"EDL_COORDINATOR": coordinator, **(env or {})}
+        return python_command(teacher_id, "edl", *words, env=variables, **more)
 
 
 class LocalMesh:

@@ -121,10 +121,9 @@ def running_agents(cache: Path, machine_id: str | None) -> list[AgentDirectory]:
     names = there if machine_id is None else [machine_id]
     found = [agent for name in names if (agent := AgentDirectory(cache, name)).runs]
     if not found:
-        who = "no agent" if machine_id is None else f"no agent of the name {machine_id}"
+        who = "no agent" if machine_id is None else f"no agent named {machine_id}"
         raise UsageError(
-            f"{who} runs here with its cache in {cache}: name the folder that 'edl agent' was "
-            "given by --cache"
+            f"{who} runs here with its cache in {cache}: use the same --cache as for 'edl agent'"
         )
     return found
 

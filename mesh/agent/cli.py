@@ -31,7 +31,7 @@ _LENDING = "When the machine is given back"
 _TEACHERS = "Its teachers"
 _LOCAL = "Teachers of one service, as many as it should have (--local)"
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-#: Seconds added to the grace period of teachers.
+#: Seconds by which `edl agent yield` waits longer than the grace period of teachers.
 _FREE_S: Final = 15.0
 
 Name = Annotated[
@@ -81,7 +81,7 @@ class LoadKeys:
     quiet: Annotated[
         float,
         Key(
-            "seconds with at most half of that load before the machine is lent again.",
+            "seconds with less than half of that load before the machine is lent again.",
             at_least=0,
             metavar="SECONDS",
         ),
@@ -230,9 +230,9 @@ def agent(
             words = tuple(shlex.split(teacher_options))
         except ValueError as error:
             raise UsageError(f"--teacher-options: {error}") from None
-        spec = TeacherSpec(service, model, 1, 8, ttl, grace, words)
-        number = TEACHERS.read(teachers)
-        _run_local(spec, mesh, number.min, number.max, logs)
+        spec = TeacherSpec(service, model, ttl_s=ttl, grace_s=grace, options=words)
+        count = TEACHERS.read(teachers)
+        _run_local(spec, mesh, count.min, count.max, logs)
         return
     from ...proto.security import check_exposure
     from ...teacher.config import check_cores, parse_devices
@@ -241,7 +241,7 @@ def agent(
     from .lending import LendingConfig
     from .settings import AgentSettings
 
-    files, kept, least = tls_files(tls), CACHE.read(cache), LOAD.read(load)
+    files, cached, limit = tls_files(tls), CACHE.read(cache), LOAD.read(load)
     security = server_security(files, tokens)
     check_exposure(listen.host, security, insecure, "a teacher of this machine")
     named = parse_devices(",".join(find_devices()) if devices is None else devices)
@@ -253,10 +253,10 @@ def agent(
         coordinator=mesh.coordinator,
         machine_id=machine or default_name(),
         devices=tuple(map(str, named)),
-        cache=(kept.folder or cache_folder("agent")).expanduser().absolute(),
-        cache_bytes=None if kept.gib is None else round(kept.gib * (1 << 30)),
+        cache=(cached.folder or cache_folder("agent")).expanduser().absolute(),
+        cache_bytes=None if cached.gib is None else round(cached.gib * (1 << 30)),
         ttl_s=ttl,
-        lending=LendingConfig(least.cores, least.quiet),
+        lending=LendingConfig(limit.cores, limit.quiet),
         grace_s=grace,
         teacher_options=tuple(options),
         log_dir=logs,

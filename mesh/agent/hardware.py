@@ -40,7 +40,7 @@ class OtherLoad:
         own: id of the process that is not counted; None: this process.
 
     Raises:
-        UsageError: this system does not tell its load.
+        UsageError: the load of this system is unknown.
     """
 
     def __init__(
@@ -54,17 +54,17 @@ class OtherLoad:
         self._at_s = clock()
         self._cores = 0.0
         try:
-            self._busy = self._whole()
+            self._busy = self._busy_ticks()
         except (OSError, ValueError, IndexError):
             raise UsageError(
-                f"{proc / 'stat'} does not say how busy this machine is: leave --load out"
+                f"{proc / 'stat'} does not show the load of this machine: omit --load"
             ) from None
-        self._ours = self._family()
+        self._ours = self._own_ticks()
 
     def cores(self) -> float:
         """Return the average number of busy cores since the last call; if unknown, as before."""
         try:
-            busy, ours = self._whole(), self._family()
+            busy, ours = self._busy_ticks(), self._own_ticks()
         except (OSError, ValueError, IndexError):
             return self._cores
         now = self._clock()
@@ -78,11 +78,11 @@ class OtherLoad:
         self._cores = other / self._ticks_per_s / passed_s
         return self._cores
 
-    def _whole(self) -> int:
+    def _busy_ticks(self) -> int:
         first = (self._proc / "stat").read_text().split("\n", 1)[0].split()
-        return sum(int(first[1 + place]) for place in _BUSY)
+        return sum(int(first[1 + column]) for column in _BUSY)
 
-    def _family(self) -> dict[int, int]:
+    def _own_ticks(self) -> dict[int, int]:
         """Return the CPU ticks of this process and its descendants, by process id."""
         parents, ticks = {}, {}
         for entry in self._proc.iterdir():
@@ -96,9 +96,9 @@ class OtherLoad:
             words = text.rpartition(")")[2].split()
             pid = int(entry.name)
             parents[pid], ticks[pid] = int(words[1]), int(words[11]) + int(words[12])
-        family, seen = {self._own: ticks.get(self._own, 0)}, True
-        while seen:
-            below = {p: t for p, t in ticks.items() if parents[p] in family and p not in family}
-            family.update(below)
-            seen = bool(below)
-        return family
+        own, more = {self._own: ticks.get(self._own, 0)}, True
+        while more:
+            children = {p: t for p, t in ticks.items() if parents[p] in own and p not in own}
+            own.update(children)
+            more = bool(children)
+        return own

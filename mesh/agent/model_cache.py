@@ -32,12 +32,12 @@ _BESIDE: Final[Mapping[str, str]] = {".json": ".pdiparams", ".pdmodel": ".pdipar
 
 
 class _Download:
-    """The download of a model, in its own thread, so that no server keeps a machine from yielding.
+    """The download of a model, in its own thread: a slow server does not delay a yield.
 
     Args:
         url: URL of the model.
-        into: folder for its files. After an exception it may have partial files, and the thread
-            removes it once it notices.
+        into: folder for its files. After an exception partial files may remain; the thread removes
+            the folder once it notices.
         room: size limit in bytes.
         say: called with a line about the download, in any thread.
     """
@@ -83,7 +83,7 @@ class _Download:
             shutil.rmtree(self._into, ignore_errors=True)
 
     def _fetch(self) -> None:
-        fs, root = _opened(self._url)
+        fs, root = _open_file_system(self._url)
         files = _files(fs, self._url, root)
         sizes = {path: _size(fs, path, self._url) for path in files.values()}
         known = sum(size or 0 for size in sizes.values())
@@ -121,7 +121,7 @@ class _Download:
         return copied
 
 
-def _opened(url: str) -> tuple[Any, str]:
+def _open_file_system(url: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError:
@@ -145,7 +145,7 @@ def _files(fs: Any, url: str, root: str) -> dict[str, str]:
         base = root.rstrip("/") + "/"
         paths = [str(path) for path in fs.find(root)]
         if len(paths) > _MOST_FILES:
-            raise ModelError(f"{url} holds {len(paths)} files, which is no model")
+            raise ModelError(f"{url} has {len(paths)} files: a model has at most {_MOST_FILES}")
         return {_safe(path.removeprefix(base), url): path for path in sorted(paths)}
     bare, question, query = root.partition("?")
     name = PurePosixPath(bare).name
@@ -160,7 +160,7 @@ def _size(fs: Any, path: str, url: str) -> int | None:
     """Return the number of bytes of a file; None: unknown."""
     info = fs.info(path)
     if info.get("type") == "other":  # reading a pipe or a device may never end
-        raise ModelError(f"{path} at {url} is no file")
+        raise ModelError(f"{path} at {url} is not a regular file")
     size = info.get("size")
     return None if size is None else int(size)
 
@@ -169,7 +169,7 @@ def _safe(name: str, url: str) -> str:
     """Return the name if it stays within its folder; raise ModelError otherwise."""
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
-        raise ModelError(f"{url} has a file of the name {name!r:.200}, which is no model's")
+        raise ModelError(f"{url} has a file with the unsafe name {name!r:.200}")
     return name
 
 
@@ -319,7 +319,7 @@ class ModelCache:
             part.rename(folder)
         except OSError as error:
             if not folder.is_dir():  # otherwise another agent has stored the model meanwhile
-                raise ModelUnavailable(f"{folder} cannot be made: {error.strerror}") from None
+                raise ModelUnavailable(f"{folder} cannot be written: {error.strerror}") from None
 
     def _prune(self, keep: Path) -> None:
         """Remove the least recently used models above the limit, except `keep` and recent ones."""
@@ -350,7 +350,7 @@ class ModelCache:
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, which ends with this process at the latest.
 
-    Process ids would not do: containers that share a folder, or one that restarts, use the same.
+    Files with process ids are no replacement: containers that share a folder may have equal ids.
 
     Raises:
         OSError: another process has the lock, or the folder cannot be locked.

@@ -11,7 +11,7 @@ from ...runtime.errors import UsageError
 from .lending import LendingConfig
 
 #: Heartbeats per TTL.
-BEATS_PER_TTL: Final = 6
+_BEATS_PER_TTL: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +59,4 @@ class AgentSettings:
     @property
     def beat_s(self) -> float:
         """Seconds between heartbeats; their replies contain orders."""
-        return self.ttl_s / BEATS_PER_TTL
+        return self.ttl_s / _BEATS_PER_TTL

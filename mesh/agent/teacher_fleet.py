@@ -96,11 +96,11 @@ class ServicePoller:
             if status.name == self._service:
                 registered = frozenset(one.teacher_id for one in status.teachers)
                 if status.HasField("desired_teachers"):
-                    self.desired = max(0, status.desired_teachers - count_unmanaged(status))
+                    self.desired = max(0, status.desired_teachers - _count_unmanaged(status))
         self.registered = registered
 
 
-def count_unmanaged(status: pb.ServiceStatus) -> int:
+def _count_unmanaged(status: pb.ServiceStatus) -> int:
     """Return the number of serving teachers that were not started by a fleet."""
     return sum(
         not teacher.teacher_id.startswith(FLEET_PREFIX)
@@ -181,7 +181,7 @@ class LocalFleetRunner:
         self.teachers: list[FleetTeacher] = []
         self.ready: set[str] = set()
         self._pause = RetryPause()
-        self._count = 0
+        self._wanted = 0
         self._started = 0
 
     def run(self, stop: Stop) -> None:
@@ -206,14 +206,14 @@ class LocalFleetRunner:
         fleet, desired = self._fleet, self._service.desired
         if desired is not None:
             count = fleet_size(desired, fleet.least, fleet.most)
-            if count != self._count:
+            if count != self._wanted:
                 bound = "" if count == desired else f" ({desired} desired)"
                 log.info("%s: %d teachers wanted%s", fleet.teacher.service, count, bound)
-            self._count = count
+            self._wanted = count
         processes = [
             FleetProcess(one.name, one.name in self.ready, one.leaving) for one in self.teachers
         ]
-        self._apply(fleet_change(processes, self._count, self._pause, now), now)
+        self._apply(fleet_change(processes, self._wanted, self._pause, now), now)
 
     def _kill_late(self, now: float) -> None:
         """Kill teachers that are late to leave or hang."""
@@ -231,8 +231,8 @@ class LocalFleetRunner:
                 )
                 teacher.process.kill()
 
-    def _apply(self, found: FleetChange, now: float) -> None:
-        for _ in range(found.start):
+    def _apply(self, change: FleetChange, now: float) -> None:
+        for _ in range(change.start):
             try:
                 self._start(now)
             except ProcessFailed as error:  # memory or descriptors may be available later
@@ -240,7 +240,7 @@ class LocalFleetRunner:
                 self._pause = pause_after_exit(self._pause, 0.0, now, self._rng)
                 break
         for teacher in self.teachers:
-            if teacher.name in found.drain:
+            if teacher.name in change.drain:
                 self._drain(teacher, now)
 
     def _drain(self, teacher: FleetTeacher, now: float) -> None:

@@ -49,7 +49,7 @@ def test_an_agent_is_one_per_name_and_found_while_it_runs(tmp_path: Path) -> Non
             assert len(running_agents(tmp_path, "m")) == 1
             (folder,) = (tmp_path / "agents").iterdir()
             assert folder.stat().st_mode & 0o077 == 0
-            with pytest.raises(UsageError, match="of the name n"):
+            with pytest.raises(UsageError, match="no agent named n"):
                 running_agents(tmp_path, "n")
         with pytest.raises(UsageError, match="no agent runs here"):
             running_agents(tmp_path, None)

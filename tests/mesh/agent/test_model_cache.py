@@ -167,7 +167,7 @@ def test_files_of_unknown_size_get_the_room_that_the_others_leave(
     source.find.return_value = list(sizes)
     source.info = lambda path: {"type": "file", "size": sizes[path]}
     source.open = lambda *_: io.BytesIO(bytes(60))
-    monkeypatch.setattr(model_cache, "_opened", lambda _: (source, "/m"))
+    monkeypatch.setattr(model_cache, "_open_file_system", lambda _: (source, "/m"))
     words = r"larger than .* \(40 bytes\)"
     refuses(tmp_path, of("s3://m", "0" * 64), ModelUnavailable, words, most_bytes=100)
 
