@@ -347,8 +347,8 @@ class HttpApi:
         return JSONResponse([message_to_json(model) for model in index.models])
 
     async def _register(self, request: Request) -> Response:
-        memory = _memory_in(await self._body("SystemSharedMemoryRegister", request))
-        self._call("SystemSharedMemoryRegister", request, **memory)
+        region = _region_in(await self._body("SystemSharedMemoryRegister", request))
+        self._call("SystemSharedMemoryRegister", request, **region)
         return Response()
 
     async def _unregister(self, request: Request) -> Response:
@@ -413,11 +413,11 @@ def _regions(status: Any) -> Response:
     return JSONResponse([message_to_json(region) for region in status.regions.values()])
 
 
-def _memory_in(body: dict[str, Any]) -> dict[str, Any]:
+def _region_in(body: dict[str, Any]) -> dict[str, Any]:
     """Return the shared memory that a body describes; raise WireError if it describes none."""
-    match body:
-        case {"key": str(key), "byte_size": int(size)}:
-            offset = body.get("offset", 0)
-            if isinstance(offset, int) and max(offset, size) < 1 << 63 and min(offset, size) >= 0:
-                return {"key": key, "offset": offset, "byte_size": size}
+    key, size, offset = body.get("key"), body.get("byte_size"), body.get("offset", 0)
+    # `type`, as true and false are instances of int.
+    whole = all(type(number) is int and 0 <= number < 1 << 63 for number in (size, offset))
+    if isinstance(key, str) and whole:
+        return {"key": key, "offset": offset, "byte_size": size}
     raise WireError('say which memory: {"key": NAME, "offset": BYTES, "byte_size": BYTES}')

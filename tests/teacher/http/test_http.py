@@ -117,6 +117,10 @@ def test_tensors_in_shared_memory(make: Make) -> None:
         assert owned.get(48, 512) == (x * 2).tobytes()
         assert ask(bench, "POST", f"{path}/unregister").status_code == 200
     assert "no region 'batch'" in refused(infer(bench, message), 400)
+    for number in (True, -1, 1 << 63, 4096.0, "4096", None):
+        for name in ("offset", "byte_size"):
+            answer = ask(bench, "POST", f"{path}/register", json={**body, name: number})
+            assert "say which memory" in refused(answer, 400)
     assert ask(bench, "GET", "/v2/systemsharedmemory/status").json() == []
 
 
