@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from ..runtime.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+ReportFile = Annotated[
+    Path | None, typer.Option("--json", help="Write the report to this file, as JSON.")
+]
 
 
 def cache_folder(name: str) -> Path:

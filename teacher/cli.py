@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from ..coordinator.ops.options import Json
 from ..coordinator.options import DEFAULT_LISTEN
 from ..proto.security import options as credentials
 from ..runtime import supervise
@@ -37,7 +38,6 @@ _BENCH_S: Final = 60.0
 #: machines and backends, another model differs by more.
 _TOLERANCE = 1e-3
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[
     str, typer.Option(envvar="EDL_DEVICE", help="cpu, cpu:CORES (bound to these cores) or gpu:N.")
 ]
@@ -89,7 +89,7 @@ def fingerprint(
     declared: options.Inputs = None,
     declared_outputs: options.Outputs = None,
     canary: Canary = None,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Print a model's content_id, numerics_id, inputs and outputs; write its canary."""
     from .config import PredictorConfig
@@ -134,7 +134,7 @@ def bench(
     declared: options.Inputs = None,
     declared_outputs: options.Outputs = None,
     plot: Plot = None,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Time a model at several batch sizes, and mark the one to choose."""
     from .config import PredictorConfig

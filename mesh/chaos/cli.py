@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...runtime.supervise import end_with_parent
+from ..output import ReportFile
 
 if TYPE_CHECKING:
     from ...runtime.lifecycle import Stop
@@ -28,9 +29,6 @@ Seed = Annotated[
     typer.Option(
         min=0, show_default="random", help="Seed of the fault plan; equal seeds give equal plans."
     ),
-]
-Json = Annotated[
-    Path | None, typer.Option("--json", help="Write the report to this file, as JSON.")
 ]
 Logs = Annotated[
     Path | None,
@@ -53,7 +51,7 @@ Deceive = Annotated[
 def chaos(
     minutes: Minutes = 5.0,
     seed: Seed = None,
-    json: Json = None,
+    json: ReportFile = None,
     logs: Logs = None,
     deceive: Deceive = False,
 ) -> None:

@@ -16,7 +16,7 @@ from ...coordinator.embedded import server_program
 from ...runtime.errors import UsageError
 from ...runtime.extras import install_command
 from ...runtime.supervise import end_with_parent
-from ..output import cache_folder
+from ..output import ReportFile, cache_folder
 
 #: Variables for Paddle in all processes: one thread, so that all compute bit-identical labels, and
 #: no messages below errors.
@@ -24,9 +24,6 @@ PADDLE_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOG_minloglevel": "2"}
 PACKAGES = ("paddle", "psutil", "sklearn", "matplotlib")
 
 PicturePath = Annotated[Path, typer.Option(help="Write the picture to this file (PNG).")]
-JsonPath = Annotated[
-    Path | None, typer.Option("--json", help="Write the report to this file, as JSON.")
-]
 Students = Annotated[
     int | None,
     typer.Option(min=1, show_default="3, quick: 2", help="Students per mode, each with a seed."),
@@ -37,7 +34,7 @@ Quick = Annotated[bool, typer.Option("--quick", help="Train for a few steps only
 
 def demo(
     picture: PicturePath = Path("edl-demo.png"),
-    json: JsonPath = None,
+    json: ReportFile = None,
     students: Students = None,
     fresh: Fresh = False,
     quick: Quick = False,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...coordinator.ops.options import Json
 from ...runtime.files import FORMATS, check_plot, check_writable
 from ...scheduler.planner import MeshPlan
 from ...scheduler.verdicts import Aim
@@ -40,7 +41,6 @@ Scenario = Annotated[
     Path | None,
     typer.Option(metavar="FILE.yaml", help="Write the mesh as a scenario for 'edl simulate'."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Plot = Annotated[
     Path | None,
     typer.Option(
@@ -55,7 +55,7 @@ def plan(
     aim: AimedAt = "fastest",
     teachers: Teachers = None,
     what_if: WhatIf = None,
-    as_json: AsJson = False,
+    as_json: Json = False,
     plot: Plot = None,
     scenario: Scenario = None,
 ) -> None:

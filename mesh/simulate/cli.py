@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
+from ...coordinator.ops.options import Json
 from ...runtime.errors import UsageError
 from ...runtime.files import FORMATS, check_plot, check_writable
 from ...scheduler.simulator import Scenario
@@ -40,7 +41,6 @@ Trace = Annotated[
         "request.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def simulate(
@@ -48,7 +48,7 @@ def simulate(
     seed: Seed = None,
     plot: Plot = None,
     trace: Trace = None,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Simulate a mesh in virtual time: its throughput, its cost, and the effect of faults.
 

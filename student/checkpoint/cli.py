@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...coordinator.ops.options import Json
 from ...runtime.errors import CheckpointDamaged, UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ Where = Annotated[
         metavar="PLACE", help="Folder or URL (s3://, gs://, hdfs://, ...) of checkpoints."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
@@ -41,7 +41,7 @@ def list_(
             " is damaged.",
         ),
     ] = False,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """List checkpoints, the newest first.
 
@@ -90,7 +90,7 @@ def prune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be removed; remove nothing.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Remove all checkpoints but the newest whole ones.
 
