@@ -31,7 +31,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_free(host: str, port: int) -> None:
-    """Check that one can listen on an address, before gRPC tries; raise errors as `bind_socket`."""
+    """Raise the errors of `bind_socket`, as gRPC does not say why it cannot bind an address."""
     bind_socket(host, port).close()
 
 
@@ -59,6 +59,8 @@ def bind_socket(host: str, port: int, option: str = "--listen") -> socket.socket
             return made
     except PermissionError:
         raise UsageError(f"port {port} requires root: choose 1024 or above") from None
+    except UnicodeError:  # a label of the name is empty or too long
+        raise UsageError(f"cannot listen on {join_address(host, port)}: invalid name") from None
     except OSError as error:
         where = join_address(host, port)
         if error.errno == errno.EADDRINUSE:
@@ -89,10 +91,10 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def advertised_host(host: str) -> str:
-    """Return the host to advertise; replace the star of `*.NAME` by our address with dashes.
+    """Return the host to advertise; in `*.NAME`, our address with dashes replaces the star.
 
-    The DNS of Kubernetes names pods so (`10-1-2-3.NAMESPACE.pod`), and one certificate for
-    `*.NAMESPACE.pod` is valid for all of them.
+    The DNS of Kubernetes gives pods such names (`10-1-2-3.NAMESPACE.pod`), and one certificate for
+    `*.NAMESPACE.pod` is valid for all pods of a namespace.
 
     Raises:
         UsageError: the host name of this machine has no address that others can reach.
@@ -101,10 +103,10 @@ def advertised_host(host: str) -> str:
         return host
     own = socket.gethostname()
     with contextlib.suppress(OSError):
-        told = socket.getaddrinfo(own, None, type=socket.SOCK_STREAM)
-        own_ones = [ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in told]
+        infos = socket.getaddrinfo(own, None, type=socket.SOCK_STREAM)
+        addresses = [ipaddress.ip_address(str(info[4][0]).partition("%")[0]) for info in infos]
         # IPv4 first: the DNS of a dual-stack cluster has only names of the first address family.
-        for found in sorted(own_ones, key=lambda one: one.version):
+        for found in sorted(addresses, key=lambda address: address.version):
             if not (found.is_loopback or found.is_link_local):
                 return str(found).replace(".", "-").replace(":", "-") + host[1:]
     raise UsageError(

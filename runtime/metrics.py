@@ -104,7 +104,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         self._waiting: dict[socket.socket, None] = {}  # the oldest first
         self._scraping: dict[socket.socket, float] = {}  # value: start in monotonic seconds
         self._lock = threading.Lock()
-        listener = bind_socket(host, port, "metrics_listen")
+        listener = bind_socket(host, port, "--metrics-listen or metrics_listen")
         super().__init__(listener.getsockname()[:2], handler, bind_and_activate=False)
         self.socket.close()
         self.socket, self.address_family = listener, listener.family

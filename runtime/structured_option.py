@@ -229,9 +229,10 @@ def _parsed(text: str, field: _Field) -> Any:
     bound = "" if least is None else f" of at least {least:g}"
     try:
         number = kind(text)
-    except ValueError:
+        is_finite = math.isfinite(number)
+    except (ValueError, OverflowError):  # an integer that no float can hold
         raise ValueError(f"expects {what}{bound}, got {text!r:.80}") from None
-    if not math.isfinite(number) or (least is not None and number < least):
+    if not is_finite or (least is not None and number < least):
         raise ValueError(f"expects {what}{bound}, got {text:.80}")
     return number
 

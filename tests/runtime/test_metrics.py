@@ -83,6 +83,8 @@ def test_what_cannot_be_listened_on_is_refused(
             MetricsServer(listen, registry)
     with pytest.raises(UsageError, match=r"cannot listen on 192\.0\.2\.1:0"):
         MetricsServer("192.0.2.1:0", registry, insecure=True)
+    with pytest.raises(UsageError, match=r"cannot listen on a\.\.b:0: invalid name"):
+        MetricsServer("a..b:0", registry, insecure=True)
     for others in ("0.0.0.0:0", "somewhere.example:0"):
         with pytest.raises(UsageError, match="--insecure"):
             MetricsServer(others, registry)

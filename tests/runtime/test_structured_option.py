@@ -58,6 +58,7 @@ def test_what_is_accepted(texts: tuple[str, ...], value: Cache) -> None:
         ("gib=nan", "gib: expects a number of at least 0.5, got nan"),
         ("gib=much", "gib: expects a number of at least 0.5, got 'much'"),
         ("files=1.5", "files: expects a whole number of at least 1, got '1.5'"),
+        (f"files={'9' * 400}", "files: expects a whole number of at least 1, got '999"),
         ("shared=perhaps", "shared: expects on or off, got 'perhaps'"),
         ("keep-for=week", "keep-for: expects hour or day, got 'week'"),
         ("sizes=", "sizes: expects a value"),
