@@ -158,13 +158,17 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
+#: The format .3g switches to an exponent from this number on.
+_FOUR_DIGITS = 999.5
+
+
 def format_bytes(size_bytes: float) -> str:
-    """Format bytes in the largest suitable binary unit."""
+    """Format bytes with three digits, in the binary unit that suits them."""
     for unit in ("B", "KiB", "MiB"):
-        if size_bytes < 1024:
+        if size_bytes < _FOUR_DIGITS:
             return f"{size_bytes:.3g} {unit}"
         size_bytes /= 1024
-    return f"{size_bytes:,.3g} GiB" if size_bytes < 1000 else f"{size_bytes:,.0f} GiB"
+    return f"{size_bytes:.3g} GiB" if size_bytes < _FOUR_DIGITS else f"{size_bytes:,.0f} GiB"
 
 
 def format_rate(samples_per_s: float) -> str:
@@ -196,7 +200,7 @@ def draw(plan: MeshPlan, key: str, points: Sequence[SweepPoint], path: Path) -> 
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 7), layout="constrained")
-    throughput, money = figure.subplots(2, 1, sharex=True)
+    throughput, cost = figure.subplots(2, 1, sharex=True)
     known = [(point.value, point.plan) for point in points if point.plan is not None]
     for method, colour in COLOURS.items():
         ways = [(value, planned.way(method)) for value, planned in known]
@@ -207,14 +211,13 @@ def draw(plan: MeshPlan, key: str, points: Sequence[SweepPoint], path: Path) -> 
         values = [value for value, _ in ways]
         rates = [way.samples_per_s for _, way in ways]
         throughput.plot(values, rates, style, color=colour, markersize=3, label=method)
-        money.plot(
-            values, [way.cost for _, way in ways], style, color=colour, markersize=3, label=method
-        )
+        costs = [way.cost for _, way in ways]
+        cost.plot(values, costs, style, color=colour, markersize=3, label=method)
     throughput.set_ylabel("samples/s (predicted)")
     throughput.set_ylim(bottom=0)
     throughput.legend(loc="lower right", fontsize=8)
     throughput.set_title(f"{plan.job}: {plan.students} x {plan.student}")
-    money.set_ylabel(f"cost of the training, {plan.currency}")
-    money.set_ylim(bottom=0)
-    money.set_xlabel(key)
+    cost.set_ylabel(f"cost of the training, {plan.currency}")
+    cost.set_ylim(bottom=0)
+    cost.set_xlabel(key)
     save_plot(figure, path)

@@ -16,6 +16,7 @@ import typer
 from edl.mesh.files import read, write
 from edl.mesh.plan import cli
 from edl.mesh.plan.job_file import JobFile, Profile, load_job
+from edl.mesh.plan.report import format_bytes
 from edl.mesh.plan.scenario import scenario_of
 from edl.mesh.plan.sweep import parse_sweep, plan_points
 from edl.runtime.errors import UsageError
@@ -64,6 +65,17 @@ def test_values_of_one_figure() -> None:
         ("p4.latency_s=1 m..4 h", "got '1 m'"),
     ):
         assert error in refused(*FILES, "--what-if", sweep)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (999, "999 B"), (1023, "0.999 KiB"), (1010 * 2**20, "0.986 GiB"), (2**30, "1 GiB"),
+        (999.7 * 2**30, "1,000 GiB"),
+    ],
+)  # fmt: skip
+def test_bytes_have_no_exponent(size_bytes: float, text: str) -> None:
+    assert format_bytes(size_bytes) == text
 
 
 def test_a_plot_that_cannot_be_drawn_is_refused_before_any_plan(
