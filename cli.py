@@ -97,8 +97,8 @@ _OF_A_CONTEXT: Final = {
     "--kubeconfig": f"{_IN_A_CONTEXT} --jobs-on kubernetes,kubeconfig=FILE ...'",
     "--queue": f"{_IN_A_CONTEXT} --jobs-on queue,queue=NAME ...', or EDL_QUEUE",
 }
-#: The same for the options of one command or group of commands. Options that are keys of another
-#: option now, with the same name, are found by `lifecycle.run_cli`.
+#: The same for the options of one command or group of commands. Options that became keys of another
+#: option under the same name need no entry: `lifecycle.run_cli` finds them.
 _MOVED_OF: Final[dict[str, dict[str, str]]] = {
     **dict.fromkeys(("status", "events", "doctor"), _OF_A_CONTEXT),
     "drain": {**_OF_A_CONTEXT, "--host": "'edl drain machine HOST'"},
@@ -164,7 +164,8 @@ _MOVED_OF: Final[dict[str, dict[str, str]]] = {
         "--save-overhead": "it is --save overhead=SHARE now",
     },
 }
-#: Single commands: by module, its functions of the names of commands, and their lines in the help.
+#: Commands outside of groups, by module: the name of the command, which is also the name of its
+#: function in the module, and its line in `edl --help`.
 _COMMANDS = {
     "mesh.up.cli": {
         "up": "Start a mesh and keep it running: its coordinator, then teachers, then students.",
@@ -216,7 +217,7 @@ _COMMANDS = {
         "bench": "Run a benchmark, and print its figures and goals; without a name, list all.",
     },
 }
-#: Module of each single command.
+#: Module of each command outside of groups.
 _MODULES = {name: module for module, lines in _COMMANDS.items() for name in lines}
 
 
@@ -290,7 +291,7 @@ def _root() -> typer.Typer:
 
 
 def _moved(command: str) -> dict[str, str]:
-    """Return the options that a command, or any, had in older versions, and what to use instead."""
+    """Return options that `command` had in older versions, and what to use instead."""
     return _MOVED | _MOVED_OF.get(command, {})
 
 
@@ -298,8 +299,8 @@ def _edl() -> typer.Typer:
     # Called within run_cli, which prints an import error as one line instead of a traceback.
     words, completing = sys.argv[1:], "_EDL_COMPLETE" in os.environ
     if completing:  # the typed words, in variables that typer's completion scripts set
-        asked = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
-        words = asked.split()[1:]
+        line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
+        words = line.split()[1:]
     known = bool(words) and words[0] in _GROUPS | _MODULES
     former = " ".join(words[:2]) if " ".join(words[:2]) in _FORMER else "".join(words[:1])
     if former in _FORMER and not completing:

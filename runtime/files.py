@@ -39,9 +39,10 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file, which replaces `path` after the body has succeeded.
 
     Raises:
-        UsageError: the file cannot be written: an OSError of the body, too.
+        UsageError: the file cannot be written; also for an OSError in the body.
     """
-    # A root has no name to change; containers that share the folder may share a process id.
+    # Not `path.with_name`, which refuses "/". The name is random because containers that share the
+    # folder may have equal process ids.
     part = path.parent / f".{os.urandom(8).hex()}-{path.name}"
     try:
         try:

@@ -185,7 +185,7 @@ class Periodic:
             try:
                 self._action()
             except Exception:
-                log.exception("%s failed; it goes on", self._thread.name)
+                log.exception("%s failed; it will run again", self._thread.name)
             missed = max(0.0, time.monotonic() - due) // self._interval_s
             due += (missed + 1) * self._interval_s
 
@@ -199,15 +199,16 @@ def run_cli(
     """Run a command line and end the process with an exit code that fits the result.
 
     An error is one line on stderr. Exit codes: that of an EdlError; 2 for a misuse of the command
-    line; 130 for Ctrl-C; 1 for other errors. With EDL_DEBUG set, or
-    EDL_LOG_LEVEL=debug, the traceback is shown as well.
+    line; 130 for Ctrl-C; 1 for other errors. With EDL_DEBUG set, or EDL_LOG_LEVEL=debug, the
+    traceback is shown as well.
 
     Args:
-        app: the command line, or a function that creates it. Errors in that function, as of its
-            imports, are reported in the same way; `interrupts` handles Ctrl-C in it.
+        app: the command line, or a function that creates it. Errors in that function, such as
+            those of imports, are reported in the same way. Until it returns, `interrupts` handles
+            Ctrl-C.
         name: start of each error line.
-        moved: options of older versions, and their replacements. Those that are keys of another
-            option now, with the same name, need no entry.
+        moved: options of older versions, and their replacements. Options that became keys of
+            another option under the same name need no entry.
     """
     write_whole_lines()
     level = os.environ.get("EDL_LOG_LEVEL", "").lower()
@@ -256,12 +257,12 @@ def _invoke(app: typer.Typer | Callable[[], typer.Typer], name: str) -> int:
 
 
 def _instead(error: Any, moved: Mapping[str, str]) -> str:
-    """Return what to use instead of an unknown option, behind a colon; empty: nothing is known."""
+    """Return ": " and what to use instead of an unknown option; empty: nothing is known."""
     from .structured_option import spelling_among
 
     spelling = spelling_among(error.ctx.command.params, error.option_name)
-    told = moved.get(error.option_name) or (spelling and f"it is {spelling} now")
-    return f": {told}" if told else ""
+    replacement = moved.get(error.option_name) or (spelling and f"it is {spelling} now")
+    return f": {replacement}" if replacement else ""
 
 
 def _nobody_reads_stdout() -> bool:

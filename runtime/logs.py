@@ -86,7 +86,10 @@ def tell(text: str) -> None:
 
 
 def child_log_relay() -> Callable[[str], None] | None:
-    """Return a function that passes log lines of a child on; None unless the environment asks."""
+    """Return a function that passes log lines of a child on.
+
+    None unless the environment sets the format "json", or a level.
+    """
     return write_line if is_json() or LEVEL_VARIABLE in os.environ else None
 
 

@@ -83,7 +83,7 @@ class StructuredOption(Generic[T]):
     def __init__(
         self, flag: str, schema: type[T], *, first: str = "", variables: bool = True
     ) -> None:
-        self.flag, self.__name__ = flag, flag
+        self.flag, self.__name__ = flag, flag  # Typer reads the name of a parser
         self._schema, self._first = schema, first
         hints = type_hints(schema, include_extras=True)
         self._fields: dict[str, _Field] = {}
@@ -140,7 +140,7 @@ class StructuredOption(Generic[T]):
         return found
 
     def read(self, given: Sequence[Given] | None) -> T:
-        """Return the value: of the keys that are given, else of their variables, else the default.
+        """Return the value: each key as given, else from its variable, else its default.
 
         Raises:
             UsageError: a variable is invalid.
@@ -185,7 +185,7 @@ class StructuredOption(Generic[T]):
         return f"unknown key {key!r:.80}; {hint}There are: {keys}"
 
     def completions(self, incomplete: str) -> Iterator[str]:
-        """Yield what a shell may complete a value to: it with one more key."""
+        """Yield completions of a value for a shell: the value with one more key."""
         done, comma, begun = incomplete.rpartition(",")
         given = {piece.partition("=")[0] for piece in done.split(",")}
         for key in self._fields:

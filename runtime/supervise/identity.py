@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 #: Seconds between checks whether a process still runs.
-_LOOK_S: Final = 0.02
+_POLL_S: Final = 0.02
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 #: Fields of /proc/PID/stat behind the program's name: state; start in ticks since the boot.
 _STATE, _START = 0, 19
@@ -92,5 +92,5 @@ def wait_gone(identities: Iterable[Identity], timeout_s: float) -> list[Identity
     while left := [one for one in left if one.runs]:
         if time.monotonic() >= deadline:
             break
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     return left

@@ -32,10 +32,10 @@ KILL_S = 5.0
 #: Seconds between calls of the `check` of `Process.expect`.
 CHECK_S = 0.1
 #: Milliseconds between checks for the child's end without pidfds (before Linux 5.3).
-POLL_MS = 50
+_POLL_MS = 50
 #: Milliseconds between checks with pidfds, as a notification may be missed.
-_LOOK_MS = 1000
-READ_BYTES = 1 << 16
+_POLL_WITH_PIDFD_MS = 1000
+_READ_BYTES = 1 << 16
 _EXIT_UNKNOWN: Final = 1
 
 
@@ -86,7 +86,7 @@ def start(command: Command, *, echo: Callable[[str], None] | None = None) -> Pro
 
     Args:
         command: the program.
-        echo: called with each line of its output, in a thread of this child.
+        echo: called with each line of its output, in the thread that watches this child.
 
     Raises:
         ProcessFailed: the program cannot be executed, or its log cannot be written.
@@ -278,12 +278,13 @@ class Process:
         drop_fd_on_fork(pipe.fileno())
         poller = select.poll()
         poller.register(pipe.fileno(), select.POLLIN)
-        with open_pidfd(self.pid) as notice, pipe:
-            if notice is not None:
-                poller.register(notice, select.POLLIN)
+        with open_pidfd(self.pid) as pidfd, pipe:
+            if pidfd is not None:
+                poller.register(pidfd, select.POLLIN)
+            interval_ms = _POLL_MS if pidfd is None else _POLL_WITH_PIDFD_MS
             while (state := _state(self.pid)) == "running":
-                for fd, _ in poller.poll(POLL_MS if notice is None else _LOOK_MS):
-                    if fd != notice and self._read(fd) == b"":
+                for fd, _ in poller.poll(interval_ms):
+                    if fd != pidfd and self._read(fd) == b"":
                         poller.unregister(fd)
             if state == "zombie":  # it still holds the id, so no other group can have it
                 _kill_group(self.pid)
@@ -295,7 +296,7 @@ class Process:
     def _read(self, fd: int) -> bytes | None:
         """Read output; return b"" at its end, None if there is nothing to read now."""
         try:
-            data = os.read(fd, READ_BYTES)
+            data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
             return None
         with self._changed:

@@ -47,7 +47,7 @@ class Restarter:
         self._stopping = threading.Event()
         self._process: Process | None = None
         self._restarts = 0
-        self._thread = threading.Thread(target=self._keep, name="edl-restarter", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="edl-restarter", daemon=True)
 
     @property
     def process(self) -> Process | None:
@@ -89,7 +89,7 @@ class Restarter:
         self._on_start(process)
         return process
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         while not self._stopping.is_set():
             process, began = self._process, time.monotonic()
             assert process is not None
@@ -111,7 +111,7 @@ class Restarter:
             try:
                 self._launch()
                 return
-            except Exception as error:  # or from on_start: start another child then, too
+            except Exception as error:  # `on_start` may have failed, while its child runs
                 log.error("restart failed: %s", error)
                 if self._process is not None:
                     self._process.kill()
