@@ -31,7 +31,7 @@ _M_MMAP_THRESHOLD = -3
 
 _KEEP_BELOW_BYTES = 1 << 30
 #: The largest mmap threshold that older versions of glibc accept.
-_KEEP_BELOW_BYTES_AT_LEAST = 32 << 20
+_KEEP_BELOW_BYTES_OLD_GLIBC = 32 << 20
 _TRIM_ABOVE_BYTES = (1 << 31) - 1
 
 
@@ -45,7 +45,7 @@ def tune_allocator() -> bool:
         return False
     mallopt = ctypes.CDLL(None).mallopt
     kept = mallopt(_M_MMAP_THRESHOLD, _KEEP_BELOW_BYTES) or mallopt(
-        _M_MMAP_THRESHOLD, _KEEP_BELOW_BYTES_AT_LEAST
+        _M_MMAP_THRESHOLD, _KEEP_BELOW_BYTES_OLD_GLIBC
     )
     return bool(kept and mallopt(_M_TRIM_THRESHOLD, _TRIM_ABOVE_BYTES))
 

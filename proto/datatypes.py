@@ -303,7 +303,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackedArray:
-    """Several arrays that stand for one, stacked along axis 0.
+    """Several arrays that stand for their concatenation along axis 0.
 
     Attributes:
         pieces: at least one array; all have the same dtype and the same shape apart from axis 0.
@@ -327,7 +327,7 @@ class StackedArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the stacked array."""
+        """The shape of the concatenation."""
         rows = sum(piece.shape[0] for piece in self.pieces)
         return (rows, *self.pieces[0].shape[1:])
 

@@ -43,7 +43,8 @@ from ..runtime.errors import RequestRefused, UsageError, WireError
 from .arena import Array
 from .datatypes import MAX_MESSAGE_BYTES, Parameter, datatype_of
 
-Plain = Literal["float32", "bfloat16", "float16"]
+#: The dtype of a form with all classes.
+DenseDtype = Literal["float32", "bfloat16", "float16"]
 #: The meaning of an output's numbers along its last axis. Sigmoid outputs are "other".
 OutputKind = Literal["logits", "probabilities", "log-probabilities", "other"]
 
@@ -59,7 +60,7 @@ FORM: Final = "form"
 TEMPERATURE: Final = "temperature"
 CLASSES: Final = "classes"
 
-_PLAIN: Final[tuple[Plain, ...]] = get_args(Plain)
+_DENSE_DTYPES: Final[tuple[DenseDtype, ...]] = get_args(DenseDtype)
 _TOP_K: Final = "topk:"
 
 
@@ -73,7 +74,7 @@ class LabelForm:
         temperature: of the softmax that is applied first; None for no softmax.
     """
 
-    dtype: Plain | None = "float32"
+    dtype: DenseDtype | None = "float32"
     k: int = 0
     temperature: float | None = None
 
@@ -88,15 +89,15 @@ class LabelForm:
             raise UsageError(f"a temperature is a finite number above 0, not {temperature}")
         if text is None:
             return None if temperature is None else cls(temperature=temperature)
-        for dtype in _PLAIN:
+        for dtype in _DENSE_DTYPES:
             if text == dtype:
                 return cls(dtype, temperature=temperature)
         k = text.removeprefix(_TOP_K)
         if k == text or not (k.isascii() and k.isdecimal() and len(k) < 10 and int(k)):
             shown = text if len(text) <= 40 else text[:40] + "…"
             raise UsageError(
-                f"there is no form {shown!r}: name one of {', '.join(_PLAIN)}, or topk:K with K the"
-                " number of classes to keep"
+                f"there is no form {shown!r}: name one of {', '.join(_DENSE_DTYPES)}, or topk:K"
+                " with K the number of classes to keep"
             )
         return cls(None, int(k), temperature)
 
@@ -232,16 +233,16 @@ def encode(name: str, array: Array, form: LabelForm, kind: str = "") -> dict[str
         RequestRefused: the output cannot be encoded in this form, or holds values beyond its range.
     """
     check_form(name, datatype_of(array.dtype), array.shape, form, kind)
-    is_made = form.k or form.temperature is not None
-    if is_made and (kind or kind_of([array])) == "probabilities":
+    needs_logits = form.k or form.temperature is not None
+    if needs_logits and (kind or kind_of([array])) == "probabilities":
         array = np.log(np.maximum(_cast(name, array, "float32"), _LEAST))
-    if form.temperature is None:
-        return narrow(name, array, form)
-    return narrow(name, softmax(_cast(name, array, "float32"), form.temperature), form)
+    if form.temperature is not None:
+        array = softmax(_cast(name, array, "float32"), form.temperature)
+    return encode_after_softmax(name, array, form)
 
 
-def narrow(name: str, rows: Array, form: LabelForm) -> dict[str, Array]:
-    """Encode one output to which the softmax of the form has already been applied.
+def encode_after_softmax(name: str, rows: Array, form: LabelForm) -> dict[str, Array]:
+    """Encode one output, to which the softmax of the form has been applied if it has one.
 
     Args:
         name: of the output.

@@ -1,8 +1,9 @@
 """The transport between our own reader and teacher: its offer, its proofs, and its frames.
 
-A teacher offers a connection in the answer to `ModelMetadata`, to a caller that may label and asks
-for it (`TransportOffer`). The reader accepts only an offer from the endpoint that it dialled.
-The connection goes over TCP, with TLS if gRPC uses it, or over a Unix socket on the same host.
+On request, a teacher offers a connection in its answer to `ModelMetadata` (`TransportOffer`), if
+the caller's credentials permit labelling. The reader accepts only an offer from the endpoint that
+it dialled. The connection goes over TCP, with TLS if gRPC uses it, or over a Unix socket on the
+same host.
 
 First both sides prove that they know the secret of the offer, which never travels over the
 connection: the reader sends MAGIC, the session and a challenge; the teacher sends a challenge and
@@ -129,7 +130,7 @@ DESCRIBED: Final = 2
 DRAINING: Final = 4
 SHARED_MEMORY_FAILED: Final = 8
 
-#: The most requests in work over one connection; a teacher reads no more.
+#: The most unanswered requests on one connection; a teacher reads no more.
 REQUESTS_PER_CONNECTION: Final = 8
 #: Limits for JSON in a payload, for inputs or outputs, and for the dimensions of one array.
 MAX_JSON_BYTES: Final = 64 << 10
@@ -141,7 +142,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 class FrameHeader(NamedTuple):
-    """The fields of a frame's header; see the module."""
+    """The fields of a frame's header, as the docstring of the module describes them."""
 
     kind: int
     flags: int
@@ -335,13 +336,13 @@ def result_frame(
     return [header.pack() + head + described, *data]
 
 
-def error_frame(number: int, failed: EdlError, *, memory: bool = False) -> bytes:
-    """Encode an ERROR frame; `memory` sets SHARED_MEMORY_FAILED."""
+def error_frame(number: int, error: EdlError, *, shared_memory_failed: bool = False) -> bytes:
+    """Encode an ERROR frame."""
     from .status import to_metadata, to_status
 
-    code, details = to_status(failed)
-    body = {"status": code.name, "details": details, "metadata": to_metadata(failed)}
-    return _json_frame(ERROR, number, body, SHARED_MEMORY_FAILED if memory else 0)
+    code, details = to_status(error)
+    body = {"status": code.name, "details": details, "metadata": to_metadata(error)}
+    return _json_frame(ERROR, number, body, SHARED_MEMORY_FAILED if shared_memory_failed else 0)
 
 
 def read_error(payload: bytes) -> EdlError:

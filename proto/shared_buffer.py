@@ -15,8 +15,8 @@ shared_memory_generation_offset  integer  ours: start of these 8 bytes; if missi
                                    before the tensor
 ```
 
-A region belongs to an object that is named by a key: the name of a file in `/dev/shm`, or (ours) a
-memory file without a name, given by a process that has it open.
+A region is a part of a memory object. A key identifies the object: it is the name of a file in
+`/dev/shm`, or (ours) names a process and its descriptor of a memory file without a name.
 """
 
 from __future__ import annotations
@@ -91,15 +91,15 @@ class BufferRef:
         if BYTE_SIZE not in parameters:
             raise WireError(f"{REGION} is given without {BYTE_SIZE}")
         generation = _number(parameters, GENERATION) if GENERATION in parameters else None
-        stands_at = (
+        generation_offset = (
             _number(parameters, GENERATION_OFFSET) if GENERATION_OFFSET in parameters else None
         )
         nbytes = _number(parameters, BYTE_SIZE)
-        ref = cls(region, _number(parameters, OFFSET), nbytes, generation, stands_at)
+        ref = cls(region, _number(parameters, OFFSET), nbytes, generation, generation_offset)
         if not ref.is_possible:
             raise WireError(
                 f"the {GENERATION_BYTES} bytes of a generation must lie in the region before the "
-                f"tensor; {OFFSET} is {ref.offset}, {GENERATION_OFFSET} is {stands_at}"
+                f"tensor; {OFFSET} is {ref.offset}, {GENERATION_OFFSET} is {generation_offset}"
             )
         return ref
 

@@ -36,8 +36,8 @@ from .security.certificates import handshake_hint
 
 Code = grpc.StatusCode
 
-#: The error that a client raises for each code, and the status of an HTTP answer. A server sends
-#: the first code that has the nearest base class of its error.
+#: The error that a client raises for each code, and the status of an HTTP answer. For an error, a
+#: server sends the first code here that has the error's class, or else its nearest base class.
 _MEANINGS: Final[dict[grpc.StatusCode, tuple[type[EdlError], int]]] = {
     Code.INVALID_ARGUMENT: (RequestRefused, 400),
     Code.NOT_FOUND: (RequestRefused, 500),

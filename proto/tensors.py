@@ -90,15 +90,14 @@ class InferRequest:
     output_parameters: Mapping[str, Mapping[str, Parameter]] = field(default_factory=dict)
 
 
-def encode_request(model_name: str, request: LabelRequest, model_version: str = "") -> bytes:
-    """Serialise a `ModelInferRequest`.
+def encode_request(model_name: str, request: LabelRequest) -> bytes:
+    """Serialise a `ModelInferRequest`; the server chooses the version of the model.
 
     Args:
         model_name: the model on the server; with our teachers, the service.
         request: arrays of any shape, byte order and layout; an array in several pieces is joined as
             it is written. `datatype_of` says which dtypes can be sent. Integers in parameters are
             from -2^63 to 2^64 - 1.
-        model_version: empty lets the server choose.
 
     Raises:
         WireError: a dtype or parameter cannot be sent, or the message exceeds 2 GiB.
@@ -107,7 +106,6 @@ def encode_request(model_name: str, request: LabelRequest, model_version: str = 
     try:
         header = pb.ModelInferRequest(
             model_name=model_name,
-            model_version=model_version,
             id=request.request_id,
             parameters=_to_parameters(request.parameters),
             inputs=[
@@ -125,8 +123,8 @@ def encode_request(model_name: str, request: LabelRequest, model_version: str = 
         )
     except ValueError as error:  # from protobuf
         raise WireError(f"a name or parameter is not Unicode: {error}") from None
-    here = (pieces_of(value) for value in inputs.values())
-    return _join(header.SerializeToString(), _RAW_INPUTS, here)
+    arrays = (pieces_of(value) for value in inputs.values())
+    return _join(header.SerializeToString(), _RAW_INPUTS, arrays)
 
 
 def decode_request(
@@ -164,7 +162,7 @@ def decode_request(
         parameters=_from_parameters(message.parameters),
         inputs=_arrays(message.inputs, raws, read),
         outputs=tuple(wanted.name for wanted in message.outputs),
-        output_parameters=_of_tensors(message.outputs),
+        output_parameters=_parameters_by_tensor(message.outputs),
     )
 
 
@@ -192,8 +190,8 @@ def encode_response(response: LabelResponse, in_shared_memory: Collection[str] =
         )
     except ValueError as error:  # from protobuf
         raise WireError(f"a name or parameter is not Unicode: {error}") from None
-    here = (() if name in in_shared_memory else (array,) for name, array in outputs.items())
-    return _join(header.SerializeToString(), _RAW_OUTPUTS, here)
+    arrays = (() if name in in_shared_memory else (array,) for name, array in outputs.items())
+    return _join(header.SerializeToString(), _RAW_OUTPUTS, arrays)
 
 
 def decode_response(data: Buffer) -> LabelResponse:
@@ -206,7 +204,7 @@ def decode_response(data: Buffer) -> LabelResponse:
         request_id=message.id,
         parameters=_from_parameters(message.parameters),
         outputs=_arrays(message.outputs, raws),
-        output_parameters=_of_tensors(message.outputs),
+        output_parameters=_parameters_by_tensor(message.outputs),
     )
 
 
@@ -233,9 +231,9 @@ def _arrays(
 ) -> dict[str, Array]:
     for tensor in tensors:
         _check_parameters(tensor.name, tensor.parameters, read)
-    here = [tensor for tensor in tensors if REGION not in tensor.parameters]
-    if raws and len(raws) != len(here):
-        raise WireError(f"{len(here)} tensors are named, raw contents are given for {len(raws)}")
+    inline = [tensor for tensor in tensors if REGION not in tensor.parameters]
+    if raws and len(raws) != len(inline):
+        raise WireError(f"{len(inline)} tensors are named, raw contents are given for {len(raws)}")
     left = iter(raws)
     arrays: dict[str, Array] = {}
     for tensor in tensors:
@@ -245,7 +243,7 @@ def _arrays(
             if read is not None and REGION in tensor.parameters:
                 array = _read(tensor, read)
             elif not raws:
-                array = _one_by_one(tensor)
+                array = _from_contents(tensor)
             elif tensor.contents.ByteSize():  # MLServer sends empty contents together with raw ones
                 raise WireError("contents and raw contents are both given")
             else:
@@ -280,7 +278,7 @@ def array_in_buffer(ref: BufferRef, datatype: str, shape: Sequence[int], read: R
     return from_bytes(read(ref), datatype, shape)
 
 
-def _one_by_one(tensor: _Tensor) -> Array:
+def _from_contents(tensor: _Tensor) -> Array:
     """Decode the elements in `contents`; only the field of their datatype may be used."""
     field = _FIELDS.get(tensor.datatype, "")
     used = [descriptor.name for descriptor, _ in tensor.contents.ListFields()]
@@ -318,7 +316,7 @@ def _to_parameter(name: str, value: Parameter) -> pb.InferParameter:
     raise WireError(f"parameter {quoted(name)} cannot be sent: {quoted(str(value))}")
 
 
-def _of_tensors(tensors: Iterable[_Described]) -> dict[str, dict[str, Parameter]]:
+def _parameters_by_tensor(tensors: Iterable[_Described]) -> dict[str, dict[str, Parameter]]:
     """Return the parameters of each tensor that has any, by tensor name."""
     return {t.name: _from_parameters(t.parameters) for t in tensors if t.parameters}
 

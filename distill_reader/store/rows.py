@@ -27,7 +27,7 @@ import numpy as np
 
 from ...proto.arena import Array
 from ...proto.datatypes import datatype_of, dtype_of
-from ...proto.forms import FLOATS, LabelForm, encode, narrow
+from ...proto.forms import FLOATS, LabelForm, encode, encode_after_softmax
 
 #: Part of every key; changes with the way keys are made.
 _VERSION = 1
@@ -295,7 +295,7 @@ def derived(
     if entry.form == form or form is None:
         return dict(zip(entry.names, arrays, strict=True))
     if entry.form is not None and entry.form.temperature is not None:
-        return narrow(entry.output, arrays[0], form)
+        return encode_after_softmax(entry.output, arrays[0], form)
     return encode(entry.output, arrays[0], form)
 
 

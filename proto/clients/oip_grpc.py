@@ -55,8 +55,8 @@ CHANNEL_OPTIONS = [
 ]
 #: Timeout in seconds for each step of opening a connection of the transport.
 _CONNECT_S: Final = 1.0
-#: Seconds between attempts to open one: after the first failure, doubled by each further one; and
-#: the most.
+#: Seconds between attempts to open one: the first pause, which doubles after each further failure,
+#: and the longest.
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 300.0
 _SERVICE: Final = f"/{pb.DESCRIPTOR.services_by_name['GRPCInferenceService'].full_name}"

@@ -314,8 +314,8 @@ _ERROR_OF_STATUS: Final[dict[int, type[EdlError]]] = {
     502: TeacherLost,  # from a proxy that cannot reach its server
     504: DeadlineExceeded,
 }
-#: The error of other codes, by the first code of the range.
-_FAMILIES: Final[tuple[tuple[int, type[EdlError]], ...]] = (
+#: The error of other statuses: of those from the given one up to the previous range.
+_ERROR_OF_RANGE: Final[tuple[tuple[int, type[EdlError]], ...]] = (
     (500, RetryableError),
     (300, RequestRefused),  # a redirect is refused, too
     (0, BadAnswer),  # neither an answer nor an error (1xx, and 2xx other than 200)
@@ -333,7 +333,7 @@ def error_from_http(reply: HttpReply) -> EdlError:
         return from_status(code, reply.error_text(), reply.headers.items())
     kind = _ERROR_OF_STATUS.get(reply.status)
     if kind is None:
-        kind = next(kind for first, kind in _FAMILIES if reply.status >= first)
+        kind = next(kind for first, kind in _ERROR_OF_RANGE if reply.status >= first)
     error = kind(f"HTTP {reply.status}: {reply.error_text()}")
     if isinstance(error, RateLimited):
         seconds = reply.headers.get("retry-after", "")

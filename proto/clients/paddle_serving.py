@@ -1,9 +1,9 @@
 """Clients of Paddle Serving's two servers, the pipeline server and the C++ server.
 
-Neither server can be asked anything but an inference, and neither describes its model. A probe asks
-for something that the server lacks: a pipeline server for an unknown service, a C++ server for an
-unknown method. Both answer that without the model, which may be busy. Both answer OK over gRPC in
-every case; only the error number in the answer counts.
+Neither server answers anything but inferences, and neither describes its model. So a probe requests
+something that does not exist: an unknown service of a pipeline server, an unknown method of a C++
+server. Both refuse that without running the model, which may be busy. gRPC's status of an inference
+is OK even if it failed; only the error number in the answer counts.
 
 Arrays travel as single numbers, in the field for their element type, or as `.npy` files in memory.
 A pipeline server accepts `.npy` for any dtype, so its requests use them; its answers are read in
@@ -76,8 +76,8 @@ TYPES: Final[dict[int, ElementType]] = {
     8: ElementType("INT8", "int_data", raw=True),
     9: ElementType("BOOL", "bool_data"),
 }
-#: Element type by datatype.
-NUMBERS: Final = {kind.datatype: number for number, kind in TYPES.items()}
+#: The `elem_type` of each datatype.
+ELEM_TYPES: Final = {kind.datatype: number for number, kind in TYPES.items()}
 
 
 def type_of(number: int) -> ElementType:
@@ -100,12 +100,12 @@ def from_numbers(kind: ElementType, numbers: Sequence[Any], shape: Sequence[int]
 
 
 #: Kinds of dtypes that `.npy` files carry. bfloat16 would arrive as bytes without a meaning.
-_NUMBERS = "biuf"
+_NPY_DTYPE_KINDS = "biuf"
 
 
 def write_npy(array: Array) -> bytes:
     """Return an array as a `.npy` file; raises WireError for other dtypes than numbers."""
-    if array.dtype.kind not in _NUMBERS:
+    if array.dtype.kind not in _NPY_DTYPE_KINDS:
         named = "objects or bytes" if array.dtype.kind in "OSU" else f"dtype {array.dtype.name}"
         raise WireError(f"arrays of {named} cannot be sent to Paddle Serving")
     file = io.BytesIO()
@@ -129,7 +129,7 @@ def read_npy(raw: bytes) -> Array:
         shape, by_columns, dtype = header(file)
     except Exception as error:  # numpy parses the header as an expression, which may raise anything
         raise WireError(f"no .npy file of a known version: {type(error).__name__}") from None
-    if dtype.kind not in _NUMBERS or dtype.byteorder == ">":
+    if dtype.kind not in _NPY_DTYPE_KINDS or dtype.byteorder == ">":
         raise WireError(
             f"a .npy file of dtype {dtype.str} is refused: only numbers, little-endian, are read, "
             "and nothing is ever unpickled"
@@ -148,7 +148,7 @@ _PROBE_SERVICE = "edl-is-anybody-there"
 #: Error number: the server has no service of this name.
 NO_SERVICE = 3002
 #: First error number of each range, and its error; a range ends where the next one begins.
-_FAMILIES: tuple[tuple[int, type[TeacherError]], ...] = (
+_ERROR_OF_RANGE: tuple[tuple[int, type[TeacherError]], ...] = (
     (0, RetryableError),
     (50, RequestRefused),  # raised by an operator: this request is wrong
     (100, RetryableError),
@@ -251,7 +251,7 @@ def check_error(number: int, message: str) -> None:
     """
     if number == 0:
         return
-    kind = [family for first, family in _FAMILIES if first <= max(number, 0)][-1]
+    kind = [error for first, error in _ERROR_OF_RANGE if first <= max(number, 0)][-1]
     if any(words in message for words in _MAY_PASS):
         kind = RetryableError
     text = " ".join(message.split())[:500] or "nothing else"
@@ -285,7 +285,7 @@ def _of_pipeline(tensor: pb.Tensor) -> Array:
 
 def _for_cpp(name: str, array: Array) -> cpp.Tensor:
     datatype = datatype_of(array.dtype)
-    number = NUMBERS.get(datatype)
+    number = ELEM_TYPES.get(datatype)
     if number is None:
         raise WireError(f"{datatype} cannot be sent to Paddle Serving")
     tensor = cpp.Tensor(name=name, alias_name=name, elem_type=number, shape=array.shape)
@@ -375,7 +375,7 @@ class PipelineClient(_PaddleClient):
         super().__init__(address, PIPELINE, encode, pipeline_outputs, security)
 
     def probe(self, timeout_s: float) -> ModelDescription:
-        # A cheap request: a server that is up knows no such service.
+        # No server has such a service, so the model does not run.
         reply = self._call(pb.Request(name=_PROBE_SERVICE).SerializeToString(), timeout_s)
         with _reading():
             response = _parsed(pb.Response, reply, "a pipeline server")

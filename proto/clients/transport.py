@@ -69,13 +69,13 @@ def connect(
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if tls is not None:
                 connection = tls(connection)
-        readers = secrets.token_bytes(frames.CHALLENGE_BYTES)
-        connection.sendall(frames.MAGIC + offered.session + readers)
+        ours = secrets.token_bytes(frames.CHALLENGE_BYTES)
+        connection.sendall(frames.MAGIC + offered.session + ours)
         reply = _received(connection, frames.REPLY_BYTES)
-        teachers, proof = reply[: frames.CHALLENGE_BYTES], reply[frames.CHALLENGE_BYTES :]
-        if not hmac.compare_digest(proof, offered.teachers_proof(readers, teachers)):
+        theirs, proof = reply[: frames.CHALLENGE_BYTES], reply[frames.CHALLENGE_BYTES :]
+        if not hmac.compare_digest(proof, offered.teachers_proof(ours, theirs)):
             raise ConnectionAbortedError("another server than the one that offered it answers")
-        connection.sendall(offered.readers_proof(readers, teachers))
+        connection.sendall(offered.readers_proof(ours, theirs))
         connection.setblocking(False)
     except BaseException:
         connection.close()
@@ -168,7 +168,8 @@ class TransportConnection:
     Attributes:
         in_memory: batches are read in place as far as possible.
         leaving: the teacher takes no more requests over this connection.
-        unsent: what the socket has not taken yet: data, and calls for when it has taken all before.
+        unsent: queue of data that the socket has not taken yet, and of functions; each is called
+            when the socket has taken all data before it.
     """
 
     def __init__(self, connection: socket.socket, model: str, arena: SharedBuffer | None) -> None:
@@ -441,15 +442,16 @@ class TransportConnection:
         sent = self._sent.pop(header.number)
         if sent.current is False:
             error = InputsOverwritten(OVERWRITTEN)
-        doubtful = not self._shared_memory_works and not isinstance(
+        # Until shared memory has worked once, it may be the cause of any other error.
+        suspected = not self._shared_memory_works and not isinstance(
             error, RateLimited | AccessError
         )
-        memory_fails = sent.in_memory and (
-            bool(header.flags & frames.SHARED_MEMORY_FAILED) or doubtful
+        memory_failed = sent.in_memory and (
+            bool(header.flags & frames.SHARED_MEMORY_FAILED) or suspected
         )
-        if memory_fails:
+        if memory_failed:
             self.in_memory = False
-        return RequestOutcome(header.number, error, without_memory=memory_fails)
+        return RequestOutcome(header.number, error, without_memory=memory_failed)
 
     def _answer(self, header: FrameHeader, payload: memoryview) -> LabelResponse:
         if header.flags & frames.DESCRIBED:

@@ -193,7 +193,7 @@ def _digest(token: str) -> bytes:
 #: Seconds until the first call over a new connection. Our clients call at once. gRPC allows a
 #: handshake 20 s, but a client that slow is not expected to call.
 PATIENCE_S: Final = 10.0
-#: Most handshakes without a call that are remembered; the oldest further ones count as failed.
+#: Most handshakes that wait for a call; if there are more, the oldest count as failed.
 _MAX_WAITING = 4096
 #: Most peers that are remembered as having called.
 _MAX_KNOWN = 16384
@@ -207,9 +207,9 @@ class HandshakeMonitor:
     call in time has failed. Connections that are only opened and closed, as by port scans and some
     health checks, count as failed too.
 
-    The clock is read only when something happens, so a failure is counted at the next connection or
-    call. A peer that returns with the same port is taken for its old connection, and counts once
-    too often.
+    A failure is counted at the next connection or call, because nothing else reads the clock. A
+    peer that connects again from the same port is taken for its old connection, so its new
+    handshake counts as failed.
 
     Args:
         on_failed: called for each failure.

@@ -111,7 +111,7 @@ def _no_password() -> str:
     raise _PasswordAsked
 
 
-#: Days before its expiry from which on a certificate should be replaced.
+#: A certificate that expires within this many days should be replaced.
 SOON_DAYS: Final = 14.0
 _DAY_S: Final = 86_400.0
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
@@ -233,8 +233,8 @@ def _expiry(der: bytes) -> float:
     fields = [one for one in _elements(der, *to_be_signed[1:]) if one[0] != _VERSION]
     serial_algorithm_issuer = 3
     _, start, stop = fields[serial_algorithm_issuer]
-    _, (tag, a, b) = _elements(der, start, stop)
-    ends = datetime.strptime(der[a:b].decode("ascii"), _TIMES.get(tag, ""))
+    _, (tag, start, stop) = _elements(der, start, stop)  # begin and end of the validity
+    ends = datetime.strptime(der[start:stop].decode("ascii"), _TIMES.get(tag, ""))
     return ends.replace(tzinfo=UTC).timestamp()
 
 

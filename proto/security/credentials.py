@@ -19,8 +19,8 @@ class TlsFiles:
     Attributes:
         certificate: our own, followed by its chain up to the CA. A server must have one.
         key: of `certificate`, without a password.
-        ca: certificates that sign those of our peers. A client without it trusts the CAs that gRPC
-            ships, or over HTTP and our transport those of this machine. A server without it asks no
+        ca: certificates that sign those of our peers. Without it, a client trusts the CAs that gRPC
+            ships over gRPC, and those of this machine over HTTP and our transport; a server asks no
             client for a certificate.
 
     Raises:

@@ -20,7 +20,7 @@ from ...coordinator.embedded import free_port
 from ...coordinator.registry import connect
 from ...coordinator.registry.schema import check_member, check_service
 from ...proto.clients import LabelRequest, TeacherClient, open_client
-from ...proto.clients.paddle_serving import NUMBERS
+from ...proto.clients.paddle_serving import ELEM_TYPES
 from ...proto.datatypes import TensorSpec
 from ...proto.protocols import PADDLE_SERVING
 from ...proto.security import is_loopback
@@ -120,7 +120,7 @@ def write_configuration(
 
 def _variable(kind: str, tensor: TensorSpec) -> str:
     """Return a variable in the text format of upstream's message `GeneralModelConfig`."""
-    number = NUMBERS.get(tensor.datatype)
+    number = ELEM_TYPES.get(tensor.datatype)
     if number is None:
         raise ModelError(
             f"{kind} variable {tensor.name!r} is {tensor.datatype}, which Paddle Serving does not "
@@ -238,7 +238,7 @@ def _described(python: Path, program: Path) -> dict[str, Any]:
 
 def _specs(tensors: Sequence[tuple[str, str, list[int]]]) -> tuple[TensorSpec, ...]:
     return tuple(
-        TensorSpec(name, dtype if dtype in NUMBERS else datatype_named(dtype), tuple(shape))
+        TensorSpec(name, dtype if dtype in ELEM_TYPES else datatype_named(dtype), tuple(shape))
         for name, dtype, shape in tensors
     )
 

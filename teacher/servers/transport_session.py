@@ -170,7 +170,7 @@ class TransportSession:
             memory_fails = buffers is None and (
                 not opened_session.region or isinstance(error, _NotMapped)
             )
-            return frames.error_frame(header.number, error, memory=memory_fails)
+            return frames.error_frame(header.number, error, shared_memory_failed=memory_fails)
 
     def _result(self, number: int, spec: RequestSpec, labels: RequestLabels) -> bytes:
         outputs, description = labels.outputs, b""

@@ -134,5 +134,6 @@ def bend(whole: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
 
 
 def encoded_request(*, model_name: str, model_version: str = "", **request: Any) -> bytes:
-    """A serialised request, of the fields of `LabelRequest`."""
-    return tensors.encode_request(model_name, LabelRequest(**request), model_version)
+    """A serialised request of the fields of `LabelRequest`; only foreign clients name a version."""
+    version = pb.ModelInferRequest(model_version=model_version).SerializeToString()
+    return version + tensors.encode_request(model_name, LabelRequest(**request))

@@ -131,7 +131,7 @@ def test_a_description_there_and_back() -> None:
 
 @pytest.mark.parametrize("error", [RetryableError("restarted"), RateLimited("full", 0.5)])
 def test_an_error_there_and_back(error: EdlError) -> None:
-    frame = frames.error_frame(7, error, memory=True)
+    frame = frames.error_frame(7, error, shared_memory_failed=True)
     header = FrameHeader.unpack(frame)
     assert (header.kind, header.number, header.flags) == (
         frames.ERROR,

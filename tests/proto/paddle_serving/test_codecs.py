@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 
 from edl.proto.arena import Array
 from edl.proto.clients import paddle_serving
-from edl.proto.clients.paddle_serving import NPY, NUMBERS, TYPES, read_npy, write_npy
+from edl.proto.clients.paddle_serving import ELEM_TYPES, NPY, TYPES, read_npy, write_npy
 from edl.proto.datatypes import datatype_of
 from edl.proto.paddle_serving import general_model_pb2 as cpp
 from edl.proto.paddle_serving import pipeline_pb2 as pb
@@ -58,7 +58,7 @@ def check_read(read: Array, array: Array) -> None:
 
 @pytest.mark.parametrize("array", samples(), ids=lambda array: array.dtype.name)
 def test_every_type_of_elements_is_read(array: Array) -> None:
-    number = NUMBERS[datatype_of(array.dtype)]
+    number = ELEM_TYPES[datatype_of(array.dtype)]
     tensor = pb.Tensor(name="y", elem_type=number, shape=array.shape)
     getattr(tensor, TYPES[number].field).extend(numbers_of(array))
     answer = pb.Response(tensors=[tensor]).SerializeToString()
