@@ -301,8 +301,8 @@ class Client:
         options: Object = {"propagationPolicy": "Background"}
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
-        if meant := _given({"uid": uid, "resourceVersion": resource_version}):
-            options["preconditions"] = meant
+        if preconditions := _given({"uid": uid, "resourceVersion": resource_version}):
+            options["preconditions"] = preconditions
         try:
             self._json("DELETE", self._path(kind, namespace, name), body=options)
         except (KubernetesObjectMissing, KubernetesObjectChanged):
@@ -426,8 +426,8 @@ def _given(values: Mapping[str, str | int | None]) -> dict[str, str | int]:
 def _error(method: str, path: str, status: int, body: bytes) -> EdlError:
     """Return the error of an unsuccessful response."""
     try:
-        told = json.loads(body)
-        message, reason = str(told["message"]), str(told.get("reason", ""))
+        answer = json.loads(body)
+        message, reason = str(answer["message"]), str(answer.get("reason", ""))
     except (ValueError, KeyError, TypeError):
         if status == 404:
             return KubernetesObjectMissing(

@@ -67,7 +67,7 @@ def plan(
 
     from ...runtime.errors import UsageError
     from ...scheduler.cluster import Cluster
-    from ...scheduler.planner import plan as make
+    from ...scheduler.planner import plan as make_plan
     from ..files import read
     from . import report
     from .job_file import load_job
@@ -80,7 +80,7 @@ def plan(
         check_writable(scenario)
     sweep = None if what_if is None else parse_sweep(what_if, devices, work)
     try:
-        mesh_plan = make(devices, work, aim, teachers)
+        mesh_plan = make_plan(devices, work, aim, teachers)
     except ValueError as error:
         raise UsageError(f"{cluster} with {job}: {error}") from error
     rows = [] if sweep is None else list(plan_points(sweep, devices, work, aim))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ...scheduler.cluster import Cluster, Distillation
-from ...scheduler.cluster import DeviceLink as Wire
+from ...scheduler.cluster import Cluster, DeviceLink, Distillation
 from ...scheduler.pipeline_model import (
     FULL,
     STUDENT_BATCH_S,
@@ -26,7 +25,7 @@ def scenario_of(
     Each student asks for exactly its share of the teachers, as the plan assumes.
 
     Args:
-        cluster: devices; the scenario has the average number of available devices of a kind.
+        cluster: devices; of each kind, the scenario has the average number that is available.
         job: the distillation.
         mesh: devices of students and teachers.
         prediction: prediction for this mesh; gives `ut` and `lt`.
@@ -81,5 +80,5 @@ def _group(
     )
 
 
-def _link(link: Wire) -> NetworkLink:
+def _link(link: DeviceLink) -> NetworkLink:
     return NetworkLink(FULL * link.bandwidth_bytes_per_s, link.latency_s, link.jitter)

@@ -101,14 +101,16 @@ def profile(
     if job is not None and step is not None:
         raise UsageError("--step is for a training without a job file: omit --job")
     check_writable(out)
-    by, length = BACKEND.read(backend), MEASURE.read(measure)
+    backend_keys, limits = BACKEND.read(backend), MEASURE.read(measure)
     student, teacher = STUDENT_ON.read(student_on), TEACHER_ON.read(teacher_on)
     timed = step or (None if job is None else str(job))
     timings = None
     if timed is not None:
-        timings = _student(timed, batch, length.steps, length.seconds, student.device)
+        timings = _student(timed, batch, limits.steps, limits.seconds, student.device)
     rows = batch if timings is None else timings.rows
-    bench = None if model is None else _teacher(model, rows, length.seconds, teacher.device, by)
+    bench = None
+    if model is not None:
+        bench = _teacher(model, rows, limits.seconds, teacher.device, backend_keys)
     found = _profile(timings, bench, rows, (student.kind, teacher.kind))
     write(out, found, "measured by `edl profile`; a job description names it under `profiles`")
     for line in _lines(found):

@@ -61,11 +61,11 @@ def get(
 
     Jobs are elastic jobs; `edl status` shows trainings, and everything of a mesh at once.
     """
-    import json as format_
+    from json import dumps
 
     found = _resources(kind, context).get(name, service)
     if json:
-        print(format_.dumps(found.body, indent=2))
+        print(dumps(found.body, indent=2))
     else:
         console().print(found.table)
 
@@ -271,9 +271,9 @@ def reserve(
             " TeacherService by themselves, and for pods of others that have a `priorityClassName`"
             " above theirs; docs/how-to/elastic-jobs.md says more"
         )
-    board = open_queue(jobs.mesh.coordinator, jobs.mesh.queue)
-    with closing(board), stop_on_signals() as stop:
-        hold_slots(board, name, slots, for_, stop, typer.echo)
+    queue = open_queue(jobs.mesh.coordinator, jobs.mesh.queue)
+    with closing(queue), stop_on_signals() as stop:
+        hold_slots(queue, name, slots, for_, stop, typer.echo)
 
 
 def events(
@@ -319,13 +319,13 @@ def events(
 
 
 def _events_of_jobs(jobs: JobKind, last: int, json: bool) -> None:
-    import json as format_
+    from json import dumps
 
     from ..jobs.views import event_line
 
     for event in jobs.events(last):
         if json:
-            print(format_.dumps({"at_ms": event.at_ms, **event.body}))
+            print(dumps({"at_ms": event.at_ms, **event.body}))
         else:
             typer.echo(escape_control_characters(event_line(event)))
 

@@ -18,6 +18,7 @@ from .resource_kind import ResourceKind, ResourceList, facts_table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+#: Most recent events among which `edl describe` looks for those of a job.
 _EVENTS = 1000
 
 
@@ -47,8 +48,8 @@ class JobKind(ResourceKind):
 
         (facts,) = self.get(name, "").body["jobs"]
         spec = facts.pop("spec")
-        told = [one for one in self.events(_EVENTS) if one.body.get("job") == name]
-        return Group(facts_table(facts | spec), *(Text(views.event_line(one)) for one in told))
+        history = [one for one in self.events(_EVENTS) if one.body.get("job") == name]
+        return Group(facts_table(facts | spec), *(Text(views.event_line(one)) for one in history))
 
     def logs(self, name: str, follow: bool) -> Iterator[str]:
         with self.backend() as backend:
@@ -61,7 +62,7 @@ class JobKind(ResourceKind):
         with self.backend() as backend:
             found = backend.listing().find(name)
             _check_limits(found, count)
-            _check_running(backend.scale(found, count), name)
+            _check_accepted(backend.scale(found, count), name)
         asked = "as many nodes as there is room for" if count is None else f"{count} nodes"
         return f"job {name} is to run with {asked}"
 
@@ -69,7 +70,7 @@ class JobKind(ResourceKind):
         with self.backend() as backend:
             listing = backend.listing()
             found = listing.find(name)
-            _check_running(backend.stop(found), name)
+            _check_accepted(backend.stop(found), name)
             if wait_s:
                 return f"job {name}: {wait_for_end(backend, found, wait_s).state}"
             return f"job {name} is to stop{listing.stop_note}"
@@ -115,6 +116,6 @@ def _check_limits(job: QueuedJob, count: int | None) -> None:
         )
 
 
-def _check_running(accepted: bool, name: str) -> None:
+def _check_accepted(accepted: bool, name: str) -> None:
     if not accepted:
         raise UsageError(f"job {name} has ended already: 'edl get jobs' says how")

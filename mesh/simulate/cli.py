@@ -93,7 +93,8 @@ def simulate(
 #: Seconds between lines of progress without a terminal.
 LINE_INTERVAL_S: Final = 10.0
 
-Progress = Callable[[float, float | None], None]
+#: Called with the virtual seconds so far, and the finished share of the run (None: unknown).
+OnProgress = Callable[[float, float | None], None]
 
 
 def _simulate(scenario: Scenario, name: str, *, keep_batches: bool = False) -> SimulationReport:
@@ -117,7 +118,7 @@ def _simulate(scenario: Scenario, name: str, *, keep_batches: bool = False) -> S
 
 
 @contextmanager
-def _progress(duration_s: float | None) -> Iterator[Progress]:
+def _progress(duration_s: float | None) -> Iterator[OnProgress]:
     """Show a bar in a terminal, a line every `LINE_INTERVAL_S` elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

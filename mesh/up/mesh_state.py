@@ -73,7 +73,7 @@ class ProcessState:
             and leaving.
         served: it has been ready since the mesh started.
         starts: number of starts.
-        young: number of consecutive early ends, see `HEALTHY_S`.
+        early_ends: number of consecutive early ends, see `HEALTHY_S`.
         failures: number of failures.
         code: latest exit code, -N after signal N; None: it has not ended yet.
     """
@@ -84,7 +84,7 @@ class ProcessState:
     due_s: float = float("-inf")
     served: bool = False
     starts: int = 0
-    young: int = 0
+    early_ends: int = 0
     failures: int = 0
     code: int | None = None
 
@@ -202,9 +202,9 @@ def ended(
         rng: source of jitter for the pause before a restart.
     """
     one = mesh.of(name)
-    young = 0 if ran_s >= HEALTHY_S else one.young + 1
+    early_ends = 0 if ran_s >= HEALTHY_S else one.early_ends + 1
     ending = _ending(one, code)
-    one = replace(one, since_s=now, young=young, code=code)
+    one = replace(one, since_s=now, early_ends=early_ends, code=code)
     match ending:
         case "left" | "done":
             return _with(mesh, replace(one, phase=ending))
@@ -212,7 +212,7 @@ def ended(
             one = replace(one, failures=one.failures + 1)
     if ending == "hopeless" or _given_up(one):
         return _with(mesh, replace(one, phase="failed"))
-    pause_s = retry_s(max(young - 1, 0), rng, BASE_S, CAP_S)
+    pause_s = retry_s(max(early_ends - 1, 0), rng, BASE_S, CAP_S)
     return _with(mesh, replace(one, phase="due", due_s=now + pause_s))
 
 
@@ -283,10 +283,10 @@ def _late(mesh: MeshState, now: float) -> tuple[str, ...]:
 
 def _ending(one: ProcessState, code: int) -> NodeEnding:
     """Classify an end. A coordinator or teacher that ends unexpectedly has failed."""
-    told = one.phase == "leaving"
+    was_told = one.phase == "leaving"
     if one.spec.role == "student":
-        return ending_of(code, told, one.spec.is_edl)
-    if told:
+        return ending_of(code, was_told, one.spec.is_edl)
+    if was_told:
         return "left"
     # A process that was once ready has valid options, so its exit code does not mean wrong usage.
     return "hopeless" if code == USAGE_CODE and not one.served else "failed"

@@ -58,9 +58,9 @@ class LaunchPlan:
             role: sum(one.role == role for one in self.processes) for role in ("teacher", "student")
         }
         counts["teacher"] -= len(fleets)
-        told = [f"{count} {role}{'s' * (count != 1)}" for role, count in counts.items() if count]
-        told += [f"teachers of {name} as they are desired" for name in fleets]
-        return ", ".join(["coordinator", *told])
+        parts = [f"{count} {role}{'s' * (count != 1)}" for role, count in counts.items() if count]
+        parts += [f"teachers of {name} as they are desired" for name in fleets]
+        return ", ".join(["coordinator", *parts])
 
     def command(self, process: ProcessSpec, url: str | None, logs: Path) -> Command:
         """Return the command that starts a process.
