@@ -13,17 +13,12 @@ from functools import partial
 from typing import Final
 
 from .. import __version__
-from ..proto.security import (
-    AccessControl,
-    ClientSecurity,
-    ServerSecurity,
-    check_exposure,
-    is_loopback,
-)
+from ..proto.security import AccessControl, ClientSecurity, ServerSecurity, check_exposure
 from ..proto.security.certificates import export_expiry
 from ..runtime.addresses import (
     advertised_host,
     check_free,
+    is_loopback,
     is_wildcard,
     join_address,
     split_listen,

@@ -360,8 +360,8 @@ def _check_reach(
     Raises:
         UsageError: other machines reach the teacher without credentials, and `insecure` is False.
     """
-    from ..proto.security import check_exposure, is_loopback
-    from ..runtime.addresses import split_listen
+    from ..proto.security import check_exposure
+    from ..runtime.addresses import is_loopback, split_listen
 
     check_exposure(host, security, insecure, "the teacher")
     if http is not None:

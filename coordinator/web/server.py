@@ -28,12 +28,11 @@ from ...proto.security import (
     AccessControl,
     Caller,
     TlsFiles,
-    is_loopback,
     names_loopback,
     reloading_context,
     uvicorn_config,
 )
-from ...runtime.addresses import bind_socket, join_address, split_listen
+from ...runtime.addresses import bind_socket, is_loopback, join_address, split_listen
 from ...runtime.errors import (
     AccessError,
     EdlError,

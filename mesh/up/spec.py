@@ -226,7 +226,7 @@ def search_path() -> str:
 def _check_url(key: str, text: str) -> None:
     """Raise ValueError if `text` contains the placeholder of the Redis URL."""
     if URL in text:
-        raise ValueError(f"{key}: {URL} is for `command`; edl's own programs are told it anyway")
+        raise ValueError(f"{key}: {URL} is for `command`; edl's own programs get the URL anyway")
 
 
 def _is_named(model: str) -> bool:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from ...runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from ...runtime.addresses import is_loopback as is_loopback
     from .access_control import ROLES as ROLES
     from .access_control import AccessControl as AccessControl
     from .access_control import Caller as Caller
@@ -37,7 +36,6 @@ __getattr__, __dir__ = lazy_names(
             "ServerSecurity",
             "TlsFiles",
             "check_exposure",
-            "is_loopback",
             "names_loopback",
         ],
         ".servers": ["Acceptor", "listen", "uvicorn_config"],

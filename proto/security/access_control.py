@@ -131,7 +131,7 @@ def read_tokens(path: Path) -> Tokens:
             )
         digest = _digest(_checked(words[-1], where))
         if digest in entries:
-            raise UsageError(f"{where} repeats a token that stands above it: remove one of both")
+            raise UsageError(f"{where} repeats a token that stands above it: remove one of the two")
         anonymous = f"token {digest.hex()[:16]}"
         try:
             entries[digest] = caller_of(words[0] if len(words) == 2 else "student", anonymous)

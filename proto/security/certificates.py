@@ -89,8 +89,8 @@ def use_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise UsageError(f"key {key} does not belong to certificate {certificate}") from None
         raise UsageError(
-            f"certificate {certificate} with key {key} cannot be used: one of both is not in PEM "
-            f"form ({error.reason or error})"
+            f"certificate {certificate} with key {key} cannot be used: one of the two is not in "
+            f"PEM form ({error.reason or error})"
         ) from None
     except _PasswordAsked:
         raise UsageError(

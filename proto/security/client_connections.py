@@ -151,9 +151,9 @@ def _check_plain_channel(address: str, security: ClientSecurity) -> None:
     exposed = security.token_file is not None and security.tls is None
     if exposed and not security.insecure and not stays_here(address):
         raise UsageError(
-            f"the token would go to {address} unencrypted, for everybody on the way to read: name "
-            "the CA of its certificate (--tls ca=FILE, EDL_TLS_CA; tls= of a reader, which may be "
-            "told insecure=True instead if the network is trusted)"
+            f"the token would be sent to {address} unencrypted: name the CA of the server's "
+            "certificate (--tls ca=FILE, EDL_TLS_CA, or tls= of a reader); a reader in a trusted "
+            "network may have insecure=True instead"
         )
 
 

@@ -23,9 +23,8 @@ from ...proto.clients import LabelRequest, TeacherClient, open_client
 from ...proto.clients.paddle_serving import ELEM_TYPES
 from ...proto.datatypes import TensorSpec
 from ...proto.protocols import PADDLE_SERVING
-from ...proto.security import is_loopback
 from ...runtime import supervise
-from ...runtime.addresses import is_wildcard, join_address
+from ...runtime.addresses import is_loopback, is_wildcard, join_address
 from ...runtime.errors import EdlError, ModelError, ProcessFailed, RequestRefused, UsageError
 from ...runtime.lifecycle import Stop
 from ..backends.framework import gpu_of

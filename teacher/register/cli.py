@@ -239,7 +239,8 @@ def security_at(
     Raises:
         UsageError: the options do not fit together, or the sidecar would be open to everybody.
     """
-    from ...proto.security import TlsFiles, check_exposure, is_loopback
+    from ...proto.security import TlsFiles, check_exposure
+    from ...runtime.addresses import is_loopback
 
     asks_only = is_loopback(host) and tls.certificate is None
     security = credentials.server_security(TlsFiles() if asks_only else tls, tokens)
