@@ -21,8 +21,8 @@ NAME.tail      [N, ...]     FP32: the mass of the other C - K classes
 
 Of equal values, the lower class comes first. With a temperature, `tail` is the sum of the omitted
 probabilities. Without one, it is the logarithm of the sum of the exponentials of the omitted
-logits, so `softmax([values, tail])` is exact at temperature 1. Probabilities p without a
-temperature travel as the logits log p.
+logits, so `softmax([values, tail])` is exact at temperature 1. If the output is probabilities p,
+`topk:K` without a temperature sends the logits log p.
 
 A server that does not know these parameters ignores them and answers in its own datatype.
 

@@ -100,7 +100,8 @@ def down(
         typer.Option(
             metavar="SECONDS",
             min=0.0,
-            help="Kill processes that run after this time. Default: the file's grace periods.",
+            help="Kill processes that still run after this time. Default: the file's grace"
+            " periods.",
         ),
     ] = None,
     keep_logs: Annotated[

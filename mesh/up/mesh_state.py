@@ -40,8 +40,8 @@ class ProcessSpec:
         name: name of the process.
         role: role of the process.
         group: key of its service or student in the file.
-        grace_s: seconds that it has to end when told to; then it is killed.
-        ready_s: seconds that it has to get ready after its start; then it is killed.
+        grace_s: seconds within which it must end when told to; otherwise it is killed.
+        ready_s: seconds after its start within which it must be ready; otherwise it is killed.
         retries: number of failures that a student survives.
         argv: arguments of `edl`, or a program with arguments. `{coordinator}` is the Redis URL.
         is_edl: it is a command of `edl`, with known exit codes.

@@ -70,7 +70,8 @@ class ServiceSpec:
         options: further options of `edl teacher serve` in shell syntax.
         env: environment variables of the teachers.
         grace_s: seconds that a teacher has to finish its requests.
-        ready_s: seconds after its start within which a teacher must be ready; then it is restarted.
+        ready_s: seconds after its start within which a teacher must be ready; otherwise it is
+            restarted.
     """
 
     model: str

@@ -132,10 +132,10 @@ class TeacherClient(Protocol):
 
         Raises:
             RetryableError: it is not ready yet.
-            TeacherLost: the server does not answer, or not in time.
+            TeacherLost: the server does not answer, not in time, or not by gRPC.
             AccessError: the server refuses our credentials.
-            RequestRefused: the server has no such model, or does not speak the protocol.
-            BadAnswer: the answer is malformed.
+            RequestRefused: the server has no such model or method.
+            BadAnswer: the answer is malformed, or not HTTP.
         """
 
     def infer(self, request: LabelRequest, timeout_s: float) -> LabelResponse:
