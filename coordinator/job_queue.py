@@ -339,7 +339,7 @@ class QueueBoard:
         facts = {"slots": str(slots)}
         leases, ttl_s = self.store.leases, check_ttl(ttl_s)
         if not leases.beat(self._reservations, MemberBeat(name, 0, facts), ttl_s):
-            leases.register(self._reservations, {name: {**facts, "incarnation": "0"}}, ttl_s)
+            leases.register(self._reservations, name, {**facts, "incarnation": "0"}, ttl_s)
         held = leases.members(self._reservations)
         return next((one.joined for one in held if one.member == name), 0)
 

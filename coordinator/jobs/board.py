@@ -85,7 +85,7 @@ class JobBoard:
             outcome = stands.get("outcome", "")
             if outcome and (not since or number(stands.get("number", "")) < since):
                 self.store.commit([FieldIs(key, "outcome", outcome)], [Put(key, {"outcome": None})])
-        self.store.leases.register(node_leases(job), {node_id: own}, ttl_s)
+        self.store.leases.register(node_leases(job), node_id, own, ttl_s)
         self.store.record_use(JOBS, job, KEEP_S)
 
     def beat(self, job: str, node_id: str, ttl_s: float, facts: Facts | None = None) -> bool:

@@ -99,8 +99,8 @@ class MachineBoard:
             LeaseSuperseded: a greater incarnation has the name.
         """
         facts = {"incarnation": str(incarnation), "report": json_of(report)}
-        own = {check_machine(machine_id): facts}
-        if self.store.leases.register(MACHINES, own, check_ttl(ttl_s)):
+        leases, machine_id = self.store.leases, check_machine(machine_id)
+        if not leases.register(MACHINES, machine_id, facts, check_ttl(ttl_s)):
             raise LeaseSuperseded(
                 f"another agent runs as machine {machine_id}, and began later: end one of the two,"
                 " or name them apart with --machine"

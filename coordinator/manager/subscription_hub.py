@@ -14,10 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...proto import coordinator_pb2 as pb
-from ...runtime.errors import AccessError, LeaseSuperseded, RetryableError, UnavailableError
+from ...runtime.errors import (
+    AccessError,
+    EdlError,
+    LeaseSuperseded,
+    RetryableError,
+    UnavailableError,
+)
 from ...scheduler import leadership as rule
 from ..registry import Epoch, Registry, Row
-from ..store.records import FACTS_TTLS, Beat, Member, MemberBeat
+from ..store.records import FACTS_TTLS, Beat, Member, MemberBeat, WrongKeyType
 from .messages import MANAGER
 from .student_sessions import (
     AssignmentStream,
@@ -304,14 +310,14 @@ class SubscriptionHub:
         """Whether its lease should be renewed now if it has reported since the last time."""
         return session.written is None or now - session.written_s >= self._renew_s
 
-    def _register(self, session: StudentSession, now: float) -> LeaseSuperseded | None:
-        """Create or replace a lease; return the error if a newer incarnation holds it."""
+    def _register(self, session: StudentSession, now: float) -> EdlError | None:
+        """Create or replace a lease; return an error that concerns only this student."""
         facts = session.facts()
         try:
             self._registry.register(
                 "students", self.service, session.student_id, facts, self._ttl_s
             )
-        except LeaseSuperseded as error:
+        except (LeaseSuperseded, WrongKeyType) as error:
             return error
         # Spread renewals: students that came together would be written together for ever.
         session.wrote(facts, now - random.random() * self._renew_s, noted=True)

@@ -130,26 +130,15 @@ class Registry:
             LeaseSuperseded: a greater incarnation holds the id.
             RedisUnavailable: the registry does not answer.
         """
-        if self.register_many(kind, service, {member: facts}, ttl_s):
+        check_member(kind, member)
+        leases = lease_set(kind, service)
+        if kind != "managers":
+            self.store.record_use(SERVICES, service)
+        if not self._leases.register(leases, member, facts, ttl_s):
             raise LeaseSuperseded(
                 f"a newer incarnation of {member} than {facts['incarnation']} is registered in "
                 f"{service or 'the mesh'}"
             )
-
-    def register_many(
-        self, kind: Kind, service: str, members: Mapping[str, Mapping[str, str]], ttl_s: float
-    ) -> list[str]:
-        """Register many members, id -> facts, each in one atomic step.
-
-        Returns:
-            Ids held by a greater incarnation.
-        """
-        for member in members:
-            check_member(kind, member)
-        leases = lease_set(kind, service)
-        if kind != "managers" and members:
-            self.store.record_use(SERVICES, service)
-        return self._leases.register(leases, members, ttl_s)
 
     def beat(self, kind: Kind, service: str, beat: MemberBeat, ttl_s: float) -> Beat:
         """Renew a lease.
@@ -161,7 +150,7 @@ class Registry:
             ttl_s: time to live that it registered with, in seconds.
 
         Returns:
-            UNKNOWN also if another incarnation holds the lease.
+            UNKNOWN also if another incarnation holds the lease, or a key of it has another type.
         """
         check_member(kind, beat.member)
         return _known(self._leases.beat(lease_set(kind, service), beat, ttl_s))
@@ -169,7 +158,7 @@ class Registry:
     def beat_many(
         self, kind: Kind, beats: Sequence[tuple[str, MemberBeat]], ttl_s: float
     ) -> list[Beat]:
-        """Send many heartbeats in few round trips, each atomic; return the replies in order.
+        """Send many heartbeats in few round trips; return the answers of `beat` in order.
 
         Args:
             kind: kind of the members.

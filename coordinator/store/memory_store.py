@@ -347,29 +347,26 @@ class MemoryLeases:
         self._number = 0
 
     def register(
-        self, leases: LeaseSet, members: Mapping[str, Mapping[str, str]], ttl_s: float
-    ) -> list[str]:
-        refused = []
+        self, leases: LeaseSet, member: str, facts: Mapping[str, str], ttl_s: float
+    ) -> bool:
         with self._store.lock:
-            for member, facts in members.items():
-                key, deadlines = leases.facts + member, self._deadlines(leases)
-                held = dict(self._store.peek(key))
-                incarnation = int(facts["incarnation"])
-                if held and incarnation < int(held["incarnation"]):
-                    refused.append(member)
-                    continue
-                values = {**facts, "incarnation": str(incarnation)}
-                if not leases.changes:
-                    values["joined"] = str(self._next_number())
-                else:
-                    if DRAIN in held and int(held["incarnation"]) == incarnation:
-                        values.setdefault(DRAIN, held[DRAIN])
-                    self._store.value(leases.changes).pop(left_entry(member), None)
-                self._store.delete(key)
-                self._store.value(key).update(values)
-                self._renew(leases, member, deadlines, ttl_s)
-                self._note(leases, member)
-        return refused
+            key, deadlines = leases.facts + member, self._deadlines(leases)
+            held = dict(self._store.peek(key))
+            incarnation = int(facts["incarnation"])
+            if held and incarnation < int(held["incarnation"]):
+                return False
+            values = {**facts, "incarnation": str(incarnation)}
+            if not leases.changes:
+                values["joined"] = str(self._next_number())
+            else:
+                if DRAIN in held and int(held["incarnation"]) == incarnation:
+                    values.setdefault(DRAIN, held[DRAIN])
+                self._store.value(leases.changes).pop(left_entry(member), None)
+            self._store.delete(key)
+            self._store.value(key).update(values)
+            self._renew(leases, member, deadlines, ttl_s)
+            self._note(leases, member)
+            return True
 
     def beat(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> Beat:
         with self._store.lock:

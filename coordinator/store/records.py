@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ...runtime.errors import UsageError
+from ...runtime.errors import RedisUnavailable, UsageError
 
 if TYPE_CHECKING:
     from . import Store
@@ -28,6 +28,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _MEMBER: Final = re.compile(r"[A-Za-z0-9._:/@+\[\]-]{1,200}")
 _LOG_ID: Final = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 _LEFT: Final = "="
+
+
+class WrongKeyType(RedisUnavailable):
+    """A key of the call holds a value of another type, which another program wrote."""
 
 
 @dataclass(frozen=True, slots=True)

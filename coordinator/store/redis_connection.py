@@ -15,9 +15,10 @@ from typing import Any, Final
 from ...proto.security.certificates import handshake_hint
 from ...runtime.errors import Forbidden, RedisUnavailable, Unauthenticated
 from . import redis_url
+from .records import WrongKeyType
 
 #: Start of the error for a key that holds another type.
-WRONG_TYPE: Final = "WRONGTYPE"
+_WRONG_TYPE: Final = "WRONGTYPE"
 
 #: Commands per pipeline, so that Redis serves other clients in between.
 CHUNK: Final = 500
@@ -96,24 +97,36 @@ class RedisConnection:
                 return self.client.eval(source, len(keys), *keys, *args)
 
     def run_many(self, name: str, calls: Sequence[Call]) -> list[Any]:
-        """Run a script many times in few round trips."""
+        """Run a script many times in few round trips; repeated runs must be harmless.
+
+        Returns:
+            The answers, in order; None for a call in which a key holds another type.
+        """
         import redis
 
-        _, digest = script(name)
         answers: list[Any] = []
         for start in range(0, len(calls), CHUNK):
             chunk = calls[start : start + CHUNK]
-            with self.translated(), self.client.pipeline(transaction=False) as pipe:
-                for call in chunk:
-                    pipe.evalsha(digest, len(call.keys), *call.keys, *call.args)
-                for call, answer in zip(chunk, pipe.execute(raise_on_error=False), strict=True):
-                    if isinstance(answer, redis.exceptions.NoScriptError):
-                        answers.append(self.run(name, call.keys, *call.args))
-                    elif isinstance(answer, Exception):
-                        raise answer
-                    else:
-                        answers.append(answer)
+            with self.translated():
+                found = self._run_pipeline(name, chunk)
+                if any(isinstance(one, redis.exceptions.NoScriptError) for one in found):
+                    found = self._run_pipeline(name, chunk, send_text=True)
+                answers += [None if is_wrong_type(one) else one for one in found]
         return answers
+
+    def _run_pipeline(
+        self, name: str, calls: Sequence[Call], *, send_text: bool = False
+    ) -> list[Any]:
+        """Return answers and errors; with `send_text`, the first call has the script's text."""
+        source, digest = script(name)
+        with self.client.pipeline(transaction=False) as pipe:
+            for position, call in enumerate(calls):
+                keys = len(call.keys), *call.keys
+                if send_text and position == 0:
+                    pipe.eval(source, *keys, *call.args)
+                else:
+                    pipe.evalsha(digest, *keys, *call.args)
+            return list(pipe.execute(raise_on_error=False))
 
     def timed(self, command: Any) -> tuple[float, Any]:
         """Return the server time in ms and the answer of a command, in one round trip."""
@@ -152,8 +165,8 @@ class RedisConnection:
                 raise RedisUnavailable(
                     f"Redis at {self.url} {what} ({text}): {advice}", refusal=name
                 ) from None
-            if WRONG_TYPE in text:
-                raise RedisUnavailable(
+            if _WRONG_TYPE in text:
+                raise WrongKeyType(
                     f"Redis at {self.url} refuses a command: another program wrote a value of "
                     f"another type to a key of the mesh ({text})"
                 ) from None
@@ -201,6 +214,15 @@ def script(name: str) -> tuple[str, str]:
     folder = resources.files(__package__) / "lua"
     source = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("prelude", name))
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+def is_wrong_type(answer: Any) -> bool:
+    """Return whether an answer is the error for a key of another type. Raise any other error."""
+    if not isinstance(answer, Exception):
+        return False
+    if _WRONG_TYPE not in str(answer):
+        raise answer
+    return True
 
 
 def _refusal(error: Exception, text: str) -> tuple[str, str, str] | None:

@@ -23,7 +23,7 @@ from .records import (
     is_member,
     split_changes,
 )
-from .redis_connection import CHUNK, WRONG_TYPE, Call, RedisConnection
+from .redis_connection import CHUNK, Call, RedisConnection, is_wrong_type
 
 #: TTLs of silence after which a member uses the script: another one may have taken its name.
 _SILENCE_TTLS: Final = 0.45
@@ -72,39 +72,43 @@ class RedisLeases:
     # --- members
 
     def register(
-        self, leases: LeaseSet, members: Mapping[str, Mapping[str, str]], ttl_s: float
-    ) -> list[str]:
-        """Start leases of `ttl_s` seconds, or restart them with these facts.
+        self, leases: LeaseSet, member: str, facts: Mapping[str, str], ttl_s: float
+    ) -> bool:
+        """Start a lease of `ttl_s` seconds, or restart it with these facts.
 
         Args:
             leases: the set.
-            members: id -> facts. The greatest `incarnation`, a decimal number, holds the id.
+            member: id of the member.
+            facts: its facts. The greatest `incarnation`, a decimal number, holds the id.
             ttl_s: seconds after the last heartbeat at which the lease expires.
 
         Returns:
-            Ids held by a greater incarnation; these were not changed.
+            False if a greater incarnation holds the id: nothing was changed.
         """
-        calls = [register_call(leases, *one, _ms(ttl_s)) for one in members.items()]
-        for call in calls:  # a plain heartbeat would not see the drain below this deadline
-            self._whole.pop(call.keys[1], None)
-        won = self._connection.run_many("register", calls)
-        return [member for member, one in zip(members, won, strict=True) if not one]
+        call = register_call(leases, member, facts, _ms(ttl_s))
+        # A requested drain stays, but not the raised deadline that makes plain heartbeats fail.
+        self._whole.pop(leases.facts + member, None)
+        return bool(self._connection.run("register", call.keys, *call.args))
 
     def beat(self, leases: LeaseSet, beat: MemberBeat, ttl_s: float) -> Beat:
         """Renew a lease and add the changed facts."""
         return self.beat_many([(leases, beat)], ttl_s)[0]
 
     def beat_many(self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float) -> list[Beat]:
-        """Renew many leases in few round trips; the answers are in the order of `beats`."""
+        """Renew many leases in few round trips; the answers are in the order of `beats`.
+
+        A member gets UNKNOWN also if a key of its lease has another type; `register` gives the
+        reason.
+        """
         kept = self._beat_by_commands(beats, ttl_s)
-        rest = [place for place in range(len(beats)) if place not in kept]
-        calls = [beat_call(*beats[place], _ms(ttl_s)) for place in rest]
+        rest = [position for position in range(len(beats)) if position not in kept]
+        calls = [beat_call(*beats[position], _ms(ttl_s)) for position in rest]
         answers = dict.fromkeys(kept, Beat.KEPT)
-        told = self._connection.run_many("beat", calls)
-        for place, (code, now_ms) in zip(rest, told, strict=True):
-            answers[place] = Beat(code)
-            self._remember(*beats[place], ttl_s, code, now_ms)
-        return [answers[place] for place in range(len(beats))]
+        for position, answer in zip(rest, self._connection.run_many("beat", calls), strict=True):
+            code, now_ms = answer or (Beat.UNKNOWN, 0)
+            answers[position] = Beat(code)
+            self._remember(*beats[position], ttl_s, code, now_ms)
+        return [answers[position] for position in range(len(beats))]
 
     def _beat_by_commands(
         self, beats: Sequence[tuple[LeaseSet, MemberBeat]], ttl_s: float
@@ -117,7 +121,7 @@ class RedisLeases:
                 if now >= one.usable_until_s:
                     self._whole.pop(key, None)
         sent = []
-        for place, (leases, beat) in enumerate(beats):
+        for position, (leases, beat) in enumerate(beats):
             last = self._whole.get(leases.facts + beat.member)
             if last is None or now >= last.usable_until_s:
                 continue
@@ -128,7 +132,7 @@ class RedisLeases:
                 commands = [plain_beat(leases.deadlines, beat.member, deadline_ms)]
             else:
                 commands = whole_beat(leases, beat, deadline_ms, _ms(ttl_s))
-            sent.append((place, last, commands))
+            sent.append((position, last, commands))
         if not sent:
             return set()
         kept = set()
@@ -136,14 +140,16 @@ class RedisLeases:
             for _, _, commands in sent:
                 for command in commands:
                     pipe.execute_command(*command)
-            answers = iter(pipe.execute())
-            for place, last, commands in sent:
-                leases, beat = beats[place]
+            answers = iter(pipe.execute(raise_on_error=False))
+            for position, last, commands in sent:
+                leases, beat = beats[position]
                 answer = list(islice(answers, len(commands)))
+                if any(is_wrong_type(one) for one in answer):
+                    continue
                 if answer == [1]:
                     one = replace(last, usable_until_s=now + ttl_s * _SILENCE_TTLS)
                     self._whole[leases.facts + beat.member] = one
-                    kept.add(place)
+                    kept.add(position)
                 if len(answer) == 1:
                     continue
                 (seconds, micros), held, moved, left_ms, *_ = answer
@@ -153,7 +159,7 @@ class RedisLeases:
                     self._client.pexpire(leases.deadlines, FACTS_TTLS * _ms(ttl_s))
                 now_ms = int(seconds) * 1000 + int(micros) // 1000
                 self._remember(leases, beat, ttl_s, Beat.KEPT, now_ms)
-                kept.add(place)
+                kept.add(position)
         return kept
 
     def _remember(
@@ -298,7 +304,8 @@ class RedisLeases:
             with self._client.pipeline(transaction=False) as pipe:
                 for name in names[start : start + CHUNK]:
                     pipe.hgetall(leases.facts + name)
-                found += [_answered(facts) for facts in pipe.execute(raise_on_error=False)]
+                answers = pipe.execute(raise_on_error=False)
+            found += [{} if is_wrong_type(facts) else dict(facts) for facts in answers]
         return found
 
 
@@ -343,15 +350,6 @@ def whole_beat(
         *told,
         ("PEXPIRE", facts, FACTS_TTLS * ttl_ms),
     ]
-
-
-def _answered(facts: Any) -> dict[str, str]:
-    """Return facts as read; {} if the key holds another type."""
-    if isinstance(facts, Exception):
-        if WRONG_TYPE in str(facts):
-            return {}
-        raise facts
-    return dict(facts)
 
 
 def _is_ours(change: float, now_ms: float) -> bool:

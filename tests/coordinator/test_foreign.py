@@ -6,6 +6,7 @@ import contextlib
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
+from hashlib import sha1
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from edl.coordinator.manager.messages import report_facts, report_from, teacher_
 from edl.coordinator.manager.overview import Overview
 from edl.coordinator.registry import LogEntry, Plan, Registry, Row
 from edl.coordinator.registry.schema import SERVICES, lease_set, service_key
-from edl.coordinator.store.records import Leads, Member, MemberBeat
+from edl.coordinator.store import redis_connection
+from edl.coordinator.store.records import Beat, Leads, Member, MemberBeat
 from edl.coordinator.store.redis_store import RedisStore
 from edl.proto import coordinator_pb2 as pb
 from edl.runtime.errors import RedisUnavailable
@@ -102,8 +104,37 @@ def test_keys_of_another_type(registry: Registry, stranger: redis.Redis, s: str)
     ):
         assert names(members) == ["good"]
     with pytest.raises(RedisUnavailable, match="a value of another type"):
-        registry.beat_many("teachers", [(s, MemberBeat(t, 1)) for t in ("good", "odd")], 600.0)
-    assert renew(registry, "teachers", s, "good", 600.0, incarnation=1)
+        registry.register("teachers", s, "odd", {"incarnation": "1"}, 600.0)
+
+
+@pytest.mark.parametrize("state", ["unknown", "plain", "whole"])
+def test_a_member_of_another_type_is_refused_alone(
+    registry: Registry,
+    stranger: redis.Redis,
+    s: str,
+    state: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether the heartbeats are scripts, plain commands or full ones without a script."""
+    texts = {name: f"{redis_connection.script(name)[0]}\n-- {s}" for name in ("register", "beat")}
+    scripts = {name: (text, sha1(text.encode()).hexdigest()) for name, text in texts.items()}
+    monkeypatch.setattr(redis_connection, "script", scripts.__getitem__)  # the server has none
+    names, leases = ("good", "odd", "better"), lease_set("teachers", s)
+    facts = {"in_flight": "1"} if state == "whole" else {}
+    beats = [(s, MemberBeat(name, 1, facts, volatile=True)) for name in names]
+    for name in names:
+        registry.register("teachers", s, name, {"incarnation": "1"}, 600.0)
+    if state != "unknown":
+        assert registry.beat_many("teachers", beats, 600.0) == [Beat.KEPT] * 3
+    stranger.delete(leases.facts + "odd")
+    stranger.lpush(leases.facts + "odd", "x")
+    if state == "plain":  # it reads no facts
+        stranger.zrem(leases.deadlines, "odd")
+    for _ in range(2):
+        answers = registry.beat_many("teachers", beats, 900.0)
+        assert answers == [Beat.KEPT, Beat.UNKNOWN, Beat.KEPT]
+    assert [one.remaining_s > 600.0 for one in registry.members("teachers", s)] == [True, True]
+    stranger.delete(leases.facts + "odd")
 
 
 TABLES = ("leader", "assignment", "assignment:changes", "admitted", "events", "plan")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from edl.coordinator.manager.messages import MANAGER
 from edl.coordinator.manager.student_sessions import StudentOwner
+from edl.coordinator.registry import Kind
+from edl.coordinator.store.records import WrongKeyType
 from edl.runtime.errors import Forbidden, LeaseSuperseded, RedisUnavailable, RetryableError
 from edl.tests.stores import memory, renew
 
@@ -102,6 +105,23 @@ def test_a_student_outlives_a_registry_that_is_away_and_its_own_sleep(world: Wor
     count = len(student.stream.assignments)
     world.run(3, until=lambda: len(student.stream.assignments) > count)
     assert student.stream.teachers == ["a", "b"]
+
+
+def test_a_student_whose_key_has_another_type_hinders_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register = world.registry.register
+
+    def refuse_one(kind: Kind, service: str, member: str, *args: Any) -> None:
+        if member == "j/0":
+            raise WrongKeyType("a value of another type")
+        register(kind, service, member, *args)
+
+    monkeypatch.setattr(world.registry, "register", refuse_one)
+    refused, other = world.student("j/0"), world.student("j/1")
+    world.run(2, until=lambda: other.stream.teachers == ["a", "b"])
+    assert isinstance(refused.stream.error, WrongKeyType)
+    assert other.stream.error is None
 
 
 def test_a_move_while_the_manager_was_cut_off_is_told(world: World) -> None:

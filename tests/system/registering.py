@@ -93,7 +93,7 @@ def assign(registry: Registry, service: str, name: str, incarnation: int) -> Non
     token, student = f"m{os.getpid()}#1", f"job/{name}"
     registry.request_drain(service, name)
     registry.register("managers", "", f"h:{os.getpid()}", {"incarnation": "1"}, TTL_S)
-    registry.register_many("students", service, {student: {"incarnation": "1"}}, TTL_S)
+    registry.register("students", service, student, {"incarnation": "1"}, TTL_S)
     beat = MemberBeat(student, 1, {"want": "2"}, noted=True)
     registry.beat_many("students", [(service, beat)], TTL_S)
     registry.sweep("teachers", service)

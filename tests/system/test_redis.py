@@ -214,7 +214,7 @@ def test_a_manager_does_all_that_managers_do(users: Users) -> None:
     manager = users.manager
     users.teacher.register("teachers", "s", "t", FACTS, TTL_S)
     assert manager.services() == ["s"]
-    manager.register_many("students", "s", {"j/0": {"incarnation": "1"}}, 30.0)
+    manager.register("students", "s", "j/0", {"incarnation": "1"}, 30.0)
     beat = MemberBeat("j/0", 1, {"want": "2"}, noted=True)
     manager.beat_many("students", [("s", beat)], 30.0)
     assert manager.read("students", "s", ["j/0"])[0].facts["want"] == "2"
