@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Annotated, Final
 
 import typer
@@ -100,12 +100,19 @@ def acl(
     Put the lines into the `aclfile` of Redis 7 or Valkey. They contain hashes, never passwords. A
     user without a password file gets a placeholder, which Redis refuses to load.
     """
-    from .registry.acl import rules, users
+    from .registry.acl import AGENT, FLEET, MANAGER, READER, STUDENT, rules, teacher
     from .store.redis_url import read_password
 
-    files = astuple(options.PASSWORD_FILE.read(password_file))
-    named = zip(users(service), files, strict=True)
-    secrets = {user: read_password(str(path)) for user, path in named if path is not None}
+    files = options.PASSWORD_FILE.read(password_file)
+    named = {
+        teacher(service): files.teacher,
+        READER: files.reader,
+        STUDENT: files.student,
+        AGENT: files.agent,
+        FLEET: files.fleet,
+        MANAGER: files.manager,
+    }
+    secrets = {user: read_password(str(path)) for user, path in named.items() if path is not None}
     for line in rules(service, secrets):
         typer.echo(line)
 

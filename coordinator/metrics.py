@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -27,45 +27,72 @@ REASONS: Final = (
 )
 _PREFIX: Final = "edl_coordinator"
 
-#: Metrics of the leader of a service: name -> field of its view, and help.
-_OF_LEADER: Final = {
-    "term": ("term", "Term in the version (term, counter) of the assignments."),
-    "assignment_counter": ("counter", "Counter in the version (term, counter) of the assignments."),
-    "recovering": ("recovering", "1 during recovery, while assignments may only grow."),
-    "idle_teachers": ("idle", "Live teachers that are assigned to no student."),
-    "students": ("students", "Students with a lease."),
+_V = TypeVar("_V")
+#: Name of a metric -> its value in a view, and its help.
+_Metrics = Mapping[str, tuple[Callable[[_V], float], str]]
+
+#: Metrics of the leader of a service.
+_OF_LEADER: Final[_Metrics[LeaderView]] = {
+    "term": (
+        lambda view: view.term,
+        "Term in the version (term, counter) of the assignments.",
+    ),
+    "assignment_counter": (
+        lambda view: view.counter,
+        "Counter in the version (term, counter) of the assignments.",
+    ),
+    "recovering": (
+        lambda view: view.recovering,
+        "1 during recovery, while assignments may only grow.",
+    ),
+    "idle_teachers": (lambda view: view.idle, "Live teachers that are assigned to no student."),
+    "students": (lambda view: view.students, "Students with a lease."),
     "leader_update_seconds": (
-        "look_s",
+        lambda view: view.reconcile_s,
         "Seconds of the latest read of the registry and computation of assignments.",
     ),
-    "solve_seconds": ("solve_s", "Seconds of the latest computation of assignments."),
+    "solve_seconds": (
+        lambda view: view.solve_s,
+        "Seconds of the latest computation of assignments.",
+    ),
 }
-_OF_LEADER_TOTAL: Final = {
-    "assignments_written": ("rows", "Assignments written by this manager."),
-    "recoveries": ("recoveries", "Terms that this manager started."),
-    "admission_refusals": ("refusals", "Probes after which a teacher was refused."),
+_OF_LEADER_TOTAL: Final[_Metrics[LeaderView]] = {
+    "assignments_written": (lambda view: view.rows, "Assignments written by this manager."),
+    "recoveries": (lambda view: view.recoveries, "Terms that this manager started."),
+    "admission_refusals": (
+        lambda view: view.refusals,
+        "Probes after which a teacher was refused.",
+    ),
 }
-#: The same of the manager's subscriptions to a service.
-_OF_HUB: Final = {
-    "streams": ("streams", "Subscriptions that this manager holds."),
-    "wanted_teachers": ("wanted", "Teachers that students want."),
-    "assigned_teachers": ("assigned", "Teachers that are assigned to students."),
-    "samples_per_second": ("samples_per_second", "Samples per second, summed over students."),
-    "starved_seconds": ("starved_s", "Seconds that students waited for labels, summed."),
+#: Metrics of the manager's subscriptions to a service.
+_OF_HUB: Final[_Metrics[HubView]] = {
+    "streams": (lambda view: view.streams, "Subscriptions that this manager holds."),
+    "wanted_teachers": (lambda view: view.wanted, "Teachers that students want."),
+    "assigned_teachers": (lambda view: view.assigned, "Teachers that are assigned to students."),
+    "samples_per_second": (
+        lambda view: view.samples_per_second,
+        "Samples per second, summed over students.",
+    ),
+    "starved_seconds": (
+        lambda view: view.starved_s,
+        "Seconds that students waited for labels, summed.",
+    ),
     "blocked_seconds": (
-        "blocked_s",
+        lambda view: view.blocked_s,
         "Seconds for which full buffers paused pulling, summed over students.",
     ),
     "source_wait_seconds": (
-        "source_wait_s",
+        lambda view: view.source_wait_s,
         "Seconds that students waited for their source, summed.",
     ),
     "table_read_seconds": (
-        "look_s",
+        lambda view: view.refresh_s,
         "Seconds of this manager's latest read of the assignment table and of changed teachers.",
     ),
 }
-_OF_HUB_TOTAL: Final = {"assignments_pushed": ("pushed", "Assignments sent to students.")}
+_OF_HUB_TOTAL: Final[_Metrics[HubView]] = {
+    "assignments_pushed": (lambda view: view.pushed, "Assignments sent to students."),
+}
 
 
 class CoordinatorMetrics:
@@ -154,20 +181,22 @@ class _Views(Collector):
 
 def _families(
     family: type[GaugeMetricFamily | CounterMetricFamily],
-    table: Mapping[str, tuple[str, str]],
-    views: Mapping[str, LeaderView | HubView],
+    metrics: _Metrics[_V],
+    views: Mapping[str, _V],
 ) -> Iterator[Metric]:
-    for name, (field, text) in table.items():
+    for name, (value_of, text) in metrics.items():
         metric = family(f"{_PREFIX}_{name}", text, labels=["service"])
         for service, view in views.items():
-            metric.add_metric([service], getattr(view, field))
+            metric.add_metric([service], value_of(view))
         yield metric
 
 
-def _states(name: str, text: str, of: Mapping[str, Mapping[str, int]]) -> Metric:
+def _states(name: str, text: str, by_service: Mapping[str, Mapping[str, int]]) -> Metric:
     """Return the number of members in each state, by service."""
     counts: dict[tuple[str, ...], float] = {
-        (service, state): count for service, told in of.items() for state, count in told.items()
+        (service, state): count
+        for service, states in by_service.items()
+        for state, count in states.items()
     }
     return _gauge(name, text, ["service", "state"], counts)
 
@@ -175,8 +204,8 @@ def _states(name: str, text: str, of: Mapping[str, Mapping[str, int]]) -> Metric
 def _gauge(
     name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]
 ) -> Metric:
-    """Return a gauge with a value for each combination of labels."""
+    """Return a gauge with a value for each combination of label values."""
     gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=labels)
-    for of, value in values.items():
-        gauge.add_metric(of, value)
+    for label_values, value in values.items():
+        gauge.add_metric(label_values, value)
     return gauge

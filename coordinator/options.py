@@ -252,7 +252,7 @@ def autoscale_config(given: Sequence[Given] | None) -> AutoscaleConfig:
 
 @dataclass(frozen=True, slots=True)
 class PasswordKeys:
-    """Keys of `--password-file`: a file for each user of `acl.users`, in its order."""
+    """Keys of `--password-file`: a file for each user of a service."""
 
     teacher: Annotated[Path | None, Key("of the service's teachers.")] = None
     reader: Annotated[Path | None, Key("of readers.")] = None

@@ -119,7 +119,7 @@ class Leader:
         wrote = self._write(state)
         if self._state is state and state.begun:
             self._autoscaler.reconcile(state, self._fence, now)
-        self._sums = replace(self._sums, look_s=time.perf_counter() - began_s)
+        self._sums = replace(self._sums, reconcile_s=time.perf_counter() - began_s)
         self._publish(now)
         return wrote
 
@@ -252,7 +252,15 @@ class Leader:
             write = state.next_write()
             if write is None:
                 break
-            if not self._registry.write(self.service, self._fence, *write):
+            if not self._registry.write(
+                self.service,
+                self._fence,
+                expected=write.expected,
+                epoch=write.epoch,
+                rows=write.rows,
+                events=write.entries,
+                admitted=write.admitted,
+            ):
                 log.warning(
                     "service %s: another manager has written; it starts again", self.service
                 )

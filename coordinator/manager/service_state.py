@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import NamedTuple
 
 from ...scheduler import assignment as rule
 from ...scheduler import leadership
@@ -64,7 +63,8 @@ class ServiceEvents:
     answers: Sequence[ProbeAnswer] = ()
 
 
-class Write(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Write:
     """One compare-and-set: arguments of `Registry.write`."""
 
     expected: Epoch
@@ -102,7 +102,7 @@ class LeaderView:
         teachers: "serving", "draining", "waiting" (for a probe) or "refused" -> how many.
         students: how many have a lease.
         idle: number of live teachers that no student has.
-        look_s: seconds that the last call of `Leader.reconcile` took.
+        reconcile_s: seconds that the last call of `Leader.reconcile` took.
         solve_s: seconds that the last computation of assignments took.
         rows: rows of the table written since this manager started.
         recoveries: terms begun since this manager started.
@@ -116,7 +116,7 @@ class LeaderView:
     teachers: Mapping[str, int] = field(default_factory=dict)
     students: int = 0
     idle: int = 0
-    look_s: float = 0.0
+    reconcile_s: float = 0.0
     solve_s: float = 0.0
     rows: int = 0
     recoveries: int = 0
@@ -370,11 +370,11 @@ class ServiceState:
             return None
         moves = bool(rows) or not self.begun
         return Write(
-            self.epoch,
-            (self.term, self._counter) if moves else self.epoch,
-            dict(rows),
-            tuple(pending.entries[:_AT_ONCE]),
-            dict(islice(pending.admitted.items(), _AT_ONCE)),
+            expected=self.epoch,
+            epoch=(self.term, self._counter) if moves else self.epoch,
+            rows=dict(rows),
+            entries=tuple(pending.entries[:_AT_ONCE]),
+            admitted=dict(islice(pending.admitted.items(), _AT_ONCE)),
         )
 
     def wrote(self, write: Write, now: float) -> None:

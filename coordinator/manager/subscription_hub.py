@@ -53,7 +53,7 @@ class HubView:
         samples_per_second: that they train.
         starved_s, blocked_s, source_wait_s: sums of what they have reported.
         pushed: assignments sent since this manager started.
-        look_s: seconds that the last look at the registry took.
+        refresh_s: seconds that the last call of `SubscriptionHub.refresh` took.
     """
 
     streams: int = 0
@@ -65,7 +65,7 @@ class HubView:
     blocked_s: float = 0.0
     source_wait_s: float = 0.0
     pushed: int = 0
-    look_s: float = 0.0
+    refresh_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class SubscriptionHub:
         self._live = 0
         self._compared_s = self._used_s = now
         self._pushed = 0
-        self._look_s = 0.0
+        self._refresh_s = 0.0
 
     # -- streams
 
@@ -224,7 +224,7 @@ class SubscriptionHub:
             self._teachers.compare(self._registry.names("teachers", self.service), now)
             if self._teachers.overdue(now):
                 self._note_changes((), {})
-        self._look_s = time.perf_counter() - began_s
+        self._refresh_s = time.perf_counter() - began_s
 
     def _read_table(self) -> None:
         table = self._registry.table(self.service, self._epoch)
@@ -365,5 +365,5 @@ class SubscriptionHub:
             blocked_s=sum(report.blocked_seconds for report in reports),
             source_wait_s=sum(report.source_wait_seconds for report in reports),
             pushed=self._pushed,
-            look_s=self._look_s,
+            refresh_s=self._refresh_s,
         )

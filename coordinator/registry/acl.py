@@ -51,15 +51,11 @@ def teacher(service: str) -> str:
     return f"edl-teacher-{check_service(service)}"
 
 
-def users(service: str) -> list[str]:
-    """Return the users that a service needs; all but the first are shared by all services."""
-    return list(_permissions(service))
-
-
 def rules(service: str, secrets: Mapping[str, str] | None = None) -> list[str]:
-    """Return lines of a `users.acl`, one for each of `users(service)`.
+    """Return lines of a `users.acl`, one for each user that a service needs.
 
-    They need Redis 7 or newer, or Valkey. The roles:
+    They need Redis 7 or newer, or Valkey. All services share all users but the teachers'. The
+    roles:
 
     - A teacher writes the leases and facts of the teachers of its service, and adds names to the
       list of services, but removes none.

@@ -15,7 +15,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from edl.coordinator import connect
+from edl.coordinator import cli, connect
 from edl.coordinator.registry import Kind, acl, with_patience
 from edl.coordinator.registry.schema import lease_set, service_key
 from edl.coordinator.serve import ServeConfig, serve
@@ -31,6 +31,8 @@ from edl.runtime.errors import RedisUnavailable, UsageError
 from edl.runtime.lifecycle import Stop
 from edl.teacher.config import PredictorConfig, TeacherConfig
 from edl.teacher.serving import serve as serve_teacher
+from edl.tests.cli_output import output_of
+from edl.tests.proto.security.authority import write_secret
 
 
 @pytest.mark.parametrize(("timed_out", "calls"), [(True, 3), (False, 1)])
@@ -278,12 +280,22 @@ def test_the_example_is_what_the_code_makes() -> None:
 
 def test_rules_hold_hashes_of_passwords_and_keys_of_one_service() -> None:
     lines = acl.rules("s", {acl.READER: "secret"})
-    assert len(lines) == len(acl.users("s"))
+    assert len(lines) == 6
     assert not any("secret" in line or "setinfo" in line for line in lines)
     assert sum(acl.PLACEHOLDER in line for line in lines) == len(lines) - 1
     patterns = [word.strip("()") for word in lines[0].split() if "~" in word]
     others = {p for p in patterns if "{s}" not in p}
     assert others == {"%W~edl:services", "%W~edl:write-check"}
+
+
+def test_each_password_file_is_that_of_its_user(tmp_path: Path) -> None:
+    passwords = {
+        acl.MANAGER: "manager", acl.FLEET: "fleet", acl.AGENT: "agent", acl.STUDENT: "student",
+        acl.READER: "reader", acl.teacher("s"): "teacher",
+    }  # fmt: skip
+    files = [f"{key}={write_secret(tmp_path / key, key)}" for key in passwords.values()]
+    told = output_of(cli.app, "acl", "--service", "s", "--password-file", ",".join(files))
+    assert told.splitlines() == acl.rules("s", passwords)
 
 
 @pytest.mark.parametrize("service", ["", "a b", "s\nuser evil on nopass ~* +@all", "x~*"])

@@ -73,7 +73,7 @@ def test_a_refused_write_ends_the_lead(world: World, monkeypatch: pytest.MonkeyP
     settled(world, teachers=5)
     (leader,) = world.leading
     with monkeypatch.context() as patch:
-        patch.setattr(world.registry, "write", lambda *_: False)
+        patch.setattr(world.registry, "write", lambda *_, **__: False)
         world.student("late/0", want=1)
         world.run(1, until=lambda: leader.leader.view is None)
     world.run(LEADER_TTL_S + 1, until=lambda: bool(world.sets[2]))

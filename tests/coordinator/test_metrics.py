@@ -34,13 +34,13 @@ from edl.tests.proto.security.authority import Authority
 
 LEADER = LeaderView(
     term=1_700_000_000_000, counter=12, recovering=True, teachers={"serving": 3, "refused": 1},
-    students=2, idle=1, look_s=0.004, solve_s=0.001, rows=20, recoveries=2, refusals=1,
+    students=2, idle=1, reconcile_s=0.004, solve_s=0.001, rows=20, recoveries=2, refusals=1,
     desired=Desired(4, "2 students want 4"),
 )  # fmt: skip
 HUB = HubView(
     streams=2, students={"steady": 1, "starved": 1}, wanted=4, assigned=3,
     samples_per_second=120.5, starved_s=1.5, blocked_s=2.5, source_wait_s=3.5, pushed=7,
-    look_s=0.002,
+    refresh_s=0.002,
 )  # fmt: skip
 SERVICES = (ServiceView("resnet", "head:7500", LEADER, HUB), ServiceView("bert", "other:7500"))
 VIEW = ManagerView("head:7500", True, SERVICES)

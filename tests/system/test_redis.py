@@ -81,18 +81,17 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @pytest.fixture
 def users(port: int, tmp_path: Path) -> Iterator[Users]:
-    registries = []
-    for user in acl.users("s"):
-        file = write_secret(tmp_path / user, PASSWORDS[user] + "\n")
-        registries.append(
-            Registry(RedisStore(f"redis://{user}@127.0.0.1:{port}/0?password_file={file}"))
-        )
-    found = Users(port, *registries)
+    registries = {}
+    for user, password in PASSWORDS.items():
+        file = write_secret(tmp_path / user, f"{password}\n")
+        url = f"redis://{user}@127.0.0.1:{port}/0?password_file={file}"
+        registries[user.split("-")[1]] = Registry(RedisStore(url))
+    found = Users(port, **registries)
     yield found
     for kind in ("teachers", "students"):
         for name in found.manager.names(kind, "s"):
             found.manager.leave(kind, "s", name)
-    for registry in registries:
+    for registry in registries.values():
         registry.close()
 
 
