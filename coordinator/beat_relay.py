@@ -64,7 +64,7 @@ class RelayedRegistry(Registry):
 
     def close(self) -> None:
         with self._lock:
-            self._hang_up()
+            self._disconnect()
         super().close()
 
     def _ask(self, service: str, beat: MemberBeat, ttl_s: float) -> Beat | None:
@@ -84,10 +84,10 @@ class RelayedRegistry(Registry):
                     return Beat(int(answer))
             except (OSError, ValueError) as error:
                 log.debug("the relay of this host does not answer: %s", error)
-            self._hang_up()  # a late reply must not be taken for that of the next heartbeat
+            self._disconnect()  # a late reply must not be taken for that of the next heartbeat
             return None
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._relay is not None:
             self._relay.close()
             self._relay = None
@@ -163,35 +163,30 @@ class BeatRelay:
                 except OSError:
                     if self._stopping.wait(_RETRY_S):
                         return
-            made = self._path.with_suffix(".new")
-            made.unlink(missing_ok=True)
-            server = stack.enter_context(_Server(str(made), _Teacher))
-            server.taken = self._taken
-            made.chmod(0o600)
-            made.rename(self._path)  # the server accepts connections by now
+            new_path = self._path.with_suffix(".new")
+            new_path.unlink(missing_ok=True)
+            server = stack.enter_context(_Server(str(new_path), _TeacherConnection))
+            server.reply_to = self._reply_to
+            new_path.chmod(0o600)
+            new_path.rename(self._path)  # the server accepts connections by now
             serving = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
             serving.start()
             self._stopping.wait()
             self._path.unlink(missing_ok=True)
             server.shutdown()
 
-    def _taken(self, line: bytes) -> Beat | None:
-        """Return the reply to one heartbeat; None: it could not be sent."""
+    def _reply_to(self, line: bytes) -> Beat | None:
+        """Forward one heartbeat and return its reply; None: it could not be sent."""
         try:
-            message = json.loads(line)
-            beat = MemberBeat(**message["beat"])
-            check_member("teachers", beat.member)
-            service = check_service(message["service"])
-            ttl_s = check_ttl(float(message["ttl_s"]))
-            taken = _Waiting(service, ttl_s, float(message["until_s"]), beat)
-        except (ValueError, TypeError, KeyError, EdlError) as error:
+            waiting = _parse(line)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, EdlError) as error:
             log.warning("an invalid heartbeat: %s", error)
             return None
         if self._stopping.is_set():
             return None
-        self._waiting.put(taken)
+        self._waiting.put(waiting)
         with suppress(queue.Empty):
-            return taken.answer.get(timeout=ttl_s)
+            return waiting.answer.get(timeout=waiting.ttl_s)
         return None
 
     # -- the sending thread
@@ -226,20 +221,31 @@ class BeatRelay:
             one.answer.put(answer)
 
 
+def _parse(line: bytes) -> _Waiting:
+    """Parse a message. An invalid one raises here, as it would fail all that are sent with it."""
+    message = json.loads(line)
+    beat = MemberBeat(**message["beat"])
+    check_member("teachers", beat.member)
+    texts = [part for pair in beat.facts.items() for part in pair]
+    typed = type(beat.incarnation) is int and type(beat.noted) is type(beat.volatile) is bool
+    if not (typed and all(isinstance(text, str) for text in texts)):
+        raise TypeError(f"a field of the heartbeat of {beat.member} has a wrong type")
+    service, ttl_s = check_service(message["service"]), check_ttl(float(message["ttl_s"]))
+    return _Waiting(service, ttl_s, float(message["until_s"]), beat)
+
+
 class _Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = socket.SOMAXCONN  # a new relay gets the heartbeats of all teachers at once
-    taken: Callable[[bytes], Beat | None]  # returns the reply to a heartbeat
+    reply_to: Callable[[bytes], Beat | None]  # returns the reply to a heartbeat
 
 
-class _Teacher(socketserver.StreamRequestHandler):
-    """The connection of one teacher."""
-
+class _TeacherConnection(socketserver.StreamRequestHandler):
     server: _Server
 
     def handle(self) -> None:
         with suppress(OSError):
             for line in self.rfile:
-                answer = self.server.taken(line)
+                answer = self.server.reply_to(line)
                 self.wfile.write(b"-" if answer is None else str(answer.value).encode())

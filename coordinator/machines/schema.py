@@ -239,7 +239,7 @@ class Deployment:
             )
         if not -1000 <= self.priority <= 1000:
             raise UsageError(f"a priority is -1000 to 1000, not {self.priority}")
-        if not (math.isfinite(self.price_per_hour) and self.price_per_hour >= 0):
+        if not (_is_finite(self.price_per_hour) and self.price_per_hour >= 0):
             raise UsageError(f"a price is 0 or more per hour, not {self.price_per_hour}")
         if not 0 <= self.freeze_s <= 86_400:
             raise UsageError(f"a freeze window is 0 to 86400 seconds, not {self.freeze_s}")
@@ -249,7 +249,7 @@ class Deployment:
         ceiling, least = self.cost_ceiling_per_hour, self.min * self.price_per_hour
         if ceiling is None:
             return
-        if not (math.isfinite(ceiling) and ceiling >= 0):
+        if not (_is_finite(ceiling) and ceiling >= 0):
             raise UsageError(f"a cost ceiling is 0 or more per hour, not {ceiling}")
         if not self.price_per_hour:
             raise UsageError("a cost ceiling needs `price`, the cost of a teacher")
@@ -361,7 +361,7 @@ class Report:
                 if isinstance(given, list | tuple) and all(isinstance(g, str) for g in given):
                     found[one.name] = tuple(g[:_TEXT] for g in given[:256])
             elif isinstance(usual, float):
-                if isinstance(given, int | float) and math.isfinite(given):
+                if type(given) in (int, float) and _is_finite(given):
                     found[one.name] = float(given)
             elif type(given) is type(usual):
                 found[one.name] = given[:_TEXT] if isinstance(given, str) else given
@@ -418,6 +418,14 @@ def order_from(text: str | None) -> MachineOrder:
         return MachineOrder.from_json(load_facts(text or ""))
     except UsageError:
         return MachineOrder()
+
+
+def _is_finite(number: float) -> bool:
+    """Return whether a number is a finite float; False for an integer beyond the floats."""
+    try:
+        return math.isfinite(number)
+    except OverflowError:
+        return False
 
 
 #: Annotation of a field -> types of its values in JSON; others are checked by their records.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from redis import Redis
@@ -145,6 +146,8 @@ def test_keys_expire_and_foreign_content_is_skipped(redis: Redis, private_valkey
         assert [key for key in found if redis.pttl(key) < 0] == []
         redis.hset("edl:{edl:machines}:deployments", "evil", '{"service": "evil", "max": "x"}')
         redis.hset("edl:{edl:machines}:deployments", "worse", "[" * 10_000)
+        endless = asdict(DEPLOYED) | {"service": "endless", "price_per_hour": 10**400}
+        redis.hset("edl:{edl:machines}:deployments", "endless", json.dumps(endless))
         for broken in (
             "no json",
             '{"number": {}}',
@@ -152,10 +155,11 @@ def test_keys_expire_and_foreign_content_is_skipped(redis: Redis, private_valkey
         ):
             redis.hset("edl:{edl:machines}:orders", "m", broken)
             assert board.beat("m", 7, LONG_S) == MachineOrder()
-        odd = '{"state": "odd", "load": "x", "why": 3}'
-        redis.hset("edl:{edl:machines}:machine:m", "report", odd)
         assert deployed(board) == [DEPLOYED]
-        assert board.machines()[0].report == Report()
+        for load in ("x", 10**400, True):
+            odd = json.dumps({"state": "odd", "load": load, "why": 3})
+            redis.hset("edl:{edl:machines}:machine:m", "report", odd)
+            assert board.machines()[0].report == Report()
 
 
 def test_an_agent_of_an_older_version_is_refused(redis: Redis, private_valkey_url: str) -> None:

@@ -419,12 +419,20 @@ def test_beats_are_sent_together_while_others_are_sent_alone() -> None:
         sending.join()
 
 
-def test_an_invalid_beat_gets_an_answer(tmp_path: Path) -> None:
-    relay = BeatRelay(Registry(FaultyStore()), tmp_path / "beats")
+def test_an_invalid_beat_gets_an_answer_and_is_not_sent_with_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry(FaultyStore())
+    monkeypatch.setattr(registry, "beat_many", send := Mock())
+    relay = BeatRelay(registry, tmp_path / "beats")
     relay.start()
     wait_until((tmp_path / "beats").exists)
-    for ttl_s in (-1.0, math.nan, math.inf):
-        beat = {"member": "t", "incarnation": 1}
+    valid = {"member": "t", "incarnation": 1}
+    facts: list[Any] = [5, ["x"], {"in_flight": 1}, {"in_flight": None}, {"in_flight": ["1"]}]
+    cases = [(ttl_s, valid) for ttl_s in (-1.0, math.nan, math.inf)]
+    cases += [(TTL_S, valid | {"facts": one}) for one in facts]
+    cases += [(TTL_S, valid | {"incarnation": "one"}), (TTL_S, valid | {"noted": "x"})]
+    for ttl_s, beat in cases:
         message = {"service": "s", "ttl_s": ttl_s, "until_s": math.inf, "beat": beat}
         with socket.socket(socket.AF_UNIX) as teacher:
             teacher.settimeout(DEADLINE_S)
@@ -432,6 +440,7 @@ def test_an_invalid_beat_gets_an_answer(tmp_path: Path) -> None:
             teacher.sendall(json.dumps(message).encode() + b"\n")
             assert teacher.recv(1) == b"-"
     relay.stop()
+    send.assert_not_called()
 
 
 def test_without_a_socket_there_is_no_relay(
